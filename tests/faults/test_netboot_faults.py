@@ -239,7 +239,7 @@ def test_neither_tap_nor_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_a_tap_that_the_kernel_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     # What the kernel says comes back as the reason.
-    monkeypatch.setattr("guestmark.workloads.netboot.tap.SERVER", "256.0.0.1")
+    monkeypatch.setattr("guestmark.workloads.netboot.network.SERVER", "256.0.0.1")
     with pytest.raises(PlatformUnusableError, match="cannot be used here"), network.opened("tap", 0):
         pytest.fail("there is a tap")
 

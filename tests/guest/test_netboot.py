@@ -17,7 +17,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadE
 from guestmark.core.model import Measurement, Plan, Policy
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.workloads.netboot import memory, metrics, serve, stages, tap, tap_setup
+from guestmark.workloads.netboot import metrics, network, serve, stages, tap_setup
 from guestmark.workloads.netboot import workload as workloads
 from guestmark.workloads.netboot.content import Content
 from guestmark.workloads.netboot.machine import NetbootMachine
@@ -125,9 +125,10 @@ def _both(part: str, name: str) -> Iterator[int]:
 
 def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
+    check_fetched = workloads.check_fetched
 
     def check(machine: NetbootMachine, content: Content, number: int) -> int:
-        address = memory.check_fetched(machine, content, number)
+        address = check_fetched(machine, content, number)
         found.append(address)
         other = mmap.mmap(-1, len(content))
         other[:] = content.view[:]
@@ -135,15 +136,12 @@ def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         wrong = Content(-1, other, "")
         memory_says = pytest.raises(WorkloadError, match="not in the guest's memory")
         with memory_says:
-            memory.check_fetched(machine, wrong, number)
+            check_fetched(machine, wrong, number)
         with memory_says:  # the next file is not there yet
-            memory.check_fetched(machine, content, number + 1)
+            check_fetched(machine, content, number + 1)
         return address
 
-    class Both:
-        check_fetched = staticmethod(check)
-
-    monkeypatch.setattr(workloads, "memory", Both)
+    monkeypatch.setattr(workloads, "check_fetched", check)
     with prepared(console="none") as (booting, machine):
         booting.run(machine)
     assert len(found) == 1
@@ -214,12 +212,12 @@ def test_uefi() -> None:
 
 def test_tap_in_a_namespace_of_its_own() -> None:
     try:
-        for fd in tap._made(0):
+        for fd in network.tap_made(0):
             os.close(fd)
     except PlatformUnusableError as error:
         pytest.skip(error.message)
     with prepared(network="tap", nic="virtio-net") as (booting, machine):
-        assert machine.attest().ipxe["ip"] == tap.GUEST
+        assert machine.attest().ipxe["ip"] == network.GUEST
         values = values_of(booting.run(machine))
     check_values(values, 2 * MIB)
     devices = Path("/proc/net/dev").read_text()

@@ -21,7 +21,7 @@ from guestmark.capture.binary import analyse_file
 from guestmark.capture.startup import startup_of
 from guestmark.capture.table import render
 from guestmark.platforms.qemu.boots import rank
-from guestmark.workloads.netboot import tap
+from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
 from guestmark.workloads.netboot.link import port_of
 from guestmark.workloads.netboot.settings import _find_ovmf
@@ -49,8 +49,8 @@ def serving(folder: Path, listening: socket.socket, dhcp: socket.socket) -> Iter
     server.socket.close()
     server.socket = listening
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://{tap.SERVER}:{port_of(listening)}/{FILE}"
-    with DhcpServer(dhcp, Lease(tap.SERVER, tap.GUEST, tap.PREFIX, url)):
+    url = f"http://{network.SERVER}:{port_of(listening)}/{FILE}"
+    with DhcpServer(dhcp, Lease(network.SERVER, network.GUEST, network.PREFIX, url)):
         try:
             yield url
         finally:
@@ -80,7 +80,7 @@ def test_the_firmware_fetches_its_file_and_the_capture_says_how(tmp_path: Path) 
     kernel = find_kernel(rank=rank).image
     shutil.copyfile(kernel, tmp_path / FILE)
     capture = tmp_path / "boot.pcap"
-    fds = tap._made(0)
+    fds = network.tap_made(0)
     with contextlib.ExitStack() as stack:
         for fd in fds[2:4] + fds[5:]:
             os.close(fd)
@@ -109,7 +109,7 @@ def test_the_firmware_fetches_its_file_and_the_capture_says_how(tmp_path: Path) 
     console.print(render(trace, "connection", named=False, width=200))
     said = console.export_text()
     assert "Since the first message of DHCP: address" in said
-    assert tap.SERVER in said
+    assert network.SERVER in said
 
 
 def fetched(capture: Path, size: int) -> bool:

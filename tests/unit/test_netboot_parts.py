@@ -9,7 +9,7 @@ import pytest
 
 from guestmark.core.errors import UsageError
 from guestmark.setting.network import NICS
-from guestmark.workloads.netboot import bootlog, dhcp, rom, scripts, serve
+from guestmark.workloads.netboot import dhcp, machine, rom, scripts, serve
 from guestmark.workloads.netboot.content import make_content
 from tests.framework.known import known
 
@@ -136,19 +136,19 @@ def test_boot_logs(tmp_path: Path) -> None:
         records = b"".join(struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame for frame in frames)
         return written(tmp_path, bytes(24) + records)
 
-    assert "sent nothing" in bootlog.what_happened(tmp_path / "none", asked=False)
-    assert "sent nothing" in bootlog.what_happened(log(), asked=False)
+    assert "sent nothing" in machine.what_happened(tmp_path / "none", asked=False)
+    assert "sent nothing" in machine.what_happened(log(), asked=False)
     hung = "iPXE initialising devices..."
-    assert "hangs while it initialises" in bootlog.what_happened(log(), asked=False, screen=hung)
-    told = bootlog.what_happened(log(), asked=False, screen=hung, invariant_tsc=False)
+    assert "hangs while it initialises" in machine.what_happened(log(), asked=False, screen=hung)
+    told = machine.what_happened(log(), asked=False, screen=hung, invariant_tsc=False)
     assert "no invariant TSC" in told
     silent = "iPXE (PCI 00:02.0) starting execution...ok"  # a build without console
-    assert "no invariant TSC" in bootlog.what_happened(log(), asked=False, screen=silent, invariant_tsc=False)
-    told = bootlog.what_happened(log(), asked=False, screen="SeaBIOS", invariant_tsc=False)
+    assert "no invariant TSC" in machine.what_happened(log(), asked=False, screen=silent, invariant_tsc=False)
+    told = machine.what_happened(log(), asked=False, screen="SeaBIOS", invariant_tsc=False)
     assert "sent nothing" in told
     assert "console=vga" not in told
-    assert "console=vga" in bootlog.what_happened(log(), asked=False, screen="\n")
-    assert "1 DHCP requests, no answer" in bootlog.what_happened(log(frame(67)), asked=False)
-    assert "got an address" in bootlog.what_happened(log(frame(67), frame(68)), asked=False)
-    assert "did not ask" in bootlog.what_happened(log(b"\xff" * 60), asked=False)
-    assert "went silent" in bootlog.what_happened(log(), asked=True)
+    assert "console=vga" in machine.what_happened(log(), asked=False, screen="\n")
+    assert "1 DHCP requests, no answer" in machine.what_happened(log(frame(67)), asked=False)
+    assert "got an address" in machine.what_happened(log(frame(67), frame(68)), asked=False)
+    assert "did not ask" in machine.what_happened(log(b"\xff" * 60), asked=False)
+    assert "went silent" in machine.what_happened(log(), asked=True)

@@ -14,7 +14,7 @@ from guestmark.core.model import Cell, Measurement, Metric, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Bullets, Paragraph
 from guestmark.stats.analysis import analyse
-from guestmark.workloads.netboot import shares
+from guestmark.workloads.netboot import sections
 from guestmark.workloads.netboot.facts import Netboot
 from tests.framework.known import a
 from tests.framework.runs import constructed
@@ -49,7 +49,7 @@ def said(causes: Causes, *cells: Mapping[str, float]) -> tuple[list[str], str]:
     )
     run = replace(run, plan=replace(run.plan, metrics=tuple(metrics.values())), trials=trials)
     (workload,) = analyse(run.plan, run.trials).workloads
-    bullets, paragraph = shares.sections(workload, run)
+    bullets, paragraph = sections.shares(workload, run)
     told = ["".join(span.text for span in item) for item in a(Bullets, bullets).items]
     return told, "".join(span.text for span in a(Paragraph, paragraph).text)
 

@@ -1,16 +1,46 @@
-"""The least DHCP that boots iPXE on a private tap: one address, and the name of the boot file (RFC 2131, RFC 2132).
+"""What a private tap needs so that iPXE boots: the least DHCP (RFC 2131, RFC 2132), and the least IPv6 router.
 
-UEFI's own HTTP boot takes it, too: its firmware says that it is an HTTP client and heeds only who says the same (UEFI
-2.10, 24.7.3.1).
+One address, and the name of the boot file. UEFI's own HTTP boot takes it, too: its firmware says that it is an HTTP
+client and heeds only who says the same (UEFI 2.10, 24.7.3.1).
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+import threading
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
-from guestmark.workloads.netboot.answering import Answering
+_POLL_S = 0.2
+_END_S = 2.0
+
+
+class Answering(ABC):
+    """A thread serves `_socket` while a context lasts, and wakes up often enough to see that it is `_closing`."""
+
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        self._socket = sock
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._socket.settimeout(_POLL_S)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        self._thread.join(_END_S)
+
+    @abstractmethod
+    def _serve(self) -> None:
+        """What the thread does."""
+
 
 _COOKIE = b"\x63\x82\x53\x63"
 _HEADER = 236  # bytes of BOOTP before the cookie
@@ -88,3 +118,34 @@ def _options(data: bytes) -> dict[int, bytes]:
         found[data[at]] = data[at + 2 : at + 2 + data[at + 1]]
         at += 2 + data[at + 1]
     return found
+
+
+_SOLICITATION, _ADVERTISEMENT = 133, 134
+_ALL_NODES = "ff02::1"
+
+
+class Router(Answering):
+    """Says on a raw ICMPv6 socket, bound to the tap, that there is no router, until the context ends.
+
+    iPXE asks for routers beside DHCP, and starts only when every way to an address has ended. Asking in vain takes it
+    some 16 seconds (RFC 4861, 6.3.7: solicitations are repeated). An advertisement of lifetime 0 (4.2) ends that at
+    once.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, "router")
+
+    def _serve(self) -> None:
+        while not self._closing:
+            try:
+                packet = self._socket.recv(2048)
+                if packet[:1] == bytes([_SOLICITATION]):
+                    # Type, code, checksum (the kernel's), hop limit, flags, and lifetime and timers of 0.
+                    self._socket.sendto(
+                        struct.pack(">BBHBBHII", _ADVERTISEMENT, 0, 0, 64, 0, 0, 0, 0), (_ALL_NODES, 0)
+                    )
+            except TimeoutError:
+                continue
+            except OSError:  # not before the tap has an address of its own; iPXE asks again
+                if self._socket.fileno() < 0:
+                    return

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
+import re
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.agent.confinement import WITH_NETWORK
 from guestmark.capture.startup import lease_of
@@ -21,21 +24,15 @@ from guestmark.platforms.affinity import Seat, placed, virtual_processors
 from guestmark.platforms.confinement import attested
 from guestmark.platforms.guest import stopping
 from guestmark.platforms.place import HERE, Place, channel
-from guestmark.platforms.process import SupervisedProcess, watchdog
+from guestmark.platforms.process import Console, SupervisedProcess, watchdog
 from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import scripts, stages
-from guestmark.workloads.netboot.bootlog import what_happened
-from guestmark.workloads.netboot.cardlog import EVENT, CardLog
 from guestmark.workloads.netboot.control import Control, Request
 from guestmark.workloads.netboot.facts import BootingMachine, Card, Lease
 from guestmark.workloads.netboot.kernel import BootedKernel
 from guestmark.workloads.netboot.link import NETDEV, Link, port_of
-from guestmark.workloads.netboot.screen import screen_text
 from guestmark.workloads.netboot.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 _BOOT_CAPTURE = "boot"
 _FULL_PACKETS = 65536
@@ -268,3 +265,134 @@ class NetbootError(MachineError):
         self.screenshot = machine.screenshot()
         if self.screenshot:
             self.console += f"\n--- screenshot, PNG in base64 ---\n{self.screenshot}\n"
+
+
+_GLOBAL_HEADER, _RECORD_HEADER = 24, 16
+_LIMIT = 1 << 20  # bytes; a boot has a few dozen packets
+
+# What iPXE prints itself, and what its loader prints through the firmware, also in a build without console.
+_STARTED = ("iPXE initialising devices", "starting execution...")
+
+
+def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc: bool | None = None) -> str:
+    """Why a boot got no further, judged from its packets, in one clause.
+
+    `asked` when iPXE has fetched its first script; `screen` is what stands on the screen and went to the serial
+    line, `invariant_tsc` what the processor offers.
+    """
+    if asked:
+        return "it fetched its script and went silent"
+    requests, answers, packets = _dhcp(capture)
+    if not packets:
+        return _without_packets(screen, invariant_tsc)
+    if answers:
+        return "it got an address, but did not fetch its script"
+    if requests:
+        return f"it never got an address ({requests} DHCP requests, no answer)"
+    return f"it did not ask for an address ({packets} packets)"
+
+
+def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
+    if not any(said in screen for said in _STARTED):
+        nothing = "the card sent nothing (its ROM was not started, or the firmware hangs)"
+        return nothing if screen.strip() else f"{nothing}; with console=vga its screen would tell"
+    # iPXE measures time before it opens a card. Without a timer that it accepts, it waits for ever.
+    hung = "its ROM was started and hangs while it initialises devices, before the card is used"
+    if invariant_tsc is not False:
+        return hung
+    return (
+        f"{hung}; the processor has no invariant TSC, without which iPXE refuses the TSC as its timer: "
+        "a ROM without another timer hangs just here"
+    )
+
+
+def _dhcp(capture: Path) -> tuple[int, int, int]:
+    """DHCP requests, DHCP answers and all packets in a pcap file as QEMU writes it."""
+    try:
+        with capture.open("rb") as stream:
+            data = stream.read(_LIMIT)
+    except OSError:
+        return 0, 0, 0
+    requests = answers = packets = 0
+    at = _GLOBAL_HEADER
+    while at + _RECORD_HEADER <= len(data):
+        length = struct.unpack_from("<I", data, at + 8)[0]
+        frame = data[at + _RECORD_HEADER : at + _RECORD_HEADER + length]
+        at += _RECORD_HEADER + length
+        packets += 1
+        # IPv4 without options, UDP; ports of BOOTP.
+        if len(frame) >= 42 and frame[12:14] == b"\x08\x00" and frame[14] == 0x45 and frame[23] == 17:
+            to = struct.unpack_from(">H", frame, 36)[0]
+            requests += to == 67
+            answers += to == 68
+    return requests, answers, packets
+
+
+EVENT = "pci_cfg_write"
+_COMMAND, _MASTER = 0x4, 0x4  # the command register's offset, and the bit that lets a card use memory
+_ROM, _ENABLED = 0x30, 0x1  # the expansion ROM's
+_SIZING = 0xFFFFFFFF  # asks how large a region is
+_WRITE = re.compile(
+    rb"pci_cfg_write (?P<device>\S+) \S+ @0x(?P<offset>[0-9a-f]+) <- 0x(?P<value>[0-9a-f]+)\n"
+)
+
+
+class CardLog:
+    """When the boot ROM's driver takes the card: QEMU tells of every write to a PCI device's configuration.
+
+    Firmware leaves a network card without the right to read and write memory by itself; iPXE's driver sets that bit
+    first of all (`adjust_pci_device` in iPXE's src/drivers/bus/pci.c; UEFI's PCI bus driver on a driver's behalf). The
+    lines are those of QEMU's trace event `pci_cfg_write`, which is on until the boot is over and not while files are
+    fetched. They are read as they come; the file descriptor is given to QEMU.
+    """
+
+    def __init__(self) -> None:
+        end, self._fd = os.pipe()
+        self._lines = Console(end)
+
+    @property
+    def fd(self) -> int:
+        """The end that QEMU writes to."""
+        return self._fd
+
+    def arguments(self) -> list[str]:
+        """QEMU's options for it."""
+        return ["-trace", EVENT, "-D", f"/dev/fd/{self._fd}"]
+
+    def handed(self) -> None:
+        """Closes our copy of what QEMU has inherited. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def taken_at(self, device: str) -> float | None:
+        """When `device` (QEMU's name of the model) was first allowed to use memory, on the monotonic clock.
+
+        Of a card that never uses memory (ne2k_pci): when the firmware read its ROM. None when neither is known, as with
+        a QEMU that writes no such lines.
+        """
+        return self._first(device, _COMMAND, _MASTER) or self._first(device, _ROM, _ENABLED)
+
+    def _first(self, device: str, register: int, bit: int) -> float | None:
+        """When a bit of a register was first set."""
+        for found in _WRITE.finditer(self._lines.text().encode()):
+            offset, value = int(found["offset"], 16), int(found["value"], 16)
+            if found["device"].decode() == device and offset == register and value & bit and value != _SIZING:
+                return self._lines.when(re.compile(re.escape(found[0])))
+        return None
+
+
+_TEXT_AT = 0xB8000  # of the VGA's text page
+_COLUMNS, _ROWS = 80, 25
+
+
+def screen_text(monitor: Monitor, scratch: Path) -> str:
+    """Lines on a VGA screen in text mode, from the guest's memory; none empty at the end. Raises `MachineError`."""
+    file = scratch / "screen.bin"
+    size = _COLUMNS * _ROWS * 2
+    monitor.execute("pmemsave", {"val": _TEXT_AT, "size": size, "filename": str(file)})
+    data = file.read_bytes()
+    characters = data[0:size:2].decode("cp437")
+    lines = [characters[at : at + _COLUMNS].rstrip(" \0") for at in range(0, len(characters), _COLUMNS)]
+    text = "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
+    return text.rstrip()

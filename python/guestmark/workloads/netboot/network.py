@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import os
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from guestmark.core.errors import UsageError
-from guestmark.workloads.netboot import passt, tap
+from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.workloads.netboot import tap_setup
 from guestmark.workloads.netboot.content import PLAIN, Serving
+from guestmark.workloads.netboot.dhcp import DhcpServer, Lease, Router
 from guestmark.workloads.netboot.link import NETDEV, Link, listen, port_of
 from guestmark.workloads.netboot.scripts import BOOT
 
@@ -23,11 +32,11 @@ def opened(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> Ite
             yield link
         return
     if kind == "tap":
-        with tap.opened(port, serving) as link:
+        with _tap(port, serving) as link:
             yield link
         return
     if kind == "passt":
-        with passt.opened(port, serving) as link:
+        with _passt(port, serving) as link:
             yield link
         return
     raise UsageError(f"there is no network {kind!r}", hint="use user, tap or passt")
@@ -52,4 +61,127 @@ def _user(port: int, serving: Serving, ip: str) -> Iterator[Link]:
             lambda: socket.create_connection(data.getsockname()[:2], 10.0),
             scheme=serving.protocol,
             data_server="fec0::2" if ip == "6" else server,
+        )
+
+
+# As in the publication that is reproduced; the namespace is private, so nothing else can have them.
+SERVER, GUEST, PREFIX = "10.0.6.1", "10.0.6.2", 24
+_SETUP_S = 20.0
+_SOCKETS = 6
+_TAP_HINT = "it needs root, or unprivileged user namespaces and /dev/net/tun; network=user needs nothing"
+
+
+@contextlib.contextmanager
+def _tap(port: int, serving: Serving) -> Iterator[Link]:
+    """A tap device in a private network namespace: the host's own TCP serves the guest, which reaches nothing else.
+
+    Raises `PlatformUnusableError` where privileges do not allow a tap.
+    """
+    tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = tap_made(port, serving.kind)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, tap)
+        dhcp, router, control, data, client = (
+            stack.enter_context(socket.socket(fileno=fd))
+            for fd in (dhcp_fd, router_fd, control_fd, data_fd, client_fd)
+        )
+        bootfile = f"http://{SERVER}:{port_of(control)}/{BOOT}"
+        stack.enter_context(DhcpServer(dhcp, Lease(SERVER, GUEST, PREFIX, bootfile)))
+        stack.enter_context(Router(router))
+        yield Link(
+            ("-netdev", f"tap,id={NETDEV},fd={tap}"),
+            (tap,),
+            SERVER,
+            control,
+            data,
+            lambda: client,
+            scheme=serving.protocol,
+        )
+
+
+def tap_made(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
+    """The descriptors of a new tap and of its sockets. Raises `PlatformUnusableError`."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        raise PlatformUnusableError("network=tap needs unshare, which is missing", hint="install util-linux")
+    private = ["--net"] if os.geteuid() == 0 else ["--map-root-user", "--net"]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(_SETUP_S)
+        program = [sys.executable, "-I", str(Path(tap_setup.__file__)), str(theirs.fileno())]
+        try:
+            done = subprocess.run(
+                [unshare, *private, *program, SERVER, str(PREFIX), str(port), str(int(kind))],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SETUP_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise PlatformUnusableError("the tap was not set up in time", hint=_TAP_HINT) from None
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+            raise PlatformUnusableError(f"network=tap cannot be used here: {said[0]}", hint=_TAP_HINT)
+        fds = array.array("i")
+        _, ancillary, _, _ = ours.recvmsg(16, socket.CMSG_LEN(_SOCKETS * fds.itemsize))
+        for _, _, payload in ancillary:
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    if len(fds) != _SOCKETS:
+        for fd in fds:
+            os.close(fd)
+        raise PlatformUnusableError("the tap's set-up ended without a result", hint=_TAP_HINT)
+    return list(fds)
+
+
+_EARLY_S = 0.3  # within which passt ends when it does not like its arguments or the host
+
+
+@contextlib.contextmanager
+def _passt(port: int, serving: Serving) -> Iterator[Link]:
+    """User-mode sockets like QEMU's own network, in a program of its own: passt.
+
+    Its DHCP names no boot file, so iPXE has to be booted as a kernel that is given its first script. It is not confined
+    as other helpers are, because it confines itself further than they are, which Landlock would forbid: an empty and
+    read-only root, another user, no capabilities, and a filter of system calls. That is attested all the same. Raises
+    `PlatformUnusableError` when passt is missing or does not start.
+    """
+    program = shutil.which("passt")
+    if program is None:
+        raise PlatformUnusableError(
+            "network=passt needs passt, which is missing", hint="install the package passt"
+        )
+    ours, theirs = socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ours)
+        log = stack.enter_context(tempfile.TemporaryFile())
+        data = stack.enter_context(listen("127.0.0.1", port, serving.kind))
+        control = stack.enter_context(listen("127.0.0.1", 0))
+        # It maps its gateway's address to the host's loopback, and ends with its only connection.
+        command = [
+            program, "--foreground", "--stderr", "--one-off", "--fd", str(theirs.fileno()), "--ipv4-only",
+            "--address", GUEST, "--netmask", str(PREFIX), "--gateway", SERVER, "--mtu", "1500",
+            "--tcp-ports", "none", "--udp-ports", "none",
+        ]  # fmt: skip
+        with theirs:
+            process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        time.sleep(_EARLY_S)
+        if process.poll() is not None:
+            log.seek(0)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+            said = next((line for line in reversed(lines) if "syslog" not in line), "it said nothing")
+            raise PlatformUnusableError(f"passt does not start: {said}", hint="use network=user")
+        yield Link(
+            ("-netdev", f"stream,id={NETDEV},server=off,addr.type=fd,addr.str={ours.fileno()}"),
+            (ours.fileno(),),
+            SERVER,
+            control,
+            data,
+            lambda: socket.create_connection(data.getsockname(), 10.0),
+            names_bootfile=False,
+            scheme=serving.protocol,
+            helpers={"passt": process.pid},
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import shutil
 import socket
@@ -19,7 +20,7 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
 from guestmark.workloads.base import Workload
-from guestmark.workloads.netboot import figures, memory, metrics, nested, network, scripts, stages
+from guestmark.workloads.netboot import figures, metrics, nested, network, scripts, stages
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
 from guestmark.workloads.netboot.control import NOTHING, Request
 from guestmark.workloads.netboot.facts import Netboot
@@ -31,6 +32,7 @@ from guestmark.workloads.netboot.settings import Settings
 if TYPE_CHECKING:
     from guestmark.platforms.base import BareMachine, Platform
     from guestmark.platforms.guest import Guest
+
 
 KEEP = "GUESTMARK_KEEP_CAPTURES"  # a directory that is given every trial's capture
 _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
@@ -177,7 +179,7 @@ class NetbootWorkload(Workload[Fetched]):
             if request.values.get("number") != str(number):
                 raise WorkloadError(f"iPXE says it has fetched {request.values}, not file {number}")
             time.sleep(_CLOSING_S)
-            at = memory.check_fetched(machine, self._content, number)
+            at = check_fetched(machine, self._content, number)
             self.found.fetched_to = f"{at:#x}"
             begin = time.monotonic()
             request.answer(NOTHING)
@@ -258,3 +260,87 @@ def _own(machine: BareMachine) -> NetbootMachine:
     if not isinstance(machine, NetbootMachine):
         raise WorkloadError("netboot was given a machine of another workload")
     return machine
+
+
+_MARK = 64  # bytes a file is looked for by; they are random
+_DUMP_DEADLINE_S = 120.0
+_PIECE = 1 << 20
+
+
+def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int:
+    """The guest-physical address of file `number`. Raises `WorkloadError` if it is nowhere in one piece.
+
+    iPXE keeps what it has fetched in one piece, under BIOS and UEFI alike.
+    """
+    file = machine.scratch / "memory.bin"
+    if machine.fetched_to is not None and _is_at(machine, content, number, machine.fetched_to, file):
+        return machine.fetched_to  # where the last one was, which spares a search
+    try:
+        # No file may be larger than fits below 4 GB's hole (iPXE has 32-bit addresses under BIOS).
+        _dump(machine, file, 0, min(machine.settings.memory, 2 << 30))
+        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as memory:
+            address = _find(memory, content, number)
+    finally:
+        file.unlink(missing_ok=True)
+    if address is None:
+        raise WorkloadError(
+            f"file {number} is not in the guest's memory as it was served ({len(content)} bytes)",
+            hint="iPXE, the card or the network changed or lost bytes; the capture may show where",
+        )
+    machine.fetched_to = address
+    return address
+
+
+def _dump(machine: NetbootMachine, file: Path, begin: int, size: int) -> None:
+    machine.monitor.execute(
+        "pmemsave", {"val": begin, "size": size, "filename": str(file)}, timeout_s=_DUMP_DEADLINE_S
+    )
+
+
+def _is_at(machine: NetbootMachine, content: Content, number: int, address: int, file: Path) -> bool:
+    """Whether the file, every byte of it, is at that guest-physical address."""
+    first, second = content.parts(number)
+    try:
+        _dump(machine, file, address, len(content))
+        with (
+            file.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as memory,
+            memoryview(memory) as there,
+            memoryview(content.view) as whole,
+        ):
+            middle = first.stop - first.start
+            return _equal(there[:middle], whole[first]) and _equal(there[middle:], whole[second])
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _equal(one: memoryview, other: memoryview) -> bool:
+    """Compared by pieces: of memory views Python compares every element on its own."""
+    with one, other:
+        return len(one) == len(other) and all(
+            bytes(one[at : at + _PIECE]) == bytes(other[at : at + _PIECE])
+            for at in range(0, len(one), _PIECE)
+        )
+
+
+def _find(memory: mmap.mmap, content: Content, number: int) -> int | None:
+    first, second = content.parts(number)
+    with memoryview(content.view) as whole, memoryview(memory) as there:
+        begin, rest = whole[first], whole[second]
+        mark = (
+            bytes(begin[:_MARK]) if len(begin) >= _MARK else bytes(begin) + bytes(rest[: _MARK - len(begin)])
+        )
+        middle, end = len(begin), len(begin) + len(rest)
+        try:
+            at = memory.find(mark)
+            while at >= 0:
+                # Another file's remains hold this one's mark, too, but never what follows it to the end.
+                if _equal(there[at : at + middle], begin[:]) and _equal(
+                    there[at + middle : at + end], rest[:]
+                ):
+                    return at
+                at = memory.find(mark, at + 1)
+        finally:
+            begin.release()
+            rest.release()
+    return None

@@ -1,0 +1,261 @@
+"""A report's sections about network boots: phases, where connections spend their time, latencies, rounds."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+import msgspec
+import numpy as np
+
+from guestmark.capture.model import Endpoint, Trace
+from guestmark.core.model import TrialStatus
+from guestmark.ledger.model import StoredRun
+from guestmark.page.charts import Picture
+from guestmark.page.nodes import Bullets, Chart, Node, Note, Paragraph
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.estimands import iterations
+from guestmark.stats.repetition import best_iterations, scatter_of
+from guestmark.workloads.common.phase_bars import bars, seconds_of
+from guestmark.workloads.netboot.facts import Lease, Netboot
+from guestmark.workloads.netboot.metrics import DOWNLOAD, HANDOVER, KERNEL, SCRIPT, START
+
+_NAMES = (*(metric.name.removesuffix("_s") for metric in START), "files", "kernel", "handover")
+_LETTERS = "RLDSFKH"
+
+
+def phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """A stacked bar for each cell, and the messages of its last lease. Nothing for workloads without phases."""
+    shown = [result for result in workload.shown if SCRIPT.name in result.summary]
+    if not shown:
+        return []
+    chart = bars(
+        workload,
+        [(result, _phases(result)) for result in shown],
+        _NAMES,
+        _LETTERS,
+        title="Phases of the boot",
+        caption="From QEMU's start through firmware and ROM, link, DHCP and script to the last file of a round; means "
+        "over the trials, whose figures stand among the further metrics.",
+        summary=lambda said: f"From QEMU's start to the last file: {said}.",
+    )
+    leases = [(result, lease) for result in shown if (lease := _lease(result)) is not None]
+    if not leases:
+        return [chart]
+    items = tuple(
+        spans(Span(result.cell.id, Tone.NAME), f"  {said_lease(lease)}") for result, lease in leases
+    )
+    return [chart, Bullets(line("How addresses were given (last trial):", Tone.STRONG), items)]
+
+
+def said_lease(lease: Lease) -> str:
+    """`discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
+    from guestmark.capture.units import duration
+
+    steps = ", ".join(f"{step.kind} {duration(step.at_s)}" for step in lease.steps)
+    waited = f", waiting to repeat {duration(lease.recovery_s)}" if lease.recovery_s else ""
+    return f"{steps}: client {duration(lease.client_s)}, server {duration(lease.server_s)}{waited}"
+
+
+def _phases(result: CellResult) -> list[float]:
+    files = next((found.files for found in latest_first(result) if found.files), 0)
+    download = result.summary[DOWNLOAD.name].mean if DOWNLOAD.name in result.summary else 0.0
+    return [*seconds_of(result, START), files * download, *seconds_of(result, (KERNEL, HANDOVER))]
+
+
+def _lease(result: CellResult) -> Lease | None:
+    return next((found.lease for found in latest_first(result) if found.lease is not None), None)
+
+
+CLIENT, SERVER, REPEATED = "client_share", "server_share", "retransmitted_bytes"
+_CERTAIN = {
+    "window": "receive window closed",
+    "client_receive_buffer": "client's receive buffer",
+    "server_send_buffer": "server's send buffer",
+    "recovery": "loss recovery",
+    "idle": "idle",
+}
+
+
+def shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """An item for each cell whose shares were measured: client, server and the rest in percent; then who is slow.
+
+    The packets are captured at the card, beside the client: nothing lies between, so the client's response latency is
+    its own, slow acknowledgements with it. The causes of `guestmark capture` are for captures from anywhere, and call
+    an acknowledgement that is always slow the network's; of them only those that no side's distance explains are told
+    here. Nothing for workloads without captures.
+    """
+    rows = [result for result in workload.shown if CLIENT in result.summary and SERVER in result.summary]
+    if not rows:
+        return []
+    items = tuple(spans(Span(result.cell.id, Tone.NAME), f"  {_said(result)}") for result in rows)
+    return [Bullets(line("Where the time goes:", Tone.STRONG), items), Paragraph(_slow(rows))]
+
+
+def _said(result: CellResult) -> str:
+    client, server = (round(100 * result.summary[name].mean) for name in (CLIENT, SERVER))
+    rest = max(0, 100 - client - server)
+    text = f"client {client} %, server or the network to it {server} %, neither answering {rest} %{_causes(result)}"
+    repeated = result.summary[REPEATED].mean if REPEATED in result.summary else 0.0
+    if repeated < 5e4:
+        return text
+    waited = ", after waiting for it" if server > client else ""
+    return f"{text} ({repeated / 1e6:.1f} MB lost and sent again{waited})"
+
+
+def _causes(result: CellResult) -> str:
+    """What of the last trial's time was spent on, as far as a capture at the card tells it for certain."""
+    from guestmark.capture.verdict import percents
+
+    trace = next((found.picture for found in latest_first(result) if found.picture is not None), None)
+    if trace is None:
+        return ""
+    known = dict(percents(trace.causes))
+    told = [f"{name} {known[cause]} %" for cause, name in _CERTAIN.items() if known.get(cause)]
+    return f"; of all, {', '.join(told)}" if told else ""
+
+
+def _slow(rows: Sequence[CellResult]) -> Inline:
+    slow: dict[str, list[str]] = {"the client": [], "the server": [], "neither": []}
+    for result in rows:
+        shares = {"the client": result.summary[CLIENT].mean, "the server": result.summary[SERVER].mean}
+        who = max(shares, key=lambda name: shares[name])
+        slow[who if shares[who] > 0.5 else "neither"].append(result.cell.id)
+    parts = [
+        f"{who} in {'all' if len(cells) == len(rows) else ', '.join(cells)}"
+        for who, cells in slow.items()
+        if cells
+    ]
+    return line(f"Slow (more than half of the time) is {'; '.join(parts)}.")
+
+
+def latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """The latencies as a table and as a picture, of the last good trial of each cell; nothing without captures."""
+    traces = [(result, trace) for result in workload.shown if (trace := _trace(result)) is not None]
+    endpoints = [
+        (result, endpoint)
+        for result, trace in traces
+        for endpoint in trace.endpoints
+        if endpoint.histogram and endpoint.response.p50_s is not None
+    ]
+    if not endpoints:
+        return []
+    caption = "From the last packet of the peer to the endpoint’s next one; of each cell’s last trial."
+    table = Table(
+        caption,
+        ("cell", "endpoint"),
+        (
+            Column("responses", (Align.RIGHT,)),
+            Column("median", (Align.RIGHT, Align.LEFT)),
+            Column("99 %", (Align.RIGHT, Align.LEFT)),
+            Column("share of the time", (Align.RIGHT,)),
+        ),
+        tuple(_row(result, endpoint) for result, endpoint in endpoints),
+        heading="Response latency of each endpoint",
+    )
+    renamed = [
+        msgspec.structs.replace(endpoint, address=_short(result), port=None) for result, endpoint in endpoints
+    ]
+    said = "; ".join(f"{' '.join(row.name.parts)} {row.cells[1].text}" for row in table.rows)
+    chart = Chart(
+        "Response latencies",
+        caption,
+        f"Median response latencies: {said}.",
+        Picture("distributions", lambda: _distributions(renamed)),
+    )
+    baseline = next((trace for result, trace in traces if result.cell.baseline), traces[0][1])
+    return [table, chart, *_sequence(baseline)]
+
+
+def _row(result: CellResult, endpoint: Endpoint) -> Row:
+    from guestmark.capture.units import percent
+
+    response = endpoint.response
+    return Row(
+        RowName((result.cell.id, endpoint.role or "client")),
+        (
+            figure(f"{response.count}"),
+            _duration(response.p50_s),
+            _duration(response.p99_s),
+            figure(str(percent(response.share))),
+        ),
+    )
+
+
+def _duration(seconds: float | None) -> Cell:
+    from guestmark.capture.units import duration
+
+    return words("–") if seconds is None else figure(*duration(seconds).split(" ", 1))
+
+
+def _sequence(trace: Trace) -> list[Chart]:
+    if trace.sequence is None or not trace.sequence.points:
+        return []
+    return [
+        Chart(
+            "Time and sequence",
+            "One connection of the baseline’s last trial: what each side sent, and when it was acknowledged.",
+            "Bytes sent by each side over time.",
+            Picture("sequence", lambda: _sequences(trace)),
+        )
+    ]
+
+
+def _distributions(endpoints: Sequence[Endpoint]) -> str:
+    from guestmark.capture import picture
+
+    return picture.distributions(endpoints)
+
+
+def _sequences(trace: Trace) -> str:
+    from guestmark.capture import picture
+
+    return picture.sequences(trace)
+
+
+def _trace(result: CellResult) -> Trace | None:
+    return next((found.picture for found in latest_first(result) if found.picture is not None), None)
+
+
+def _short(result: CellResult) -> str:
+    """The cell's levels, which fit beside the drawing better than its whole id."""
+    words = [word.partition("=")[2] or word for word in result.cell.id.split()]
+    return " ".join(words)
+
+
+_STARTS = 4  # fewer say next to nothing about how much starts scatter
+_TIMES = 2  # a number that is off by less costs next to nothing: the optimum is flat
+
+
+def rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """The scatter of rounds and of boots, and how many rounds of a boot are best; nothing where that is not known."""
+    cells = [result for result in workload.shown if result.trials]
+    blocks = sorted({trial.block for result in cells for trial in result.trials})
+    row = {block: number for number, block in enumerate(blocks)}
+    found = [iterations(DOWNLOAD.name, result.trials, row) for result in cells]
+    matrices = [matrix for matrix in found if matrix is not None]
+    good = [
+        trial for result in cells for trial in result.trials if trial.status is TrialStatus.OK and trial.run_s
+    ]
+    scatter = scatter_of(matrices) if len(matrices) == len(cells) else None
+    if scatter is None or scatter.starts < _STARTS:
+        return []
+    each_s = fmean(fmean(trial.run_s) for trial in good)
+    start_s = fmean(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in good)
+    best, held = best_iterations(scatter, start_s, each_s), matrices[0].shape[1]
+    said = (
+        f"rounds of one boot scatter by {np.sqrt(scatter.within):.1%}, boots by {np.sqrt(scatter.between):.1%}, and a "
+        f"boot takes {start_s:.1f} s beside rounds of {each_s:.1f} s: "
+        f"{best} rounds of each boot are best in a given time"
+    )
+    if best >= _TIMES * held or held >= _TIMES * best:
+        said += f" (--iterations {best}; this run has {held})"
+    return [Note(line(said))]
+
+
+def latest_first(result: CellResult) -> Iterator[Netboot]:
+    """What each trial found that got as far as the files, the last one first; nested, inside the outer guest."""
+    for trial in reversed(result.trials):
+        found = trial.facts.of(Netboot)
+        if found is not None:
+            yield found.inner.facts if found.inner is not None else found
