@@ -1,5 +1,6 @@
 """Power cuts: reading logs of writes, choosing what survives, replaying it, and judging what is left."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from guestmark.disks.logged import Logged
 from guestmark.powercut import cuts, evidence, proof, qcow2, records, sqlite
 from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.records import Acknowledged, Method
+from guestmark.powercut.recovery import recovery, why_not
 from guestmark.powercut.replay import Replay, copy_without_zeroes
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 from tests.framework import write_logs
@@ -312,3 +314,23 @@ def test_a_qcow2_image_that_is_not_plain_is_left_to_qemu(options: tuple[str, ...
     subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *options, raw, image], check=True)
     assert not qcow2.to_raw(image, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.skipif(bool(why_not("btrfs", mounted=True)), reason="btrfs cannot be mounted here")
+@pytest.mark.parametrize(("copy", "damaged"), [(True, False), (False, True)])
+def test_a_torn_superblock_of_btrfs_is_taken_from_its_copy(tmp_path: Path, copy: bool, damaged: bool) -> None:
+    image = tmp_path / "image"
+    image.touch()
+    os.truncate(image, 160 << 20)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_bytes(b"kept")
+    subprocess.run(["mkfs.btrfs", "-q", "--rootdir", str(tmp_path / "tree"), image], check=True)
+    with image.open("r+b") as file:
+        for at in (64 << 10, *([] if copy else [64 << 20])):
+            file.seek(at + 512)
+            file.write(b"\xff" * 512)
+    with recovery("btrfs", "raw", tmp_path) as recovers:
+        found = recovers.recover(image, ["file"], 0, exact=False)
+    assert bool(found.damage) is damaged
+    assert found.files.get("file") == (None if damaged else b"kept")
+    assert damaged or found.repairs == ("a torn superblock, from its copy",)

@@ -333,10 +333,10 @@ impl Tracer {
         let (name, promise) = match number {
             libc::SYS_fsync => ("fsync", self.of_descriptor(pid, arguments[0], whole)?),
             libc::SYS_fdatasync => ("fdatasync", self.of_descriptor(pid, arguments[0], whole)?),
-            libc::SYS_sync => ("sync", self.of_everything()?),
+            libc::SYS_sync => ("sync", self.of_everything()),
             libc::SYS_syncfs => {
                 self.path_of(pid, arguments[0])?;
-                ("syncfs", self.of_everything()?)
+                ("syncfs", self.of_everything())
             }
             libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => {
                 ("msync", self.of_mapping(pid, arguments[0], arguments[1])?)
@@ -389,11 +389,11 @@ impl Tracer {
         kind.is_file().then(|| self.of_file(&through, bytes))?
     }
 
-    fn of_everything(&mut self) -> Option<Promise> {
+    fn of_everything(&mut self) -> Promise {
         if self.alone() {
-            return Some(Promise::Everything(None));
+            return Promise::Everything(None);
         }
-        Some(Promise::Everything(Some(self.snapshot())))
+        Promise::Everything(Some(self.snapshot()))
     }
 
     /// All files on the disk that may be read.

@@ -27,6 +27,7 @@ from guestmark.setting.image import Format
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
 _MOST_PROCESSORS = 2
+_SUPERBLOCK_MENDED = 2  # the exit status
 # What e2fsck says of repairs, and what of that is the ordinary end of a journal's replay.
 _REPAIR = re.compile(r"\? yes|FIXED|Clear")
 _ORDINARY = re.compile(
@@ -122,10 +123,12 @@ class Mounted:
         if checked.damage:
             return checked
         with loop.attached(image) as device:
-            try:
-                self._agent.mount(device, str(self._at), self._filesystem, options, timeout_s=_DEADLINE_S)
-            except CallError as error:
-                return Recovered({}, damage=f"it cannot be mounted: {error.message[:200]}")
+            failed = self._mount(device, options)
+            if failed and self._superblock_mended(device):
+                checked = replace(checked, repairs=("a torn superblock, from its copy",))
+                failed = self._mount(device, options)
+            if failed:
+                return Recovered({}, damage=f"it cannot be mounted: {failed[:200]}")
             if self._reader is not None:
                 found = self._reader.read(self._agent, self._at, names, newest, exact=exact)
             else:
@@ -137,6 +140,22 @@ class Mounted:
                     f"a crash state cannot be unmounted: {error.message}", hint="see the kernel's log"
                 ) from error
         return replace(found, repairs=(*checked.repairs, *found.repairs, *self._repairs(image)))
+
+    def _mount(self, device: str, options: str) -> str:
+        try:
+            self._agent.mount(device, str(self._at), self._filesystem, options, timeout_s=_DEADLINE_S)
+        except CallError as error:
+            return error.message
+        return ""
+
+    def _superblock_mended(self, device: str) -> bool:
+        """Whether one that a power cut tore was mended. A disk of 512-byte sectors may tear those of btrfs, of 4096 bytes,
+        which the kernel does not mend; `btrfs-rescue(8)` takes the copy, whose trees are still there.
+        """
+        if self._filesystem != "btrfs":
+            return False
+        done = _run([programs.find("btrfs"), "rescue", "super-recover", "-y", device])
+        return done.returncode == _SUPERBLOCK_MENDED
 
     def _content(self, name: str) -> bytes | None:
         try:
