@@ -97,10 +97,13 @@ def test_the_figure_that_names_most_is_the_one() -> None:
 def test_both_are_shown_with_their_own_baselines() -> None:
     text = printed(run_with())
     assert row(text, "dd from a disk").split()[-6:] == ["−50", "%", "7.5", "×0.94", "−6.2", "%"]
-    assert row(text, "upload from the host", "off").split()[-4:] == ["8", "×1.00", "0", "%"]
+    base = row(text, "upload from the host", "off").split()
+    assert base[-7:] == ["×1.00", "0", "%", "8", "×1.00", "0", "%"]
     assert "Someone, 2012" in text
     assert "+6 % takes 6 % longer" in text
-    assert "now is at scale 0.05" in text
+    said = " ".join(text.split())
+    assert "now is at scale 0.05, then at full size: ratios can be compared, seconds cannot" in said
+    assert "×base: wall_s against the baseline's; then: against the publication's own" in said
     assert "Then and now" not in printed(run_with(), published=False)
 
 
