@@ -128,15 +128,20 @@ def test_what_was_written_and_never_synced_is_named(
 ) -> None:
     (tmp_path / "old").write_bytes(b"o" * 9000)
     said = python(tmp_path, *lines).unsynced
-    assert said == (f"the data in {named} was written and never synced" if named else "")
+    assert said == (f"{named} has data that was written and never synced" if named else "")
 
 
 def test_a_program_that_was_stopped_is_not_blamed_for_what_it_had_yet_to_sync(tmp_path: Path) -> None:
     loop = "while True: os.write(fd, b'y'); os.fsync(fd)"
     found = python(tmp_path, KEPT, "os.write(os.open('other', os.O), b'x')", loop, status="stopped")
-    assert found.unsynced == "the data in other was written and never synced"
+    assert found.unsynced == "other has data that was written and never synced"
     (tmp_path / "other").unlink()
     loop = (
         "while True: os.pwrite(fd, b'y' * 8192, 0); g = os.open('sync', os.O); os.write(g, b'x'); os.fsync(g)"
     )
     assert python(tmp_path, KEPT, loop, status="stopped").unsynced == ""
+
+
+def test_files_that_were_never_synced_are_counted(tmp_path: Path) -> None:
+    found = python(tmp_path, KEPT, "[os.write(os.open(name, os.O), b'x') for name in 'cab']")
+    assert found.unsynced == "3 files, a among them, have data that was written and never synced"

@@ -149,8 +149,10 @@ class Mounted:
         return ""
 
     def _superblock_mended(self, device: str) -> bool:
-        """Whether one that a power cut tore was mended. A disk of 512-byte sectors may tear those of btrfs, of 4096 bytes,
-        which the kernel does not mend; `btrfs-rescue(8)` takes the copy, whose trees are still there.
+        """Whether a superblock that a power cut tore was mended, which the kernel does not do.
+
+        A disk of 512-byte sectors may tear those of btrfs, of 4096 bytes. `btrfs-rescue(8)` takes the copy, whose trees
+        are still there.
         """
         if self._filesystem != "btrfs":
             return False

@@ -201,8 +201,8 @@ def _digests(words: Iterable[str]) -> Iterator[tuple[int, int]]:
 def _unsynced(count: int, path: str) -> str:
     name = PurePosixPath(path).name
     if count == 1:
-        return f"the data in {name} was written and never synced"
-    return f"data in {count:,} files was written and never synced, such as {name}"
+        return f"{name} has data that was written and never synced"
+    return f"{count:,} files, {name} among them, have data that was written and never synced"
 
 
 def _text(name: str) -> str:
