@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.hyperfine import INSTEAD, as_texts, commands, joined, parameters
+from guestmark.cli.hyperfine import INSTEAD, as_texts, commands, joined, parameters, reordered
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Policy, RunState
 from guestmark.plan.matrix import Null
@@ -202,3 +202,26 @@ def test_every_line_of_the_guide_runs(guestmark: CommandLine, tmp_path: Path) ->
         done = guestmark("exec", *brief, *words, env={"PATH": path, **function})
         assert done.status == 0, (line, done.stderr, done.stdout)
     assert (tmp_path / "results.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("-n a 'sleep 1' -n b 'sleep 2' --csv f", "-n a -n b --csv f -- 'sleep 1' 'sleep 2'"),
+        ("-N 'sleep 1' -r 5", "-N -r 5 -- 'sleep 1'"),
+        ("'sleep 1' --runs=5 -w3 'sleep 2'", "--runs=5 -w3 -- 'sleep 1' 'sleep 2'"),
+        ("-r 5 ls -n a", "-r 5 ls -n a"),  # options of the command
+        ("-n a -- head -n 5 f", "-n a -- head -n 5 f"),
+        ("'sleep 1' -- -n", "'sleep 1' -- -n"),
+        ("-q", "-q"),
+        ("", ""),
+    ],
+)
+def test_options_may_stand_between_commands_that_are_texts(typed: str, read: str) -> None:
+    assert reordered(shlex.split(typed), {"-N", "-q"}) == shlex.split(read)
+
+
+def test_a_name_that_could_be_an_option_of_the_command_is_refused() -> None:
+    with pytest.raises(UsageError, match="-n stands before and after") as refused:
+        reordered(shlex.split("-n a true -n b false"), set())
+    assert "exec -n A -n B -- true --- false" in refused.value.hint

@@ -126,9 +126,12 @@ class LazyGroup(TyperGroup):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             _refuse(args[0])
         if args[:1] == ["exec"]:
-            from guestmark.cli.hyperfine import joined
+            from guestmark.cli.hyperfine import joined, reordered
 
-            args = joined(args)
+            command: Any = self.get_command(ctx, "exec")
+            options = [param for param in command.params if param.param_type_name == "option"]
+            flags = {name for param in options if param.is_flag for name in param.opts}
+            args = ["exec", *reordered(joined(args[1:]), flags)]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

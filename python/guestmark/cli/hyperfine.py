@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 
 from guestmark.core.errors import UsageError
@@ -50,6 +50,41 @@ def joined(arguments: Sequence[str]) -> list[str]:
             name, *values = (rest.pop(0) for _ in range(count))
             found.append(f"{name}={':'.join(values)}")
     return [*found, *rest]
+
+
+def reordered(arguments: Sequence[str], flags: Collection[str]) -> list[str]:
+    """The arguments of a verb with all options first, where commands stand between them as texts, as in hyperfine.
+
+    Options other than `flags` take one word. Raises `UsageError` where -n could be the command's own.
+    """
+    options: list[str] = []
+    found: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0] != "--":
+        word = rest.pop(0)
+        if not word.startswith("-") or word in {"-", BETWEEN}:
+            if not found and not as_texts([word]):
+                _check_names(options, [word, *rest])
+                return list(arguments)
+            found.append(word)
+            continue
+        options.append(word)
+        whole = "=" not in word if word.startswith("--") else len(word) == 2
+        if whole and word not in flags and rest:
+            options.append(rest.pop(0))
+    return list(arguments) if rest else [*options, *(["--", *found] if found else [])]
+
+
+_NAMES = {"-n", "--command-name"}
+
+
+def _check_names(options: Collection[str], words: Sequence[str]) -> None:
+    if _NAMES.isdisjoint(options) or _NAMES.isdisjoint(words) or "--" in words:
+        return
+    raise UsageError(
+        "-n stands before and after the first word of a command",
+        hint="names first, then -- and the commands: guestmark exec -n A -n B -- true --- false",
+    )
 
 
 def parameters(

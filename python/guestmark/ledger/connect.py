@@ -32,6 +32,7 @@ from guestmark.ledger.schema import (
     metadata,
     remarks,
 )
+from guestmark.ledger.server import engine_of
 from guestmark.ledger.server_faults import NOT_ALLOWED, sqlstate
 from guestmark.ledger.variables import recorded
 
@@ -432,8 +433,6 @@ def _connect_server(url: URL) -> Store:
         query={name: value for name, value in url.query.items() if name in _SHOWN}
     ).render_as_string()
     try:
-        from guestmark.ledger.server import engine_of  # with its driver
-
         engine = engine_of(url)
     except (NoSuchModuleError, ModuleNotFoundError, ArgumentError) as error:
         raise LedgerError(

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.dialects.postgresql.pg8000 import PGExecutionContext_pg8000
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -30,19 +29,20 @@ OPTIONS = {_WANTED: True}  # for `Connection.execute`
 
 def prepare_for(engine: Engine) -> None:
     """Lets connections of the bundled driver prepare the statements that are executed with `OPTIONS`."""
-    engine.dialect.execution_ctx_cls = _Execution
+    from sqlalchemy.dialects.postgresql.pg8000 import PGExecutionContext_pg8000  # files do without it
 
+    class Execution(PGExecutionContext_pg8000):
+        """What SQLAlchemy makes for each statement that is executed."""
 
-class _Execution(PGExecutionContext_pg8000):
-    """What SQLAlchemy makes for each statement that is executed."""
+        def create_cursor(self) -> Any:
+            """The cursor for it: ours when it is to be prepared."""
+            if not self.execution_options.get(_WANTED):
+                return super().create_cursor()
+            session = self.root_connection
+            # What is prepared is forgotten with the connection, as the server forgets it.
+            return _Cursor(session.connection.dbapi_connection, session.info)
 
-    def create_cursor(self) -> Any:
-        """The cursor for it: ours when it is to be prepared."""
-        if not self.execution_options.get(_WANTED):
-            return super().create_cursor()
-        session = self.root_connection
-        # What is prepared is forgotten with the connection, as the server forgets it.
-        return _Cursor(session.connection.dbapi_connection, session.info)
+    engine.dialect.execution_ctx_cls = Execution
 
 
 class _Cursor:
