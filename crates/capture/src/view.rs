@@ -182,6 +182,16 @@ impl View {
         }
     }
 
+    /// A new message begins, on a path whose round trip takes `whole`. Acknowledgements that ceased long before it say
+    /// nothing about it.
+    #[inline]
+    pub fn begins(&mut self, ts: i64, whole: u64) {
+        self.sent_after_silence = ts;
+        if ts.saturating_sub(self.passed_at).max(0) as u64 >= 2 * whole {
+            self.silent_at = ts;
+        }
+    }
+
     /// What was in flight says nothing about what may be: after a loss, or when a new message begins.
     #[inline]
     pub fn forget_flight(&mut self, ts: i64) {
