@@ -373,3 +373,16 @@ def test_the_syncs_of_a_script_are_judged(every: int, word: Durability, liar: Ca
         facts = a(Findings, workload.facts).facts()
     found = known(facts.of(Proof)).proven
     assert (found.word, found.acknowledged) == (word, 10), found
+
+
+@pytest.mark.long
+def test_a_job_of_fio_is_proven_by_its_own_syncs() -> None:
+    """With `fsync=1`, fio leaves its last write for later."""
+    job = "[w]\nioengine=psync\nrw=randwrite\nbs=4k\nsize=128k\nfsync="
+    disk = {"location": "/var/tmp", "size": "64M", "uml_disk": "vhost-user"}
+    cells = [replace(cell_of("uml", "fio", disk, job=f"{job}{every}\n"), id=every) for every in ("1", "0")]
+    *_, found = proofs.prove(plan_of(*cells), cells, {}, Silent(), Interruption())
+    synced, unsynced = found["1"].proven, found["0"].proven
+    assert (synced.word, synced.losing, unsynced.word) == (Durability.PROVEN, 0, Durability.NOTHING)
+    assert synced.acknowledged > 0
+    assert all("w.0.0 has data that was written and never synced" in one.why for one in (synced, unsynced))
