@@ -194,7 +194,7 @@ def test_a_whole_run_survives_a_crash_of_the_server(server: Server, guestmark: C
         assert process.returncode == 0, stderr.decode()
         assert b"Traceback" not in stderr
         (run,) = [run for run in ledger.runs() if run.id not in before]
-        assert (run.state, run.trials, run.failed) == (RunState.COMPLETE, 8, 0)
+        assert (run.state, run.trials, run.failed) == (RunState.COMPLETE, 4, 0)
 
 
 def _write(url: str, run_id: str, cell: str, blocks: int, ready: Barrier) -> None:

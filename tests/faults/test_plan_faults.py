@@ -72,7 +72,7 @@ def test_a_plan_runs_and_compares_across_workloads(guestmark: CommandLine, plan:
     compared = cells["long host"]["vs_baseline"]["wall_s"]
     assert compared["ratio"] > 1.5
     # Other tests run on the same processors, which may be said to have made the ratio.
-    assert compared["verdict"] == "slower" or compared["reason"] == "foreign load"
+    assert compared["verdict"] == "slower" or compared["reason"] in {"foreign load", "interval too wide"}
     assert [cell["workload"] for cell in cells.values()][:2] == ["a short sleep", "sh -c 'sleep 0.08'"]
     assert result.document()["plan"]["published"][0]["figures"][2]["value"] == 9
 

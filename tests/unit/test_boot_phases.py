@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from guestmark.core import registry
+from guestmark.core.context import Caller
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell, Metric, Plan, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -223,7 +224,7 @@ def test_bars_are_as_long_as_their_sum() -> None:
 
 
 def boot(**more: Any) -> Plan:
-    given = {"initcalls": False, "guestfish": False, "caller": {"cwd": "/", "env": {}}, **more}
+    given = {"initcalls": False, "guestfish": False, "caller": Caller(cwd="/", env={}), **more}
     on = given.pop("on", ("tcg", "uml"))
     return build(Overrides(on=on), given.pop("command", ()), **given)
 

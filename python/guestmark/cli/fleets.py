@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.context import FleetOrder
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.core.home import LATEST
 from guestmark.core.units import counted
@@ -19,7 +20,6 @@ from guestmark.page.say import erase, redraw, say
 from guestmark.page.text import escaped_in_json
 
 if TYPE_CHECKING:
-    from guestmark.core.context import FleetOrder
     from guestmark.fleet.coordinator import Fleet, State
     from guestmark.fleet.lab import Member
     from guestmark.ledger.room import Room

@@ -108,7 +108,7 @@ def prepare(
     run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed, left_out=ready.left_out, said=said)
     _tell_left_out(ready.left_out, audience)
     if audience.remarks:
-        for note in notes:
+        for note in plan.context.notes:
             audience.tell(note)
     if said_before := budget.spending(
         plan, runnable(plan.cells, ready.left_out), known, clock.elapsed_s

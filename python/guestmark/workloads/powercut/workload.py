@@ -7,7 +7,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from guestmark.powercut.records import Method
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.drive import Bus
 from guestmark.workloads.base import Workload
+from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.powercut import metrics
@@ -78,6 +79,14 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
                 params["files"], user, params["cwd"], params["statuses"],
             )
         )  # fmt: skip
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` when there is no such command."""
+        here = plan.context.caller
+        commands = {tuple(cell.workload.params["command"]) for cell in cells if cell.shares_root}
+        for argv in sorted(filter(None, commands)):
+            check_command(argv, env=here.env, cwd=here.cwd, typed=plan.name == "powercut")
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
