@@ -13,7 +13,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Policy, RunState
 from guestmark.plan.matrix import Null
 from guestmark.stats import stopping
-from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.plan import ExecOptions, build, named_commands
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -225,3 +225,8 @@ def test_a_name_that_could_be_an_option_of_the_command_is_refused() -> None:
     with pytest.raises(UsageError, match="-n stands before and after") as refused:
         reordered(shlex.split("-n a true -n b false"), set())
     assert "exec -n A -n B -- true --- false" in refused.value.hint
+
+
+def test_the_report_keeps_the_text_of_a_named_command() -> None:
+    plan = build(ExecOptions(commands=(["true"],), names=("slow",)), ["sleep", "0.1 s"])
+    assert named_commands(plan.cells) == {"slow": "sleep '0.1 s'"}

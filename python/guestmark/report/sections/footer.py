@@ -16,6 +16,7 @@ from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.stats.family import detectable
 from guestmark.workloads.boot.metrics import TOTAL
+from guestmark.workloads.exec.plan import named_commands
 
 WALL = "wall_s"
 _MEASURED = {WALL, TOTAL.name}  # what iterations took; of starts, the whole life of a machine
@@ -46,6 +47,7 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     if analysis.failed:
         made += f" ({analysis.failed} failed)"
     nodes.append(_small(f"{made}, seed {policy.seed}"))
+    nodes += [_small(f"{name}: {text}") for name, text in named_commands(run.plan.cells).items()]
     nodes.append(_small(_COVERED))
     elapsed = run.plan.context.elapsed_s
     spent = time_spent(tuple(trial for result in analysis.cells for trial in result.trials), elapsed)

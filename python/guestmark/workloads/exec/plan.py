@@ -12,7 +12,7 @@ from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
 from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split
-from guestmark.core.model import Plan, Policy, WorkloadSpec
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
@@ -117,6 +117,16 @@ def _called(commands: Sequence[Sequence[str]], names: Sequence[str]) -> list[tup
         keys = (stem, *(f"{stem}-{again}" for again in range(2, len(commands) + 2)))
         found.append((next(key for key in keys if key not in taken), name or shlex.join(words)))
     return found
+
+
+def named_commands(cells: Iterable[Cell]) -> dict[str, str]:
+    """What each command with a name of its own is, as one would type it."""
+    texts = {
+        cell.workload.label: shlex.join(map(str, cell.workload.params.get("argv", ())))
+        for cell in cells
+        if cell.workload.name == "exec"
+    }
+    return {name: text for name, text in texts.items() if name and text and name != text}
 
 
 def exec_params(
