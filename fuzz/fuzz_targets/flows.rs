@@ -41,6 +41,7 @@ fuzz_target!(|data: &[u8]| {
             options: Options { mss: u16::from(bytes[3]) * 16, sacked: (bytes[2] & 64 != 0).then(|| word(8)), stamps: Some((word(4), word(8))), ..Options::default() },
             tunnels: 0,
             direction: Direction::Unknown,
+            frame: 0,
             seq_known: bytes[3] != 1,
             ts,
             wire_len: word(12) & 0xffff,

@@ -178,6 +178,18 @@ def packets_of(path: Path) -> Iterator[Packet]:
         at += captured
 
 
+def enhanced_in(data: bytes) -> list[tuple[int, bytes]]:
+    """Time in nanoseconds and bytes of the packets of a little-endian pcapng file whose clock counts nanoseconds."""
+    found, at = [], 0
+    while at < len(data):
+        kind, length = struct.unpack_from("<II", data, at)
+        if kind == 6:
+            high, low, captured = struct.unpack_from("<III", data, at + 12)
+            found.append((high << 32 | low, data[at + 28 : at + 28 + captured]))
+        at += length
+    return found
+
+
 def doubled(packets: Sequence[Packet], kind: int, interfaces: int = 1, alone: int = 0) -> bytes:
     """A pcapng file in which every packet passes twice, 200 ns apart, once on each interface when there are two.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.capture import verdict
-from guestmark.capture.binary import analyse_file
+from guestmark.capture.binary import Selection, analyse, analyse_file
 from guestmark.capture.model import Connection, Side, Trace
 from guestmark.capture.table import render
 from tests.framework import IMPORTABLE
@@ -60,6 +60,15 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def points(captures: Path) -> tuple[Trace, Trace]:
     return analyse_file(captures / "client.pcapng"), analyse_file(captures / "server.pcapng")
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    main = "import sys; from guestmark.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", main, "capture", *arguments]
+    environment = {**os.environ, "PYTHONPATH": IMPORTABLE}
+    return subprocess.run(
+        words, env=environment, input="", capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def connection_of(trace: Trace, scenario: Scenario) -> Connection:
@@ -127,6 +136,70 @@ def test_questions_are_told_from_their_repeats(points: tuple[Trace, Trace]) -> N
         assert names.answers.max_s is not None
         assert names.answers.min_s >= 0.015
         assert names.answers.max_s >= 0.2 + 0.015
+
+
+def picked(path: Path, *options: str) -> list[list[str]]:
+    """Time, lengths, sender and number of each packet, as tshark reads them."""
+    names = ["frame.time_epoch", "frame.len", "frame.cap_len", "tcp.srcport", "tcp.seq_raw", "tcp.ack_raw"]
+    words = [word for name in names for word in ("-e", name)]
+    text = ct.run("tshark", "-r", str(path), *options, "-T", "fields", *words)
+    return [line.split("\t") for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(("name", "end"), [("slow server", "server"), ("slow client", "client")])
+@pytest.mark.parametrize("point", ["client", "server"])
+def test_the_guilty_packets_are_those_of_the_slow_end(
+    name: str, end: str, point: str, captures: Path, tmp_path: Path
+) -> None:
+    port, source, out = BY_NAME[name].port, captures / f"{point}.pcapng", tmp_path / "guilty.pcapng"
+    done = command("--filter", str(port), "--extract", str(out), str(source))
+    assert done.returncode == 0, done.stderr
+    taken = picked(out)
+    assert taken
+    assert taken == picked(source, "-Y", done.stderr.strip().split("for Wireshark: ")[1])
+    assert {int(sender) == port for _, _, _, sender, _, _ in taken} == {end == "server"}
+
+
+def test_the_packets_that_ended_the_longest_waits_are_named(tmp_path: Path) -> None:
+    q, a = cf.CLIENT, cf.SERVER
+    steps = [
+        (0, cf.tcp(q, a, cf.SYN, 1000)),
+        (20_000, cf.tcp(a, q, cf.SYN | cf.ACK, 5000, 1001)),
+        (20_300, cf.tcp(q, a, cf.ACK, 1001, 5001)),
+    ]
+    now = 20_300
+    for turn, think in enumerate((300_000, 700_000, 1_000)):  # µs; the answers are frames 5, 7 and 9
+        c, s = 1001 + 10 * turn, 5001 + 20 * turn
+        steps.append((now + 400, cf.tcp(q, a, cf.PSH | cf.ACK, c, s, b"q" * 10)))
+        now += 400 + 20_000 + think
+        steps.append((now, cf.tcp(a, q, cf.PSH | cf.ACK, s, c + 10, b"a" * 20)))
+    path, out = tmp_path / "thinks.pcap", tmp_path / "guilty.pcapng"
+    path.write_bytes(
+        cf.pcap(cf.frames([(10**18 + 1000 * micros, packet) for micros, packet in steps]), nanos=True)
+    )
+    (trace,) = analyse(Selection((str(path),)), guilty=True)[0].files
+    packets = verdict.guilty(trace)
+    assert [packet.frame for packet in packets][:2] == [7, 5]
+    assert [packet.waited_s for packet in packets][:2] == pytest.approx([0.7, 0.3], abs=0.001)
+    done = command("--extract", str(out), str(path))
+    assert done.returncode == 0, done.stderr
+    whole, blocks = list(cf.packets_of(path)), cf.enhanced_in(out.read_bytes())
+    assert blocks == [
+        (whole[frame - 1].ns, whole[frame - 1].data) for frame in sorted(p.frame for p in packets)
+    ]
+    assert verdict.display_filter(packets) in done.stderr
+
+
+def test_packets_are_taken_out_of_one_capture_only(captures: Path, tmp_path: Path) -> None:
+    one, two, out = captures / "client.pcapng", captures / "server.pcapng", tmp_path / "out.pcapng"
+    for arguments in ((str(one), str(two)), (str(one), "--format", "json"), ("-",)):
+        done = command(*arguments, "--extract", str(out))
+        assert (done.returncode, out.exists()) == (2, False)
+        assert "Traceback" not in done.stderr
+    before = one.read_bytes()
+    done = command(str(one), "--extract", str(one))
+    assert done.returncode == 2
+    assert one.read_bytes() == before
 
 
 class Fields:

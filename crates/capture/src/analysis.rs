@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::figures::Causes;
 use crate::filter::Filter;
 use crate::front::{Front, Kind};
+use crate::guilty::{Ended, Guilty};
 use crate::input::Source;
 use crate::largest::Largest;
 use crate::packet::Segment;
@@ -156,6 +157,8 @@ pub struct Report {
     pub exchanges: Vec<Exchange>,
     /// The connections worth a picture.
     pub largest: Largest,
+    /// The packets that ended the longest waits.
+    pub guilty: Vec<Ended>,
     /// What was watched.
     pub watch: Option<Box<Watch>>,
 }
@@ -195,6 +198,13 @@ impl<'o> Analysis<'o> {
     #[must_use]
     pub fn watching(mut self, watch: Watch) -> Self {
         self.back.tracker.watch = Some(Box::new(watch));
+        self
+    }
+
+    /// Also keep the packets that ended the longest waits.
+    #[must_use]
+    pub fn with_guilty(mut self) -> Self {
+        self.back.tracker.guilty = Some(Box::default());
         self
     }
 
@@ -291,6 +301,11 @@ impl<'o> Analysis<'o> {
             start_ns: front.first_ts,
             largest: back.finished.largest,
             exchanges: front.datagrams.finish(),
+            guilty: back
+                .tracker
+                .guilty
+                .take()
+                .map_or_else(Vec::new, |guilty| Guilty::found(*guilty)),
             watch: back.tracker.watch.take(),
         }
     }

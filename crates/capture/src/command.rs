@@ -4,6 +4,7 @@ use crate::analysis::{Analysis, Report, SoFar};
 use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::front::Kind;
+use crate::guilty;
 use crate::inert::{inert, Shown};
 use crate::largest;
 use crate::memory;
@@ -11,6 +12,8 @@ use crate::output::{By, Format, Options, Writer};
 use crate::services::Services;
 use crate::watch::Watch;
 use lexopt::prelude::*;
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -29,6 +32,8 @@ gzip, zstd, xz or bzip2.
   --histograms                   with the latency histograms of endpoints (json)
   --sequence                     with the points of a time-sequence view of the largest connection (json)
   --sequences N                  the same of the N largest, at most 8
+  --guilty                       with the packets that ended the longest waits (json)
+  --extract OUT --frames N,N…    write these packets of FILE as pcapng, and nothing else
   --memory MB                    limit for open connections [an eighth of what is available, at least 128]
   --progress                     tell every second on standard error how it stands
   -h, --help  -V, --version
@@ -44,6 +49,9 @@ struct Args {
     sequences: usize,
     progress: bool,
     memory: usize,
+    guilty: bool,
+    extract: Option<String>,
+    frames: BTreeSet<u64>,
 }
 
 fn parse() -> Result<Option<Args>, String> {
@@ -60,6 +68,9 @@ fn parse() -> Result<Option<Args>, String> {
         sequences: 0,
         progress: false,
         memory: 0,
+        guilty: false,
+        extract: None,
+        frames: BTreeSet::new(),
     };
     let mut parser = lexopt::Parser::from_env();
     let text = |parser: &mut lexopt::Parser| -> Result<String, String> {
@@ -97,6 +108,13 @@ fn parse() -> Result<Option<Args>, String> {
             Long("sequence") => args.sequences = 1,
             Long("sequences") => {
                 args.sequences = number(&text(&mut parser)?)?.min(largest::MOST);
+            }
+            Long("guilty") => args.guilty = true,
+            Long("extract") => args.extract = Some(text(&mut parser)?),
+            Long("frames") => {
+                for part in text(&mut parser)?.split(',') {
+                    args.frames.insert(number(part)? as u64);
+                }
             }
             Long("progress") => args.progress = true,
             Short('h') | Long("help") => {
@@ -136,6 +154,9 @@ pub fn main() -> ExitCode {
         Ok(None) => return ExitCode::SUCCESS,
         Err(message) => return usage(&message),
     };
+    if let Some(out) = &args.extract {
+        return extract(&args, out);
+    }
     let services = Services::system();
     let filter = match args
         .filter
@@ -154,6 +175,7 @@ pub fn main() -> ExitCode {
         memory: args.memory << 20,
         sequences: args.sequences,
         progress: args.progress,
+        guilty: args.guilty,
     };
     if args.files.iter().any(|file| file == "-") {
         outlive_interrupt();
@@ -183,6 +205,30 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Write the packets that were asked for.
+fn extract(args: &Args, out: &str) -> ExitCode {
+    let [file] = &args.files[..] else {
+        return usage("packets are taken out of one file");
+    };
+    let done = File::create(out)
+        .map_err(|e| format!("{out} cannot be written: {e}"))
+        .and_then(|opened| {
+            let mut opened = BufWriter::new(opened);
+            guilty::extract(file, &args.frames, &mut opened)
+                .map_err(|fault| format!("{file}: {fault}"))?;
+            opened
+                .flush()
+                .map_err(|e| format!("{out} cannot be written: {e}"))
+        });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("guestmark: {}", inert(&message));
+            ExitCode::from(1)
+        }
+    }
+}
+
 fn usage(message: &str) -> ExitCode {
     eprintln!("guestmark: {}\n  guestmark capture --help", inert(message));
     ExitCode::from(2)
@@ -194,6 +240,7 @@ struct Job {
     memory: usize,
     sequences: usize,
     progress: bool,
+    guilty: bool,
 }
 
 /// The first Ctrl-C ends whoever writes the capture, and with that the input; what was captured is still told.
@@ -282,6 +329,9 @@ impl Job {
         let mut analysis = Analysis::new(self.memory, self.filter.clone(), output);
         if let Some(watch) = watch {
             analysis = analysis.watching(watch);
+        }
+        if self.guilty {
+            analysis = analysis.with_guilty();
         }
         let mut told = tell;
         if self.progress {

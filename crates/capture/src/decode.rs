@@ -289,6 +289,7 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         tunnels: 0,
         direction: packet.direction,
         seq_known: true,
+        frame: 0,
         ts: packet.ts,
         wire_len: packet.wire_len,
         payload: 0,

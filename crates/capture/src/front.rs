@@ -177,7 +177,8 @@ impl Reading<'_, '_> {
     }
 
     #[inline]
-    fn count(&mut self, segment: Segment) {
+    fn count(&mut self, mut segment: Segment) {
+        segment.frame = self.front.truth.packets;
         self.front.batch.push(segment);
         self.counted(segment.tunnels);
     }
@@ -234,8 +235,12 @@ impl PacketSink for Reading<'_, '_> {
         let packet = &Packet { ts, ..*packet };
         if self.front.filter.is_none() {
             self.front.batch.push(Segment::EMPTY);
+            let frame = self.front.truth.packets;
             let room = self.front.batch.last_mut();
-            if room.is_some_and(|room| fast_into(packet, room)) {
+            if room.is_some_and(|room| {
+                room.frame = frame;
+                fast_into(packet, room)
+            }) {
                 self.counted(0);
                 return;
             }

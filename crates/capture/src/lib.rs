@@ -20,6 +20,7 @@ pub mod fault;
 pub mod figures;
 pub mod filter;
 pub mod front;
+pub mod guilty;
 pub mod hist;
 pub mod host;
 pub mod inert;

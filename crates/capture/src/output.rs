@@ -113,6 +113,7 @@ struct Tail<'a> {
     limits: Vec<crate::truth::Limit>,
     endpoints: Vec<Endpoint>,
     exchanges: &'a [Exchange],
+    guilty: &'a [crate::guilty::Ended],
     sequence: Option<SequenceDoc>,
     sequences: Vec<SequenceDoc>,
     error: Option<FaultDoc<'a>>,
@@ -207,6 +208,7 @@ impl<W: Write> Writer<W> {
                 limits: report.truth.limits(),
                 endpoints,
                 exchanges: &report.exchanges,
+                guilty: &report.guilty,
                 sequence: sequences.next(),
                 sequences: sequences.collect(),
                 error: fault.map(|f| FaultDoc {

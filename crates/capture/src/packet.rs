@@ -124,6 +124,8 @@ pub struct Segment {
     pub direction: Direction,
     /// False when the sequence number is not known (some rows of a packet list).
     pub seq_known: bool,
+    /// Number of the frame in the input, from 1 on; 0 when it was not numbered.
+    pub frame: u64,
     /// Capture time in nanoseconds since 1970.
     pub ts: i64,
     /// Length of the frame on the wire.
@@ -164,6 +166,7 @@ impl Segment {
         tunnels: 0,
         direction: Direction::Unknown,
         seq_known: false,
+        frame: 0,
         ts: 0,
         wire_len: 0,
         payload: 0,

@@ -325,6 +325,7 @@ impl List<'_> {
                 },
                 tunnels: 0,
                 direction: Direction::Unknown,
+                frame: 0,
                 seq_known: detail.seq.is_some(),
                 ts,
                 wire_len,

@@ -6,6 +6,7 @@
 //! can prepare a capture whose flows all collide.
 
 use crate::conn::Conn;
+use crate::guilty::Guilty;
 use crate::packet::{FlowKey, Segment};
 use crate::pages;
 use crate::summary::Summary;
@@ -84,6 +85,8 @@ pub struct Tracker {
     pub names: Vec<Arc<str>>,
     /// Points for a picture, when wanted.
     pub watch: Option<Box<Watch>>,
+    /// The packets that ended the longest waits, when wanted.
+    pub guilty: Option<Box<Guilty>>,
     /// Connections put away to keep within the limit.
     pub evicted: u64,
 }
@@ -107,6 +110,7 @@ impl Tracker {
             names: Vec::new(),
             twins: Twins::default(),
             watch: None,
+            guilty: None,
             evicted: 0,
         }
     }
@@ -233,12 +237,17 @@ impl Tracker {
             self.heap += (conn.heap - heap) as usize;
             return;
         }
-        if let Some(watch) = &mut self.watch {
+        if self.watch.is_some() || self.guilty.is_some() {
             let unique = conn.sent[usize::from(segment.from & 1)].unique;
             let spent = conn.causes.spent;
             conn.update(segment);
             let was_new = conn.sent[usize::from(segment.from & 1)].unique > unique;
-            watch.record(conn, segment, was_new, spent);
+            if let Some(watch) = &mut self.watch {
+                watch.record(conn, segment, was_new, spent);
+            }
+            if let Some(guilty) = &mut self.guilty {
+                guilty.record(segment.frame, conn.client_end(), spent, conn.causes.spent);
+            }
         } else {
             conn.update(segment);
         }

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,9 +93,11 @@ def analyse(
     histograms: bool = False,
     sequences: int = 0,
     progress: bool = False,
+    guilty: bool = False,
 ) -> tuple[Document, int]:
     """The analysis of all files and the program's exit status (1: some file could not be read to its end).
 
+    With `guilty` come the packets that ended the longest waits.
     `sequences` is of how many connections, those with most packets, the points in time are wanted.
     Errors in files are also reported on standard error. Raises `UsageError` for a bad filter.
     """
@@ -108,6 +110,8 @@ def analyse(
         command.append(f"--sequences={sequences}")
     if progress:
         command.append("--progress")
+    if guilty:
+        command.append("--guilty")
     command += selection.arguments()
     with _outliving_interrupts(selection):
         done = subprocess.run(command, stdin=selection.source, stdout=subprocess.PIPE, check=False)
@@ -121,6 +125,14 @@ def analyse(
     if document.schema != SCHEMA:
         raise GuestmarkError(f"guestmark-capture speaks {document.schema}, not {SCHEMA}", hint=BUILD)
     return document, status
+
+
+def extract(file: str, frames: Iterable[int], output: Path) -> None:
+    """Writes the packets `frames` of `file` to `output`, as pcapng. Raises `GuestmarkError` when it cannot."""
+    numbers = ",".join(str(frame) for frame in sorted(frames))
+    command = [str(capture_binary()), f"--extract={output}", f"--frames={numbers}", "--", file]
+    if _checked(subprocess.run(command, check=False).returncode):
+        raise GuestmarkError(f"{output} was not written", hint="see the message above")
 
 
 def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = False) -> Trace:

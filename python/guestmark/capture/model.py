@@ -229,6 +229,14 @@ class Exchange(msgspec.Struct, frozen=True):
     messages: list[Message]
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """A packet that ended a wait of `waited_s` for `cause`; `frame` is its number in the capture, from 1 on."""
+
+    frame: int
+    cause: str
+    waited_s: float
+
+
 class Trace(msgspec.Struct, frozen=True):
     """One file, or several read as one."""
 
@@ -249,6 +257,8 @@ class Trace(msgspec.Struct, frozen=True):
     exchanges: list[Exchange] = []
     # Those of the connections that follow by their number of packets, where more than one was asked for.
     sequences: list[Sequence] = []
+    # By cause those that ended the longest waits, where they were asked for.
+    guilty: list[Ended] = []
 
 
 class Document(msgspec.Struct, frozen=True):

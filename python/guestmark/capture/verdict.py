@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from guestmark.capture.model import Causes, Trace
+from guestmark.capture.model import Causes, Ended, Trace
 
 NAMES = {
     "client": "client",
@@ -70,6 +71,17 @@ def said(causes: Causes) -> str | None:
 def main_part(causes: Causes) -> Part | None:
     """The cause that took most time."""
     return max(parts(causes), key=lambda part: part.share, default=None)
+
+
+def guilty(trace: Trace) -> list[Ended]:
+    """The packets that ended the longest waits for the main cause of the whole trace, longest first."""
+    main = main_part(trace.causes)
+    return [ended for ended in trace.guilty if main is not None and ended.cause == main.cause]
+
+
+def display_filter(packets: Sequence[Ended]) -> str:
+    """Shows these packets in Wireshark."""
+    return f"frame.number in {{{', '.join(str(frame) for frame in sorted(p.frame for p in packets))}}}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from guestmark.core.errors import GuestmarkError, UsageError
 
 if TYPE_CHECKING:
     from guestmark.capture.binary import Selection
+    from guestmark.capture.model import Trace
 
 ROWS = 20
 _GRACE_MS = 2000  # in which a tool that captures hands over what it still has
@@ -55,6 +56,12 @@ def command(  # noqa: PLR0917 - one parameter per option
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Also draw a picture: one HTML file.")
     ] = None,
+    extract: Annotated[
+        Path | None,
+        typer.Option(
+            "--extract", metavar="OUT", help="Write the packets that ended the longest waits, as pcapng."
+        ),
+    ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (- is standard output).")
     ] = "-",
@@ -87,6 +94,11 @@ def command(  # noqa: PLR0917 - one parameter per option
             "which capture?",
             hint="name files, - for standard input, or an interface with --live (one of these)",
         )
+    if extract and (live or merge or len(files or ()) != 1 or files == ["-"] or format is not Format.TABLE):
+        raise UsageError(
+            "packets are taken out of one file, which is read twice, beside the table",
+            hint="guestmark capture FILE --extract OUT.pcapng",
+        )
     if live is not None:
         from guestmark.agent.binary import ending_with_us
         from guestmark.capture.live import capturing
@@ -96,7 +108,7 @@ def command(  # noqa: PLR0917 - one parameter per option
             status = _answer(selection, format, by, plot, top, output, live=True)
         raise typer.Exit(status)
     selection = Selection(tuple(files or ()), filter_by, merge, memory)
-    raise typer.Exit(_answer(selection, format, by, plot, top, output))
+    raise typer.Exit(_answer(selection, format, by, plot, top, output, extract=extract))
 
 
 def _answer(  # noqa: PLR0917 - what the options say
@@ -108,6 +120,7 @@ def _answer(  # noqa: PLR0917 - what the options say
     output: str,
     *,
     live: bool = False,
+    extract: Path | None = None,
 ) -> int:
     if plot and "-" in selection.files and format is not Format.TABLE:
         raise UsageError(
@@ -116,7 +129,7 @@ def _answer(  # noqa: PLR0917 - what the options say
         )
     try:
         if format is Format.TABLE:
-            return _table(selection, by, plot, top, output, live=live)
+            return _table(selection, by, plot, top, output, live=live, extract=extract)
         status = _rows(selection, format, by, top, output)
         if plot:
             _draw(selection, plot)
@@ -128,7 +141,14 @@ def _answer(  # noqa: PLR0917 - what the options say
 
 
 def _table(
-    selection: Selection, by: By, plot: Path | None, top: int | None, output: str, *, live: bool
+    selection: Selection,
+    by: By,
+    plot: Path | None,
+    top: int | None,
+    output: str,
+    *,
+    live: bool,
+    extract: Path | None,
 ) -> int:
     from guestmark.capture import table
     from guestmark.capture.binary import MOST_SEQUENCES, analyse
@@ -141,6 +161,7 @@ def _table(
         histograms=plot is not None,
         sequences=MOST_SEQUENCES if plot else 0,
         progress=live,
+        guilty=extract is not None,
     )
     if live and sys.stderr.isatty():
         say("", prefix="")
@@ -150,6 +171,8 @@ def _table(
     console = Console(file=file, width=None if limited else table.WIDEST)
     for trace in document.files:
         console.print(table.render(trace, by.value, named=len(document.files) > 1, width=console.width))
+    if extract:
+        _extract(document.files[0], selection.files[0], extract)
     if file:
         file.close()
     if plot:
@@ -157,6 +180,33 @@ def _table(
 
         picture.write(document, plot)
     return status
+
+
+def _extract(trace: Trace, file: str, output: Path) -> None:
+    """Write the packets that ended the longest waits for the main cause, and say how Wireshark shows them."""
+    from guestmark.capture import verdict
+    from guestmark.capture.binary import extract
+    from guestmark.capture.units import duration
+    from guestmark.page.say import say
+
+    doubt, main, packets = verdict.doubt(trace), verdict.main_part(trace.causes), verdict.guilty(trace)
+    if doubt is not None and doubt.refused:
+        raise GuestmarkError(
+            f"no packet can be blamed: {doubt.reason}",
+            hint="see the limits below the table for what to capture",
+        )
+    if main is None or not packets:
+        raise GuestmarkError(
+            "no packet can be blamed: no connection was seen in both directions",
+            hint="capture both directions, from the beginning of a connection",
+        )
+    if output.exists() and output.samefile(file):
+        raise UsageError(f"{output} is the capture itself", hint="name another file for --extract")
+    extract(file, [packet.frame for packet in packets], output)
+    whole = sum(packet.waited_s for packet in packets)
+    count = f"{len(packets)} packets" if len(packets) > 1 else "1 packet"
+    say(f"{output}: {count} that ended the longest waits for {main.name}, {duration(whole)} in all")
+    say(f"in {file}, for Wireshark: {verdict.display_filter(packets)}")
 
 
 def _rows(selection: Selection, format: Format, by: By, top: int | None, output: str) -> int:  # noqa: A002
