@@ -145,3 +145,10 @@ def test_a_program_that_was_stopped_is_not_blamed_for_what_it_had_yet_to_sync(tm
 def test_files_that_were_never_synced_are_counted(tmp_path: Path) -> None:
     found = python(tmp_path, KEPT, "[os.write(os.open(name, os.O), b'x') for name in 'cab']")
     assert found.unsynced == "3 files, a among them, have data that was written and never synced"
+
+
+def test_a_file_whose_name_was_removed_is_looked_for_under_another_one(tmp_path: Path) -> None:
+    found = python(tmp_path, KEPT, "os.link('kept', 'other'); os.unlink('kept'); os.sync()")
+    for newest, names in ((0, [b"kept", b"other"]), (1, [b"other"])):
+        (one,) = found.expected(newest, exact=False)
+        assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == names

@@ -574,7 +574,7 @@ impl Tracer {
                 },
             )
         });
-        known.path = path_now(&known.file);
+        known.path = path_now(&known.file, &self.job.disk);
         let _ = write!(
             self.lines,
             "file {id} {} {size} {first} {end}",
@@ -680,7 +680,7 @@ impl Tracer {
         let mut moved: Vec<_> = self.known.values_mut().collect();
         moved.sort_by_key(|(id, _)| *id);
         for (id, known) in moved {
-            let path = path_now(&known.file);
+            let path = path_now(&known.file, &self.job.disk);
             if path != known.path {
                 let shown = if path.is_empty() {
                     "-".to_owned()
@@ -814,14 +814,25 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The path of an open file; empty when it has none any more.
-fn path_now(file: &File) -> Vec<u8> {
+/// The path of an open file on the disk; empty when it has none any more. One whose name was removed may have others.
+fn path_now(file: &File, disk: &Path) -> Vec<u8> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
     let bytes = path.as_os_str().as_bytes();
-    match bytes.strip_suffix(b" (deleted)") {
-        Some(_) if file.metadata().is_ok_and(|about| about.nlink() == 0) => Vec::new(),
-        _ => bytes.to_vec(),
+    let Ok(about) = file.metadata() else {
+        return bytes.to_vec();
+    };
+    let same = |path: &Path| {
+        fs::symlink_metadata(path)
+            .is_ok_and(|it| (it.dev(), it.ino()) == (about.dev(), about.ino()))
+    };
+    if !bytes.ends_with(b" (deleted)") || same(&path) {
+        return bytes.to_vec();
     }
+    if about.nlink() == 0 {
+        return Vec::new();
+    }
+    let other = files_below(disk).into_iter().find(|path| same(path));
+    other.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec())
 }
 
 /// Where the next data begins at or after an offset; None when only a hole follows.
