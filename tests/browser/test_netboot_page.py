@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from guestmark.capture.binary import analyse_file
-from guestmark.capture.excerpt import drawn
+from guestmark.capture.model import drawn
 from guestmark.core.facts import Facts
 from guestmark.core.findings import flat
 from guestmark.core.model import WorkloadSpec

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from guestmark.capture.excerpt import drawn
-from guestmark.capture.model import Endpoint, Response, SequencePoint, Shares, Trace
+from guestmark.capture.model import Endpoint, Response, SequencePoint, Shares, Trace, drawn
 from guestmark.capture.model import Sequence as Packets
 from guestmark.core.findings import Counted, Fact
 from guestmark.core.model import Cell, Measurement, Metric, Published, PublishedFigure, RunState, WorkloadSpec

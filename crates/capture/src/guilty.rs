@@ -27,11 +27,14 @@ pub struct Ended {
     pub waited_s: f64,
 }
 
+/// Nanoseconds and the packet that ended them: the shortest is the greatest, and of equals the last packet.
+type Wait = Reverse<(u64, Reverse<u64>)>;
+
 /// The packets that ended the longest waits for each cause.
 #[derive(Debug, Default)]
 pub struct Guilty {
     /// Causes as of a client that is end 0; shortest wait first.
-    longest: [BinaryHeap<Reverse<(u64, Reverse<u64>)>>; on::COUNT],
+    longest: [BinaryHeap<Wait>; on::COUNT],
 }
 
 impl Guilty {

@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from guestmark.capture import verdict
-from guestmark.capture.exchanges import exchange_lines
-from guestmark.capture.model import Connection, Endpoint, Response, Shares, Side, Trace
+from guestmark.capture.model import Connection, Endpoint, Exchange, Response, Shares, Side, Trace
 from guestmark.capture.startup import startup_line
 from guestmark.capture.units import duration, percent, size
 from guestmark.page.text import inert
@@ -18,6 +17,7 @@ _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no
 WIDE, MIDDLE, WIDEST = 160, 100, 220
 # Said for the whole trace below the table.
 _SAID_ONCE = {"offload"}
+_MOST_LINES = 12  # of exchanges
 
 
 def said_shares(shares: Shares) -> str:
@@ -244,3 +244,48 @@ def divided(trace: Trace) -> str:
     """The connections whose time the shares divide: `3 connections`; those of one direction are not among them."""
     count = trace.connection_count - trace.counters["one_sided"]
     return f"{count:,} connection{'s' if count != 1 else ''}"
+
+
+def exchange_lines(trace: Trace) -> list[str]:
+    """The longest exchanges, in order of appearance."""
+    longest = sorted(trace.exchanges, key=lambda exchange: -exchange.duration_s)[:_MOST_LINES]
+    lines = [exchange_line(exchange) for exchange in trace.exchanges if exchange in longest]
+    more = len(trace.exchanges) - len(lines)
+    return [*lines, f"… and {more:,} shorter exchanges"] if more else lines
+
+
+def exchange_line(exchange: Exchange) -> str:
+    """One exchange: what it was, how long it took, and who took it."""
+    heading = f"{exchange.protocol.upper()} {inert(_what(exchange))}: {duration(exchange.duration_s)}"
+    told = [f"server {duration(exchange.server_s)}"]
+    if exchange.protocol != "dns":
+        told.insert(0, f"client {duration(exchange.client_s)}")
+    if exchange.recovery_s:
+        told.append(f"waiting to repeat {duration(exchange.recovery_s)}")
+    if exchange.repeated:
+        told.append(f"{exchange.repeated:,} repeated")
+    if exchange.unanswered:
+        told.append(f"{exchange.unanswered:,} not answered")
+    if exchange.answers.count:
+        told.append(
+            f"answers: median {duration(exchange.answers.p50_s)}, p99 {duration(exchange.answers.p99_s)}"
+        )
+    return f"{heading} ({', '.join(told)})"
+
+
+def _what(exchange: Exchange) -> str:
+    server = exchange.server or "nobody"
+    match exchange.protocol:
+        case "tftp":
+            done = f"{exchange.count:,} blocks, {size(exchange.bytes)}"
+            return f"{exchange.name} from {server} to {exchange.client}, {done}"
+        case "dns":
+            return f"{exchange.count:,} questions to {server}"
+        case "dhcp":
+            return f"{exchange.client} from {server}: {_steps(exchange)}"
+        case _:
+            return f"{exchange.client} → {server}: {_steps(exchange)}"
+
+
+def _steps(exchange: Exchange) -> str:
+    return ", ".join(f"{message.kind} {duration(message.at_s)}" for message in exchange.messages[:6])

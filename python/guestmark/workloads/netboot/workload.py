@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from guestmark.capture.excerpt import drawn
+from guestmark.capture.model import drawn
 from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
