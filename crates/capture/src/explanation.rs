@@ -3,7 +3,7 @@
 use crate::cause::{on, Order, Step, IDLE_FROM};
 use crate::conn::Conn;
 use crate::packet::{flag, Segment, NO_TIME};
-use crate::path::{Path, NO_SCALE};
+use crate::path::NO_SCALE;
 use crate::view::{Arrived, View};
 
 /// A jump of packet numbers explains a silence from this length on: no timer that repeats a packet is faster.
@@ -79,7 +79,7 @@ impl Conn {
         if continues || still && self.had_more(from) {
             self.goes_on(segment, step, gap, from, flying, arrived);
         } else {
-            self.answers(segment, step, gap, from);
+            self.answers(step, gap, from);
         }
         let whole = self.both_trips();
         if let Some(view) = &mut self.paths[from].view {
@@ -95,26 +95,19 @@ impl Conn {
 
     /// `from` answers what the other end sent: the way there and back is the path's, the rest its own.
     #[inline]
-    fn answers(&mut self, segment: &Segment, step: &Step, gap: u64, from: usize) {
+    fn answers(&mut self, step: &Step, gap: u64, from: usize) {
         let covered = (self.causes.covered != NO_TIME)
             .then(|| (self.causes.covered - self.causes.mark).max(0) as u64);
-        let path = &self.paths[from];
-        let standing = path.standing(segment.ts, self.both_trips());
         let way = match covered {
             // The acknowledgement of the last of many segments was not delayed: it tells the queues' length, too.
             Some(covered) if self.causes.streaming => covered,
             // Another may have been, but then by more than a path varies.
-            Some(covered) if covered <= path.varies_to().max(standing) => covered,
-            _ => path.usually().max(standing),
+            Some(covered) if covered <= self.paths[from].varies_to() => covered,
+            _ => self.paths[from].usually(),
         };
         let network = way.min(gap);
         let rest = gap - network;
-        // More than a path varies is a queue, and then all beyond its length is.
-        let latency = if network > path.varies_to() {
-            path.round_trip()
-        } else {
-            network
-        };
+        let latency = network.min(self.paths[from].varies_to());
         self.causes.spent[on::LATENCY] += latency;
         self.causes.spent[on::BANDWIDTH] += network - latency;
         if step.order == Order::Jumped && rest >= self.both_trips().max(REPEATED_FROM) {
@@ -186,30 +179,12 @@ impl Conn {
             if let Some(view) = &mut self.paths[from].view {
                 view.usual = (7 * view.usual + gap) / 8;
             }
-        } else if flying && gap <= self.queue(segment.ts) {
-            // Whatever the sender did meanwhile: the queue before the path's slowest link kept it busy.
-            self.limited_by(from, on::BANDWIDTH, gap);
         } else {
             self.charge(from, gap);
             if let Some(view) = &mut self.paths[from].view {
                 view.limit = (on::APPLICATION + from) as u8;
             }
         }
-    }
-
-    /// How long the queues of the path now take to empty; 0 where they are no longer than a path varies.
-    #[inline]
-    fn queue(&self, ts: i64) -> u64 {
-        let whole = self.both_trips();
-        let longer = |path: &Path| {
-            let standing = path.standing(ts, whole);
-            if standing > path.varies_to() {
-                standing - path.round_trip()
-            } else {
-                0
-            }
-        };
-        longer(&self.paths[0]).max(longer(&self.paths[1]))
     }
 
     /// Put `gap` down to `cause`, which also limits what `from` sends until something else does.

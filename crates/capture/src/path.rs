@@ -264,20 +264,6 @@ impl Path {
         known.max(self.round_trip())
     }
 
-    /// The same at `ts`, on a path whose whole round trip takes `whole`; only the shortest of all when the last ones are
-    /// older than what a queue of their length still says.
-    #[inline]
-    #[must_use]
-    pub fn standing(&self, ts: i64, whole: u64) -> u64 {
-        let recent = self.recently();
-        let age = u64::from(((ts >> 20) as u32).wrapping_sub(self.round)) << 20;
-        if age <= recent + 2 * whole.max(8 << 19) {
-            recent
-        } else {
-            self.round_trip()
-        }
-    }
-
     /// Where this packet stands among those of its end, whose one before may have been several segments of the `largest`
     /// size.
     ///
