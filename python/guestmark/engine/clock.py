@@ -32,6 +32,14 @@ def started() -> Clock:
     return Clock(time.monotonic())
 
 
+_before = [0.0]  # seconds of this process's life that are no part of a run
+
+
+def set_up(seconds: float) -> None:
+    """Leaves out what this process did before it was Python: set-up by the launcher, whose process it is."""
+    _before[0] = seconds
+
+
 def of_process() -> Clock:
     """A clock that started with this process: imports and the reading of a command line count, too."""
     try:
@@ -42,4 +50,4 @@ def of_process() -> Clock:
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
     except (OSError, ValueError, IndexError):
         return started()
-    return started().without(-max(age_s, 0.0))
+    return started().without(-max(age_s - _before[0], 0.0))
