@@ -43,7 +43,7 @@ ACTIVE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202
 
 def run_with(text: str) -> StoredRun:
     """A run that holds the text wherever something can come from outside."""
-    workload = WorkloadSpec("exec", {"argv": [text]}, text, "k")
+    workload = WorkloadSpec("exec", {"argv": [text, "x"]}, text, "k")  # the name is not the command
     cells = [
         (Cell(f"host x={text}", workload, HOST, {"x": text}, True), 1.0),
         (Cell("host x=b", workload, HOST, {"x": "b"}), 2.0),
