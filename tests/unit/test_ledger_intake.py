@@ -243,6 +243,7 @@ RICH["plan"]["context"] |= {
 PLACES = list(places(RICH))
 
 
+@example([(("trials", 10, "body", "attestation"), None)])
 @example([])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES | st.just("gone")), min_size=1, max_size=3))

@@ -43,7 +43,9 @@ def _plain(value: Any) -> Any:
 def _made(kind: type, value: Any) -> Any:
     if kind is PlatformSpec:
         return PlatformSpec.read(value)
-    if kind is Facts and isinstance(value, dict):
+    if kind is Facts:
+        if not isinstance(value, dict):
+            raise TypeError(f"what was found out is no object: {value!r:.40}")
         return Facts(value)
     raise NotImplementedError(kind)
 
