@@ -41,9 +41,7 @@ class Blow:
 
     killed: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
-    cleaned: bool = (
-        False  # everything is stopped, so nobody is left who could react: `guestmark clean` ends it
-    )
+    cleaned: bool = False  # everything is stopped and nothing can react: `guestmark clean` ends it
 
     def __str__(self) -> str:
         stopped = "everything" if self.stopped == _EVERYTHING else " and ".join(self.stopped)

@@ -1,4 +1,4 @@
-//! `guestmark-agent keep`: removes what a controller has made once nobody is left who may still use it.
+//! `guestmark-agent keep`: removes what a controller has made once no process uses it any more.
 //!
 //! The controller names each path before it makes it, so there is no moment at which something exists that nobody
 //! would remove. Its supervisors hold the lifeline too: the keeper acts when the last of them has gone.
@@ -61,7 +61,7 @@ impl Lifeline {
         is_ready(&self.names, 0)
     }
 
-    /// Waits until there is something to hear, or nobody is left who could say anything.
+    /// Waits for a message, or for the end of all who could send one.
     fn wait(&self) -> io::Result<()> {
         loop {
             let mut fds = [

@@ -61,7 +61,6 @@ struct Job {
     disk: PathBuf,
     most: u64,
     bytes: u64,
-    stdin: Option<PathBuf>,
     argv: Vec<OsString>,
 }
 
@@ -108,7 +107,7 @@ struct Tracer {
 pub fn syncs(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let Some(job) = parse(arguments) else {
         eprintln!(
-            "usage: guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] [--stdin FILE] -- COMMAND [ARGUMENT]..."
+            "usage: guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] -- COMMAND [ARGUMENT]..."
         );
         return Ok(ExitCode::from(125));
     };
@@ -124,7 +123,6 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
         disk: PathBuf::new(),
         most: 300,
         bytes: 1 << 30,
-        stdin: None,
         argv: Vec::new(),
     };
     let mut parser = lexopt::Parser::from_args(arguments);
@@ -133,7 +131,6 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
             Long("disk") => job.disk = parser.value().ok()?.into(),
             Long("most") => job.most = parser.value().ok()?.parse().ok()?,
             Long("bytes") => job.bytes = parser.value().ok()?.parse().ok()?,
-            Long("stdin") => job.stdin = Some(parser.value().ok()?.into()),
             Value(word) => {
                 job.argv.push(word);
                 job.argv.extend(parser.raw_args().ok()?);
@@ -240,12 +237,9 @@ impl Tracer {
         self.safe = self.snapshot();
         self.digested = 0;
         let mut command = Command::new(&self.job.argv[0]);
-        command.args(&self.job.argv[1..]).stdout(Stdio::null());
+        command.args(&self.job.argv[1..]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::from(self.errors.try_clone()?));
-        command.stdin(match &self.job.stdin {
-            Some(path) => File::open(path)?.into(),
-            None => Stdio::null(),
-        });
         // SAFETY: ptrace(2) is async-signal-safe.
         unsafe {
             command.pre_exec(|| ptrace(libc::PTRACE_TRACEME as _, 0, 0, 0).map(|_| ()));
@@ -754,7 +748,6 @@ pub fn digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCod
         disk: PathBuf::from("/"),
         most: 0,
         bytes: 0,
-        stdin: None,
         argv: Vec::new(),
     })?;
     for line in io::stdin().lines() {

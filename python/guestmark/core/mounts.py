@@ -15,7 +15,7 @@ class Mount:
 
     number: int
     device: str  # major:minor
-    root: str  # what of the filesystem is mounted
+    root: str  # the directory of the filesystem that is mounted
     where: str
     kind: str
     source: str

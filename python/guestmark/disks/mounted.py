@@ -34,10 +34,7 @@ def work_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory |
     if disk.spec.filesystem is Filesystem.NONE and disk.device:
         return None
     mounted = disk.mount(agent)
-    path = f"{mounted}/{_WORK}"
-    agent.mkdir(path, parents=True)
-    if user.get("uid"):
-        agent.exec(["chown", f"{user['uid']}:{user.get('gid') or 0}", path], timeout_s=_ASK_S)
+    path = work_below(agent, mounted, **user)
     found = working_directory(agent, path, **user)
     if disk.device and (found.mounted_at, found.source) != (mounted, disk.device):
         raise AttestationError(
@@ -45,6 +42,15 @@ def work_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory |
             f"found {found.source} at {found.mounted_at}"
         )
     return found
+
+
+def work_below(agent: Agent, mounted: str, **user: Any) -> str:
+    """Makes an empty directory for a command of this user on what is mounted there; returns its path."""
+    path = f"{mounted}/{_WORK}"
+    agent.mkdir(path, parents=True)
+    if user.get("uid"):
+        agent.exec(["chown", f"{user['uid']}:{user.get('gid') or 0}", path], timeout_s=_ASK_S)
+    return path
 
 
 def working_directory(agent: Agent, directory: str, **user: Any) -> WorkingDirectory:

@@ -23,6 +23,18 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def status(pid: int) -> list[str]:
+    """The fields of `/proc/PID/stat` (proc(5)) from the third on: its state, its parent and so on. Raises `OSError`."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped it."""
+    with contextlib.suppress(OSError):
+        return status(pid)[0] == "T"
+    return False
+
+
 def program_of(pid: int) -> int | None:
     """The program that `guestmark-agent confine`, process `pid`, has become or started; None while there is none."""
     while _is_cage(pid):

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from guestmark.stats import Comparison
     from guestmark.stats.analysis import Analysis, CellResult
 
-COMPARING = frozenset({Asked.BEST, Asked.COMPARE})  # what needs blocks, and cells that are told apart
+COMPARING = frozenset({Asked.BEST, Asked.COMPARE})  # questions whose answer is a comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """What has an answer of its own in a question: cells of which one is best, two that are compared, or one alone."""
 
-    question: Question
     cells: tuple[Cell, ...]
 
 
@@ -39,10 +38,10 @@ def parts(question: Question, cells: Iterable[Cell]) -> list[Part]:
     own = [cell for cell in cells if cell.null_of is None]
     if question.wants is Asked.BEST:
         groups = groups_of(question, own)
-        return [Part(question, tuple(group)) for group in groups if len(group) > 1]
+        return [Part(tuple(group)) for group in groups if len(group) > 1]
     if question.wants is Asked.COMPARE:
-        return [Part(question, pair) for pair in pairs_of(question, own)]
-    return [Part(question, (cell,)) for group in groups_of(question, own) for cell in group]
+        return [Part(pair) for pair in pairs_of(question, own)]
+    return [Part((cell,)) for group in groups_of(question, own) for cell in group]
 
 
 def with_askable(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:

@@ -1,4 +1,4 @@
-"""`--for`: what of a plan fits into some minutes of wall time, chosen so that the questions that are asked get answers.
+"""`--for`: fits a plan into some minutes of wall time, such that the questions asked get answers.
 
 A question needs `MIN_BLOCKS` blocks of its cells, so first sizes shrink (`choose_scale`), then parts of questions are
 left out, the last ones first (`spend`), and once more when the first blocks show what a block really takes (`refit`).
@@ -245,7 +245,7 @@ def _fitting(
 
     wanted = [part for question in plan.questions for part in parts(question, able)]
     if not wanted:
-        wanted = [Part(question=None, cells=(cell,)) for cell in able if cell.null_of is None]  # type: ignore[arg-type]
+        wanted = [Part((cell,)) for cell in able if cell.null_of is None]
     for part in wanted:
         cells = sorted(part.cells, key=cost)
         least = max(min(2, len(cells)), math.ceil(_DEAREST * len(cells)))

@@ -21,6 +21,7 @@ from guestmark.core.mounts import mounts
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
 from guestmark.disks.logged import unmount_below
+from guestmark.disks.processes import is_stopped, status
 from guestmark.platforms import groups
 from guestmark.platforms.confinement import memory_directory
 
@@ -91,7 +92,7 @@ class Orphan:
 def orphans() -> list[Orphan]:
     """This user's; those that are about to end by themselves have a second for it."""
     found = _orphans()
-    if any(not _is_stopped(pid) for pid in found):
+    if any(not is_stopped(pid) for pid in found):
         time.sleep(_ENDING_S)
         found = {pid: command for pid, command in _orphans().items() if pid in found}
     made = []
@@ -121,7 +122,7 @@ def _orphans() -> dict[int, str]:
 
 
 def _has_lost_controller(pid: int, words: list[str], writers: set[str]) -> bool:
-    """Whether nobody is left who could end it: its lifeline has no other end, or the process that it is for is gone."""
+    """Whether nothing can end it any more: its lifeline has no other end, or its controller is gone."""
     options = dict(itertools.pairwise(words)) | dict(word.split("=", 1) for word in words if "=" in word)
     with contextlib.suppress(OSError):
         if handle := options.get("--controller"):
@@ -151,26 +152,15 @@ def _is_lost_part(pid: int, words: dict[int, list[str]]) -> bool:
         if not named or _FLEET not in Path(f"/proc/{pid}/environ").read_bytes():
             return False
         while pid > 1:
-            pid = int(_status(pid)[1])
+            pid = int(status(pid)[1])
             if words.get(pid, [])[1:2] == ["supervise"] or "worker" in words.get(pid, []):
                 return False
         return True
     return False
 
 
-def _status(pid: int) -> list[str]:
-    """Of a process: its state, its parent."""
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-
-
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return _status(pid)[0] == "T"
-    return False
-
-
 def _has_ended(pid: int) -> bool:
-    return _status(pid)[0] in "ZX"
+    return status(pid)[0] in "ZX"
 
 
 def find(more: Iterable[Path] = ()) -> list[Leaving]:

@@ -15,7 +15,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from guestmark.disks.processes import children
+from guestmark.disks.processes import children, is_stopped
 from guestmark.fleet import engine
 
 _LOOK_S = 5.0
@@ -72,7 +72,7 @@ def _ended(handles: list[int], within_s: float) -> set[int]:
 def _kill_stopped(parts: dict[int, int], stopped: dict[int, float]) -> dict[int, float]:
     """Kills what has been stopped for long: the engine hears from another process, and would wait for ever."""
     now = time.monotonic()
-    stopped = {pid: stopped.get(pid, now) for pid in parts if _is_stopped(pid)}
+    stopped = {pid: stopped.get(pid, now) for pid in parts if is_stopped(pid)}
     for pid, since in stopped.items():
         if now - since > engine.GIVE_UP_S:
             with contextlib.suppress(ProcessLookupError):
@@ -84,9 +84,3 @@ def _command(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
-
-
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "T"
-    return False

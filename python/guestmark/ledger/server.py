@@ -46,7 +46,7 @@ def prepare_for(engine: Engine) -> None:
 
 
 class _Cursor:
-    """As much of a cursor (PEP 249) as SQLAlchemy asks for."""
+    """The part of a cursor (PEP 249) that SQLAlchemy uses."""
 
     def __init__(self, driver: Any, prepared: dict[Any, Any]) -> None:
         self._driver = driver

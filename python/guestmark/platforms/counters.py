@@ -123,6 +123,6 @@ def processor_s(pid: int | None) -> float | None:
 
 
 def _of_process(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = processes.status(pid)
     ticks = int(fields[13]) + int(fields[14])  # cutime and cstime
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + ticks / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""What a program's own calls have promised to be on its disk, and what of that a crash state still has.
+"""The data that a program's own calls promised to be on its disk, looked for in a crash state.
 
 The agent stops the program after each such call and prints what it has promised (`crates/agent/src/syncs.rs`). At that
 very moment all of it has to be on the disk. Later the program may write over some of it: of a file that was promised

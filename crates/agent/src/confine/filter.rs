@@ -91,7 +91,7 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
 const OF_DEVICES: &[u32] = &[
     0x4c, 0x53, 0x22, 0x45, 0x64, 0x56, 0x4b, 0x57, 0x41, 0x55, 0x93, 0xab, 0x09, 0xfd, 0x70,
 ];
-/// What is typed into a terminal by a program, and what consoles are told to paste.
+/// Requests by which a program types into a terminal, or has a console paste.
 const OF_TERMINALS: &[u32] = &[0x5412, 0x541c];
 
 /// Refused: whatever changes a file's metadata by its name, and by descriptor but for its mode.

@@ -122,8 +122,8 @@ GREETING = "guestmark-ssh-1"
 READY = "guestmark-ready"
 REFUSED = "guestmark-refused"
 DIRECTORY = "guestmark-agent-"
-# How often the agent sends something, by which its sshd notices that a network was cut and nobody is there any more. By
-# itself sshd would keep the session, and the machine its lock, until TCP looks after two hours.
+# How often the agent sends something, by which its sshd notices that a network was cut. By itself
+# sshd would keep the session, and the machine its lock, until TCP looks after two hours.
 ALIVE_S = 30
 
 # 1. says what machine this is, and hears the directory's name and the agent's size (or nothing, and ends);

@@ -9,9 +9,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.common.factors import THREADS, decides_on_host
 from guestmark.workloads.fio import metrics
-from guestmark.workloads.fio.variables import THREADS_VARIABLE, variables_of
-
-_JOB = "guestmark.fio"
+from guestmark.workloads.fio.variables import JOB_FILE, THREADS_VARIABLE, environment, variables_of
 
 
 def _decides(params: Mapping[str, Any], name: str, platform: PlatformSpec) -> bool | None:
@@ -24,10 +22,10 @@ def _syncs(cell: Cell) -> Mapping[str, Any]:
     """The same job, its files laid out before."""
     return {
         "method": "syncs",
-        "command": ["fio", "--output-format=json", _JOB],
-        "before": [f"fio --create_only=1 {_JOB} >/dev/null"],
-        "files": {_JOB: cell.workload.params["job"]},
-        "env": {THREADS_VARIABLE: str(THREADS.of(cell.factors) or 1), **cell.workload.params["values"]},
+        "command": ["fio", "--output-format=json", JOB_FILE],
+        "before": [f"fio --create_only=1 {JOB_FILE} >/dev/null"],
+        "files": {JOB_FILE: cell.workload.params["job"]},
+        "env": environment(cell.workload.params["values"], cell.factors),
     }
 
 

@@ -16,14 +16,13 @@ from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.disks.mounted import working_directory
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
-from guestmark.workloads.common.factors import THREADS
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
 from guestmark.workloads.fio import metrics
 from guestmark.workloads.fio import output as fio_report
 from guestmark.workloads.fio.facts import Fio
-from guestmark.workloads.fio.variables import THREADS_VARIABLE
+from guestmark.workloads.fio.variables import JOB_FILE, environment
 from guestmark.workloads.sysbench.metrics import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 FIO = "fio"
-_JOB = "guestmark.fio"
 _FLUSHES = re.compile(
     r"^\s*(?:sync|end_fsync|fsync_on_close)\s*(?:=\s*(?!0\b|none\b|false\b)\S|$)", re.MULTILINE
 )
@@ -58,8 +56,7 @@ class FioWorkload(Workload[FioJob]):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         path = plan.context.path
-        threads = str(THREADS.of(cell.factors) or 1)
-        self._env = {"PATH": path, "LC_ALL": "C", THREADS_VARIABLE: threads, **self.params.values}
+        self._env = {"PATH": path, "LC_ALL": "C", **environment(self.params.values, cell.factors)}
         self._cwd = "/"
 
     @classmethod
@@ -78,7 +75,7 @@ class FioWorkload(Workload[FioJob]):
         self.warnings += [found.warning] if found.warning else []
         self._cwd = disk.mount(agent)
         self.facts.add(disk.facts, TARGET)
-        agent.write_file(f"{self._cwd}/{_JOB}", self.params.job.encode())
+        agent.write_file(f"{self._cwd}/{JOB_FILE}", self.params.job.encode())
         before = self._used(machine)
         self._do(machine, "--create_only=1")
         self._warn_of_memory(machine, self._used(machine) - before)
@@ -125,7 +122,7 @@ class FioWorkload(Workload[FioJob]):
 
     def _do(self, machine: Machine, *more: str) -> ExecResult:
         result = machine.agent.exec(
-            [FIO, "--output-format=json", *more, _JOB],
+            [FIO, "--output-format=json", *more, JOB_FILE],
             env=self._env,
             cwd=self._cwd,
             timeout_s=self.limit_s,

@@ -104,7 +104,7 @@ def _said(result: CellResult) -> str:
 
 
 def _causes(result: CellResult) -> str:
-    """What of the last trial's time was spent on, as far as a capture at the card tells it for certain."""
+    """Where the last trial's time went, as far as a capture at the card tells it for certain."""
     from guestmark.capture.verdict import percents
 
     trace = next((found.picture for found in latest_first(result) if found.picture is not None), None)

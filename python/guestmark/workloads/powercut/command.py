@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.binary import PROGRAM, agent_binary
 from guestmark.core.errors import MachineError, WorkloadError
-from guestmark.disks.mounted import DISK
+from guestmark.disks.mounted import DISK, work_below
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.syncs import Promises, State
 
 if TYPE_CHECKING:
+    from guestmark.agent.background import Background
     from guestmark.agent.client import Agent
 
 _CHECK_S = 60.0
-_WORK = "work"  # a directory on the disk, as filesystems are not empty at first
 _MOST, _DIGESTED = 300, 1 << 30  # promises of a program that are judged, and bytes that are digested for them
 
 
@@ -40,23 +40,18 @@ class Acknowledging:
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
         """Runs it in the directory, marking each line; returns how many there were. Raises `WorkloadError`."""
         argv = [word.replace(DISK, directory) for word in self._command]
-        program = agent.background(argv, stdin=True, cwd=directory)
-        deadline = time.monotonic() + limit_s
         self.lines = []
-        while program.wait(deadline - time.monotonic(), functools.partial(_more, len(self.lines))):
-            for line in bytes(program.output).split(b"\n")[len(self.lines) : -1]:
-                self.lines.append(line)
-                mark(len(self.lines))
-                program.feed(b"\n")
-            if not program.running:
-                break
-        if program.ended is None:
-            program.signal(signal.SIGKILL)
-            raise WorkloadError(f"{argv[0]} did not end within {limit_s:g} s", hint="see --trial-limit")
-        if program.ended.status != 0:
+
+        def take(line: bytes) -> bool:
+            self.lines.append(line)
+            return True
+
+        program = agent.background(argv, stdin=True, cwd=directory)
+        ended = _follow(program, argv[0], take, mark, limit_s)
+        if ended != 0:
             said = program.text().strip().splitlines()
             raise WorkloadError(
-                f"{argv[0]} ended with status {program.ended.status}: {said[-1] if said else 'it said nothing'}",
+                f"{argv[0]} ended with status {ended}: {said[-1] if said else 'it said nothing'}",
                 hint="it runs at the top of the disk, which {disk} stands for",
             )
         if not self.lines:
@@ -75,6 +70,31 @@ class Acknowledging:
             ["sh", "-c", self._check], stdin=told or b"\n", timeout_s=_CHECK_S, cwd=str(directory)
         )
         return Recovered(dict.fromkeys(names, b"" if done.ok else None))
+
+
+def _follow(
+    program: Background, name: str, take: Callable[[bytes], bool], mark: Callable[[int], None], limit_s: float
+) -> int | None:
+    """Hands each line of a program on; where `take` says that it acknowledges something, marks and answers it.
+
+    Returns the exit status. Raises `WorkloadError` when the program does not end in time.
+    """
+    deadline = time.monotonic() + limit_s
+    taken = lines = marks = 0
+    while program.wait(deadline - time.monotonic(), functools.partial(_more, lines)):
+        for line in bytes(program.output[taken:]).split(b"\n")[:-1]:
+            taken += len(line) + 1
+            lines += 1
+            if take(line):
+                marks += 1
+                mark(marks)
+                program.feed(b"\n")
+        if not program.running:
+            break
+    if program.ended is None:
+        program.signal(signal.SIGKILL)
+        raise WorkloadError(f"{name} did not end within {limit_s:g} s", hint="see --trial-limit")
+    return program.ended.status
 
 
 def _more(lines: int, said: bytes) -> bool:
@@ -105,12 +125,10 @@ class Syncing:
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
         """Runs it in the directory, marking each promise; returns how many there were. Raises `WorkloadError`."""
         self._root, self.promises = directory, Promises()
-        work = f"{directory}/{_WORK}"
-        agent.mkdir(work, parents=True)
+        work = work_below(agent, directory, **self._program.user)
         for name, text in self._program.files.items():
-            agent.write_file(f"{work}/{name}", text.encode())
-        owner = f"{self._program.user.get('uid') or 0}:{self._program.user.get('gid') or 0}"
-        agent.exec(["chown", "-R", owner, work], timeout_s=_CHECK_S)
+            user = self._program.user
+            agent.write_file(f"{work}/{name}", text.encode(), uid=user.get("uid"), gid=user.get("gid"))
         where: dict[str, Any] = {
             "env": self._program.env, "cwd": self._program.cwd or work, **self._program.user,
         }  # fmt: skip
@@ -133,29 +151,18 @@ class Syncing:
             str(_DIGESTED),
             "--",
         ]
-        self._follow(agent.background([*tracer, *argv], stdin=True, **where), argv, mark, limit_s)
+        program = agent.background([*tracer, *argv], stdin=True, **where)
+        words = shlex.join(argv)
+        ended = _follow(program, words, lambda line: self.promises.add(line.decode()), mark, limit_s)
+        self._check(words, program, ended)
         return len(self.promises.calls)
 
-    def _follow(self, program: Any, argv: Sequence[str], mark: Callable[[int], None], limit_s: float) -> None:
-        deadline = time.monotonic() + limit_s
-        taken, lines = 0, 0
-        while program.wait(deadline - time.monotonic(), functools.partial(_more, lines)):
-            for line in bytes(program.output[taken:]).split(b"\n")[:-1]:
-                taken += len(line) + 1
-                lines += 1
-                if self.promises.add(line.decode()):
-                    mark(len(self.promises.calls))
-                    program.feed(b"\n")
-            if not program.running:
-                break
-        words = shlex.join(argv)
-        if program.ended is None:
-            program.signal(signal.SIGKILL)
-            raise WorkloadError(f"{words} did not end within {limit_s:g} s", hint="see --trial-limit")
+    def _check(self, words: str, program: Background, ended: int | None) -> None:
+        """Raises `MachineError` where calls cannot be followed, `WorkloadError` for a program that failed."""
         if self.promises.status is None:
             said = program.text().strip().splitlines()
             raise MachineError(
-                f"the syncs of {words} cannot be followed: {said[-1] if said else program.ended.status}",
+                f"the syncs of {words} cannot be followed: {said[-1] if said else ended}",
                 hint="its machine's kernel needs ptrace with PTRACE_GET_SYSCALL_INFO (Linux 5.3)",
             )
         if self.promises.failed(self._program.statuses):

@@ -23,6 +23,7 @@ from guestmark.core.errors import (
 from guestmark.core.findings import TARGET, Again, Durability, Mount, Proof, Proven
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.disks import logged
+from guestmark.disks.traffic import block_columns
 from guestmark.powercut import proof, recovery, sqlite, writelog
 from guestmark.powercut.records import Method
 from guestmark.setting.disk import DiskSpec, Role, disks_of
@@ -350,9 +351,8 @@ def _counts(machine: Machine, disk: AttachedDisk) -> _Flushes:
     """By the guest's kernel (Documentation/block/stat.rst) and by the hypervisor's own account."""
     guest = None
     with contextlib.suppress(AgentError):
-        name = disk.device.rpartition("/")[2]
-        words = machine.agent.read_file(f"/sys/class/block/{name}/stat").split()
-        guest = int(words[_STAT_FLUSHES]) if len(words) > _STAT_FLUSHES else None
+        columns = block_columns(machine, disk)
+        guest = columns[_STAT_FLUSHES] if len(columns) > _STAT_FLUSHES else None
     hypervisor = None
     if machine.query is not None and disk.spec.bus is not Bus.VHOST_USER:
         stats = [
