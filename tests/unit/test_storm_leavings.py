@@ -15,7 +15,7 @@ from guestmark.agent.binary import agent_binary
 from guestmark.agent.confinement import Confinement
 from guestmark.core.errors import GuestmarkError
 from tests.framework.guests import start
-from tests.framework.processes import called, kill, started_at, wait_until
+from tests.framework.processes import called, kill, others, started_at, wait_until
 from tests.storm import leavings
 from tests.storm.ways import family
 
@@ -121,20 +121,35 @@ def test_a_queue() -> None:
         libc.msgctl(queue, 0, None)
 
 
+def status(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text()
+
+
 def test_helpers_of_a_user_mode_linux_that_nothing_confines(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed supervisor left before there were cages; storms could see it, and seldom killed that supervisor."""
     traces = [str(agent_binary()), "traces"]
     monkeypatch.setattr(Confinement, "around", lambda _, command, *__, **___: [*traces, *command])
-    known: dict[int, int] = {}
+    names: set[bytes] = set()  # of the machine, on the command line of all its processes
     try:
         with contextlib.suppress(GuestmarkError), start("uml"):
             known = family(os.getpid())
             supervisor = next(pid for pid in known if "supervise" in called(pid))
             of_machine = {pid: at for pid, at in known.items() if "linux.uml" in called(pid)}
+            names = {
+                word
+                for at, words in others()
+                if int(at.name) in of_machine
+                for word in words
+                if b"umid=" in word
+            }
+            # Whatever one of them does meanwhile might end the others: all stop, first those that trace.
+            traced = [pid for pid in of_machine if "TracerPid:\t0\n" not in status(pid)]
+            kill([pid for pid in of_machine if pid not in traced], signal.SIGSTOP)
+            kill(traced, signal.SIGSTOP)
             kill([supervisor], signal.SIGKILL)
             assert wait_until(lambda: len([*leavings.processes(b"nobody", of_machine)]) < len(of_machine))
             left = [command for _, command in leavings.processes(b"nobody", of_machine)]
             assert left
             assert all("linux.uml" in command for command in left)
     finally:
-        kill([pid for pid in known if "linux.uml" in called(pid)], signal.SIGKILL)
+        kill([int(at.name) for at, words in others() if names.intersection(words)], signal.SIGKILL)
