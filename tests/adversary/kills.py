@@ -127,7 +127,7 @@ def left_after(machine: Machine, blow: Blow) -> list[str]:
                 return [pid for pid in of_machine if _is(pid, known)]
 
             wait_until(lambda: not running(), WITHIN_S)
-            left = [f"{pid}: {called(pid)}" for pid in running()]
+            left = [f"{pid}: {called(pid)[:80]}" for pid in running()]
             controller.kill()
             controller.wait()
             wait_until(lambda: not [*scratch.iterdir(), *(set(_files()) - before)], _FILES_S)

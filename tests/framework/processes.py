@@ -39,9 +39,9 @@ def alive(pid: int) -> bool:
 
 
 def called(pid: int) -> str:
-    """The beginning of a process's command line; empty when it is not there."""
+    """The command line of a process; empty when it is not there."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")[:80]
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
     return ""
 
 
