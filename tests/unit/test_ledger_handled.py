@@ -20,7 +20,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.ledger.remarks import NOTHING, Remarks, take_away
 from guestmark.ledger.shelf import Shelf
 from guestmark.ledger.store import Ledger
-from guestmark.report.bundled import page
+from guestmark.report.formats import bundle_page
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import host_uml_tcg
 
@@ -140,7 +140,7 @@ def test_a_run_that_is_being_executed_is_not_removed(ledger: Ledger) -> None:
 
 
 def bundle(run: StoredRun, said: Remarks = NOTHING) -> bytes:
-    return pack([Packed(run, said)], page([run]))
+    return pack([Packed(run, said)], bundle_page([run]))
 
 
 def test_a_bundle_holds_all_that_another_ledger_needs(ledger: Ledger, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine.counting import Counting
 from guestmark.page.nodes import Part, Section
 from guestmark.report.render.terminal import draw
-from guestmark.report.sections.by_workload import of_kind
+from guestmark.report.sections import of_kind
 from guestmark.report.sections.explanations import counted
 from guestmark.stats.analysis import analyse
 from guestmark.workloads.syscalls.facts import Syscalls

@@ -73,7 +73,7 @@ def _bundle(runs: list[str], path: str, ledger: str | None, *, host_name: bool, 
     from guestmark.cli.session import write
     from guestmark.ledger import open_ledger
     from guestmark.ledger.bundle import Packed, pack, shareable
-    from guestmark.report import bundled
+    from guestmark.report import formats
 
     if not path:
         raise UsageError("--bundle names no file", hint="e.g. --bundle run.gmk.html")
@@ -86,7 +86,7 @@ def _bundle(runs: list[str], path: str, ledger: str | None, *, host_name: bool, 
             )
             for run_id in dict.fromkeys(map(opened.resolve, runs))
         ]
-    write(pack(packed, bundled.page([each.run for each in packed])), path)
+    write(pack(packed, formats.bundle_page([each.run for each in packed])), path)
 
 
 def _by_suffix(output: str) -> Format:

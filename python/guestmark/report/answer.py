@@ -13,11 +13,9 @@ from guestmark.page.names import row_names
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Inline, Span, Tone, inert, line, spans
-from guestmark.report.sections import answers, gates, page, troubles, validity
-from guestmark.report.sections.by_workload import compared, of_kind
+from guestmark.report.sections import answers, compared, gates, imported, of_kind, page, troubles, validity
 from guestmark.report.sections.conclusion import slow_runs, undecided
 from guestmark.report.sections.durability import durability, of_disk
-from guestmark.report.sections.imported import imported
 from guestmark.report.sections.results import ESTIMATE, estimate
 from guestmark.report.sections.verdicts import tone, word
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
@@ -47,7 +45,7 @@ def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> P
 
 
 def _workload(workload: WorkloadResult, run: StoredRun, width: int) -> Section:
-    wrong = troubles.lines(workload)[:_REMARKS]
+    wrong = troubles(workload)[:_REMARKS]
     if not compared(workload) or not workload.metrics:
         return Section(Part.WORKLOAD, workload.title, (*of_kind(workload, run), *wrong))
     said: list[Node] = []

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Trial
 from guestmark.ledger.model import StoredRun
-from guestmark.page.nodes import Section
-from guestmark.page.text import escaped_in_json, in_csv
+from guestmark.page.nodes import Note, Page, Section
+from guestmark.page.text import escaped_in_json, in_csv, line
 from guestmark.report import interchange
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
@@ -249,3 +249,26 @@ def _parquet(run: StoredRun, analysis: Analysis) -> bytes:
     out = io.BytesIO()
     frame(run, analysis).write_parquet(out)
     return out.getvalue()
+
+
+def bundle_page(runs: Sequence[StoredRun]) -> str:
+    """The page that a bundle shows in a browser: the reports of these runs as one HTML document."""
+    from guestmark.report.render import html
+    from guestmark.report.sections import page
+
+    pages = [
+        page(run, analyse(run.plan, run.trials, run.unusable, environments=run.environments)) for run in runs
+    ]
+    first, *others = pages
+    if not others:
+        return html.render(first)
+    sections = [
+        replace(
+            section,
+            title=f"{each.title}: {section.title}",
+            nodes=(Note(line(f"Run {each.run_id}")), *section.nodes),
+        )
+        for each in pages
+        for section in each.sections
+    ]
+    return html.render(Page(f"{len(pages)} runs", ", ".join(each.run_id for each in pages), tuple(sections)))

@@ -1,9 +1,14 @@
 """The sections of a report, each made once; a page is made here and drawn by `report.render`."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from guestmark.ledger.model import StoredRun
-from guestmark.page.nodes import Node, Page, Part, Section
+from guestmark.core import registry
+from guestmark.core.actions import actions
+from guestmark.core.model import CellStatus
+from guestmark.ledger.model import Origin, StoredRun
+from guestmark.page.nodes import Definitions, Node, Note, NoteKind, Page, Part, Section
+from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import Analysis, WorkloadResult
 
 
@@ -22,11 +27,9 @@ def page(
     """
     from guestmark.report.sections import answers, gates, more_time, tuning, validity
     from guestmark.report.sections import published as publications
-    from guestmark.report.sections.by_workload import compared
     from guestmark.report.sections.conclusion import conclusion
     from guestmark.report.sections.environment import section as surroundings
     from guestmark.report.sections.footer import footer
-    from guestmark.report.sections.imported import imported
 
     raced = tuning.nodes(analysis, run)
     measured = () if raced else tuple(filter(compared, analysis.workloads))
@@ -67,10 +70,10 @@ def page(
 def live(workload: WorkloadResult) -> Section:
     """A workload's result without details, for the screen of a run that is going on."""
     from guestmark.page.names import everywhere, key
-    from guestmark.report.sections import results, troubles
+    from guestmark.report.sections import results
 
     table: list[Node] = [results.table(workload), *results.units(workload)] if workload.metrics else []
-    nodes = (*table, *troubles.lines(workload))
+    nodes = (*table, *troubles(workload))
     return Section(Part.WORKLOAD, workload.title, nodes, everywhere(workload), key(workload))
 
 
@@ -80,18 +83,15 @@ def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, deta
         effects,
         estimands,
         explanations,
-        metrics,
         proofs,
         results,
         trials,
-        troubles,
     )
     from guestmark.report.sections import published as publications
-    from guestmark.report.sections.by_workload import compared, of_kind
 
     nodes: list[Node]
     if not compared(workload):
-        nodes = [*of_kind(workload, run), *troubles.lines(workload), *trials.sections(workload, run)]
+        nodes = [*of_kind(workload, run), *troubles(workload), *trials.sections(workload, run)]
         return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))
     nodes = [*results.sections(workload, run), *proofs.sections(workload)]
     nodes += estimands.tables(workload, details=details)
@@ -99,7 +99,79 @@ def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, deta
     nodes += of_kind(workload, run)
     if published:
         nodes += publications.sections(workload, run)
-    nodes += troubles.lines(workload)
-    for sections in (metrics.sections, trials.sections, explanations.counted):
+    nodes += troubles(workload)
+    for sections in (results.further, trials.sections, explanations.counted):
         nodes += sections(workload, run)
     return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))
+
+
+Sections = Callable[[WorkloadResult, StoredRun], Sequence[Node]]
+
+
+def compared(workload: WorkloadResult) -> bool:
+    """Whether cells are compared by their values; not where all of their kinds only find something out."""
+    kinds = registry.workload_kinds()
+    names = {result.cell.workload.name for result in workload.cells}
+    return not names or any(name not in kinds or kinds[name].compared for name in names)
+
+
+def of_kind(workload: WorkloadResult, run: StoredRun) -> list[Node]:
+    """What the kinds of the workloads in this table add; each kind's sections once.
+
+    A kind that is gone since the run was stored adds nothing.
+    """
+    kinds = registry.workload_kinds()
+    names = dict.fromkeys(result.cell.workload.name for result in workload.cells)
+    paths = dict.fromkeys(path for name in names if name in kinds for path in kinds[name].sections)
+    made: list[Node] = []
+    for path in paths:
+        sections: Sections = registry.load(path)
+        made += sections(workload, run)
+    return made
+
+
+def imported(run: StoredRun, origin: Origin, *, whole: bool) -> Section:
+    """Its source and its commands; with `whole` also as whom, where, and with which variables they run."""
+    nodes: list[Node] = [
+        Note(
+            line(
+                f"Imported from {origin.source}: figures and names are as they were there, and not verified"
+            ),
+            NoteKind.WARNING,
+        )
+    ]
+    if rows := actions(run.plan, context=whole):
+        nodes.append(Definitions("What it runs", tuple(rows)))
+    if whole and origin.sha256:
+        nodes.append(Definitions("The bundle", (("SHA-256", origin.sha256),)))
+    return Section(Part.WORKLOAD, "Imported", tuple(nodes), titled=False)
+
+
+_WRONG = {CellStatus.UNUSABLE, CellStatus.FAILED, CellStatus.PARTIAL}
+
+
+def troubles(workload: WorkloadResult) -> list[Node]:
+    """A line for each cell that failed, wholly or in part, or could not be tried, and for a missing baseline."""
+    nodes: list[Node] = []
+    for result in workload.cells:
+        if result.status in _WRONG:
+            partial = result.status is CellStatus.PARTIAL
+            nodes.append(
+                Note(
+                    spans(
+                        Span(f"{result.cell.id}: ", Tone.STRONG),
+                        Span(result.status.value, Tone.WARNING if partial else Tone.ERROR),
+                        f" – {result.reason}",
+                    ),
+                    NoteKind.WARNING if partial else NoteKind.ERROR,
+                )
+            )
+    baseline, metric = workload.baseline, workload.metrics[:1]
+    if baseline and metric and metric[0].name not in baseline.summary and len(workload.shown) > 1:
+        nodes.append(
+            Note(
+                spans(f"No comparison is possible: the baseline {baseline.cell.id} was not measured"),
+                NoteKind.ERROR,
+            )
+        )
+    return nodes

@@ -12,10 +12,11 @@ from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Tone, line
 from guestmark.report.sections import places
 from guestmark.report.sections.durability import DISK_MEANING, MEANING, durability, of_disk
-from guestmark.report.sections.verdicts import tone, word
+from guestmark.report.sections.verdicts import LEGEND, mark, tone, word
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
 from guestmark.stats.pairwise import by_block
+from guestmark.stats.summary import Summary
 
 ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
 RATIO = (Align.POINT, Align.LEFT)  # ×1.05 [1.04, 1.06]
@@ -180,3 +181,53 @@ def block_ratios(reference: Sequence[Trial], trials: Sequence[Trial], metric: st
     return {
         block: cell[block] / base[block] for block in sorted(cell) if base.get(block, 0) > 0 < cell[block]
     }
+
+
+def further(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """The other metrics: one table with each cell's mean and how it compares."""
+    shown = [result for result in workload.shown if result.summary]
+    others = workload.metrics[1:]
+    if not shown or not others:
+        return []
+    headings, names = row_names(workload, shown)
+    columns, cells = [], []
+    for metric in others:
+        summaries = [result.summary.get(metric.name) for result in shown]
+        unit = figures.table_unit(metric.unit, (summary.mean for summary in summaries if summary))
+        columns.append(Column(figures.heading(metric, unit), (Align.POINT, Align.LEFT)))
+        cells.append([_cell(result, metric, unit) for result in shown])
+    rows = tuple(
+        Row(name, tuple(column[position] for column in cells)) for position, name in enumerate(names)
+    )
+    return [
+        Table(
+            f"Further metrics of {workload.title}",
+            headings,
+            tuple(columns),
+            rows,
+            divisible=True,
+            legend=(line(LEGEND),),
+        )
+    ]
+
+
+def _cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+    summary = result.summary.get(metric.name)
+    if summary is None:
+        return figure("–")
+    mean = _short_mean(summary, unit)
+    comparison = result.comparison.get(metric.name)
+    if comparison is None or comparison.ratio is None:
+        return figure(mean)
+    places = figures.ratio_decimals(comparison.ratio, comparison.ci)
+    if comparison.ratio >= 0.095:
+        places = min(places, 2)
+    against = f"×{figures.number(comparison.ratio, places)}{mark(comparison)}"
+    return figure(mean, against, last=tone(comparison))
+
+
+def _short_mean(summary: Summary, unit: figures.Unit) -> str:
+    """A mean among others: at most five digits, however narrow its interval."""
+    half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
+    value = summary.mean / unit.size
+    return figures.number(value, min(figures.decimals(half, value), figures.decimals(None, value) + 2))
