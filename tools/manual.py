@@ -76,9 +76,9 @@ def roff(text: str) -> str:
 
 def write(folder: Path) -> list[Path]:
     """Writes everything below `folder`; the files that were written."""
-    from guestmark.cli.completion import script
+    from guestmark.cli.app import completion_script
 
-    texts = {PAGE: page(), **{path: script(shell) for shell, path in COMPLETIONS.items()}}
+    texts = {PAGE: page(), **{path: completion_script(shell) for shell, path in COMPLETIONS.items()}}
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

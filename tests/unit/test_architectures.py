@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.binary import agent_binary
-from guestmark.cli.architectures import examine, said
+from guestmark.cli.doctor_verb import examine_architectures, said
 from guestmark.core.architectures import ARCHITECTURES, Architecture, Source, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.findings import Build, Program
@@ -402,7 +402,7 @@ def test_the_filesystem_is_told_from_the_disk(ext4: float, ext3: float, verdict:
 
 
 def test_documents_of_doctor_name_every_architecture() -> None:
-    document = json.loads(json.dumps(examine()))
+    document = json.loads(json.dumps(examine_architectures()))
     assert document[0]["architecture"] == host_architecture().name
     assert {row["architecture"] for row in document} == set(ARCHITECTURES)
     assert all(said(row) for row in document)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.completion import SHELLS, script
+from guestmark.cli.app import SHELLS, completion_script
 from tests.framework import PACKAGES
 from tests.framework.shells import Shell
 
@@ -56,7 +56,7 @@ def ready(shell: str, folder: Path) -> Shell:
     """The shell, with the completion loaded in the way of its own."""
     where = folder / "completions"
     where.mkdir()
-    (where / ("_guestmark" if shell == "zsh" else "guestmark")).write_text(script(shell))
+    (where / ("_guestmark" if shell == "zsh" else "guestmark")).write_text(completion_script(shell))
     return Shell(STARTS[shell], environment(folder), folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -113,9 +114,7 @@ class LazyGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the words before the verb."""
         if args[:1] and args[0].endswith("-completion"):
-            from guestmark.cli.completion import give_to_typer
-
-            give_to_typer()
+            _complete_with_own_scripts()
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -202,3 +201,19 @@ def root(
     ] = False,
 ) -> None:
     """Measure what virtualization costs your own workload: hyperfine for hypervisors."""
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def completion_script(shell: str) -> str:
+    """The script that makes one of `SHELLS` complete. It asks the program itself, so it never goes stale."""
+    return (Path(__file__).parent / "completions" / f"guestmark.{shell}").read_text()
+
+
+def _complete_with_own_scripts() -> None:
+    """Has `--install-completion` use these scripts: Typer's do not know how bash and zsh split words."""
+    from typer import _completion_shared as shared
+
+    for shell in SHELLS:
+        shared._completion_scripts[shell] = completion_script(shell).replace("%", "%%")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from guestmark.cli import options, remarking
+from guestmark.cli import options
 from guestmark.core.errors import UsageError
 from guestmark.page.say import say
 
@@ -14,10 +14,10 @@ from guestmark.page.say import say
 def command(
     run: options.Run,
     *,
-    name: remarking.Name = None,
-    note: remarking.Note = None,
-    label: remarking.Labels = None,
-    tag: remarking.Tags = None,
+    name: options.Name = None,
+    note: options.Note = None,
+    label: options.Labels = None,
+    tag: options.Tags = None,
     unlabel: Annotated[
         list[str] | None, typer.Option("--unlabel", metavar="NAME", help="Take this label away. Repeatable.")
     ] = None,
@@ -30,7 +30,7 @@ def command(
     from guestmark.ledger import open_ledger
     from guestmark.ledger.remarks import NOTHING, take_away
 
-    said = remarking.remarks(name, note, label, tag)
+    said = options.remarks(name, note, label, tag)
     if said == NOTHING and not unlabel and not untag:
         raise UsageError("nothing is said of the run", hint="give --name, --note, --label or --tag")
     with open_ledger(ledger) as opened:

@@ -46,12 +46,11 @@ def command(
     measured, within limits of memory and time. Imported runs can be shown and compared. Their commands are not run, by
     `resume` or `compare --confirm`, without --trust.
     """
-    from guestmark.cli import remarking
     from guestmark.ledger import open_ledger, past
     from guestmark.ledger.model import Origin
     from guestmark.ledger.shelf import Shelf
 
-    tags = remarking.remarks(None, None, None, tag).tags
+    tags = options.remarks(None, None, None, tag).tags
     found = [(source, _runs(source)) for source in sources]
     with open_ledger(ledger) as opened:
         shelf = Shelf(opened)
@@ -66,7 +65,7 @@ def command(
                     continue
                 new += 1
                 if tags:
-                    opened.annotate(run_id, remarking.remarks(None, None, None, tags))
+                    opened.annotate(run_id, options.remarks(None, None, None, tags))
                 if trust:
                     stored = opened.load_run(run_id)
                     past.remember(opened, stored, past.judged(opened, stored))

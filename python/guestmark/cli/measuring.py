@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guestmark.cli import options, remarking
+from guestmark.cli import options
 from guestmark.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class Measuring:
     warmup: options.Warmup = None
     iterations: options.Iterations = None
     seed: options.Seed = None
-    name: remarking.Name = None
-    note: remarking.Note = None
-    label: remarking.Labels = None
-    tag: remarking.Tags = None
+    name: options.Name = None
+    note: options.Note = None
+    label: options.Labels = None
+    tag: options.Tags = None
     keep: options.Keep = False
     fail_if: options.FailIf = None
     junit: options.Junit = None
@@ -82,7 +82,7 @@ class Measuring:
             keep=self.keep,
             gates=tuple(self.fail_if or ()),
             junit=self.junit,
-            said=remarking.remarks(self.name, self.note, self.label, self.tag),
+            said=options.remarks(self.name, self.note, self.label, self.tag),
             prove=self.prove,
             details=self.details,
             wait=self.wait,
