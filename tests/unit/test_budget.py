@@ -20,8 +20,8 @@ from guestmark.plan.outline import assemble
 from guestmark.stats import compare_table, precise_enough, stopping
 from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
+from guestmark.stats.paired import summarise
 from guestmark.stats.repetition import ANSWER_PRECISION
-from guestmark.stats.summary import summarise
 from tests.framework.command_line import CommandLine
 from tests.unit.test_questions import EXT3, run_of
 

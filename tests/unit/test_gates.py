@@ -21,8 +21,8 @@ from guestmark.report import gate_files
 from guestmark.report.document import result_document
 from guestmark.stats import signed_rank
 from guestmark.stats.analysis import analyse
+from guestmark.stats.compare import holm
 from guestmark.stats.gates import ALPHA, Judged, Outcome, judge, overall
-from guestmark.stats.multiple import holm
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import EXEC, constructed

@@ -119,7 +119,7 @@ def changed(module: str, old: str, new: str) -> dict[str, str]:
         ("guestmark.stats.compare", "signed_rank.signed_rank_p(", "signed_rank.signed_rank_p"),
         ("guestmark.stats.stopping", "predicted_half_width(", "repetition.predicted_half_width"),
         ("guestmark.stats.estimands", "warmup_needed(", "repetition.warmup_needed"),
-        ("guestmark.stats.examined", "order_effects(", "validity.order_effects"),
+        ("guestmark.stats.conditions", "order_effects(", "validity.order_effects"),
         ("guestmark.engine.iterations", "choose_iterations(", "repetition.choose_iterations"),
         ("guestmark.stats.total", "sign_flip_p(", "paired.sign_flip_p"),
     ],

@@ -127,8 +127,8 @@ def _too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
         return []
     from guestmark.stats.compare import (
         MIN_BLOCKS,
+        blocks_to_claim,
     )  # here, as loading these takes longer than all else of a plan
-    from guestmark.stats.multiple import blocks_to_claim
 
     sizes = [
         sum(cell.null_of is None and cell.compares_with(baseline) for cell in cells) - 1

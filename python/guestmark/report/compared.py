@@ -21,7 +21,7 @@ from guestmark.stats.analysis import Analysis
 from guestmark.stats.between_runs import Past
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.stats.gates import Judged
-from guestmark.stats.summary import Summary
+from guestmark.stats.paired import Summary
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger

@@ -13,8 +13,8 @@ from guestmark.report.render import plain
 from guestmark.report.sections import answers, environment, gates, history, page, tuning, validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
+from guestmark.stats.paired import Summary
 from guestmark.stats.stopping import more_time
-from guestmark.stats.summary import Summary
 
 SCHEMA = "guestmark-result/1"
 CONSOLE_LIMIT = (

@@ -9,6 +9,8 @@ from guestmark.stats.compare import (
     Estimand,
     Table,
     Verdict,
+    adjust,
+    blocks_to_claim,
     compare_table,
     compare_tables,
     downgraded,
@@ -16,9 +18,17 @@ from guestmark.stats.compare import (
     noise_floor,
     null_differs,
 )
-from guestmark.stats.multiple import adjust, blocks_to_claim
 from guestmark.stats.noise import THRESHOLDS, Null, flag_blocks
-from guestmark.stats.paired import log_ratios, median_interval, sign_flip_p, t_interval, t_quantile
+from guestmark.stats.paired import (
+    Summary,
+    log_ratios,
+    median_interval,
+    reduce_iterations,
+    sign_flip_p,
+    summarise,
+    t_interval,
+    t_quantile,
+)
 from guestmark.stats.repetition import (
     Pilot,
     blocks_needed,
@@ -29,7 +39,6 @@ from guestmark.stats.repetition import (
     wanted_half_width,
     warmup_needed,
 )
-from guestmark.stats.summary import Summary, reduce_iterations, summarise
 from guestmark.stats.tails import CellRuns, Unseen, cell_runs, unseen
 from guestmark.stats.trials import Answers, SlowComparison, compare_slow, compare_trials
 from guestmark.stats.validity import Finding, Severity, clock_disagreement, order_effects, trend

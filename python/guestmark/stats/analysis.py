@@ -27,12 +27,10 @@ from guestmark.stats.compare import (
     waits,
     widened,
 )
-from guestmark.stats.conditions import Whole, of_run
-from guestmark.stats.disturbed import disturbed_blocks
-from guestmark.stats.examined import carry_over, examined
+from guestmark.stats.conditions import Whole, carry_over, examined, of_run
 from guestmark.stats.family import judged
-from guestmark.stats.noise import Null
-from guestmark.stats.summary import Summary, summarise
+from guestmark.stats.noise import Null, disturbed_blocks
+from guestmark.stats.paired import Summary, summarise
 from guestmark.stats.trials import Answers, allowing_for, withheld
 from guestmark.stats.validity import Carried, Finding, free_of, severe_by_cell
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from guestmark.core.model import Cell, Metric
 from guestmark.stats.noise import Null
-from guestmark.stats.summary import Summary
+from guestmark.stats.paired import Summary
 
 FEWEST_NULLS = 3  # fewer say so little about a variance that a sound run's floor would nearly triple
 ALIKE = 3.0  # how much longer or shorter the runs of another null comparison may be: short ones are noisier

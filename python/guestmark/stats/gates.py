@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from guestmark.core.gate import Gate
 from guestmark.stats import signed_rank
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.multiple import holm
+from guestmark.stats.compare import holm
 from guestmark.stats.paired import log_ratios
 from guestmark.stats.pairwise import by_block, doubt
 from guestmark.stats.repetition import blocks_until_within

@@ -14,11 +14,11 @@ from guestmark.stats.compare import (
     Estimand,
     Table,
     Verdict,
+    adjust,
     compare_table,
     downgraded,
     widened,
 )
-from guestmark.stats.multiple import adjust
 from guestmark.stats.noise import Null
 from guestmark.stats.tails import (
     SHARE_MARGIN,

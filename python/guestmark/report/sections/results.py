@@ -15,8 +15,8 @@ from guestmark.report.sections.durability import DISK_MEANING, MEANING, durabili
 from guestmark.report.sections.verdicts import LEGEND, mark, tone, word
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
+from guestmark.stats.paired import Summary
 from guestmark.stats.pairwise import by_block
-from guestmark.stats.summary import Summary
 
 ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
 RATIO = (Align.POINT, Align.LEFT)  # ×1.05 [1.04, 1.06]

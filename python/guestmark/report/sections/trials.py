@@ -15,7 +15,7 @@ from guestmark.page.tables import Align, Column, Row, Table, figure
 from guestmark.page.text import Tone, line
 from guestmark.report.sections.verdicts import mark, tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.disturbed import disturbed_blocks
+from guestmark.stats.noise import disturbed_blocks
 from guestmark.stats.pairwise import by_block
 
 _TICKS = "▁▂▃▄▅▆▇█"

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from guestmark.core.metric_spec import SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Trial
 from guestmark.stats.conditions.evidence import Compared
-from guestmark.stats.disturbed import foreign_share, stolen_share, waiting_share
-from guestmark.stats.noise import THRESHOLDS
+from guestmark.stats.noise import THRESHOLDS, foreign_share, stolen_share, waiting_share
 from guestmark.stats.validity import Finding, Severity
 
 _ONE_THREAD = 1.02  # processor time of a run over its wall time, up to which only one thread ran

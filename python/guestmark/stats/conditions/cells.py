@@ -1,13 +1,15 @@
-"""Whether machines that are compared had equally many processors, and were where they were asked to be."""
+"""Whether cells that are compared had the same processors, disks, binaries and clocks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from guestmark.core.facts import Facts
+from guestmark.core.findings import Build, Flushes, Storage, Traffic
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, attested_placement
-from guestmark.core.model import Cell
+from guestmark.core.model import Cell, Trial
 from guestmark.core.placement import FREE, NAME, PINNED, read_list
 from guestmark.stats.conditions.evidence import Compared, by_platform, named, trials_of
-from guestmark.stats.validity import Finding, Severity
+from guestmark.stats.validity import Finding, Severity, clock_disagreement
 
 _SMP = "smp"
 _FAILED = "the placement of "  # how a trial's reason begins when attestation found a thread elsewhere
@@ -165,3 +167,132 @@ def _moved(compared: Compared) -> Iterator[Finding]:
 
 def _listed(numbers: frozenset[int]) -> str:
     return " or ".join(str(number) for number in sorted(numbers))
+
+
+def storage(compared: Compared) -> Iterator[Finding]:
+    """Disks in memory: severe where nobody named the place, a warning where it was asked for.
+
+    Images of guests inside guests are in the outer guest's memory always, which is told and no more.
+    """
+    unnamed = set(compared.plan.context.default_locations)
+    found = [cell for cell in compared.cells if any(map(_in_memory, compared.good(cell)))]
+    surprising = [cell for cell in found if _origin(cell) in unnamed and not cell.platform.nested]
+    expected = [cell for cell in found if cell not in surprising and cell.null_of is None]
+    if surprising:
+        ids = [cell.id for cell in surprising]
+        disks = f"the disks of {named(ids, compared.cells)}"
+        yield Finding(
+            "storage in memory",
+            Severity.SEVERE,
+            f"{disks} are in memory, as no directory on a disk was found: the figure is not a disk's",
+            cells=compared.spoilt_by(ids),
+            advice="name a directory on a disk: --set location=DIRECTORY, or TMPDIR=DIRECTORY",
+        )
+    if expected:
+        disks = f"the disks of {named((cell.id for cell in expected), compared.cells)}"
+        yield Finding(
+            "storage in memory",
+            Severity.WARNING,
+            f"{disks} are in memory: the figure is not a disk's, and a flush keeps nothing",
+            advice="for a disk's figure name a directory on one: --set location=DIRECTORY",
+        )
+
+
+def unwritten(compared: Compared) -> Iterator[Finding]:
+    """Disks that rows name and to which their workload wrote nothing: a note where it read, else a warning."""
+    found = [cell for cell in compared.cells if cell.null_of is None]
+    idle = [
+        cell.id for cell in found if any(_wrote_nothing(trial, read=False) for trial in compared.good(cell))
+    ]
+    only_read = [
+        cell.id for cell in found if any(_wrote_nothing(trial, read=True) for trial in compared.good(cell))
+    ]
+    if idle:
+        yield Finding(
+            "disk not used",
+            Severity.WARNING,
+            f"the workload wrote nothing to the disk of {named(idle, compared.cells)}, so the figure is not about it",
+            advice="let the command work in its own directory or in {disk}, or leave the disk's factors out",
+        )
+    if only_read:
+        yield Finding(
+            "disk only read",
+            Severity.NOTE,
+            f"the workload only read from the disk of {named(only_read, compared.cells)}: no durability follows",
+        )
+
+
+def _wrote_nothing(trial: Trial, *, read: bool) -> bool:
+    traffic = trial.facts.of(Traffic)
+    return traffic is not None and not traffic.wrote and bool(traffic.read) is read
+
+
+def _origin(cell: Cell) -> str:
+    return cell.null_of or cell.id
+
+
+def _in_memory(trial: Trial) -> bool:
+    stored = trial.facts.of(Storage)
+    if stored is not None:
+        return any(disk.in_memory for disk in stored.disks.values())
+    flushes = trial.facts.of(Flushes)  # of trials before there was `Storage`
+    return flushes is not None and flushes.in_memory
+
+
+def builds(compared: Compared) -> Iterator[Finding]:
+    """A program of another architecture is another binary: a ratio to it holds compilers and versions, too.
+
+    Who names an architecture asks for that, so it is a warning; another version of the program is severe.
+    """
+    by_words: dict[tuple[str, bool], list[Cell]] = {}
+    for cell in compared.cells:
+        for build in {_words(found) for trial in compared.good(cell) if (found := trial.facts.of(Build))}:
+            by_words.setdefault(build, []).append(cell)
+    for (said, same), cells in sorted(by_words.items()):
+        ids = [cell.id for cell in cells if cell.null_of is None]
+        if len(cells) == len(compared.cells) and len(by_words) == 1:
+            continue  # all ran the same one
+        yield Finding(
+            "other binaries",
+            Severity.WARNING if same else Severity.SEVERE,
+            f"{named(ids)} ran {said}: a ratio to it is one of compilers and code, too",
+            cells=() if same else compared.spoilt_by(cell.id for cell in cells),
+            advice="compare cells of one architecture where the machine alone is meant"
+            if same
+            else "install the same version on this host, or measure another program",
+        )
+
+
+def _words(build: Build) -> tuple[str, bool]:
+    return build.said, build.same_source is not False
+
+
+_HOST, _GUEST = "wall_s", "guest_wall_s"
+_ON_HOST_ONLY = frozenset(
+    {"host_flush_s", "launch_s"}
+)  # with these, the host's duration holds more than the guest's
+
+
+def clocks(compared: Compared) -> Iterator[Finding]:
+    """Cells whose runs lasted longer or shorter on the guest's clock than on the host's."""
+    for cell in compared.cells:
+        finding = _clock_of(compared, cell)
+        if finding is not None:
+            severe = finding.severity is Severity.SEVERE
+            yield replace(
+                finding,
+                message=f"{cell.id}: {finding.message}",
+                cells=compared.spoilt_by([cell.id]) if severe else (),
+            )
+
+
+def _clock_of(compared: Compared, cell: Cell) -> Finding | None:
+    pairs = [pair for trial in compared.good(cell) for pair in _durations(trial)]
+    return clock_disagreement([host for host, _ in pairs], [guest for _, guest in pairs])
+
+
+def _durations(trial: Trial) -> list[tuple[float, float]]:
+    series = {measurement.metric.name: measurement.iterations for measurement in trial.measurements}
+    if not {_HOST, _GUEST} <= series.keys() or series.keys() & _ON_HOST_ONLY:
+        return []
+    return list(zip(series[_HOST], series[_GUEST], strict=False))
