@@ -104,6 +104,9 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
     victim.write_text("untouched")
     victim.chmod(0o644)
     os.chown(victim, user, user)
+    owned = folder / "owned"
+    owned.touch()
+    os.chown(owned, user, user)
     heard: list[str] = []
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -116,6 +119,9 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
         name = f"guestmark-{os.urandom(6).hex()}"
         abstract.bind(f"\0{name}")
+        os.mkfifo(folder / "pipe")
+        (folder / "pipe").chmod(0o666)
+        stack.callback(os.close, os.open(folder / "pipe", os.O_RDWR))
         for listening in (server, local, abstract):
             listening.listen(64)
         for path in (folder / "socket", folder / "datagrams"):
@@ -127,7 +133,7 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
         queue = _libc.msgget(0, 0o1666)
         stack.callback(_libc.msgctl, queue, 0, None)
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
-        process = stack.enter_context(subprocess.Popen([*become, "sleep", "300"]))
+        process = stack.enter_context(subprocess.Popen([*become, "sleep", "300"], stdout=subprocess.DEVNULL))
         stack.callback(process.kill)
         reader = threading.Thread(target=_listen_to, args=(master, heard), daemon=True)
         reader.start()
@@ -137,6 +143,7 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
             "handle": _handle(victim) if user == 0 else "00" * 16, "disk": f"/dev/{disks[0]}" if disks else "/dev/none",
             "port": server.getsockname()[1], "udp_port": udp.getsockname()[1], "interface": "lo",
             "socket": str(folder / "socket"), "datagrams": str(folder / "datagrams"), "abstract": name,
+            "pipe": str(folder / "pipe"), "owned": str(owned),
             "process": process.pid, "queue": queue, "terminal": terminal, "many": PROCESSES + 64,
             "pid_namespace": os.readlink("/proc/self/ns/pid"), "heard": heard,
         }  # fmt: skip

@@ -33,6 +33,7 @@ _NUMBERS = {  # by name: on x86_64, on aarch64
     "pidfd_getfd": (438, 438), "mount_setattr": (442, 442), "open_tree": (428, 428), "move_mount": (429, 429),
     "fsopen": (430, 430), "clone3": (435, 435), "kcmp": (312, 272), "syslog": (103, 116), "sethostname": (170, 161),
     "fanotify_init": (300, 262), "clock_adjtime": (305, 266), "migrate_pages": (256, 238),
+    "userfaultfd": (323, 282), "kexec_file_load": (320, 294), "quotactl_fd": (443, 443),
 }  # fmt: skip
 _SYS = {name: numbers[os.uname().machine == "aarch64"] for name, numbers in _NUMBERS.items()}
 targets = json.loads(sys.argv[1])
@@ -87,9 +88,9 @@ def netlink() -> None:
             raise OSError("the host's networks are not among what is told")
 
 
-def write(path: str) -> None:
+def write(path: str, text: str = "x") -> None:
     with open(path, "w") as file:
-        file.write("x")
+        file.write(text)
 
 
 def remount() -> None:
@@ -230,6 +231,42 @@ def by_x32() -> None:
     call(0x40000000 + 41, socket.AF_INET, socket.SOCK_STREAM, 0)
 
 
+def lease() -> None:
+    """Whoever opens it to write has to wait."""
+    fcntl.fcntl(os.open(targets["owned"], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+
+
+def faults() -> None:
+    """Faults of pages, which keep the kernel waiting wherever it reads them: first its own, too, then users' alone."""
+    for flags in (0, 1):
+        with contextlib.suppress(PermissionError):
+            os.close(call(_SYS["userfaultfd"], flags))
+            return
+    raise PermissionError(1, "not permitted in either way")
+
+
+def pipe() -> None:
+    with open(os.open(targets["pipe"], os.O_WRONLY | os.O_NONBLOCK), "wb") as end:
+        end.write(b"x")
+
+
+def ended_last() -> None:
+    """When memory runs out, no earlier than what nothing keeps from anything."""
+    write("/proc/self/oom_score_adj", "0")
+
+
+def console() -> None:
+    """Settings of a terminal of the host's kernel, set to what they are."""
+    file = os.open("/dev/tty1", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    settings = fcntl.ioctl(file, 0x5401, bytes(60))
+    fcntl.ioctl(file, 0x5402, settings)
+
+
+def real_time() -> None:
+    """Before all others, on every processor."""
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
 def trace() -> None:
     checked(_libc.ptrace(16, targets["process"], None, None))
 
@@ -292,6 +329,9 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "the host's name": own_name,
     "the host's clock": clock,
     "load another kernel": lambda: call(_SYS["kexec_load"], 0, 0, None, 0),
+    "load another kernel from a file": lambda: call(
+        _SYS["kexec_file_load"], os.open("/bin/true", os.O_RDONLY), -1, 1, b"", 4
+    ),
     "load a module": lambda: call(_SYS["init_module"], b"x", 1, b""),
     "a program in the kernel": program_in_kernel,
     "watch every file": lambda: call(_SYS["fanotify_init"], 4, 0),
@@ -334,6 +374,13 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "the user's terminal": lambda: write(targets["terminal"]),
     "type into the user's terminal": typed,
     "io_uring": rings,
+    "userfaultfd": faults,
+    "userfaultfd by its device": lambda: fcntl.ioctl(os.open("/dev/userfaultfd", os.O_RDONLY), 0xAA00, 0),
+    "keep writers of a file waiting": lease,
+    "write to a named pipe": pipe,
+    "settings of a console": console,
+    "be ended last when memory runs out": ended_last,
+    "run before all others": real_time,
     "a key": lambda: call(_SYS["keyctl"], 0, -4, 0),
     "add a key": lambda: call(_SYS["add_key"], b"user", b"guestmark-test", b"x", 1, -2),
     "end a process": lambda: os.kill(targets["process"], signal.SIGKILL),

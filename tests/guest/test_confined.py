@@ -64,6 +64,8 @@ reach="import socket; socket.socket(socket.AF_UNIX).connect('$root$FOLDER/socket
 python3 -c "$reach" && echo "reached a socket of the host"
 exit 0
 """
+from tests.framework.processes import called
+from tests.storm.ways import family
 
 
 def attempts(guest: Machine, folder: Path) -> tuple[str, bool]:
@@ -262,6 +264,22 @@ def test_a_hypervisor_that_takes_too_much_memory_is_ended(monkeypatch: pytest.Mo
         assert "took more memory than this host could spare, 100M" in groups.taken(process.groups)
     finally:
         process.stop()
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_a_hypervisor_is_ended_first_when_memory_runs_out(platform: str) -> None:
+    with start(platform) as machine:
+        of_machine = family(os.getpid())
+        hypervisors = [
+            pid for pid in of_machine if "linux.uml" in called(pid) or "qemu-system" in called(pid)
+        ]
+        found = {
+            Path(f"/proc/{pid}/oom_score_adj").read_text()
+            for pid in hypervisors
+            if "supervise" not in called(pid)
+        }
+        assert found == {"1000\n"}
+        assert machine.agent.exec(["cat", "/proc/self/oom_score_adj"], timeout_s=60).stdout == b"0\n"
 
 
 @needs_groups

@@ -34,11 +34,14 @@ const ALWAYS: &[libc::c_long] = &[
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
     libc::SYS_reboot,
     libc::SYS_swapon,
     libc::SYS_swapoff,
     libc::SYS_acct,
     libc::SYS_quotactl,
+    443, // quotactl_fd
+    libc::SYS_userfaultfd,
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
     libc::SYS_settimeofday,
@@ -87,10 +90,13 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
 
 /// Requests to devices, by the byte that drivers have for theirs, that act although the device was only opened to be read,
 /// and that no hypervisor makes: loop devices, for which root needs no capability, CD drives and SCSI, keyboards, graphics,
-/// cameras and consoles, watchdogs, sound and USB, automatic mounts, network disks, arrays, mapped devices, clocks.
+/// cameras and consoles, watchdogs, sound and USB, automatic mounts, network disks, arrays, mapped devices, clocks, faults
+/// of pages.
 const OF_DEVICES: &[u32] = &[
-    0x4c, 0x53, 0x22, 0x45, 0x64, 0x56, 0x4b, 0x57, 0x41, 0x55, 0x93, 0xab, 0x09, 0xfd, 0x70,
+    0x4c, 0x53, 0x22, 0x45, 0x64, 0x56, 0x4b, 0x57, 0x41, 0x55, 0x93, 0xab, 0x09, 0xfd, 0x70, 0xaa,
 ];
+/// Of `fcntl`: leases, which keep whoever writes to a file waiting, and news of directories. Both take no right to write.
+const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
 /// Requests by which a program types into a terminal, or has a console paste.
 const OF_TERMINALS: &[u32] = &[0x5412, 0x541c];
 
@@ -229,6 +235,9 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
     for &(number, position) in OF_OTHERS {
         program.extend(refuse_unless_zero(number, position));
     }
+    for &command in OF_FILES {
+        program.extend(refuse_value(libc::SYS_fcntl, 1, command as u32));
+    }
     let families = [
         (!refused.local_sockets, libc::AF_UNIX),
         (!refused.network, libc::AF_INET),
@@ -304,6 +313,18 @@ fn refuse_unless_zero(number: libc::c_long, position: u32) -> [libc::sock_filter
         step(EQUAL, number as u32, 0, 4),
         step(LOAD, ARGUMENTS + 8 * position, 0, 0),
         step(EQUAL, 0, 1, 0),
+        step(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
+        step(LOAD, 0, 0, 0),
+    ]
+}
+
+/// Refuses `number` with this value of its argument `position`; then what follows decides.
+fn refuse_value(number: libc::c_long, position: u32, value: u32) -> [libc::sock_filter; 5] {
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    [
+        step(EQUAL, number as u32, 0, 4),
+        step(LOAD, ARGUMENTS + 8 * position, 0, 0),
+        step(EQUAL, value, 0, 1),
         step(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
         step(LOAD, 0, 0, 0),
     ]
@@ -492,6 +513,21 @@ mod tests {
         }
         assert_eq!(outcome(ALL, libc::SYS_msgctl, [0; 3]), REFUSE);
         assert_eq!(outcome(NOTHING, libc::SYS_msgctl, [0; 3]), ALLOW);
+    }
+
+    #[test]
+    fn leases_are_refused_and_locks_are_not() {
+        let asked =
+            |command: libc::c_int| outcome(NOTHING, libc::SYS_fcntl, [3, command as u64, 0]);
+        assert_eq!(asked(libc::F_SETLEASE), REFUSE);
+        assert_eq!(asked(libc::F_NOTIFY), REFUSE);
+        assert_eq!(asked(libc::F_SETLK), ALLOW);
+        assert_eq!(asked(libc::F_GETFL), ALLOW);
+        assert_eq!(outcome(NOTHING, libc::SYS_userfaultfd, [1, 0, 0]), REFUSE);
+        assert_eq!(
+            outcome(NOTHING, libc::SYS_kexec_file_load, [3, 0, 0]),
+            REFUSE
+        );
     }
 
     #[test]

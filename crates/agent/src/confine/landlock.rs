@@ -12,6 +12,7 @@ const WRITE_FILE: u64 = 1 << 1;
 const REMOVE_AND_MAKE: u64 = 0x1ff0; // remove directories and files; make of all seven kinds
 const REFER: u64 = 1 << 13; // version 2
 const TRUNCATE: u64 = 1 << 14; // version 3
+const REQUESTS: u64 = 1 << 15; // version 5: `ioctl` of devices that were opened in here
 const BIND_AND_CONNECT_TCP: u64 = 3; // version 4
 const SIGNALS_AND_ABSTRACT_SOCKETS: u64 = 3; // version 6
 /// Devices that are harmless, or that hypervisors live on. Disks and terminals are not among them.
@@ -67,8 +68,8 @@ impl Abi {
         self.0 >= 3
     }
 
-    /// This process and what it starts write only beneath `writable` and to harmless devices, look at no process but
-    /// their own, and, without `network`, neither open nor accept TCP connections.
+    /// This process and what it starts write only beneath `writable`, and to harmless devices, which alone get requests;
+    /// they look at no process but their own, and, without `network`, neither open nor accept TCP connections.
     pub fn restrict(self, writable: &[CString], network: bool) -> io::Result<bool> {
         let files = self.files();
         let handled = Handled {
@@ -106,7 +107,7 @@ impl Abi {
             allow(&ruleset, path, files)?;
         }
         for device in DEVICES {
-            match allow(&ruleset, device, WRITE_FILE) {
+            match allow(&ruleset, device, files & (WRITE_FILE | REQUESTS)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other?,
             }
@@ -128,6 +129,9 @@ impl Abi {
         if self.knows_truncation() {
             files |= TRUNCATE;
         }
+        if self.0 >= 5 {
+            files |= REQUESTS;
+        }
         files
     }
 }
@@ -143,7 +147,7 @@ fn allow(ruleset: &OwnedFd, path: &CStr, access: u64) -> io::Result<()> {
         allowed: if is_directory {
             access
         } else {
-            access & (WRITE_FILE | TRUNCATE)
+            access & (WRITE_FILE | TRUNCATE | REQUESTS)
         },
         parent: fd.as_raw_fd(),
     };

@@ -27,10 +27,13 @@ use std::process::ExitCode;
 
 use lexopt::{Arg, ValueExt};
 
+use crate::sys::check;
 use crate::{spawn, sys};
 
 /// What holds, as a list of words: `mounts,landlock,filter`.
 const CONFINED: &str = "GUESTMARK_CONFINED";
+/// Where the host's memory runs out, by whatever is not bounded, this is what its kernel ends first.
+const ENDED_FIRST: &str = "1000";
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -137,10 +140,15 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         std::fs::write(group.join("cgroup.procs"), "0")
             .map_err(|error| io::Error::other(format!("{}: {error}", group.display())))?;
     }
+    let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
     let mounted = match caged(&options, &writable)? {
         Ok(mounted) => mounted,
         Err(status) => return Ok(status),
     };
+    // A namespace bounds them otherwise, and root has no such limit.
+    if let (false, Some(most)) = (mounted.read_only, options.processes) {
+        limit_processes(most)?;
+    }
     let held = restrict(&options, &writable, &mounted)?;
     if let Some(temporary) = &options.temporary {
         std::env::set_var("TMPDIR", temporary);
@@ -150,6 +158,29 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         registers::complete()?;
     }
     become_command(&options.command)
+}
+
+/// What this user has now, with all threads, and so many more.
+fn limit_processes(most: u32) -> io::Result<()> {
+    let user = rustix::process::getuid().as_raw();
+    let now: u64 = std::fs::read_dir("/proc")?
+        .flatten()
+        .filter(|entry| entry.metadata().is_ok_and(|found| found.uid() == user))
+        // A directory has a link for each directory in it, and two of its own.
+        .filter_map(|entry| std::fs::metadata(entry.path().join("task")).ok())
+        .map(|threads| threads.nlink().saturating_sub(2))
+        .sum();
+    let mut limits = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both calls are given a structure that outlives them.
+    unsafe {
+        check(libc::getrlimit(libc::RLIMIT_NPROC, &raw mut limits))?;
+        limits.rlim_max = limits.rlim_max.min(now + u64::from(most));
+        limits.rlim_cur = limits.rlim_cur.min(limits.rlim_max);
+        check(libc::setrlimit(libc::RLIMIT_NPROC, &raw const limits)).map(drop)
+    }
 }
 
 /// Goes on in a cage, if one can be had, as the process that is to become the command: what its mounts are. In those that
