@@ -22,6 +22,8 @@ from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.kernels import without_9p
 from tests.framework.known import a
+from tests.framework.processes import called
+from tests.storm.ways import family
 
 # Each line that it prints is something that it could do.
 ATTEMPTS = r"""
@@ -64,8 +66,6 @@ reach="import socket; socket.socket(socket.AF_UNIX).connect('$root$FOLDER/socket
 python3 -c "$reach" && echo "reached a socket of the host"
 exit 0
 """
-from tests.framework.processes import called
-from tests.storm.ways import family
 
 
 def attempts(guest: Machine, folder: Path) -> tuple[str, bool]:
