@@ -95,6 +95,19 @@ def test_a_run_that_cannot_tell_says_what_it_excludes(published: float, said: st
     assert sentence.endswith(f"): {said}")
 
 
+@pytest.mark.parametrize("blocks", [2, 3, 5])
+def test_fewer_blocks_than_a_verdict_takes_exclude_nothing(blocks: int) -> None:
+    times, then = {"ext4": 1.0, "ext3": 1.0}, {"ext4": 30.0, "ext3": 10.0}
+    _, sentence = said_of_filesystems(times, then, blocks=blocks, spread=0.001)
+    assert sentence.endswith("(published ×3): this run cannot tell whether that holds.")
+
+
+def test_a_published_difference_within_the_margin_is_not_refused() -> None:
+    """Alike within 3 % and published as 2 % apart: both can be true."""
+    _, sentence = said_of_filesystems({"ext4": 1.0, "ext3": 1.0}, {"ext4": 10.2, "ext3": 10.0}, spread=0.02)
+    assert sentence.endswith("(published ×1): this run cannot tell whether that holds.")
+
+
 def test_filesystems_that_are_alike_are_said_to_make_no_difference() -> None:
     about, _ = said_of_filesystems({"ext4": 1.0, "ext3": 1.0}, {"ext4": 20.0, "ext3": 10.0})
     assert about.endswith("The filesystem makes no difference.")

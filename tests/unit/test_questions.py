@@ -176,6 +176,17 @@ def test_the_words_beside_a_published_figure(ext4: float, ext3: float, published
     assert sentences(run)[0].endswith(said)
 
 
+@pytest.mark.parametrize("published", [0.5, 1.5])
+def test_fewer_blocks_than_a_verdict_takes_exclude_no_published_figure(published: float) -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3, blocks=2)
+    figures = (
+        PublishedFigure({"filesystem": "ext4"}, 10.0),
+        PublishedFigure({"filesystem": "ext3"}, 10.0 * published),
+    )
+    run = replace(run, plan=replace(run.plan, published=(replace(THEN, figures=figures),)))
+    assert sentences(run)[0].endswith(f"published ×{published:.2g}, which these blocks do not exclude.")
+
+
 def test_one_block_says_nothing_of_a_published_figure() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3, blocks=1)
     run = replace(run, plan=replace(run.plan, published=(THEN,)))

@@ -21,11 +21,11 @@ from guestmark.stats.compare import (
     between_runs,
     compare_table,
     compare_tables,
-    downgraded,
     noise_floor,
     null_differs,
     waits,
     widened,
+    withdrawn,
 )
 from guestmark.stats.conditions import Whole, carry_over, examined, of_run
 from guestmark.stats.family import judged
@@ -326,7 +326,7 @@ def _judged(  # noqa: PLR0917 (all of it is what one cell is judged by)
             spread, reach = whole.spread(cell.id, metric), whole.reach(cell.id, metric)
             comparison = widened(found[metric.name], margin, WIDENED, spread=spread, reach=reach)
             reason = (known.spoilt if metric == first else known.wholly).get(cell.id)
-            comparisons[metric.name] = downgraded(comparison, reason) if reason else comparison
+            comparisons[metric.name] = withdrawn(comparison, reason) if reason else comparison
     if answer is not None:
         spread, reach = whole.spread(cell.id, first), whole.reach(cell.id, first)
         answer = allowing_for(answer, margin, WIDENED, spread=spread, reach=reach)

@@ -58,7 +58,8 @@ class Comparison:
     end of `ci` lies further out than chance alone puts it, see `widened`. `alike` is True where the typical run lies
     within the margin and rarer slow runs are not excluded: that is less than no difference. Without a ratio (see
     `log_ratios`) everything but `n`, `noise_floor`, `verdict` and `reason` is None. `reason` says in a few words why
-    the verdict is what it is; empty when nothing need be said.
+    the verdict is what it is; empty when nothing need be said. `withdrawn` is True where a severe finding took the
+    verdict back: then the interval is not of what was asked.
     """
 
     n: int
@@ -77,6 +78,12 @@ class Comparison:
     unseen_ci: tuple[float, float] | None = None
     stretch: float = 0.0
     alike: bool = False
+    withdrawn: bool = False
+
+    def excludes(self, ratio: float) -> bool:
+        """Whether these blocks show that the ratio is another one: their interval, from `MIN_BLOCKS` blocks on."""
+        known = self.n >= MIN_BLOCKS and self.ci is not None and not self.withdrawn
+        return known and self.ci is not None and not self.ci[0] <= ratio <= self.ci[1]
 
     @property
     def stated(self) -> tuple[float, float] | None:
@@ -388,6 +395,11 @@ def null_differs(null: Comparison, alpha: float = 0.01) -> bool:
 def downgraded(comparison: Comparison, reason: str = "a null comparison differs") -> Comparison:
     """Return the comparison with its verdict taken back; the figures stay."""
     return replace(comparison, verdict=Verdict.INCONCLUSIVE, reason=reason)
+
+
+def withdrawn(comparison: Comparison, reason: str) -> Comparison:
+    """Return the comparison with its verdict taken back by a severe finding about what was measured."""
+    return replace(downgraded(comparison, reason), withdrawn=True)
 
 
 def widened(

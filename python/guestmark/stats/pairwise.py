@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from guestmark.core.model import Metric, Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.compare import WIDENED, Comparison, Table, compare_tables, downgraded, widened
+from guestmark.stats.compare import WIDENED, Comparison, Table, compare_tables, widened, withdrawn
 from guestmark.stats.family import typical_only
 from guestmark.stats.noise import Null
 from guestmark.stats.validity import free_of, severe_by_cell
@@ -107,4 +107,4 @@ def _allowed(  # noqa: PLR0917 (all of it is what one comparison is judged by)
     reasons = [
         reason for name, owner in both if (reason := doubt(results[name], owner, metric.name, analysis))
     ]
-    return downgraded(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison
+    return withdrawn(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison

@@ -16,8 +16,8 @@ from guestmark.stats.compare import (
     Verdict,
     adjust,
     compare_table,
-    downgraded,
     widened,
+    withdrawn,
 )
 from guestmark.stats.noise import Null
 from guestmark.stats.tails import (
@@ -234,10 +234,10 @@ def _decide_slow(
 def withheld(answers: Answers, reason: str) -> Answers:
     """Return the answers with every verdict taken back; the figures stay."""
     return Answers(
-        downgraded(answers.typical, reason),
-        downgraded(answers.total, reason) if answers.total else None,
+        withdrawn(answers.typical, reason),
+        withdrawn(answers.total, reason) if answers.total else None,
         replace(answers.slow, verdict=Verdict.INCONCLUSIVE, reason=reason) if answers.slow else None,
-        downgraded(answers.first, reason) if answers.first else None,
+        withdrawn(answers.first, reason) if answers.first else None,
     )
 
 

@@ -282,10 +282,10 @@ def _then(against: Against, comparison: Comparison) -> str:
         return ""
     if comparison.ci is None:
         return f"; published ×{then:.2g}, of which one block says nothing"
-    low, high = comparison.ci
-    if low <= then <= high:
-        held = "which agrees" if low > 1 or high < 1 else "which these blocks do not exclude"
-    elif (then > 1 and low > 1) or (then < 1 and high < 1):
+    differs = not comparison.same and not comparison.undecided
+    if not comparison.excludes(then):
+        held = "which agrees" if differs else "which these blocks do not exclude"
+    elif differs and (then > 1) == ((comparison.ratio or 1.0) > 1) and then != 1:
         held = "the same direction, by another factor"
     else:
         held = "which is excluded here"
@@ -441,12 +441,12 @@ def held(against: Against) -> Held:
     if found is None or found.ratio is None or then is None or found.undecided:
         return Held.OPEN
     if found.same:
-        return Held.NO
+        return Held.NO if found.excludes(then) else Held.OPEN
     return Held.YES if (found.ratio > 1) == (then > 1) else Held.NO
 
 
 def _factor(against: Against) -> str:
     found, then = against.found, against.published
-    if found is None or found.ci is None or then is None or found.ci[0] <= then <= found.ci[1]:
+    if found is None or then is None or not found.excludes(then):
         return ""
     return f" (×{found.ratio:.2g}, published ×{then:.2g})"

@@ -111,12 +111,11 @@ def _blamed(apart: Comparison) -> str:
 
 def _holds(found: Comparison, then: float) -> str:
     if found.verdict is Verdict.FASTER:
-        low, high = found.ci or (0.0, 0.0)
-        more = "" if low <= then <= high else ", though by another factor"
+        more = ", though by another factor" if found.excludes(then) else ""
         return f"the published conclusion holds{more}."
-    if not found.undecided:
+    if found.verdict is Verdict.SLOWER or (found.same and found.excludes(then)):
         return "it does not hold here."
-    if found.ci is not None and found.ci[1] < then:
+    if found.excludes(then):
         return "so large a difference is excluded here, and this run cannot tell whether there is one."
     return "this run cannot tell whether that holds."
 
