@@ -42,16 +42,18 @@ class Scenario:
     missing: float = 0.0  # share of trials that fail
     carry: float = 0.0  # what a trial takes longer when a cell that is compared ran before it
 
-    def run(
+    def run(  # noqa: PLR0917 (all of it is what one simulation is)
         self,
         generator: Generator,
         sims: int,
         blocks: int,
         effects: tuple[float, ...] = (0.0, 0.0, 0.0),
         iterations: int = ITERATIONS,
+        own_from: int = OWN,
     ) -> tuple[Array, NDArray[np.int64]]:
         """Return values, shape (sims, blocks, cells, iterations), NaN where a trial failed, and each trial's position
-        in its block, shape (sims, blocks, cells); `effects` are true logs per cell.
+        in its block, shape (sims, blocks, cells); `effects` are true logs per cell. Cells from `own_from` on have the
+        law of their own.
         """
         cells = len(effects)
         shape = (sims, blocks, cells)
@@ -60,18 +62,18 @@ class Scenario:
         if self.carry:
             ran = np.argsort(position, axis=2).reshape(sims, -1)  # the cells in the order in which they ran
             after = np.zeros(ran.shape, dtype=np.bool_)
-            after[:, 1:] = ran[:, :-1] >= OWN
+            after[:, 1:] = ran[:, :-1] >= own_from
             host = host + self.carry * after.reshape(shape)
         logs = np.take_along_axis(host, position, axis=2) + np.asarray(effects)
         if self.own is not None:
-            logs[:, :, OWN:] += self.own(generator, (sims, blocks, cells - OWN))
+            logs[:, :, own_from:] += self.own(generator, (sims, blocks, cells - own_from))
         spread = np.full(cells, self.within)
-        spread[OWN:] = self.within if self.within_own is None else self.within_own
+        spread[own_from:] = self.within if self.within_own is None else self.within_own
         full = logs[..., None] + generator.normal(0, 1, (*shape, iterations)) * spread[:, None]
         if self.every is not None:
             full += self.every(generator, full.shape)
         if self.tail is not None:
-            full[:, :, OWN:] += self.tail(generator, full[:, :, OWN:].shape)
+            full[:, :, own_from:] += self.tail(generator, full[:, :, own_from:].shape)
         values = np.exp(full)
         if self.clock:
             values = np.maximum(np.round(values / self.clock), 1) * self.clock

@@ -1,7 +1,8 @@
 """Simulated runs through what a run goes through: pilot, iterations chosen, `analyse`, `stopping.decide`, all answers.
 
 Each run has a baseline, the null copy that guestmark adds, a cell, a warm-up before every trial's iterations, and
-secondary metrics (processor time that follows wall time, system time, memory). Claims of every kind are counted, also
+secondary metrics (processor time that follows wall time, system time, memory). Commands that are only timed on the host
+have the plan that `exec` makes for them: no copy, no warm-up, a fixed time. Claims of every kind are counted, also
 together: at least one false claim in a report is what a reader meets.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scenarios import BY_NAME, OWN, SCENARIOS, Scenario
@@ -24,13 +25,13 @@ from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis, CellResult, analyse
 from guestmark.stats.compare import Comparison, Verdict
 from guestmark.stats.tails import slow_counts
+from guestmark.workloads.exec.plan import ExecOptions, build
 
 Array = np.ndarray
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
-NAMES = ("baseline", "copy", "cell")
 FIRST_RUN = 1.2  # how much longer the first run on a fresh machine takes
 METRICS = (WALL, USER, SYSTEM, MAX_RSS)
-_MOST = 200  # blocks
+_MOST = 400  # blocks
 _UNLIKE_STARTS = {"one-sided spikes", "x2 in 5 % of trials", "x5 in 2 % of trials"}  # their tails differ
 
 
@@ -82,6 +83,7 @@ class Case:
     policy: Policy = field(default_factory=Policy)
     scatter_s: float = 0.1  # of system time, log
     same_rest: bool = False  # whether the effect is of wall time alone
+    timed: bool = False  # a pair of commands as `exec -- A --- B` times it on the host
 
     @property
     def truth(self) -> Truth:
@@ -104,6 +106,11 @@ def _host(seconds: float, name: str, scenario: str, effect: float = 0.0) -> Case
     return Case(f"host, {said}: {name}", BY_NAME[scenario], effect, 0.015, seconds, "host")
 
 
+def _timed(seconds: float, name: str, scenario: str, effect: float = 0.0) -> Case:
+    case = _host(seconds, name, scenario, effect)
+    return replace(case, name=case.name.replace("host", "timed pair", 1), timed=True)
+
+
 _TAILS = ("x2 in 10 % of iterations", "x2 in 5 % of iterations", "x5 in 1 % of iterations")
 CASES = {
     case.name: case
@@ -114,13 +121,21 @@ CASES = {
         _host(0.1, "spikes", "spikes"),
         _host(0.02, "quantised clock", "quantised clock"),
         _host(0.1, "drift", "drift"),
+        *(_timed(seconds, "iid", "iid") for seconds in (0.001, 0.02, 0.1, 1.0)),
+        *(_timed(0.1, scenario.name, scenario.name) for scenario in SCENARIOS if scenario.name != "iid"),
+        _timed(0.001, "AR .8", "AR .8"),
+        _timed(0.001, "quantised clock", "quantised clock"),
         _guest("+2 %, 1 % noise", "1 % noise", float(np.log(1.02))),
         _host(0.1, "+2 %, 1 % noise", "1 % noise", float(np.log(1.02))),
+        *(_timed(seconds, "+2 %, 1 % noise", "1 % noise", float(np.log(1.02))) for seconds in (0.001, 0.1)),
         _guest("+5 %", "iid", float(np.log(1.05))),
+        _timed(0.1, "+5 %", "iid", float(np.log(1.05))),
+        _timed(0.1, "+5 %, spikes", "spikes", float(np.log(1.05))),
         _guest("+5 %, spikes", "spikes", float(np.log(1.05))),
         _guest("+5 %, carry-over", "carry-over", float(np.log(1.05))),
         *(_guest(name, name) for name in _TAILS),
         *(_host(seconds, name, name) for name in _TAILS for seconds in (0.02, 0.1)),
+        *(_timed(seconds, name, name) for name in _TAILS for seconds in (0.02, 0.1)),
         *(_guest(name, name) for name in sorted(_UNLIKE_STARTS)),
     )
 }
@@ -140,16 +155,20 @@ class Counts:
         return Counts(self.runs + other.runs, self.found + other.found)
 
 
-def simulate(case: Case, runs: int, seed: int) -> Counts:
-    """Run after run, each with a seed of its own; the same for the same arguments."""
+def simulate(case: Case, runs: int, seed: int, first: int = 0) -> Counts:
+    """Run after run from number `first` on, each with a seed of its own; the same for the same arguments."""
     counts = Counts()
-    for number in range(runs):
+    for number in range(first, first + runs):
         analysis, seconds = one_run(case, np.random.default_rng((seed, number)))
         _count(counts, case, analysis, seconds)
     return counts
 
 
 def plan_of(case: Case, seed: int = 0) -> Plan:
+    if case.timed:
+        plan = build(ExecOptions(commands=[["new"]], timing=True, metrics=(), seed=seed), ["old"])
+        assert plan.policy.enough_s is not None, "exec times pairs in another way"
+        return replace(plan, cells=tuple(replace(cell, factors={}, processors=0) for cell in plan.cells))
     work = WorkloadSpec("exec", {"command": ["true"]}, "true")
     platform = parse_platform(case.platform)
     cells = (
@@ -165,20 +184,20 @@ def one_run(case: Case, generator: np.random.Generator) -> tuple[Analysis, float
     plan = plan_of(case)
     trials: list[Trial] = []
     source: Iterator[Mapping[str, tuple[Array, int]]] | None = None
-    seconds, block, analysis = 0.0, 0, None
+    seconds, block = 0.0, 0
     while True:
         wanted = case.iterations or iterations.wanted(plan, plan.cells[0], block, trials)
         if block == 0:
-            pilot = next(_blocks(case, generator, wanted, 1))
-            rows = pilot
+            rows = next(_blocks(case, plan, generator, wanted, 1))
         else:
             if source is None:
-                source = _blocks(case, generator, wanted, _MOST)
+                source = _blocks(case, plan, generator, wanted, _MOST)
             rows = next(source)
         for cell in plan.cells:
             values, order = rows[cell.id]
             warmup = iterations.warmups(plan, cell, trials)
-            trial = _trial(case, generator, Slot(cell, block, order, wanted, warmup), values)
+            slot = Slot(cell, block, order, wanted, warmup)
+            trial = _trial(case, plan, generator, slot, values)
             seconds += trial.duration_s
             trials.append(trial)
         block += 1
@@ -186,35 +205,39 @@ def one_run(case: Case, generator: np.random.Generator) -> tuple[Analysis, float
             continue
         if plan.policy.blocks is not None and block < plan.policy.blocks:
             continue
-        analysis = analyse(plan, trials, metrics={WALL.name})
-        decision = stopping.decide(plan, trials, block, analysis)
+        if plan.policy.enough_s is not None:
+            decision = stopping.timed(plan.policy, trials, block, seconds)
+        else:
+            decision = stopping.decide(plan, trials, block, analyse(plan, trials, metrics={WALL.name}))
         if decision.state is not None:
             assert decision.state in {RunState.COMPLETE, RunState.STOPPED}
             return analyse(plan, trials), seconds
 
 
 def _blocks(
-    case: Case, generator: np.random.Generator, wanted: int, blocks: int
+    case: Case, plan: Plan, generator: np.random.Generator, wanted: int, blocks: int
 ) -> Iterator[Mapping[str, tuple[Array, int]]]:
-    """Block by block each cell's runs, warm-ups first, and its position."""
-    warmup = case.policy.warmup
-    values, position = case.scenario.run(generator, 1, blocks, (0.0, 0.0, case.effect), wanted + warmup)
+    """Block by block each cell's runs, warm-ups first, and its position. The last cell has the effect."""
+    warmup, last = plan.policy.warmup, len(plan.cells) - 1
+    effects = tuple(case.effect * (i == last) for i in range(last + 1))
+    values, position = case.scenario.run(generator, 1, blocks, effects, wanted + warmup, last)
     for block in range(blocks):
         yield {
-            name: (values[0, block, i] * case.iteration_s, int(position[0, block, i]))
-            for i, name in enumerate(NAMES)
+            cell.id: (values[0, block, i] * case.iteration_s, int(position[0, block, i]))
+            for i, cell in enumerate(plan.cells)
         }
 
 
-def _trial(case: Case, generator: np.random.Generator, slot: Slot, values: Array) -> Trial:
+def _trial(case: Case, plan: Plan, generator: np.random.Generator, slot: Slot, values: Array) -> Trial:
     cell, block, order, warmup = slot.cell, slot.block, slot.order, slot.warmups or 0
-    values = values[case.policy.warmup - warmup :].copy()
+    values = values[plan.policy.warmup - warmup :].copy()
     if warmup:
         values[0] *= FIRST_RUN
     if np.isnan(values).any():
         return Trial(cell.id, block, order, TrialStatus.FAILED, "lost", duration_s=case.start_s)
-    back = np.exp(-case.effect) if case.same_rest and cell.id == "cell" else 1.0
-    rest = np.exp(-case.effect) if cell.id == "cell" else 1.0
+    differs = cell is plan.cells[-1]
+    back = np.exp(-case.effect) if case.same_rest and differs else 1.0
+    rest = np.exp(-case.effect) if differs else 1.0
     series = {
         WALL: values,
         USER: 0.8 * back * values * np.exp(generator.normal(0, 0.005, values.shape)),
@@ -241,7 +264,7 @@ def _trial(case: Case, generator: np.random.Generator, slot: Slot, values: Array
 
 
 def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> None:
-    result = next(result for result in analysis.cells if result.cell.id == "cell")
+    result = analysis.cells[-1]
     headline = result.comparison.get(WALL.name)
     if headline is None:
         return
