@@ -19,7 +19,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
 from guestmark.disks.store import store
-from guestmark.platforms import registry, vhost_user
+from guestmark.platforms import drives, registry
 from guestmark.platforms.base import Machine
 from tests.framework.disk_files import flip_bit, small_mount
 from tests.framework.known import known
@@ -157,7 +157,7 @@ def test_a_storage_daemon_killed_while_it_writes_ends_the_guest() -> None:
 
 
 def test_a_storage_daemon_that_refuses_its_image_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vhost_user, "_LISTENS_S", 1)
+    monkeypatch.setattr(drives, "_LISTENS_S", 1)
     monkeypatch.setattr("guestmark.platforms.place.Here.link", lambda *_: "no-such-image")
     with pytest.raises(MachineError, match=r"the guest ended while starting.*no-such-image.*No such file"):
         start("uml", uml_disk="vhost-user").__enter__()

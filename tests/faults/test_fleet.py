@@ -29,7 +29,7 @@ from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.order import Progress
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
-from guestmark.ledger.room import room_for
+from guestmark.ledger.server import room_for
 from guestmark.stats.between_runs import Past
 from guestmark.stats.machines import drift, pooled
 from tests.framework import PACKAGES

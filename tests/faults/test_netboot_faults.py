@@ -22,8 +22,8 @@ from guestmark.platforms.process import SupervisedProcess
 from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import workload as workloads
-from guestmark.workloads.netboot.link import NETDEV, Link, listen
 from guestmark.workloads.netboot.machine import NetbootMachine
+from guestmark.workloads.netboot.network import NETDEV, Link, listen
 from guestmark.workloads.netboot.settings import Settings
 from tests.framework import IMPORTABLE
 from tests.framework.caches import TriedPlatforms

@@ -17,7 +17,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadE
 from guestmark.core.model import Measurement, Plan, Policy
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.workloads.netboot import metrics, network, serve, stages, tap_setup
+from guestmark.workloads.netboot import figures, metrics, network, serve, tap_setup
 from guestmark.workloads.netboot import workload as workloads
 from guestmark.workloads.netboot.content import Content
 from guestmark.workloads.netboot.machine import NetbootMachine
@@ -64,8 +64,8 @@ def test_files_arrive_and_others_count_the_same_packets(kept: Path) -> None:
         assert not hasattr(machine, "agent")
         pid, scratch = machine.vmm_pid, machine.scratch
         phases, lease = machine.phases, known(machine.lease)
-    assert list(phases) == [stages.CARD, stages.LINK, stages.ADDRESS, stages.READY]
-    assert sum(values[metric.name] for metric in metrics.START) == pytest.approx(phases[stages.READY])
+    assert list(phases) == [figures.CARD, figures.LINK, figures.ADDRESS, figures.READY]
+    assert sum(values[metric.name] for metric in metrics.START) == pytest.approx(phases[figures.READY])
     assert all(values[metric.name] > 0 for metric in metrics.START)
     # The firmware's part is short, and iPXE waits for a second offer before it takes one.
     assert values["rom_s"] < values["dhcp_s"]

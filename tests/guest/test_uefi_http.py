@@ -23,7 +23,7 @@ from guestmark.capture.table import render
 from guestmark.platforms.qemu.boots import rank
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
-from guestmark.workloads.netboot.link import port_of
+from guestmark.workloads.netboot.network import port_of
 from guestmark.workloads.netboot.settings import _find_ovmf
 from tests.framework.known import known
 from tests.framework.processes import wait_until

@@ -9,7 +9,7 @@ import pytest
 
 from guestmark.core.errors import UsageError
 from guestmark.setting.network import NICS
-from guestmark.workloads.netboot import dhcp, machine, rom, scripts, serve
+from guestmark.workloads.netboot import control, dhcp, machine, rom, serve
 from guestmark.workloads.netboot.content import make_content
 from tests.framework.known import known
 
@@ -108,7 +108,7 @@ def test_truncated_options_end_the_reading() -> None:
 
 
 def test_scripts_name_every_file() -> None:
-    script = scripts.fetch("http://c", "http://d", range(3, 5))
+    script = control.fetch("http://c", "http://d", range(3, 5))
     assert script.startswith("#!ipxe\n")
     assert "http://d/3 " in script
     assert "http://d/4 " in script

@@ -14,7 +14,7 @@ from guestmark.capture.startup import startup_line, startup_of
 from guestmark.core.model import Measurement, TrialStatus
 from guestmark.page.nodes import Note
 from guestmark.stats.analysis import analyse
-from guestmark.workloads.netboot import sections, stages
+from guestmark.workloads.netboot import figures, sections
 from guestmark.workloads.netboot.machine import CardLog
 from guestmark.workloads.netboot.metrics import DOWNLOAD
 from tests.framework.known import known
@@ -81,16 +81,16 @@ def test_when_the_card_is_taken(written: Sequence[tuple[str, int, int]], known_o
 
 
 def test_phases_add_up_and_one_that_is_unknown_is_in_the_next() -> None:
-    phases = {stages.CARD: 0.2, stages.LINK: 2.2, stages.ADDRESS: 5.2, stages.READY: 5.5}
-    found = {measured.metric.name: measured.value for measured in stages.measured(phases)}
+    phases = {figures.CARD: 0.2, figures.LINK: 2.2, figures.ADDRESS: 5.2, figures.READY: 5.5}
+    found = {measured.metric.name: measured.value for measured in figures.of_start(phases)}
     assert found == pytest.approx({"rom_s": 0.2, "link_s": 2.0, "dhcp_s": 3.0, "script_s": 0.3})
-    del phases[stages.CARD], phases[stages.ADDRESS]
-    found = {measured.metric.name: measured.value for measured in stages.measured(phases)}
+    del phases[figures.CARD], phases[figures.ADDRESS]
+    found = {measured.metric.name: measured.value for measured in figures.of_start(phases)}
     assert found == pytest.approx({"link_s": 2.2, "script_s": 3.3})
 
 
 def test_without_connections_both_clocks_have_nothing_in_common() -> None:
-    assert stages.seen(trace(lease(100.0, 3.0)), 80, [7.0]) == {}
+    assert figures.seen(trace(lease(100.0, 3.0)), 80, [7.0]) == {}
 
 
 def test_what_follows_a_lease() -> None:

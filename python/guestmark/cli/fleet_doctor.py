@@ -57,7 +57,7 @@ def doctor(machines: str, ledger_path: str | None, outputs: Outputs) -> int:
 def _ledger(path: str | None, members: Sequence[Member]) -> dict[str, Any]:
     """What `fleet run` would find: the connections that its server has for these machines, or an `error`."""
     from guestmark.ledger import default_path, open_ledger
-    from guestmark.ledger.room import room_for
+    from guestmark.ledger.server import room_for
 
     where = path or str(default_path())
     if "://" not in where:

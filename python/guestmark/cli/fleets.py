@@ -22,7 +22,7 @@ from guestmark.page.text import escaped_in_json
 if TYPE_CHECKING:
     from guestmark.fleet.coordinator import Fleet, State
     from guestmark.fleet.lab import Member
-    from guestmark.ledger.room import Room
+    from guestmark.ledger.server import Room
     from guestmark.ledger.store import Ledger
 
 _TELL_S = 30.0
@@ -99,7 +99,7 @@ def _coordinate(
     made: FleetOrder, members: Sequence[Member], ledger: Ledger, url: str, outputs: Outputs
 ) -> int:
     from guestmark.fleet.coordinator import Fleet
-    from guestmark.ledger.room import room_for
+    from guestmark.ledger.server import room_for
 
     view = _View(outputs.quiet)
     note = view.note

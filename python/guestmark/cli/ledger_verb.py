@@ -42,7 +42,7 @@ def command(
         usage = _ACTIONS[action]
         raise UsageError(f"ledger {action} takes {usage}", hint=f"guestmark ledger {action} {usage}")
     if action == "role":
-        from guestmark.ledger.grants import setup_script
+        from guestmark.ledger.server import setup_script
 
         tell(setup_script(given[0]).rstrip())
         return

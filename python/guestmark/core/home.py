@@ -1,4 +1,4 @@
-"""The user's own directory, for whoever has none, too. Importing this costs nothing."""
+"""The user's own directory, for whoever has none, too, and the ledger in it. Importing this costs nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 LATEST = "last"  # what commands call the newest run of a ledger
 
@@ -25,3 +26,16 @@ def home() -> Path:
     except KeyError:  # a user that only has a number, as in containers
         listed = "/"
     return Path(listed if listed.startswith("/") else "/")
+
+
+def default_path() -> Path:
+    """The default place of the ledger: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
+    import os
+    from pathlib import Path
+
+    from guestmark.core.home import home
+
+    base = os.environ.get("XDG_DATA_HOME", "")
+    # A relative XDG_DATA_HOME is invalid and to be ignored (XDG Base Directory Specification).
+    data = Path(base) if base.startswith("/") else home() / ".local" / "share"
+    return data / "guestmark" / "ledger.sqlite"

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from guestmark.core.findings import Storage, StoredDisk
+from guestmark.core.home import default_path
 from guestmark.core.model import Cell
 from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import stack
-from guestmark.ledger.location import default_path
 from guestmark.setting.disk import disks_of, has_disks
 from guestmark.setting.location import LOCATION, SHARED_MEMORY
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guestmark.ledger.location import default_path
+from guestmark.core.home import default_path
 from guestmark.ledger.model import RunOverview, StoredRun
 
 if TYPE_CHECKING:

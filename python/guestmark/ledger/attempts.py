@@ -20,8 +20,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema
-from guestmark.ledger.appends import BEGUN, LOST
 from guestmark.ledger.remarks import IMPORTED, LABEL
+from guestmark.ledger.rows import BEGUN, LOST
 from guestmark.ledger.schema import attempts as table
 from guestmark.ledger.schema import remarks as said
 

@@ -20,10 +20,10 @@ from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from guestmark.core.errors import LedgerError
+from guestmark.core.home import default_path
 from guestmark.core.model import Plan
 from guestmark.ledger import checksums, codec, schema
-from guestmark.ledger.faults import OTHER, explained, not_a_database
-from guestmark.ledger.location import default_path
+from guestmark.ledger.faults import NOT_ALLOWED, OTHER, explained, not_a_database, sqlstate
 from guestmark.ledger.schema import (
     APPLICATION_ID,
     SCHEMA_VERSION,
@@ -33,7 +33,6 @@ from guestmark.ledger.schema import (
     remarks,
 )
 from guestmark.ledger.server import engine_of
-from guestmark.ledger.server_faults import NOT_ALLOWED, sqlstate
 from guestmark.ledger.variables import recorded
 
 

@@ -17,11 +17,10 @@ from sqlalchemy import delete, func, insert, inspect, select, update
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.home import home
+from guestmark.core.home import default_path, home
 from guestmark.ledger import checksums, remarks, schema
 from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
-from guestmark.ledger.location import default_path
 
 if TYPE_CHECKING:
     from sqlalchemy import Table

@@ -1,7 +1,8 @@
 """A ledger on a PostgreSQL server: how it is reached, as libpq's parameters say, and what a lost connection means.
 
 The driver is the bundled one, in pure Python, which knows nothing of libpq's files and variables: what labs rely on
-(sslmode and its certificates, password files, sockets) is translated here.
+(sslmode and its certificates, password files, sockets) is translated here. Here, too, are the patience with a server
+that restarts, the rights of a role, and how many more connections the server takes.
 """
 
 from __future__ import annotations
@@ -12,16 +13,27 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger.server_faults import CONNECT_S, WRONG_PASSWORD, no_password, sqlstate
+from guestmark.ledger import schema
+from guestmark.ledger.faults import CONNECT_S, WRONG_PASSWORD, no_password, sqlstate
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from guestmark.ledger.rows import Writer
+
 
 _WANTED = "guestmark_prepared"  # execution option
 OPTIONS = {_WANTED: True}  # for `Connection.execute`
@@ -310,3 +322,123 @@ def _from_file(parameters: Mapping[str, str]) -> str | None:
         ):
             return fields[4]
     return None
+
+
+T = TypeVar("T")
+
+PATIENCE_S = 600.0
+_FIRST_S, _LONGEST_S = 0.2, 5.0
+_SAY_AFTER_S = 2.0
+
+
+class Patience:
+    """How long a server may be away; `notice` is told when it is and when it is back."""
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self.patience_s = patience_s
+        self.notice: Callable[[str], None] = lambda _text: None
+
+    def until_done(self, action: Callable[[], T], transient: Callable[[BaseException], bool]) -> T:
+        """Calls `action` again as long as what it raises is transient; then raises that.
+
+        An action may have taken effect although it raised: it has to notice that itself.
+        """
+        begin, pause, said = time.monotonic(), _FIRST_S, False
+        while True:
+            try:
+                done = action()
+            except Exception as error:
+                waited = time.monotonic() - begin
+                if not transient(error) or waited + pause > self.patience_s:
+                    raise
+                if not said and waited >= _SAY_AFTER_S:
+                    said = True
+                    self.notice(
+                        "the ledger's server does not answer; waiting for it, "
+                        f"{self.patience_s / 60:.0f} minutes at most"
+                    )
+            else:
+                if said:
+                    self.notice("the ledger's server is back")
+                return done
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_S)
+
+
+# Trials are added and never changed or removed; checksums and what is left out are replaced.
+_RIGHTS = {
+    schema.schema.name: "SELECT",
+    schema.runs.name: "SELECT, INSERT, UPDATE (state, owner, plan)",
+    schema.environments.name: "SELECT, INSERT",
+    schema.unusable.name: "SELECT, INSERT, DELETE",
+    schema.trials.name: "SELECT, INSERT",
+    schema.checks.name: "SELECT, INSERT, DELETE",
+    schema.comparisons.name: "SELECT, INSERT, DELETE",
+    schema.remarks.name: "SELECT, INSERT, DELETE",
+    schema.attempts.name: "SELECT, INSERT, UPDATE (outcome, refused)",
+}
+
+
+def setup_script(role: str) -> str:
+    """SQL for the owner of the database: makes the tables where there are none, and the role. May be run again."""
+    quoted = postgresql.dialect().identifier_preparer.quote_identifier(role)  # type: ignore[no-untyped-call]
+    literal = "'" + role.replace("'", "''") + "'"
+    tables = [*schema.metadata.sorted_tables, schema.comparisons, schema.remarks, schema.attempts]
+    lines = ["BEGIN;"]
+    for table in tables:
+        made = CreateTable(table, if_not_exists=True).compile(dialect=postgresql.dialect())  # type: ignore[no-untyped-call]
+        lines.append(f"{str(made).strip()};")
+    for index in schema.comparisons.indexes:
+        made_index = CreateIndex(index, if_not_exists=True).compile(dialect=postgresql.dialect())  # type: ignore[no-untyped-call]
+        lines.append(f"{str(made_index).strip()};")
+    lines += [
+        f"INSERT INTO {schema.schema.name} (version) SELECT {schema.SCHEMA_VERSION}"
+        f" WHERE NOT EXISTS (SELECT FROM {schema.schema.name});",
+        f"DO $do$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN"
+        f" CREATE ROLE {quoted} LOGIN; END IF; END $do$;",
+        f"GRANT USAGE ON SCHEMA public TO {quoted};",
+    ]
+    for name, rights in _RIGHTS.items():
+        lines += [f"REVOKE ALL ON {name} FROM {quoted};", f"GRANT {rights} ON {name} TO {quoted};"]
+    lines.append("COMMIT;")
+    return "\n".join(lines) + "\n"
+
+
+EACH, WATCHING = 2, 2  # connections of a machine that measures, and of whoever keeps a fleet going
+_SPARE = 20  # for people who look at runs meanwhile, and the server's owner
+# Everybody may read these; who else is connected is shown to few.
+_ASK = """SELECT current_setting('max_connections')::int,
+  current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+  - (SELECT sum(numbackends)::int FROM pg_stat_database)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """`free` of a server's `most` connections are left, and so many are `needed`."""
+
+    most: int
+    free: int
+    needed: int
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether every machine gets its connections."""
+        return self.free >= self.needed
+
+    @property
+    def advised(self) -> int:
+        """What to set `max_connections` to."""
+        return self.most - self.free + self.needed + _SPARE
+
+
+def room_for(ledger: Writer, machines: int) -> Room | None:
+    """The room on the ledger's server for so many machines; None when the ledger is a file."""
+    if ledger.is_file:
+        return None
+
+    def ask(connection: Connection) -> tuple[int, int]:
+        most, free = connection.execute(text(_ASK)).one()
+        return int(most), int(free) + 1  # this very connection ends
+
+    most, free = ledger.write("asking how many connections the server takes", ask)
+    return Room(most, free, EACH * machines + WATCHING)

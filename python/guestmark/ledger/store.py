@@ -21,23 +21,12 @@ from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
-from guestmark.ledger import (
-    appends,
-    checksums,
-    codec,
-    copying,
-    intake,
-    naming,
-    overviews,
-    remarks,
-    schema,
-)
+from guestmark.ledger import checksums, codec, copying, intake, overviews, remarks, rows, schema
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import Store, begin_writing, has_checks
 from guestmark.ledger.faults import explained
 from guestmark.ledger.intake import Budget
 from guestmark.ledger.model import Check, Compared, Origin, RunOverview, StoredRun
-from guestmark.ledger.patience import Patience
 from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.rows import (
     add_environment,
@@ -48,7 +37,7 @@ from guestmark.ledger.rows import (
     size_of,
     trial_of,
 )
-from guestmark.ledger.server import OPTIONS, autocommitting, is_transient
+from guestmark.ledger.server import OPTIONS, Patience, autocommitting, is_transient
 from guestmark.ledger.variables import recorded
 
 T = TypeVar("T")
@@ -204,7 +193,7 @@ class Ledger:
         With a `token` it is stored only while the attempt that has it is in force. Raises `LedgerError` naming the
         trial when it cannot be stored or its cell already has one in this block.
         """
-        appends.append(self, run_id, trial, token)
+        rows.append(self, run_id, trial, token)
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
         """Records what cannot be measured here; a later record of the same replaces it."""
@@ -221,7 +210,7 @@ class Ledger:
         def store(connection: Connection) -> None:
             row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
             if row is None:
-                raise naming.missing(connection, run_id, self.where)
+                raise overviews.missing(connection, run_id, self.where)
             was_own = self._store.file is not None and copying.is_own(connection, self._store.file, row)
             connection.execute(statement)
             checksums.store(connection, schema.runs, run_id)
@@ -236,7 +225,7 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise naming.missing(connection, run_id, self.where)
+                raise overviews.missing(connection, run_id, self.where)
 
         self.write(f"storing that run {run_id} is {state}", store)
 
@@ -244,7 +233,7 @@ class Ledger:
         """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
 
         def store(connection: Connection) -> str:
-            run_id = naming.resolve(connection, wanted, self.where)
+            run_id = overviews.resolve(connection, wanted, self.where)
             remarks.add(connection, run_id, said)
             return run_id
 
@@ -285,11 +274,11 @@ class Ledger:
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
         with self._reading("looking for a run") as connection:
-            return naming.resolve(connection, wanted, self.where)
+            return overviews.resolve(connection, wanted, self.where)
 
     def resolve_removed(self, connection: Connection, wanted: str) -> str:
         """The full id of a run that was removed; see `resolve`."""
-        return naming.resolve(connection, wanted, self.where, removed=True)
+        return overviews.resolve(connection, wanted, self.where, removed=True)
 
     def compact(self) -> None:
         """Gives the room of deleted rows back to the disk; servers do that by themselves."""
@@ -304,7 +293,7 @@ class Ledger:
     def load_run(self, wanted: str, budget: Budget | None = None) -> StoredRun:
         """The whole run that `wanted` refers to (see `resolve`). What it costs is taken from the `budget`, if any."""
         with self._reading(f"reading run {wanted}") as connection:
-            run_id = naming.resolve(connection, wanted, self.where)
+            run_id = overviews.resolve(connection, wanted, self.where)
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
             if budget is not None:
                 budget.take(size_of(connection, run_id))

@@ -1,25 +1,139 @@
-"""Disks on a hypervisor's command line, the modules they need in the guest, and the disks of a started guest."""
+"""Disks on a hypervisor's command line, the modules they need in the guest, and the disks of a started guest.
 
+Some are served over vhost-user by `qemu-storage-daemon`, which runs beside the hypervisor, in the guest's memory.
+"""
+
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.appliance.initramfs import ModuleList
+from guestmark.core.architectures import Architecture
+from guestmark.core.architectures import Bus as MachineBus
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk, find_device
+from guestmark.disks.daemon import DAEMON
 from guestmark.disks.image import Image
-from guestmark.platforms import vhost_user
-from guestmark.platforms.virtio import VirtioBus
-from guestmark.setting.base import comma, options
+from guestmark.setting.base import comma, options, switch
 from guestmark.setting.disk import DiskSpec, disks_of
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, security_model_of
+from guestmark.setting.location import SHARED_MEMORY
 from guestmark.setting.machine import MACHINE
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.platforms.place import Place
+
+
+_LISTENS_S = 5  # at most until it does
+
+
+def _driver(image: Image) -> str:
+    """A block device has another driver than a file: one of this host, or the outer guest's own disk."""
+    path = str(image.path)
+    return "host_device" if path.startswith("/dev/") and not path.startswith(f"{SHARED_MEMORY}/") else "file"
+
+
+def socket_of(spec: DiskSpec) -> str:
+    """The name of a disk's socket, in the hypervisor's scratch directory."""
+    return f"{spec.name}.socket"
+
+
+def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
+    """`command`, which starts a hypervisor in `scratch`, with the daemon for those of its disks that need one.
+
+    The daemon is started first and stays a descendant of the hypervisor: it ends with it, and its work is accounted to
+    it. The hypervisor ends with the daemon, too, without which its guest would wait for its disk for ever.
+    Images are named by links in the scratch directory, as the daemon has a syntax of its own.
+    """
+    served = [image for image in made if image.spec.bus is Bus.VHOST_USER]
+    if not served:
+        return list(command)
+    arguments: list[str] = []
+    for image in served:
+        spec = image.spec
+        path = place.link(image.path, scratch, f"disk-{spec.name}")
+        blockdev = comma(options(spec, lambda factor: factor.blockdev))
+        export = comma(options(spec, lambda factor: factor.export))
+        arguments += [
+            "--blockdev", f"driver={_driver(image)},node-name={spec.name},"
+            f"filename={path},read-only={switch(spec.read_only)}{blockdev}",
+            "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
+            f"addr.path={socket_of(spec)},writable={switch(not spec.read_only)}{export}",
+        ]  # fmt: skip
+    there = " && ".join(f"[ -S {socket_of(image.spec)} ]" for image in served)
+    script = (
+        # Of a shell that still waits, the first signal is an end in order.
+        f"trap 'exit 1' USR1; {{ {shlex.join([DAEMON, *arguments])}; kill -USR1 $$; sleep 0.1; kill -9 $$; }} & n=0; "
+        f"until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] "
+        f"|| exit 1; sleep 0.01; done; exec {shlex.join(command)}"
+    )
+    return ["sh", "-c", script]
+
+
+def vhost_user_arguments(spec: DiskSpec) -> list[str]:
+    """A disk on QEMU's command line; its guest's memory must be shared."""
+    return [
+        "-chardev", f"socket,id={spec.name},path={socket_of(spec)}",
+        # The daemon serves one queue; QEMU would want one for each processor.
+        "-device", f"vhost-user-blk-pci,id={spec.name},chardev={spec.name},num-queues=1",
+    ]  # fmt: skip
+
+
+def shared_memory(size: str) -> list[str]:
+    """A guest's memory on QEMU's command line, where others than QEMU have to see it."""
+    return [
+        "-object", f"memory-backend-memfd,id=memory,size={size},share=on", "-machine", "memory-backend=memory",
+    ]  # fmt: skip
+
+
+def tell_cache(agent: "Agent", device: str, spec: DiskSpec) -> None:
+    """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
+    path = f"/sys/block/{device.removeprefix('/dev/')}/cache_type"
+    agent.write_file(path, f"{spec.cache.write_cache}\n".encode())
+
+
+@dataclass(frozen=True, slots=True)
+class VirtioBus:
+    """The bus of a machine's virtio devices."""
+
+    bus: MachineBus
+    pci_bus: str = ""  # its name where it is not the first
+    legacy: bool = False  # devices keep the interface from before virtio 1
+
+    @classmethod
+    def of(cls, architecture: Architecture, machine: str) -> "VirtioBus":
+        """That of a machine type; microvm has no PCI."""
+        if machine.startswith("microvm"):
+            return cls(MachineBus.MMIO)
+        return cls(architecture.bus, architecture.pci_bus, architecture.legacy_virtio)
+
+    def device(self, name: str) -> str:
+        """The `-device` of that name, `virtio-blk` for instance, with its first options."""
+        return f"{name}-{self.bus}{self._modern()}{self._attached()}"
+
+    def _modern(self) -> str:
+        return ",disable-legacy=on" if self.on_pci and not self.legacy else ""
+
+    def _attached(self) -> str:
+        return f",bus={self.pci_bus}" if self.on_pci and self.pci_bus else ""
+
+    @property
+    def on_pci(self) -> bool:
+        """Whether there is PCI, and with it any device but virtio's."""
+        return self.bus is MachineBus.PCI
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Modules of the guest's kernel that find the devices."""
+        return {MachineBus.PCI: ("virtio_pci",), MachineBus.MMIO: ("virtio_mmio",), MachineBus.CCW: ()}[
+            self.bus
+        ]
+
 
 _VIRTIO_ID_BLOCK = 2  # linux/virtio_ids.h
 
@@ -62,7 +176,7 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
                 f"machine={machine} has no bus {spec.bus}", hint="choose bus=virtio-blk, or another machine"
             )
         if spec.bus is Bus.VHOST_USER:
-            arguments += vhost_user.qemu_arguments(spec)
+            arguments += vhost_user_arguments(spec)
             continue
         # An emulated IDE disk cannot be read-only; the agent opens sources for reading only.
         read_only = spec.read_only and spec.bus is not Bus.IDE
@@ -126,11 +240,11 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
         if spec.shared:
             continue
         if spec.bus is Bus.VHOST_USER:
-            arguments.append(f"virtio_uml.device={vhost_user.socket_of(spec)}:{_VIRTIO_ID_BLOCK}")
+            arguments.append(f"virtio_uml.device={socket_of(spec)}:{_VIRTIO_ID_BLOCK}")
         else:
             path = place.link(image.path, scratch, f"disk-{spec.name}")
             arguments.append(f"ubd{index}{'r' if spec.read_only else ''}={path}")
-    return vhost_user.beside([*command, *arguments], made, scratch, place)
+    return beside([*command, *arguments], made, scratch, place)
 
 
 def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
@@ -143,7 +257,7 @@ def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
             continue
         device = find_device(agent, image.spec, index)
         if image.spec.bus is Bus.VHOST_USER:
-            vhost_user.tell_cache(agent, device, image.spec)
+            tell_cache(agent, device, image.spec)
         target = "" if image.spec.filesystem is Filesystem.NONE else mounted_at(image.spec)
         disks.append(AttachedDisk(image.spec, image, device, target))
     return tuple(disks)

@@ -1,12 +1,14 @@
 """What QEMU and User-Mode Linux guests share: a supervised process, a channel, and an agent that becomes ready."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.agent.client import Agent, CallError
 from guestmark.core.errors import AgentError, AttestationError, MachineError
@@ -19,6 +21,12 @@ from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import KILLED, LATE, Platform, Unusable
 from guestmark.platforms.place import HERE, Place, Process
 
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.disks.attached import AttachedDisk
+    from guestmark.platforms.place import Process
+
+
 _SIGKILLED = (128 + signal.SIGKILL, -signal.SIGKILL)  # the hypervisor, and its supervisor
 DYING_S = 5.0  # at most between the end of the channel and that of the process
 
@@ -30,7 +38,7 @@ class Guest:
     cell: Cell
     process: Process
     agent: Agent
-    check: Callable[["Guest"], GuestMachine]
+    check: Callable[[Guest], GuestMachine]
     phases: dict[str, float] = field(default_factory=dict)
     disks: tuple[AttachedDisk, ...] = ()
     query: Callable[[str], Any] | None = None  # asks the hypervisor's monitor, where there is one
@@ -220,3 +228,40 @@ class GuestPlatform(Platform, Protocol):
 
     def missing(self) -> Unusable | None:
         """What has to be installed first; None when everything is there."""
+
+
+class GuestWithin:
+    """`inner` is the guest as the machine around it sees it."""
+
+    def __init__(self, inner: Guest) -> None:
+        self.inner = inner
+        self.cell = inner.cell
+
+    @property
+    def agent(self) -> Agent:
+        """The guest's."""
+        return self.inner.agent
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """The guest's, from the start of its hypervisor."""
+        return self.inner.phases
+
+    @property
+    def process(self) -> Process:
+        """Its hypervisor."""
+        return self.inner.process
+
+    @property
+    def disks(self) -> tuple[AttachedDisk, ...]:
+        """The guest's disks, whose images are in the machine around it."""
+        return self.inner.disks
+
+    @property
+    def query(self) -> Callable[[str], Any] | None:
+        """Asks the hypervisor's monitor."""
+        return self.inner.query
+
+    def switch_off(self, timeout_s: float) -> None:
+        """Switches the guest off; see `Guest.switch_off`."""
+        self.inner.switch_off(timeout_s)

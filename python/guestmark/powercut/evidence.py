@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from guestmark.core.errors import UsageError
+from guestmark.core.home import default_path
 from guestmark.disks.logged import Logged
-from guestmark.ledger.location import default_path
 from guestmark.powercut.judge import Judged
 from guestmark.powercut.records import Method
 from guestmark.powercut.replay import copy_without_zeroes

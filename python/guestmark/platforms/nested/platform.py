@@ -23,12 +23,11 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform
+from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform, GuestWithin
 from guestmark.platforms.nested.images import check as check_images
 from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import KVM
-from guestmark.platforms.within import GuestWithin
 from guestmark.setting.machine import MEMORY, PLACEMENT
 
 if TYPE_CHECKING:

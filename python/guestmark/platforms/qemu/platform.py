@@ -22,10 +22,11 @@ from guestmark.core.platform_spec import Layer
 from guestmark.disks.image import Image
 from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
-from guestmark.platforms import drives, vhost_user
+from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed, virtual_processors
 from guestmark.platforms.attest import check_kernel, disks, hold, inside_of, same
 from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import Guest, await_ready, mismatch, stopping
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Line, Place, Process
@@ -35,7 +36,6 @@ from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
 from guestmark.platforms.qmp import Monitor
-from guestmark.platforms.virtio import VirtioBus
 from guestmark.setting.disk import disks_of
 from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.filesystem import Filesystem, cache_of
@@ -157,7 +157,7 @@ class QemuPlatform:
                 *_base(self.architecture, self.accelerator, factors, program),
                 *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
-                *(vhost_user.shared_memory(factors[MEMORY.name]) if _is_shared(boot, made) else ()),
+                *(drives.shared_memory(factors[MEMORY.name]) if _is_shared(boot, made) else ()),
                 *(_root(stack, process, virtio, boot) if boot.share else ()),
                 *_shares(stack, process, virtio, made),
                 *_channel(line, virtio, max(_PORTS, extras.ports)),
@@ -168,7 +168,7 @@ class QemuPlatform:
                 *_kernel(place, boot.kernel, initramfs, self._kernel_args(place, boot.share, factors, watch)),
             ]  # fmt: skip
             written = (*drives.written(made), *extras.writable)
-            command = vhost_user.beside(command, made, process.scratch, place)
+            command = drives.beside(command, made, process.scratch, place)
             process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
             line.handed()
             monitor_line.handed()

@@ -1,16 +1,30 @@
-"""`ssh:DEST/tcg`, `ssh:DEST/uml` …: guests on another machine, that share its root."""
+"""`ssh:DEST/tcg`, `ssh:DEST/uml` …: guests on another machine, that share its root.
+
+The machine's agent runs the hypervisor beside its other calls, as that of an outer guest does. The hypervisor's lines
+are named pipes in the agent's private directory; a connection of ssh for each carries them here, so that the control
+plane talks to the guest's own agent and to its monitor. What the guest boots is brought from here; its root is that
+machine's.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import shlex
+import socket
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from guestmark.agent.binary import supervised
+from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.context import Caller
 from guestmark.core.discovery import settings_of
@@ -20,22 +34,240 @@ from guestmark.core.machine_facts import RemoteGuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.guest import GuestWithin
 from guestmark.platforms.nested.outer import lodge
+from guestmark.platforms.nested.place import InnerProcess, OuterPlace, Ported
+from guestmark.platforms.place import Line, Process, SerialLine
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.platforms.ssh.place import RemotePlace
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
-from guestmark.platforms.within import GuestWithin
+from guestmark.setting.disk import disks_of
 from guestmark.setting.machine import MEMORY, PLACEMENT
 
 if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+    from guestmark.core.model import Cell
     from guestmark.core.platform_spec import PlatformSpec
+    from guestmark.disks.image import Image
     from guestmark.platforms.guest import Guest, GuestPlatform
     from guestmark.platforms.nested.place import OuterPlace
     from guestmark.platforms.place import Place
+    from guestmark.platforms.ssh.platform import Remote
+
+
+_PIECE = 1 << 20
+_FILE_S = 600.0
+_STOP_S = 5.0
+_CONNECT_S = 60.0
+_CHATTER = 256 << 10  # bytes that the login there may print before the line begins
+_GREETING = b"guestmark-line"
+# Pipes are opened for both directions, so nobody waits for the other side and none of them ever breaks. The end of
+# what comes from here is the end of the line.
+_LINE = f"echo; echo {_GREETING.decode()}; exec 3<&0; cat 0<> {{pipe}}.out & cat <&3 1<> {{pipe}}.in; kill $!"
+# The sign that all lines are there is one byte.
+_QEMU = """
+cd {scratch} && echo $$ > pid
+exec 3<> {agent}.in
+until [ "$(head -c1 <&3)" = G ]; do sleep 0.02; done
+exec "$@" 3<&- < /dev/null > {console}.out 2>&1
+"""
+_UML = """
+cd {scratch} && echo $$ > pid
+exec 3<> {agent}.in
+until [ "$(head -c1 <&3)" = G ]; do sleep 0.02; done
+exec "$@" 0<> {agent}.in 3<&- 4<> {agent}.out > {console}.out 2>&1
+"""
+
+
+class RemotePlace(OuterPlace):
+    """A machine that ssh reaches; it holds one guest at a time. `close` ends its lines."""
+
+    def __init__(self, remote: Remote) -> None:
+        super().__init__(cast("Guest", _Reached(remote)), self._line)
+        self._remote = remote
+        self._directory = Path(remote.scratch)
+        self._connections: list[_Connection] = []
+
+    def close(self) -> None:
+        """Ends what carries the lines."""
+        for connection in self._connections:
+            connection.close()
+
+    def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
+        """In a directory of its own in the agent's."""
+        self._count += 1
+        scratch = self._directory / f"{name}-{self._count}"
+        return InnerProcess(self, scratch, traces=confinement.memory_file)
+
+    def line(self, name: str) -> Line:
+        """Two named pipes there."""
+        line = _Pipes(self.connect(name), self.port(name))
+        if name == "agent":
+            self._channel = line
+        return line
+
+    def serial_line(self) -> SerialLine:
+        """The agent's pipes."""
+        self._channel = line = _SerialPipes(self.connect("agent"))
+        return line
+
+    def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
+        """None yet."""
+        if disks_of(cell):
+            raise PlatformUnusableError(
+                f"{cell.platform}: disks of another machine are not supported",
+                hint="measure what needs no disk there",
+            )
+        return contextlib.nullcontext(())
+
+    def file(self, path: Path) -> str:
+        """A copy in the agent's directory, which goes with it."""
+        there = str(self._directory / f"{len(path.name)}-{path.name}")
+        with self.calling() as agent:
+            agent.write_file(there, _pieces(path), timeout_s=_FILE_S)
+        return there
+
+    def tsc_khz(self) -> int | None:
+        """As the agent's program says there; its file is gone, the process has it still."""
+        with self.calling() as agent:
+            done = agent.exec([f"/proc/{agent.hello().pid}/exe", "tsc"], timeout_s=10.0)
+        text = done.stdout.strip()
+        return int(text) if text.isdigit() else None
+
+    def environment(self) -> Mapping[str, str] | None:
+        """That of the user there."""
+        return None
+
+    def port(self, name: str) -> str:
+        """What a line's pipes are called, but for `.in` and `.out`."""
+        return f"{self._directory}/inner-{name}"
+
+    def _line(self, name: str) -> socket.socket:
+        pipe = shlex.quote(self.port(name))
+        with self.calling() as agent:
+            made = agent.exec(["sh", "-c", f"mkfifo {pipe}.in {pipe}.out"], timeout_s=10.0)
+        if made.status != 0:
+            said = made.stderr.decode(errors="replace").strip()
+            raise MachineError(f"{self._remote.session.dest} has no place for a guest's lines: {said}")
+        session = self._remote.session
+        connection = _Connection(session.way, _LINE.format(pipe=pipe))
+        self._connections.append(connection)
+        if not connection.greeted(time.monotonic() + _CONNECT_S):
+            raise MachineError(
+                f"{session.dest} gives no further connection, and a guest there needs three",
+                hint="see its limits, MaxSessions and MaxStartups of its sshd, and try it: "
+                f"ssh {session.dest} true",
+            )
+        return connection.socket
+
+
+@dataclass(slots=True)
+class _Reached:
+    """As much of an outer guest as its place needs, of a machine that was not started by us."""
+
+    remote: Remote
+
+    @property
+    def agent(self) -> Agent:
+        return self.remote.agent
+
+    @property
+    def process(self) -> _Reached:
+        return self
+
+    def running(self) -> bool:
+        """Whether its agent can be talked to."""
+        return not self.remote.agent.closed
+
+    def console(self) -> str:
+        """What ssh said."""
+        return self.remote.console()
+
+
+class _Connection:
+    """A shell script there whose standard streams are a socket here."""
+
+    def __init__(self, way: Sequence[str], script: str) -> None:
+        self.socket, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        command = [*way, f"exec /bin/sh -c {shlex.quote(script)}"]
+        try:
+            self._process = subprocess.Popen(
+                supervised(command, lifeline_fd=lifeline),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                pass_fds=(lifeline,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(lifeline)
+            theirs.close()
+
+    def greeted(self, deadline: float) -> bool:
+        """Waits until the script runs; what the login printed before is passed over.
+
+        What follows on the socket is the guest's, so that is read byte by byte.
+        """
+        before = bytearray()
+        while not before.endswith(b"\n" + _GREETING + b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or len(before) > _CHATTER:
+                return False
+            self.socket.settimeout(left)
+            try:
+                byte = self.socket.recv(1)
+            except OSError:
+                return False
+            if not byte:
+                return False
+            before += byte
+        self.socket.settimeout(None)
+        return True
+
+    def close(self) -> None:
+        """Ends the script, which hears the end of its input."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_S)
+        os.close(self._lifeline)
+        self._process.wait()
+
+
+class _Pipes(Ported):
+    """Named pipes of QEMU on the other machine."""
+
+    script = _QEMU
+
+    def __init__(self, end: socket.socket, path: str) -> None:
+        super().__init__(end)
+        self._path = path
+
+    def chardev(self, name: str) -> str:
+        """QEMU opens the path with `.in` and with `.out`."""
+        return f"pipe,id={name},path={self._path.replace(',', ',,')}"
+
+
+class _SerialPipes(Ported):
+    """A serial line of UML on the other machine."""
+
+    script = _UML
+
+    def serial(self) -> str:
+        """The descriptors are those that the starting script makes."""
+        return "fd:0,fd:4"
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
 
 _READY_S = 300.0
-_UML = ("linux.uml", "user-mode-linux")
+_UML_PROGRAM = ("linux.uml", "user-mode-linux")
 _PROBE_MEMORY = "256M"
 _NOT_THE_GUEST = {factor.name for factor in (*settings_of(Machine.OUTER), PLACEMENT)}
 
@@ -88,7 +320,7 @@ class RemoteGuestPlatform:
     def _check_program(self, remote: Remote) -> None:
         layer = self._spec.layers[1]
         emulator = layer.architecture.emulator
-        name, package = (emulator.name, emulator.package) if layer.kind in ACCELERATORS else _UML
+        name, package = (emulator.name, emulator.package) if layer.kind in ACCELERATORS else _UML_PROGRAM
         try:
             remote.agent.which(name, path=remote.caller().env.get("PATH"))
         except CommandError as error:

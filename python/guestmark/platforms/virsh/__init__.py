@@ -1,8 +1,38 @@
-"""A domain of libvirt, by `virsh`."""
+"""A domain of libvirt, by `virsh`: what makes it fresh, and what ssh calls it."""
 
+import re
+
+from guestmark.core.factor import Factor
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.platforms.ssh.destination import READY
-from guestmark.platforms.virsh.factors import SNAPSHOT, SSH
+from guestmark.platforms.ssh.destination import READY, advice
+
+THROW_AWAY, NONE = "throw-away", "none"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*", re.ASCII)
+
+
+def _snapshot(text: str) -> str:
+    name = text.strip()
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{text!r} is not a snapshot's name, {THROW_AWAY} or {NONE}")
+    return name
+
+
+def _dest(text: str) -> str:
+    dest = text.strip()
+    if wrong := advice(dest):
+        raise ValueError(f"{text!r} is not a destination of ssh: {wrong}")
+    return dest
+
+
+SNAPSHOT = Factor(
+    "snapshot",
+    f"what a domain of libvirt is before each trial: one of its snapshots, {THROW_AWAY} (started from disks that keep "
+    f"nothing, the default) or {NONE} (as it runs)",
+    _snapshot,
+    (THROW_AWAY, NONE),
+)
+SSH = Factor("ssh", "what ssh calls a domain of libvirt; by default the domain's own name", _dest)
+
 
 _FACTORS = (SNAPSHOT, SSH, READY)
 

@@ -22,7 +22,7 @@ WORKLOADS = (
         run="guestmark.workloads.boot.workload:BootWorkload",
         metrics=lambda _params: ALL,
         label=_label,
-        packages="guestmark.workloads.boot.packages:of_command",
+        packages="guestmark.workloads.boot.params:of_command",
         needs_root=lambda params: "command" in params or params["watch"]["initcalls"],
         sections=("guestmark.workloads.boot.sections:sections",),
     ),

@@ -1,10 +1,12 @@
 """The workloads `boot` and `guestfs-run` in plans: how long a guest takes to start and to go, by phase."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
 from guestmark.plan.schema import Strict
+from guestmark.workloads.exec import packages
 
 
 class BootParams(Strict):
@@ -19,3 +21,8 @@ class BootParams(Strict):
             raise ValueError("an empty name or a NUL character cannot be run")
         work = {"command": self.command} if self.command else {}
         return {"watch": {"initcalls": self.initcalls}, **work}
+
+
+def of_command(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """As of `exec`; none without a command."""
+    return packages.of_command({"argv": params["command"]}) if "command" in params else ()

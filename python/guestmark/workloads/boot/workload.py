@@ -14,7 +14,7 @@ from guestmark.core.model import Cell, Measurement, Metric, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine
 from guestmark.workloads.base import Workload
-from guestmark.workloads.boot import initcalls, metrics
+from guestmark.workloads.boot import facts, metrics
 from guestmark.workloads.boot.facts import Boot
 from guestmark.workloads.exec.workload import ExecWorkload
 
@@ -105,7 +105,7 @@ class BootWorkload(Workload[Booted]):
             self._work.run(guest)
             self.warnings += self._work.warnings
         if self._watch.initcalls:
-            self.facts.add(Boot(initcalls=initcalls.slowest(self._kernel_log(guest))))
+            self.facts.add(Boot(initcalls=facts.slowest(self._kernel_log(guest))))
         guest.switch_off(_END_S)
         return self._measured(guest.phases)
 

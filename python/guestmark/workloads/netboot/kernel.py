@@ -10,10 +10,10 @@ from guestmark.agent.client import Agent
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
 from guestmark.core.architectures import X86_64
+from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import await_ready
 from guestmark.platforms.place import HERE, Line, Process
 from guestmark.platforms.qemu.boots import rank
-from guestmark.platforms.virtio import VirtioBus
 
 KERNEL, INITRAMFS = "kernel", "initrd"  # as files are named
 _PORTS = 2  # the first is for consoles only

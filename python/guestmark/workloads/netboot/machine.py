@@ -27,11 +27,11 @@ from guestmark.platforms.place import HERE, Place, channel
 from guestmark.platforms.process import Console, SupervisedProcess, watchdog
 from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
-from guestmark.workloads.netboot import scripts, stages
+from guestmark.workloads.netboot import control, figures
 from guestmark.workloads.netboot.control import Control, Request
 from guestmark.workloads.netboot.facts import BootingMachine, Card, Lease
 from guestmark.workloads.netboot.kernel import BootedKernel
-from guestmark.workloads.netboot.link import NETDEV, Link, port_of
+from guestmark.workloads.netboot.network import NETDEV, Link, port_of
 from guestmark.workloads.netboot.settings import Settings
 
 _BOOT_CAPTURE = "boot"
@@ -204,9 +204,9 @@ def started(
         ]  # fmt: skip
         if not link.names_bootfile:
             script = process.scratch / "first.ipxe"
-            script.write_text(scripts.first(control_url))
+            script.write_text(control.first(control_url))
             command += ["-initrd", str(script)]
-        control = stack.enter_context(Control(link.control, {scripts.BOOT: scripts.boot(control_url)}))
+        orders = stack.enter_context(Control(link.control, {control.BOOT: control.boot(control_url)}))
         process.start(
             command,
             pass_fds=(theirs.fileno(), card_log.fd, *link.pass_fds, *(kernel.line.fds if kernel else ())),
@@ -219,13 +219,13 @@ def started(
             with contextlib.suppress(MachineError):  # a QEMU that has ended is found by what follows
                 seat.settle(virtual_processors(monitor.execute("query-cpus-fast"), process.pid()))
         ends = time.monotonic() + deadline_s
-        request = control.next(watchdog(process, "QEMU"), lambda: ends - time.monotonic())
-        machine = NetbootMachine(cell, settings, process, monitor, link, control, request or Request("", {}))
+        request = orders.next(watchdog(process, "QEMU"), lambda: ends - time.monotonic())
+        machine = NetbootMachine(cell, settings, process, monitor, link, orders, request or Request("", {}))
         machine.seat = seat
         if request is None or request.kind != "hello":
             reason = what_happened(
                 boot,
-                asked=bool(control.fetched),
+                asked=bool(orders.fetched),
                 screen=machine.console(),
                 invariant_tsc=_has_invariant_tsc(monitor),
             )
@@ -239,12 +239,12 @@ def started(
 
 
 def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> None:
-    found = {stages.READY: ready}
+    found = {figures.READY: ready}
     if (taken := card_log.taken_at(machine.settings.nic.device)) is not None:
-        found[stages.CARD] = taken
-    if trace := stages.analysed(machine.boot_capture):
-        found |= stages.seen(trace, port_of(machine.link.control), machine.control.accepted)
-        machine.lease = stages.told(lease_of(trace))
+        found[figures.CARD] = taken
+    if trace := figures.analysed(machine.boot_capture):
+        found |= figures.seen(trace, port_of(machine.link.control), machine.control.accepted)
+        machine.lease = figures.told(lease_of(trace))
     since = machine.process.started_at
     machine.phases.update(sorted(((name, at - since) for name, at in found.items()), key=lambda end: end[1]))
 

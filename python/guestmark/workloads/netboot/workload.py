@@ -20,13 +20,13 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.core.units import parse_size
 from guestmark.workloads.base import Workload
-from guestmark.workloads.netboot import figures, metrics, nested, network, scripts, stages
+from guestmark.workloads.netboot import control, figures, metrics, nested, network
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
 from guestmark.workloads.netboot.control import NOTHING, Request
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.netboot.kernel import BootedKernel, await_answer
-from guestmark.workloads.netboot.link import listen, port_of
 from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, started
+from guestmark.workloads.netboot.network import listen, port_of
 from guestmark.workloads.netboot.settings import Settings
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class NetbootWorkload(Workload[Fetched]):
         ends = time.monotonic() + self.limit_s
         begin = time.monotonic()
         with machine.capture(capture):
-            machine.waiting.answer(scripts.hand_over(link.control_url, link.data_url, kernel.arguments))
+            machine.waiting.answer(control.hand_over(link.control_url, link.data_url, kernel.arguments))
             request = self._await(machine, "booting", ends, capture)
             fetched_s = time.monotonic() - begin
         self._keep(capture)
@@ -170,7 +170,7 @@ class NetbootWorkload(Workload[Fetched]):
         assert self._content is not None
         link, wall_s = machine.link, 0.0
         ends = time.monotonic() + self.limit_s
-        script = scripts.fetch(link.control_url, link.data_url, numbers)
+        script = control.fetch(link.control_url, link.data_url, numbers)
         begin = time.monotonic()
         machine.waiting.answer(script)
         for number in numbers:
@@ -239,7 +239,7 @@ class NetbootWorkload(Workload[Fetched]):
         self.warnings += [
             f"capture: {limit.count} {limit.text}" for limit in trace.limits if limit.kind not in _EXPECTED
         ]
-        return [*measurements, *stages.measured(machine.phases)]
+        return [*measurements, *figures.of_start(machine.phases)]
 
     def _check_room(self, directory: Path) -> None:
         free = shutil.disk_usage(directory).free
