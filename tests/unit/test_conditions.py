@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from guestmark.core.cause import Cause
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Fact, Findings, Storage, StoredDisk
 from guestmark.core.machine_facts import (
@@ -173,9 +174,9 @@ def test_free_machines_are_told_beside_the_figure() -> None:
 
 def test_a_machine_that_was_not_held_in_its_place() -> None:
     run = sound(failing={("tcg", 3)})
-    reason = "the placement of virtual processor 0 is not what was asked for: asked processor 1, found 0"
     trials = [
-        replace(trial, reason=reason) if trial.status is TrialStatus.FAILED else trial for trial in run.trials
+        replace(trial, cause=Cause.PLACEMENT) if trial.status is TrialStatus.FAILED else trial
+        for trial in run.trials
     ]
     finding = findings(replace(run, trials=tuple(trials)))["placement not held"]
     assert finding.severity is Severity.WARNING

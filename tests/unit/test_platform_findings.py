@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.core.cause import Cause
 from guestmark.core.model import Cell
-from guestmark.platforms.base import KILLED, LATE, Machine, Unusable, Usable
+from guestmark.platforms.base import Machine, Unusable, Usable
 from guestmark.platforms.probe import NO_FACTORS, probe_all
 
 
@@ -62,18 +63,16 @@ def test_a_finding_does_not_hold_for_other_programs(
     assert platform.times == 3
 
 
-@pytest.mark.parametrize(
-    "reason", [f"the guest {LATE} 12.0 s", f"the guest {KILLED} while starting", "x: No space left on device"]
-)
-def test_what_was_late_or_killed_or_had_no_room_is_tried_again(platform: Tried, reason: str) -> None:
-    platform.found = Unusable(reason, "")
+@pytest.mark.parametrize("cause", [Cause.LATE, Cause.KILLED, Cause.NO_ROOM])
+def test_what_was_late_or_killed_or_had_no_room_is_tried_again(platform: Tried, cause: Cause) -> None:
+    platform.found = Unusable("in whatever words", "", cause)
     assert probe_all([platform]) == {"tcg": platform.found}
     platform.found = Usable(1.0)
     assert probe_all([platform]) == {"tcg": Usable(1.0)}
 
 
 def test_what_failed_by_itself_is_remembered(platform: Tried) -> None:
-    platform.found = Unusable("the guest ended while starting, after 0.1 s", "")
+    platform.found = Unusable("was not ready after: only words", "", Cause.ENDED)
     probe_all([platform])
     assert probe_all([platform]) == {"tcg": platform.found}
     assert platform.times == 1

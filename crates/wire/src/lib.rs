@@ -242,6 +242,8 @@ pub enum Kind {
     BadCwd,
     /// The request makes no sense.
     BadRequest,
+    /// A filesystem or device refuses direct I/O.
+    NoDirectIo,
     /// A system call failed, see `errno`.
     Os,
 }

@@ -64,7 +64,7 @@ class Background:
             if not self._agent.receive_background(deadline):
                 return False
         if self._failure is not None:
-            raise refusal(self._failure.message, self._failure.kind, self._failure.errno, command=True)
+            raise refusal(self._failure, command=True)
         return True
 
     def feed(self, data: bytes) -> None:

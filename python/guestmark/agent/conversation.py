@@ -147,7 +147,7 @@ class Conversation:
                 decoded = msgspec.msgpack.decode(reply.ok, type=result)
                 self._finish_feed(frames, deadline, streaming)
                 return decoded
-        raise refusal(failure.message, failure.kind, failure.errno, command=command or name == "exec")
+        raise refusal(failure, command=command or name == "exec")
 
     def _finish_feed(self, frames: Iterator[bytes], deadline: float, streaming: bool) -> None:
         """The call ended before taking all of its data: the current frame must be completed, and no others sent."""
@@ -160,11 +160,8 @@ class Conversation:
     ) -> Iterator[bytes]:
         first = messages.request(call_id, name, arguments)
         if len(first) > messages.MAX_FRAME:
-            raise CallError(
-                f"{name}: arguments and environment are {len(first)} bytes, more than {messages.MAX_FRAME}",
-                "bad_request",
-                None,
-            )
+            said = f"{name}: arguments and environment are {len(first)} bytes, more than {messages.MAX_FRAME}"
+            raise CallError(messages.Failure(messages.Kind.BAD_REQUEST, said))
         yield first
         if data is None:
             return

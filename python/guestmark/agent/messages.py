@@ -1,5 +1,6 @@
 """Messages between the control plane and the agent: the Python side of `crates/wire`, where each field is explained."""
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -12,10 +13,22 @@ MAX_OUTPUT = 64 << 20
 ACKNOWLEDGEMENT = 1 << 31
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """Why a call failed; `kind` is one of not_found, permission_denied, bad_format, bad_cwd, bad_request, os."""
+class Kind(StrEnum):
+    """Kinds of failures that a controller tells apart."""
 
-    kind: str
+    NOT_FOUND = "not_found"
+    PERMISSION_DENIED = "permission_denied"
+    BAD_FORMAT = "bad_format"
+    BAD_CWD = "bad_cwd"
+    BAD_REQUEST = "bad_request"
+    NO_DIRECT_IO = "no_direct_io"
+    OS = "os"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a call failed."""
+
+    kind: Kind
     message: str
     errno: int | None = None
 

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from guestmark.agent.messages import Failure, Kind
+from guestmark.core.cause import Cause, of_errno
 from guestmark.core.errors import AgentError, WorkloadError
 
 
 class CallError(AgentError):
-    """The agent refused a call or a system call failed; the agent itself is fine. `kind` as `messages.Failure`."""
+    """The agent refused a call or a system call failed; the agent itself is fine."""
 
-    def __init__(self, message: str, kind: str, errno: int | None) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.errno = errno
+    def __init__(self, failure: Failure) -> None:
+        direct = failure.kind is Kind.NO_DIRECT_IO
+        super().__init__(failure.message, cause=Cause.NO_DIRECT_IO if direct else of_errno(failure.errno))
+        self.kind = failure.kind
+        self.errno = failure.errno
 
 
 class CommandError(WorkloadError):
-    """The command could not be started. `kind`: not_found, permission_denied, bad_format or bad_cwd."""
+    """The command could not be started."""
 
-    def __init__(self, message: str, kind: str, errno: int | None) -> None:
-        super().__init__(message, hint=_COMMAND_HINTS.get(kind, ""))
-        self.kind = kind
-        self.errno = errno
+    def __init__(self, failure: Failure) -> None:
+        cause = Cause.NOT_FOUND if failure.kind is Kind.NOT_FOUND else None
+        super().__init__(failure.message, hint=_COMMAND_HINTS[failure.kind], cause=cause)
+        self.kind = failure.kind
 
 
 _COMMAND_HINTS = {
-    "not_found": "check its spelling and PATH, or give its path; a shell's syntax needs `sh -c '...'`",
-    "permission_denied": "check that the file is executable for the user that runs it",
-    "bad_format": "a script needs a first line such as #!/bin/sh; a program must be made for this architecture",
-    "bad_cwd": "start in a directory that also exists on the machine",
+    Kind.NOT_FOUND: "check its spelling and PATH, or give its path; a shell's syntax needs `sh -c '...'`",
+    Kind.PERMISSION_DENIED: "check that the file is executable for the user that runs it",
+    Kind.BAD_FORMAT: "a script needs a first line such as #!/bin/sh; a program must be made for this architecture",
+    Kind.BAD_CWD: "start in a directory that also exists on the machine",
 }
 
 
@@ -75,8 +78,6 @@ class ExecResult:
         return self.status == 0
 
 
-def refusal(message: str, kind: str, errno: int | None, *, command: bool) -> CallError | CommandError:
+def refusal(failure: Failure, *, command: bool) -> CallError | CommandError:
     """The error for a failed call; `command` is true if the call was to start a command of the user."""
-    if command and kind in _COMMAND_HINTS:
-        return CommandError(message, kind, errno)
-    return CallError(message, kind, errno)
+    return CommandError(failure) if command and failure.kind in _COMMAND_HINTS else CallError(failure)

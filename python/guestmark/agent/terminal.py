@@ -95,7 +95,7 @@ def _reply(frame: bytes, call_id: int) -> messages.Reply:
 def _status(reply: messages.Reply) -> int:
     """The exit status of a program that has ended. Raises `CommandError` for one that could not be started."""
     if reply.error is not UNSET:
-        raise refusal(reply.error.message, reply.error.kind, reply.error.errno, command=True)
+        raise refusal(reply.error, command=True)
     assert reply.ok is not UNSET
     exited = msgspec.msgpack.decode(reply.ok, type=messages.Exited)
     return 128 + exited.signal if exited.signal else exited.status or 0

@@ -64,7 +64,7 @@ def _mistyped(error: Any) -> int:
     )
     message = _OTHER_NAMES.sub(r"\1", message)
     verb = error.ctx.command_path if getattr(error, "ctx", None) else "guestmark"
-    if instead := _of_hyperfine(message):
+    if instead := _of_hyperfine(error):
         show(UsageError(message[0].lower() + message[1:], hint=instead))
         return int(error.exit_code)
     hint = f"did you mean {nearest.rstrip(')')}? " if nearest else ""
@@ -73,12 +73,11 @@ def _mistyped(error: Any) -> int:
     return int(error.exit_code)
 
 
-def _of_hyperfine(message: str) -> str:
+def _of_hyperfine(error: Any) -> str:
     """What to use instead of an option of hyperfine; empty for any other."""
     from guestmark.cli.hyperfine import INSTEAD
 
-    kind, _, option = message.partition(": ")
-    return INSTEAD.get(option.strip(), "") if kind.lower() == "no such option" else ""
+    return INSTEAD.get(getattr(error, "option_name", ""), "")  # that there is no such option
 
 
 def _status_of(end: SystemExit) -> int:

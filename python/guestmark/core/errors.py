@@ -7,6 +7,8 @@ Every deliberate error derives from `GuestmarkError`; the CLI prints `message` a
 from collections.abc import Mapping
 from enum import IntEnum
 
+from guestmark.core.cause import Cause
+
 
 class ExitStatus(IntEnum):
     """Exit status of the `guestmark` command; a stable interface."""
@@ -32,14 +34,19 @@ class GateStatus(IntEnum):
 
 
 class GuestmarkError(Exception):
-    """Base of every expected error: `message` says what is wrong, `hint` what to do about it (may be empty)."""
+    """Base of every expected error: `message` says what is wrong, `hint` what to do about it (may be empty).
+
+    `cause` is what may be decided on; a class of errors has one of its own for those that are told no other.
+    """
 
     exit_status: ExitStatus = ExitStatus.NOTHING_MEASURED
+    CAUSE = Cause.OTHER
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", cause: Cause | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.cause = cause or self.CAUSE
 
 
 class UsageError(GuestmarkError):
@@ -59,9 +66,15 @@ class MachineError(GuestmarkError):
     """
 
     def __init__(
-        self, message: str, *, hint: str = "", console: str = "", phases: Mapping[str, float] | None = None
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        cause: Cause | None = None,
+        console: str = "",
+        phases: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, cause=cause)
         self.console = console
         self.phases = phases or {}
 
@@ -69,9 +82,13 @@ class MachineError(GuestmarkError):
 class AttestationError(MachineError):
     """The machine is not what was asked for; the message shows what was asked and what is."""
 
+    CAUSE = Cause.NOT_AS_ASKED
+
 
 class AgentError(MachineError):
     """The agent cannot be reached (silence, garbage, truncation, end of stream) or refused a call."""
+
+    CAUSE = Cause.SILENT
 
 
 class WorkloadError(GuestmarkError):

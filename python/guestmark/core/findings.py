@@ -107,10 +107,18 @@ class Durability(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Reached(StrEnum):
+    """Whether what was flushed on a machine has reached the host."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
 class Flushes(Fact, kw_only=True):
     """Whether what was flushed on the machine has reached the host."""
 
-    reached: str = msgspec.field(name="flushes_reached_host")  # yes, no or unknown
+    reached: str = msgspec.field(name="flushes_reached_host")  # one of `Reached`
     why: str = msgspec.field(name="flushes_why")
     in_memory: bool = msgspec.field(name="location_in_memory")  # lost with the host's power, flushed or not
     durability: str | None = None  # one of `Durability`; older trials have only what has reached the host
@@ -122,12 +130,16 @@ class Flushes(Fact, kw_only=True):
             return Durability(self.durability)
         if self.in_memory:
             return Durability.MEMORY
-        if self.reached == "yes":
-            seen = "strace" in self.why or "host" in self.why
-            return Durability.REACHED if seen else Durability.CLAIMED
-        if self.reached == "no":
-            return Durability.NOTHING if "sent no flush" in self.why else Durability.LOST
-        return Durability.UNKNOWN
+        return _of_version_0_1(self.reached, self.why)
+
+
+def _of_version_0_1(reached: str, why: str) -> Durability:
+    """What its trials say in a line alone."""
+    if reached == Reached.YES:
+        return Durability.REACHED if "strace" in why or "host" in why else Durability.CLAIMED
+    if reached == Reached.NO:
+        return Durability.NOTHING if "sent no flush" in why else Durability.LOST
+    return Durability.UNKNOWN
 
 
 class Control(msgspec.Struct, kw_only=True):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from guestmark.core.cause import Cause
 from guestmark.core.context import Context
 from guestmark.core.facts import Facts
 from guestmark.core.metric import Better as Better  # noqa: PLC0414 (offered with the other nouns)
@@ -222,3 +223,4 @@ class Trial:
     warnings: tuple[str, ...] = ()
     command_line: tuple[str, ...] = ()  # of the hypervisor
     console: str = ""  # kept for failed trials, tail for the others
+    cause: Cause | None = None  # why it failed, for decisions; None of a good one, or where nobody said

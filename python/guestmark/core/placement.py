@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from guestmark.core.errors import UsageError
 
@@ -78,6 +79,15 @@ class Topology:
         return next(processor for processor in self.processors if processor.number == number)
 
 
+class Crowded(StrEnum):
+    """What could not be kept apart, or is not alike; ledgers hold these words."""
+
+    THREADS = "some of the machine's processors are hyper-threads of one core"
+    UNEQUAL = "the machine's processors are not equally fast"
+    NODES = "the machine's processors are on several NUMA nodes"
+    CONTROL = "the control plane shares the machine's processors"
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where everything of one machine is to run. Virtual processor i has `machine[i]` when there are as many of them
@@ -139,18 +149,18 @@ def _made(  # noqa: PLR0917 (the three places in the order of `Placement`)
     control: Sequence[int],
 ) -> Placement:
     found = [topology.of(number) for number in machine]
-    remarks = []
+    remarks: list[str] = []
     if level != FREE:
         if len(machine) < wanted:
             remarks.append(f"{wanted} virtual processors share {_counted(len(machine))}")
         if len({processor.core for processor in found}) < len(found):
-            remarks.append("some of the machine's processors are hyper-threads of one core")
+            remarks.append(Crowded.THREADS)
         if len({processor.capacity for processor in found}) > 1:
-            remarks.append("the machine's processors are not equally fast")
+            remarks.append(Crowded.UNEQUAL)
         if len({processor.node for processor in found}) > 1:
-            remarks.append("the machine's processors are on several NUMA nodes")
+            remarks.append(Crowded.NODES)
         if set(control) & set(machine) and len(topology.numbers) > 1:
-            remarks.append("the control plane shares the machine's processors")
+            remarks.append(Crowded.CONTROL)
     nodes = tuple(sorted({processor.node for processor in found}))
     return Placement(level, wanted, tuple(machine), tuple(emulator), tuple(control), nodes, tuple(remarks))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.core.cause import Cause, of_errno
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.disks import devices, packed, programs, reading, sparse
 from guestmark.disks.daemon import over_nbd
@@ -335,9 +335,10 @@ def _contents(directory: str) -> list[str]:
 
 
 def _no_image(spec: DiskSpec, error: OSError) -> MachineError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if of_errno(error.errno) is Cause.NO_ROOM:
         return MachineError(
             f"no room for a {spec.size}-byte image in {spec.location}",
             hint="choose another directory with --set location=DIRECTORY or a smaller size",
+            cause=Cause.NO_ROOM,
         )
     return MachineError(f"no image can be made in {spec.location}: {error.strerror}")

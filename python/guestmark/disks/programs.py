@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guestmark.agent.confinement import BUILDER
+from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import MachineError, PlatformUnusableError
 
 _DEADLINE_S = 300.0
@@ -70,5 +71,6 @@ def run(
         raise MachineError(
             f"{program} failed: {'; '.join(said[:3])[:300] or f'exit status {done.returncode}'}",
             hint=f"the command was: {program} {' '.join(arguments)}",
+            cause=heard(Speaker.ANY, done.stderr).cause,
         )
     return done.stdout

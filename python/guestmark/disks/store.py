@@ -13,6 +13,7 @@ from pathlib import Path
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.keeper import keeper
+from guestmark.core.cause import of_errno
 from guestmark.core.errors import MachineError
 
 
@@ -77,6 +78,7 @@ class Store:
             raise MachineError(
                 f"no images can be made in {location}: {error.strerror}",
                 hint="choose another directory with --set location=DIRECTORY",
+                cause=of_errno(error.errno),
             ) from error
         if self.keep:
             keeper().forget(path)

@@ -48,9 +48,10 @@ def with_askable(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[st
     """The plan with those of its questions that its run can answer, and a remark on each of the others."""
     cells = runnable(plan.cells, left_out)
     few = _too_few(plan)
-    why = [(question, _unaskable(question, plan, cells)) for question in plan.questions]
-    notes = [f"not asked: {question.ask} ({reason})" for question, reason in why if reason not in {"", few}]
-    if unanswered := sum(bool(reason) and reason == few for _, reason in why):
+    in_time = [question for question in plan.questions if not (few and question.wants in COMPARING)]
+    why = [(question, _unaskable(question, plan, cells)) for question in in_time]
+    notes = [f"not asked: {question.ask} ({reason})" for question, reason in why if reason]
+    if unanswered := len(plan.questions) - len(in_time):
         notes.append(f"{few}, so {counted(unanswered, 'question')} of the plan will not be answered")
     return replace(plan, questions=tuple(question for question, reason in why if not reason)), notes
 
@@ -65,9 +66,7 @@ def _too_few(plan: Plan) -> str:
 
 
 def _unaskable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
-    """Why nothing that this run measures can answer it; empty when something can."""
-    if question.wants in COMPARING and (few := _too_few(plan)):
-        return few
+    """Why nothing that this run measures can answer it, however long it takes; empty when something can."""
     if question.durability or question.disk:
         if not plan.context.prove:
             return "it takes --prove"

@@ -73,7 +73,7 @@ def confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any])
         try:
             had = [_had(side, names) for side in pair]
         except _GoneError as gone:
-            missing[str(gone)] = None
+            missing |= dict.fromkeys(gone.args)
             continue
         if not names:
             continue

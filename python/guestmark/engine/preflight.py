@@ -151,7 +151,7 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
             if spec.nested and not spec.is_elsewhere and (short := _shortage(mine)) is not None:
                 raise short
         except PlatformUnusableError as error:
-            found[str(spec)] = Unusable(error.message, error.hint)
+            found[str(spec)] = Unusable.of(error)
             continue
         if spec.is_this_host:
             found[str(spec)] = platform.probe()

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.cause import Cause
 from guestmark.core.derived import with_derived
 from guestmark.core.errors import (
     AgentError,
@@ -78,7 +79,7 @@ def run_trial(
     """
     started_at, begin = time.time(), time.monotonic()
     record = _Record()
-    reason = ""
+    reason, cause = "", None
     try:
         with HostAgent(plan).around_trial(interruption, record.findings), ExitStack() as stack:
             _measure(
@@ -91,7 +92,7 @@ def run_trial(
                 observer=observer,
             )
     except _TRIAL_FAULTS as error:
-        reason = _one_line(error)
+        reason, cause = _one_line(error), error.cause
         if isinstance(error, MachineError):
             record.console = error.console or record.console
             record.phases = record.phases or error.phases
@@ -99,7 +100,8 @@ def run_trial(
         gone = store().gone()
         if gone is None:
             raise
-        reason = f"the directory of its disks is gone: {gone}"
+        cause = Cause.DISKS_GONE
+        reason = f"{cause.words}: {gone}"
     failed = bool(reason)
     return Trial(
         cell_id=slot.cell.id,
@@ -118,6 +120,7 @@ def run_trial(
         warnings=tuple(dict.fromkeys(record.warnings)),
         command_line=record.command_line,
         console=record.console if failed else record.console[-_CONSOLE_TAIL:],
+        cause=cause,
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import case, insert, inspect, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from guestmark.core.cause import Cause
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema
@@ -90,6 +91,7 @@ def lose(ledger: Ledger, run_id: str, reason: str) -> int:
                 TrialStatus.LOST,
                 f"{row.machine}: {reason}",
                 started_at=row.begun_at,
+                cause=Cause.LOST,
             )
             connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
             there = schema.trials.c.block == row.block, schema.trials.c.cell_id == row.cell_id

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from guestmark.core.cause import of_earlier
 from guestmark.core.errors import LedgerError
 from guestmark.core.facts import Facts
-from guestmark.core.model import Plan, Trial
+from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.intake import Budget
 
@@ -138,4 +139,6 @@ def unpack_trial(body: str, console: bytes, what: str, budget: Budget | None = N
     """Inverse of `pack_trial`."""
     stored = load(body, dict[str, Any], what, budget)
     trial = converted({**stored, "facts": stored.get(_FACTS, {})}, Trial, what)
+    if trial.cause is None and trial.status is not TrialStatus.OK:
+        trial = replace(trial, cause=of_earlier(trial.reason))
     return replace(trial, console=unpack_console(console, budget))

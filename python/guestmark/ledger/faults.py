@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import LedgerError
 
 _ANOTHER = "choose another ledger with --ledger FILE"
@@ -148,7 +149,7 @@ def explain_server(cause: BaseException, where: str, doing: str) -> LedgerError:
         said, hint = _unreached(beneath)
         return LedgerError(f"the ledger {where} cannot be reached ({said}): failed while {doing}", hint=hint)
     said = first_line(cause)
-    if "SSL" in said:
+    if heard(Speaker.DRIVER, said).cause is Cause.NO_TLS:
         return LedgerError(
             f"the ledger {where} cannot be reached over TLS: its server does not speak it",
             hint="turn it on there (ssl = on in postgresql.conf), or say sslmode=prefer where the network is trusted",

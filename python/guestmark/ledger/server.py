@@ -25,6 +25,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import schema
 from guestmark.ledger.faults import CONNECT_S, WRONG_PASSWORD, no_password, sqlstate
@@ -243,7 +244,7 @@ def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
         try:
             link = driver.connect(**named, ssl_context=_context(parameters))
         except driver.InterfaceError as error:
-            if mode != "prefer" or "SSL" not in str(error):
+            if mode != "prefer" or heard(Speaker.DRIVER, str(error)).cause is not Cause.NO_TLS:
                 raise
             link = driver.connect(**named, ssl_context=False)
     _unbounded(link)

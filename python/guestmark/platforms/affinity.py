@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError
 from guestmark.core.machine_facts import Placed
 from guestmark.core.placement import (
@@ -74,10 +75,10 @@ class Seat:
         if pid is None:
             raise AttestationError("where the machine runs cannot be found out: its process is gone")
         for _, asked, found, name in self._threads([pid, *processes.descendants(pid)]):
-            _same(f"the placement of {name}", asked, found)
+            _same(name, asked, found)
         for thread in _tasks(os.getpid()):
             if found := _allowed(os.getpid(), thread):
-                _same("the placement of the control plane", frozenset(placement.control), found)
+                _same("the control plane", frozenset(placement.control), found)
         return Placed(
             level=placement.level,
             processors=placement.processors,
@@ -291,5 +292,7 @@ def _called(pid: int, thread: int, number: int | None) -> str:
 def _same(what: str, asked: frozenset[int], found: frozenset[int]) -> None:
     if asked != found:
         raise AttestationError(
-            f"{what} is not what was asked for: asked processor {write_list(asked)}, found {write_list(found)}"
+            f"{Cause.PLACEMENT.words} {what} is not what was asked for: asked processor {write_list(asked)}, "
+            f"found {write_list(found)}",
+            cause=Cause.PLACEMENT,
         )

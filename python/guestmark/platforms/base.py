@@ -7,17 +7,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from guestmark.core.cause import Cause
+
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.core.context import Caller
+    from guestmark.core.errors import GuestmarkError
     from guestmark.core.machine_facts import MachineFacts
     from guestmark.core.model import Cell
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.place import Place
-
-
-LATE = "was not ready after"  # in the message of a machine that was still starting at its deadline
-KILLED = "was killed"  # likewise of one whose hypervisor or helper somebody ended, which says nothing of the platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,12 @@ class Unusable:
 
     reason: str
     hint: str = ""
+    cause: Cause = Cause.OTHER
+
+    @classmethod
+    def of(cls, error: GuestmarkError) -> Unusable:
+        """What kept a machine of it from starting."""
+        return cls(error.message, error.hint, error.cause)
 
 
 class BareMachine(Protocol):

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
 from guestmark.platforms.place import HERE, Place
@@ -98,7 +99,7 @@ def of_tcg(query: Query) -> dict[str, float]:
     except UnknownCommandError:
         text = query("human-monitor-command", {"command-line": "info jit"})
     except MachineError as error:
-        if "accel=tcg" in error.message:  # "JIT information is only available with accel=tcg"
+        if error.cause is Cause.NO_TRANSLATION:
             return {}
         raise
     totals: dict[str, float] = {}

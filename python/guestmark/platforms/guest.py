@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.agent.client import Agent, CallError
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, AttestationError, MachineError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
@@ -18,7 +19,7 @@ from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms import confinement, counters, groups
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
-from guestmark.platforms.base import KILLED, LATE, Platform, Unusable
+from guestmark.platforms.base import Platform, Unusable
 from guestmark.platforms.place import HERE, Place, Process
 
 if TYPE_CHECKING:
@@ -117,18 +118,26 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
     except AgentError as error:
         waited = time.monotonic() - process.started_at
         if ended := _ended_helper(process):
+            message, cause = ended
             raise MachineError(
-                ended, hint=error.hint, console=process.console.text(), phases=steps.seen(process)
+                message,
+                hint=error.hint,
+                cause=cause,
+                console=process.console.text(),
+                phases=steps.seen(process),
             ) from error
         if not process.running() or process.wait(0.5) is not None:
             process.console.join()
             _check_limits(process, " while starting")
-            how = KILLED if process.wait(0) in _SIGKILLED else "ended"
-            reason = f"the guest {how} while starting, after {waited:.1f} s{_last_words(process)}"
+            cause = Cause.KILLED if process.wait(0) in _SIGKILLED else Cause.ENDED
+            reason = f"the guest {cause.words} while starting, after {waited:.1f} s{_last_words(process)}"
+            if heard(Speaker.QEMU, process.console.text()).cause is Cause.NO_ROOM:
+                cause = Cause.NO_ROOM
         else:
-            reason = f"the guest {LATE} {waited:.1f} s{_last_words(process, hangs=True)}"
+            cause = Cause.LATE
+            reason = f"the guest {cause.words} {waited:.1f} s{_last_words(process, hangs=True)}"
         raise MachineError(
-            reason, hint=error.hint, console=process.console.text(), phases=steps.seen(process)
+            reason, hint=error.hint, cause=cause, console=process.console.text(), phases=steps.seen(process)
         ) from error
     phases[steps.READY] = time.monotonic() - process.started_at
     if process.console.first_output_at is not None:
@@ -144,20 +153,23 @@ def _check_limits(process: Process, when: str) -> None:
         raise MachineError(
             f"the guest ended{when}; {taken}",
             hint="give its guests less, with --set memory=…, or end other programs",
+            cause=Cause.ENDED,
             console=process.console.text(),
         )
 
 
-def _ended_helper(process: Process) -> str:
-    """What a helper said whose end has ended the guest; empty when there is none."""
+def _ended_helper(process: Process) -> tuple[str, Cause] | None:
+    """What a helper said whose end has ended the guest, and how that came; None when there is none."""
     for name, helper in process.helpers.items():
         status = helper.wait(0.2)
         if status is not None:
             helper.console.join()
             lines = [line.strip() for line in helper.console.text().splitlines() if line.strip()]
             said = f": {lines[-1][:400]}" if lines else "; it printed nothing"
-            return f"{name} {KILLED}" if status in _SIGKILLED else f"{name} ended with status {status}{said}"
-    return ""
+            if status in _SIGKILLED:
+                return f"{name} {Cause.KILLED.words}", Cause.KILLED
+            return f"{name} ended with status {status}{said}", heard(Speaker.ANY, said).cause
+    return None
 
 
 def _last_words(process: Process, *, hangs: bool = False) -> str:
@@ -197,10 +209,11 @@ def stopping(process: Process, *closers: Callable[[], None]) -> Iterator[None]:
         if ended:
             process.console.join()
             _check_limits(process, f" ({error.message})")
-        became = "the guest ended" if ended else "the guest hangs"
+        cause = Cause.ENDED if ended else Cause.HANGS
         raise MachineError(
-            f"{became}{_last_words(process)} ({error.message})",
+            f"the guest {cause.words}{_last_words(process)} ({error.message})",
             hint=error.hint,
+            cause=cause,
             console=process.console.text(),
         ) from error
     finally:

@@ -16,6 +16,7 @@ from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.agent.keeper import keeper
+from guestmark.core.cause import of_errno
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError
 from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell, WorkloadSpec
@@ -123,7 +124,9 @@ class HostLike:
                 with starting():
                     process, transport = start_host_agent(within, hold=(keeper().lifeline,))
             except OSError as error:
-                raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
+                raise MachineError(
+                    f"{command[0]} cannot be started: {error.strerror}", cause=of_errno(error.errno)
+                ) from error
             stack.callback(_stop, process)
             agent = self.agent(transport)
             stack.callback(agent.close)
@@ -145,7 +148,7 @@ class HostLike:
                 machine.attest()
                 return Usable(machine.phases["ready"])
         except GuestmarkError as error:
-            return Unusable(error.message, error.hint)
+            return Unusable.of(error)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from guestmark.agent.binary import agent_binary
 from guestmark.appliance.paths import cache_directory
 from guestmark.core import registry
+from guestmark.core.cause import Cause
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
-from guestmark.platforms.base import KILLED, LATE, Unusable, Usable
+from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.confinement import said
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
 NO_FACTORS: Mapping[str, str] = MappingProxyType({})
-# In reasons that need not hold the next time.
-_PASSING = (LATE, KILLED, os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _LEAST_NESTED_S = 5.0  # less would not be enough
 
 
@@ -69,7 +67,7 @@ def probe_by_start(
             found = guest.attest().confined
             return Usable(guest.phases["ready"], said(found) if found else "")
     except GuestmarkError as error:
-        return Unusable(error.message, error.hint)
+        return Unusable.of(error)
 
 
 FILES = ("kernel", "modules", "qemu", "bios", "rootfs")  # of a machine, that cells may ask for
@@ -162,11 +160,11 @@ def _elsewhere(name: str) -> bool:
 
 
 def _was_late(finding: Usable | Unusable) -> bool:
-    return isinstance(finding, Unusable) and LATE in finding.reason
+    return isinstance(finding, Unusable) and finding.cause is Cause.LATE
 
 
 def _may_pass(finding: Usable | Unusable) -> bool:
-    return isinstance(finding, Unusable) and any(mark in finding.reason for mark in _PASSING)
+    return isinstance(finding, Unusable) and finding.cause.passes
 
 
 def _remembered() -> dict[str, Usable | Unusable]:
@@ -176,7 +174,7 @@ def _remembered() -> dict[str, Usable | Unusable]:
             return {
                 name: Usable(finding["ready_s"], finding["confined"])
                 if finding["usable"]
-                else Unusable(finding["reason"], finding["hint"])
+                else Unusable(finding["reason"], finding["hint"], Cause(finding["cause"]))
                 for name, finding in stored["findings"].items()
             }
     return {}
@@ -189,7 +187,12 @@ def _remember(findings: Mapping[str, Usable | Unusable]) -> None:
         "findings": {
             name: {"usable": True, "ready_s": finding.ready_s, "confined": finding.confined}
             if isinstance(finding, Usable)
-            else {"usable": False, "reason": finding.reason, "hint": finding.hint}
+            else {
+                "usable": False,
+                "reason": finding.reason,
+                "hint": finding.hint,
+                "cause": finding.cause.value,
+            }
             for name, finding in findings.items()
         },
     }

@@ -22,6 +22,7 @@ from guestmark.agent.binary import supervised
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
+from guestmark.core.cause import of_errno
 from guestmark.core.errors import MachineError
 from guestmark.disks.processes import program_of
 from guestmark.platforms import groups
@@ -152,7 +153,9 @@ class SupervisedProcess:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
+            raise MachineError(
+                f"{command[0]} cannot be started: {error.strerror}", cause=of_errno(error.errno)
+            ) from error
         finally:
             os.close(lifeline)
             os.close(inner)

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import MachineError
 
 _DEADLINE_S = 10.0
@@ -40,7 +41,9 @@ class Monitor:
         except (QMPError, OSError, EOFError) as error:
             if isinstance(error, ExecuteError) and error.error_class == "CommandNotFound":
                 raise UnknownCommandError(f"this QEMU has no command {command}") from error
-            raise MachineError(f"QEMU's monitor failed at {command}: {error}") from error
+            raise MachineError(
+                f"QEMU's monitor failed at {command}: {error}", cause=heard(Speaker.QEMU, str(error)).cause
+            ) from error
 
     def close(self) -> None:
         """Ends the connection; QEMU goes on. May be called twice."""

@@ -19,6 +19,7 @@ from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.keeper import keeper
 from guestmark.agent.results import CallError
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.disks import loop, programs
 from guestmark.powercut import qcow2
@@ -102,7 +103,8 @@ class Ext:
 
     def _content(self, image: Path, name: str) -> bytes | None:
         done = _run([self._read, "-R", f"cat /{name}", str(image)])
-        return None if b"File not found" in done.stderr else done.stdout
+        said = heard(Speaker.DEBUGFS, done.stderr.decode(errors="replace"))
+        return None if said.cause is Cause.NO_FILE else done.stdout
 
 
 class Mounted:

@@ -128,6 +128,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "status": trial.status.value,
         "measurements": {measurement.metric.name: measurement.value for measurement in trial.measurements},
         "reason": trial.reason,
+        "cause": None if trial.cause is None else trial.cause.value,
         "warmups": {measurement.metric.name: list(measurement.iterations) for measurement in trial.warmups},
         "run_s": list(trial.run_s),
         "iterations": {

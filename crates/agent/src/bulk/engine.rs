@@ -138,10 +138,13 @@ fn open(
     options.custom_flags(flags | if direct { libc::O_DIRECT } else { 0 });
     match options.open(sys::os_path(path)) {
         Ok(file) => Ok(Named { file, name }),
-        Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => Err(os_failure(
-            &format!("{name}: O_DIRECT is refused by its filesystem"),
-            &error,
-        )),
+        Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => Err(Failure {
+            kind: Kind::NoDirectIo,
+            ..os_failure(
+                &format!("{name}: O_DIRECT is refused by its filesystem"),
+                &error,
+            )
+        }),
         Err(error) => Err(os_failure(&name, &error)),
     }
 }
@@ -239,7 +242,10 @@ fn read_full(
             Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if how.direct && error.raw_os_error() == Some(libc::EINVAL) => {
-                return Err(source.failed("O_DIRECT is refused: read", &error))
+                return Err(Failure {
+                    kind: Kind::NoDirectIo,
+                    ..source.failed("O_DIRECT is refused: read", &error)
+                })
             }
             Err(error) => return Err(source.failed("read", &error)),
         }

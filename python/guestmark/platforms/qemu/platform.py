@@ -15,6 +15,7 @@ from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify
 from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.machine_facts import GuestMachine, Vmm
 from guestmark.core.model import Cell
@@ -59,14 +60,14 @@ _KVM_HINT = (
 )
 
 
-def kvm_hint(message: str) -> str:
-    """What to do about a KVM guest that failed with this message; empty when nothing is known."""
+def kvm_hint(cause: Cause) -> str:
+    """What to do about a KVM guest that failed for this cause; empty when nothing is known."""
     device = Path("/dev/kvm")
     if not device.exists():
         return "there is no /dev/kvm: load kvm_amd or kvm_intel, or enable virtualization in the firmware"
     if not os.access(device, os.R_OK | os.W_OK):
         return "you may not open /dev/kvm: add yourself to its group (usually kvm)"
-    return _KVM_HINT if "guest" in message else ""
+    return _KVM_HINT if cause.of_start else ""
 
 
 def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) -> GuestMachine:
@@ -209,7 +210,7 @@ class QemuPlatform:
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes what guests of another architecture boot, if that is not there yet. Raises `GuestmarkError`."""
         if found := self.missing():
-            raise PlatformUnusableError(found.reason, hint=found.hint)
+            raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
         if not self.architecture.is_host:
             parts.get(self.architecture, packages, progress)
 
@@ -221,7 +222,7 @@ class QemuPlatform:
         try:
             parts.check(row, [row.emulator] if shutil.which(row.emulator.name) is None else [])
         except PlatformUnusableError as error:
-            return Unusable(error.message, error.hint)
+            return Unusable.of(error)
         return None
 
     def probe(
@@ -232,7 +233,7 @@ class QemuPlatform:
             self, deadline_s or self.accelerator.start_limit_s, factors=factors
         )
         if isinstance(found, Unusable) and self.accelerator is KVM and not found.hint:
-            return Unusable(found.reason, kvm_hint(found.reason))
+            return replace(found, hint=kvm_hint(found.cause))
         return found
 
     def _kernel_args(self, place: Place, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import supervised
 from guestmark.agent.frames import Transport
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError
 from guestmark.foreign.agents import of_machine
 from guestmark.page.text import inert, last_line
@@ -24,46 +25,8 @@ class UnreachableError(MachineError):
     """The machine does not answer, which it may do later: it is starting, perhaps."""
 
 
-_CUT = ("Connection reset by", "Connection closed by", "kex_exchange_identification", "Broken pipe")
 _ON_THE_WAY = "UNKNOWN port 65535"  # what ssh calls the other end of a ProxyJump's or ProxyCommand's pipe
 _AFTER = (_ON_THE_WAY, "kex_exchange_identification")  # follow what the proxy itself has said
-_LATER = frozenset({"refuses connections", "does not answer", "cannot be reached: no route to host"})
-# Part of what ssh says; what it means, as the rest of a sentence about the machine; what to do. The first that fits.
-_KNOWN: tuple[tuple[str, str, str], ...] = (
-    (
-        "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "has another host key than the one that is known",
-        "if you know why, remove the old one: ssh-keygen -R {dest}; then log in once by hand",
-    ),
-    (
-        "Host key verification failed",
-        "has a host key that is not known here",
-        "log in once by hand and compare it: ssh {dest}",
-    ),
-    (
-        "Permission denied",
-        "does not let us in without a password",
-        "give it your key: ssh-copy-id {dest}; or share a connection: ControlMaster in ssh_config",
-    ),
-    (
-        "Too many authentication failures",
-        "does not let us in",
-        "say in ssh_config which key it wants: IdentityFile and IdentitiesOnly",
-    ),
-    (
-        "Could not resolve hostname",
-        "is not known by that name",
-        "check the name, or give it a HostName in ssh_config",
-    ),
-    ("Connection refused", "refuses connections", "check that sshd runs there, and the port"),
-    ("No route to host", "cannot be reached: no route to host", "check that it is switched on: ping it"),
-    ("Network is unreachable", "cannot be reached: no network leads there", "check this machine's network"),
-    ("timed out", "does not answer", "check that it is switched on, and firewalls between here and there"),
-    ("Bad configuration option", "cannot be reached: ssh's configuration is wrong", "try it: ssh {dest}"),
-    ("bad permissions", "cannot be reached: ssh refuses a key file that others can read", "chmod 600 it"),
-    ("not found", "has no POSIX shell at /bin/sh", "only Linux machines can be measured"),
-    ("This account is currently not available", "does not let this user run anything", "choose another user"),
-)
 
 
 def refusal(dest: str, said: str, status: int | None, printed: str = "") -> MachineError:
@@ -72,15 +35,17 @@ def refusal(dest: str, said: str, status: int | None, printed: str = "") -> Mach
         return _stopped_on_the_way(dest, said)
     text = f"{said}\n{printed}"
     last = last_line(said) or last_line(printed)
-    if any(part in text for part in _CUT):
+    cause = heard(Speaker.SSH, text).cause
+    if cause is Cause.CUT:
         return UnreachableError(
-            f"{dest} ended the connection: {last}", hint=f"try it by hand: ssh {dest}", console=said
+            f"{dest} {cause.words}: {last}", hint=f"try it by hand: ssh {dest}", cause=cause, console=said
         )
-    for part, meaning, hint in _KNOWN:
-        if part in text:
-            why = f": {last}" if meaning == "is not known by that name" else ""
-            kind = UnreachableError if meaning in _LATER else MachineError
-            return kind(f"{dest} {meaning}{why}", hint=hint.format(dest=dest), console=said)
+    if cause is not Cause.OTHER:
+        why = f": {last}" if cause is Cause.UNKNOWN_NAME else ""
+        kind = UnreachableError if cause.comes_back else MachineError
+        return kind(
+            f"{dest} {cause.words}{why}", hint=cause.hint.format(name=dest), cause=cause, console=said
+        )
     if last:
         return MachineError(f"no session on {dest}: {last}", hint=f"try it by hand: ssh {dest}", console=said)
     how = "nothing was said" if status is None else f"ssh ended with status {status}"
@@ -102,9 +67,8 @@ def _stopped_on_the_way(dest: str, said: str) -> MachineError:
 def is_final(said: str) -> bool:
     """Whether what ssh said will be the same at the next attempt: a key, a name or a configuration is wrong."""
     said = "\n".join(line for line in said.splitlines() if _ON_THE_WAY not in line)
-    if any(part in said for part in _CUT):
-        return False
-    return next((meaning not in _LATER for part, meaning, _ in _KNOWN if part in said), False)
+    cause = heard(Speaker.SSH, said).cause
+    return cause is not Cause.OTHER and not cause.comes_back
 
 
 def failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import WITH_MEMORY_FILE
 from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.initramfs import build_initramfs
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
@@ -31,28 +31,19 @@ from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import KERNEL, MEMORY, Started, checks, kernel_words, levels_of
 
-# Linux, arch/um/os-Linux/start_up.c: the checks that its kernel makes of the host before anything else.
-_PTRACE = re.compile(
-    r"^.*(?:check_ptrace|check_sysemu|start_ptraced_child|PTRACE_\w+|ptrace: ).*$", re.MULTILINE
-)
-_EXEC = re.compile(r"^.*(?:/dev/shm must be not mounted noexec|must not be mounted noexec).*$", re.MULTILINE)
-
 
 def explained(error: MachineError) -> MachineError:
     """The error for a guest that did not start; names what the host refuses if that is the reason."""
-    if found := _PTRACE.search(error.console):
-        what = "this host does not let User-Mode Linux trace its guest's processes"
-        hint = (
-            "in a container: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined; "
-            "else see kernel.yama.ptrace_scope; not under a debugger; or use tcg"
-        )
-    elif found := _EXEC.search(error.console):
-        what = "User-Mode Linux cannot execute code in its memory file"
-        hint = "point TMPDIR at a directory that is not mounted noexec"
-    else:
+    found = heard(Speaker.UML, error.console)
+    if found.cause is Cause.OTHER:
         return error
-    said = found.group().strip()[:200]
-    return MachineError(f"{what} ({said})", hint=hint, console=error.console, phases=error.phases)
+    return MachineError(
+        f"{found.cause.words} ({found.line[:200]})",
+        hint=found.cause.hint,
+        cause=found.cause,
+        console=error.console,
+        phases=error.phases,
+    )
 
 
 def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> GuestMachine:

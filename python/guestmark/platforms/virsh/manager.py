@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.page.text import inert
 from guestmark.platforms.ssh.session import chosen
@@ -15,29 +16,6 @@ from guestmark.platforms.ssh.session import program as ssh
 VARIABLE = "GUESTMARK_VIRSH"
 _S = 60.0
 _LIMIT = 300
-# Part of what virsh says; what it means, with the domain's name in front; what to do. The first that fits.
-_KNOWN: tuple[tuple[str, str, str], ...] = (
-    (
-        "failed to get domain '",
-        "is not a domain that libvirt knows",
-        "virsh list --all shows them; LIBVIRT_DEFAULT_URI says where it looks",
-    ),
-    (
-        "failed to connect to the hypervisor",
-        "cannot be looked up: libvirt does not answer",
-        "try it: virsh list --all; LIBVIRT_DEFAULT_URI says whom it asks, e.g. qemu:///system",
-    ),
-    (
-        "no domain snapshot with matching name",
-        "has no snapshot of that name",
-        "virsh snapshot-list {domain} shows them",
-    ),
-    (
-        "transient disk",
-        "has a disk that libvirt cannot throw away",
-        "make a snapshot and name it: --set snapshot=NAME",
-    ),
-)
 
 
 def program() -> list[str]:
@@ -79,9 +57,11 @@ def call(domain: str, *arguments: str, timeout_s: float = _S) -> str:
 def refusal(domain: str, said: str) -> MachineError | PlatformUnusableError:
     """The error for what virsh refused."""
     lines = [line.removeprefix("error:").strip() for line in said.splitlines() if line.strip()]
-    for part, meaning, hint in _KNOWN:
-        if any(part in line for line in lines):
-            return PlatformUnusableError(f"{domain} {meaning}", hint=hint.format(domain=domain))
+    cause = heard(Speaker.VIRSH, said).cause
+    if cause is not Cause.OTHER:
+        return PlatformUnusableError(
+            f"{domain} {cause.words}", hint=cause.hint.format(name=domain), cause=cause
+        )
     last = inert(lines[-1])[:_LIMIT] if lines else "virsh failed without a word"
     return MachineError(
         f"libvirt refuses {domain}: {last}", hint="try it by hand with virsh", console=inert(said, lines=True)

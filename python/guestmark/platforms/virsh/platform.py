@@ -150,7 +150,7 @@ class VirshPlatform:
         try:
             call(self._domain, "domstate", self._domain)
         except GuestmarkError as error:
-            return Unusable(error.message, error.hint)
+            return Unusable.of(error)
         return Usable(time.monotonic() - begin)
 
     def _session_for(self, dest: str) -> Callable[[], Session]:

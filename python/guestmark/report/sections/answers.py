@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from guestmark.core.findings import Durability, Proof
+from guestmark.core.model import CellStatus
 from guestmark.core.question import Asked
 from guestmark.core.units import counted
 from guestmark.page import figures
@@ -194,7 +195,7 @@ def _lacking(ranked: Ranked) -> str:
     if ranked.missing:
         reasons: dict[str, list[str]] = {}
         for result in ranked.missing:
-            reasons.setdefault(_shortly(result.reason), []).append(names[result.cell.id])
+            reasons.setdefault(_shortly(result), []).append(names[result.cell.id])
         listed = "; ".join(f"{_few(some)}{f' ({why})' if why else ''}" for why, some in reasons.items())
         said.append(f"Not measured: {listed}.")
     return " ".join(said) or ("" if ranked.cells else "No cell has been measured.")
@@ -206,10 +207,10 @@ def _unproven(results: Iterable[CellResult]) -> str:
     return " (the power was not cut in this run; --prove does)"
 
 
-def _shortly(reason: str) -> str:
-    """A reason without the words of others that follow it, which the report has elsewhere in full."""
-    first, *rest = reason.split(": ")
-    return f"{first}: {rest[0]}" if rest and first.endswith("failed") else first
+def _shortly(result: CellResult) -> str:
+    """Why it has no values, without the words of others that follow it, which the report has elsewhere in full."""
+    parts = result.reason.split(": ")
+    return ": ".join(parts[: 2 if result.status in {CellStatus.FAILED, CellStatus.PARTIAL} else 1])
 
 
 def _few(names: Sequence[str]) -> str:
@@ -258,7 +259,7 @@ def _compared(against: Against, names: Names) -> Inline:
     where = f"{common}: " if common else ""
     if against.found is None:
         lacking = next((one for one in (first, second) if against.metric.name not in one.summary), first)
-        why = f" ({_shortly(lacking.reason)})" if lacking.reason else ""
+        why = f" ({_shortly(lacking)})" if lacking.reason else ""
         return line(
             f"{where}{mine} against {theirs} is not answered: {lacking.cell.id} was not measured{why}."
         )

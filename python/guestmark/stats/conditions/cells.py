@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from guestmark.core.cause import Cause
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Build, Flushes, Storage, Traffic
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, attested_placement
 from guestmark.core.model import Cell, Trial
-from guestmark.core.placement import FREE, NAME, PINNED, read_list
+from guestmark.core.placement import FREE, NAME, PINNED, Crowded, read_list
 from guestmark.stats.conditions.evidence import Compared, by_platform, named, trials_of
 from guestmark.stats.validity import Finding, Severity, clock_disagreement
 
 _SMP = "smp"
-_FAILED = "the placement of "  # how a trial's reason begins when attestation found a thread elsewhere
 
 
 def parity(compared: Compared) -> Iterator[Finding]:
@@ -78,7 +78,7 @@ def placement(compared: Compared) -> Iterator[Finding]:
     yield from _free(compared)
     refused = [
         trial for cell in compared.cells for trial in compared.trials.get(cell.id, ())
-        if trial.reason.startswith(_FAILED)
+        if trial.cause is Cause.PLACEMENT
     ]  # fmt: skip
     if refused:
         whole = sum(len(compared.trials.get(cell.id, ())) for cell in compared.cells)
@@ -159,7 +159,7 @@ def _moved(compared: Compared) -> Iterator[Finding]:
         having = by_platform(compared.cells, {name: remark in made for name, made in remarks.items()})
         yield Finding(
             "placement shared",
-            Severity.NOTE if remark.startswith("the control plane") else Severity.WARNING,
+            Severity.NOTE if remark == Crowded.CONTROL else Severity.WARNING,
             f"{named(name for name, has in having.items() if has)}: {remark}",
             advice="use a host with more processors that are equal, or fewer virtual ones",
         )

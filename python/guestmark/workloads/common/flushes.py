@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AgentError
-from guestmark.core.findings import Durability
+from guestmark.core.findings import Durability, Reached
 from guestmark.disks import stack
 from guestmark.platforms.place import HERE
 from guestmark.setting.drive import Aio, Bus
@@ -32,18 +32,18 @@ _seen: dict[tuple[object, ...], Verdict] = {}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reached` is yes, no or unknown; `why` is one line; `word` says how sure it is."""
+    """`why` is one line; `word` says how sure it is."""
 
-    reached: str
+    reached: Reached
     why: str
     word: Durability
 
 
 def _unknown(why: str) -> Verdict:
-    return Verdict("unknown", why, Durability.UNKNOWN)
+    return Verdict(Reached.UNKNOWN, why, Durability.UNKNOWN)
 
 
-_NONE_SENT = Verdict("no", "the guest's kernel sent no flush to its disk", Durability.NOTHING)
+_NONE_SENT = Verdict(Reached.NO, "the guest's kernel sent no flush to its disk", Durability.NOTHING)
 
 
 def judge(
@@ -70,7 +70,7 @@ def judge(
         verdict = _NONE_SENT
     elif disk.spec.loop:
         verdict = Verdict(
-            "yes",
+            Reached.YES,
             f"{guest_flushes} sent by the filesystem; the host's loop device syncs the image for each",
             Durability.REACHED,
         )
@@ -86,14 +86,14 @@ def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool) -> Verdic
     """The verdict where no counter of a disk decides; None where one does."""
     if machine.place is HERE and (below := stack.volatile(stack.layers(disk.spec.location))) is not None:
         word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
-        return Verdict("no", str(below), word)
+        return Verdict(Reached.NO, str(below), word)
     if machine.vmm_pid is None and not disk.spec.loop:
         if not flushed:
-            return Verdict("no", "the workload asks for no flush", Durability.NOTHING)
-        return Verdict("yes", "the host's kernel flushes its own filesystem", Durability.REACHED)
+            return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
+        return Verdict(Reached.YES, "the host's kernel flushes its own filesystem", Durability.REACHED)
     if disk.spec.shared:
         if not flushed:
-            return Verdict("no", "the workload asks for no flush", Durability.NOTHING)
+            return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
         return _seen_once(machine, disk)
     return None
 
@@ -114,16 +114,16 @@ def of_qemu(
             cache = inserted["cache"]
     if cache.get("no-flush"):
         why = f"{guest_flushes} sent by the guest; QEMU drops them (cache.no-flush)"
-        return Verdict("no", why, Durability.LOST)
+        return Verdict(Reached.NO, why, Durability.LOST)
     if not cache.get("writeback", True):
-        return Verdict("yes", "QEMU flushes after every write (no write-back)", Durability.CLAIMED)
+        return Verdict(Reached.YES, "QEMU flushes after every write (no write-back)", Durability.CLAIMED)
     if guest_flushes == 0:
         return _NONE_SENT
     if host_flushes is None:
         return None
-    reached = "yes" if host_flushes >= guest_flushes else "no"
+    reached = Reached.YES if host_flushes >= guest_flushes else Reached.NO
     why = f"{guest_flushes} sent by the guest, {host_flushes} passed on by QEMU"
-    return Verdict(reached, why, Durability.CLAIMED if reached == "yes" else Durability.LOST)
+    return Verdict(reached, why, Durability.CLAIMED if reached is Reached.YES else Durability.LOST)
 
 
 def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
@@ -141,7 +141,7 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
     key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.levels)
     if key not in _seen:
         verdict = _watch(machine, disk, pid)
-        if verdict.reached == "unknown":
+        if verdict.reached is Reached.UNKNOWN:
             return verdict
         _seen[key] = verdict
     return _seen[key]
@@ -191,9 +191,9 @@ def _told(disk: AttachedDisk, said: str) -> Verdict:
     """What strace's output says."""
     who = "virtiofsd" if disk.server else "the hypervisor"
     if not any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
-        return Verdict("no", f"{who} makes no fsync of them (watched with strace)", Durability.LOST)
+        return Verdict(Reached.NO, f"{who} makes no fsync of them (watched with strace)", Durability.LOST)
     what = "each an fsync of the host's file" if disk.spec.shared else "them fdatasync of the image"
-    return Verdict("yes", f"{who} makes {what} (seen with strace)", Durability.REACHED)
+    return Verdict(Reached.YES, f"{who} makes {what} (seen with strace)", Durability.REACHED)
 
 
 def _attached(place: Place, trace: Beside, watched: list[int]) -> bool:

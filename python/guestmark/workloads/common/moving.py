@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from guestmark.agent.results import CallError
+from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.findings import TARGET
 from guestmark.core.model import Cell, Measurement, Metric, Plan
@@ -244,16 +245,16 @@ def refusals(disk: AttachedDisk) -> Iterator[None]:
         yield
     except CallError as error:
         hint = ""
-        if error.errno == errno.ENOSPC:
+        if error.cause is Cause.NO_ROOM:
             hint = "the guest's disk is full: use a larger one (--set size=4G) or less data (--scale)"
-        elif error.errno in (errno.EINVAL, errno.EOPNOTSUPP) and "O_DIRECT" in error.message:
+        elif error.cause is Cause.NO_DIRECT_IO:
             hint = (
                 f"{disk.spec.location} or the filesystem does not support direct I/O: choose another directory "
                 "(--set location=DIRECTORY)"
             )
         elif error.errno == errno.EIO:
             hint = "the disk below failed; the console and the host's log say why"
-        raise WorkloadError(error.message, hint=hint) from error
+        raise WorkloadError(error.message, hint=hint, cause=error.cause) from error
 
 
 def check_sources(cells: Iterable[Cell]) -> None:

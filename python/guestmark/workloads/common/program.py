@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guestmark.core.architectures import Architecture
+from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.findings import Build, Findings, Program
 from guestmark.core.model import Cell
@@ -142,16 +143,20 @@ def judge(
     warnings += [warning for warning in (result.clock_warning, clocks) if warning]
     if result.leftovers:
         warnings.append("the command left processes behind, which were killed")
+
+    def failed(cause: Cause, text: str) -> WorkloadError:
+        return WorkloadError(text + tail(result), cause=cause)
+
     if result.timed_out:
-        raise WorkloadError(f"the command ran past its limit of {format_duration(limit_s)}{tail(result)}")
+        raise failed(Cause.TIME_LIMIT, f"the command {Cause.TIME_LIMIT.words} {format_duration(limit_s)}")
     if result.signal is not None:
-        raise WorkloadError(f"{_killed_by(result)}{tail(result)}")
+        raise failed(Cause.OUT_OF_MEMORY if result.oom_killed else Cause.SIGNAL, _killed_by(result))
     if result.oom_killed:
-        raise WorkloadError(f"the machine ran out of memory and a process was killed{tail(result)}")
+        raise failed(Cause.OUT_OF_MEMORY, f"{Cause.OUT_OF_MEMORY.words} and a process was killed")
     if result.status not in statuses:
-        text = f"the command failed with exit status {result.status}"
+        text = f"the command {Cause.STATUS.words} {result.status}"
         if not ignore_failure:
-            raise WorkloadError(text + tail(result))
+            raise failed(Cause.STATUS, text)
         warnings.append(text)
 
 
@@ -188,8 +193,8 @@ def _killed_by(result: ExecResult) -> str:
     except ValueError:
         name = f"signal {number}"
     if result.oom_killed:
-        return f"the machine ran out of memory and the command was killed ({name})"
-    return f"the command was killed by {name}"
+        return f"{Cause.OUT_OF_MEMORY.words} and the command was killed ({name})"
+    return f"the command {Cause.SIGNAL.words} {name}"
 
 
 def build_of(cell: Cell, name: str, host_path: str) -> Build | None:

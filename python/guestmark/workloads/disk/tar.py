@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.packed import FILE
@@ -89,7 +90,7 @@ class TarWorkload(MovingWorkload):
             ending = "ran past its limit" if done.timed_out else f"failed: {said[-300:]}"
             hint = (
                 "the guest's disk is full: take a larger one"
-                if "No space left" in said or "Wrote only" in said
+                if heard(Speaker.TAR, said).cause is Cause.NO_ROOM
                 else ""
             )
             raise WorkloadError(f"tar in the guest {ending}", hint=hint)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import CommandError
 from guestmark.core import metric_spec, regex
+from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import TARGET, Around
@@ -296,12 +297,16 @@ def _load_stdin(described: Mapping[str, Any]) -> bytes:
 
 def _cannot_run(argv: list[str], error: CommandError, *, there: bool = False) -> WorkloadError:
     name = argv[0]
-    if error.kind == "not_found" and there:
+    if error.cause is Cause.NOT_FOUND and there:
         return WorkloadError(
-            f"command not found there: {name!r}", hint="install it there, or bring it: --push FILE"
+            f"{Cause.NOT_FOUND.words} there: {name!r}",
+            hint="install it there, or bring it: --push FILE",
+            cause=Cause.NOT_FOUND,
         )
-    if error.kind == "not_found" and len(argv) == 1 and any(character.isspace() for character in name):
+    if error.cause is Cause.NOT_FOUND and len(argv) == 1 and any(character.isspace() for character in name):
         return WorkloadError(
-            f"command not found: {name!r}", hint=f"write the words apart, or sh -c {name!r} for a shell"
+            f"{Cause.NOT_FOUND.words}: {name!r}",
+            hint=f"write the words apart, or sh -c {name!r} for a shell",
+            cause=Cause.NOT_FOUND,
         )
     return error

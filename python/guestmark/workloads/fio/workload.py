@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
@@ -33,7 +34,6 @@ FIO = "fio"
 _FLUSHES = re.compile(
     r"^\s*(?:sync|end_fsync|fsync_on_close)\s*(?:=\s*(?!0\b|none\b|false\b)\S|$)", re.MULTILINE
 )
-_NO_SPACE = "No space left on device"
 
 
 def flushes(job: str) -> bool:
@@ -129,10 +129,14 @@ class FioWorkload(Workload[FioJob]):
             output_limit=OUTPUT_LIMIT,
         )
         said = result.stderr.decode(errors="replace")
-        if result.status not in (0, None) and _NO_SPACE in said + result.stdout.decode(errors="replace"):
+        if (
+            result.status not in (0, None)
+            and heard(Speaker.ANY, said + result.stdout.decode(errors="replace")).cause is Cause.NO_ROOM
+        ):
             raise WorkloadError(
                 f"the files of the fio job do not fit on the disk{quote(said)}",
                 hint="use a larger disk (--set size=8G), a smaller size in the job file, or --scale",
+                cause=Cause.NO_ROOM,
             )
         judge(result, self.warnings, self.limit_s)
         return result

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
-from guestmark.core.findings import TARGET
+from guestmark.core.findings import TARGET, Reached
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Measurement, Metric, Plan
 from guestmark.disks.mounted import working_directory
@@ -245,12 +245,12 @@ def _for_each(
     """What happened below, for one transaction; what cannot be known is left out."""
     assert report.sql is not None
     transactions, counted = report.sql.transactions, changes.counters
-    reached: Mapping[str, int | None] = {"no": 0, "yes": counted.guest_flushes}
+    reached: Mapping[str, int | None] = {Reached.NO: 0, Reached.YES: counted.guest_flushes}
     host_flushes = counted.host_flushes
     if host_flushes is None:
-        verdict = changes.flushes.reached if changes.flushes else "unknown"
+        verdict = changes.flushes.reached if changes.flushes else Reached.UNKNOWN
         directly = on_host and counted.guest_flushes is None  # not through a loop device
-        host_flushes = server_flushes if directly and verdict == "yes" else reached.get(verdict)
+        host_flushes = server_flushes if directly and verdict == Reached.YES else reached.get(verdict)
     shares: list[tuple[Metric, int | None]] = [
         (metrics.SERVER_FLUSHES, server_flushes),
         (metrics.GUEST_FLUSHES, counted.guest_flushes),

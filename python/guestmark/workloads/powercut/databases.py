@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.powercut import records
 from guestmark.powercut.recovery import Recovered
@@ -96,7 +97,7 @@ class Rows:
                 server.start(_READY_S)
                 rows = server.execute(f"select content from {self._table}")
             except WorkloadError as error:
-                if "exist" not in error.message:  # the table was not there yet
+                if error.cause is not Cause.NO_TABLE:  # else it was not there yet
                     return Recovered({}, damage=error.message)
                 rows = []
             except MachineError as error:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.machine_facts import Confined
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, Session
@@ -111,7 +112,10 @@ class Server:
             yield
         except self._session_errors as error:
             self._heard()
-            raise WorkloadError(f"{self.database.title} {what}: {str(error)[-_TALE:]}") from error
+            said = str(error)
+            raise WorkloadError(
+                f"{self.database.title} {what}: {said[-_TALE:]}", cause=heard(Speaker.DATABASE, said).cause
+            ) from error
 
     def _heard(self) -> None:
         """Raises what is to say when it has ended, which may be heard of a moment after its clients' failures."""

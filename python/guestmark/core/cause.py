@@ -1,0 +1,271 @@
+"""Why something failed: one member for each reason that is told apart, with its words.
+
+Errors, failed trials and platforms that cannot be used carry a `Cause`, and whatever depends on why asks for it:
+nothing is decided on the words of a message (`tools/decisions.py` checks that). What other programs say is turned into
+a cause here, by `heard`.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Cause(Enum):
+    """A reason to fail. The value is kept in ledgers and result documents; see `words` and `hint`."""
+
+    words: str
+    hint: str
+
+    def __new__(cls, value: str, words: str = "", hint: str = "") -> Cause:
+        """A member with its words, as part of a sentence, and what to do about it."""
+        member = object.__new__(cls)
+        member._value_, member.words, member.hint = value, words, hint
+        return member
+
+    OTHER = "other"
+    # The machine
+    LATE = "late", "was not ready after"  # it was still starting at its deadline
+    KILLED = "killed", "was killed"  # somebody ended its hypervisor or a helper
+    ENDED = "ended", "ended"
+    HANGS = "hangs", "hangs"
+    SILENT = "agent", "does not answer as an agent does"
+    NOT_AS_ASKED = "not as asked", "is not what was asked for"
+    PLACEMENT = "placement", "the placement of"  # a thread was not where it was put
+    LOST = "lost", "ended in the middle of the trial"  # whoever measured it
+    # What it needs
+    NO_ROOM = "no room", "no room for"
+    DISKS_GONE = "disks gone", "the directory of its disks is gone"
+    NO_DIRECT_IO = "no direct I/O"
+    NO_TABLE = "no table"
+    NO_TRANSLATION = "no translation"  # QEMU translates nothing, so it counts nothing either
+    NO_FILE = "no file"
+    NO_TLS = "no TLS"
+    NO_TRACING = (
+        "no tracing",
+        "this host does not let User-Mode Linux trace its guest's processes",
+        "in a container: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined; "
+        "else see kernel.yama.ptrace_scope; not under a debugger; or use tcg",
+    )
+    NO_EXECUTION = (
+        "no execution",
+        "User-Mode Linux cannot execute code in its memory file",
+        "point TMPDIR at a directory that is not mounted noexec",
+    )
+    # The workload
+    NOT_FOUND = "not found", "command not found"
+    TIME_LIMIT = "time limit", "ran past its limit of"
+    SIGNAL = "signal", "was killed by"
+    OUT_OF_MEMORY = "out of memory", "the machine ran out of memory"
+    STATUS = "exit status", "failed with exit status"
+    # ssh, of a machine
+    CUT = "connection cut", "ended the connection"
+    NEW_HOST_KEY = (
+        "another host key",
+        "has another host key than the one that is known",
+        "if you know why, remove the old one: ssh-keygen -R {name}; then log in once by hand",
+    )
+    UNKNOWN_HOST_KEY = (
+        "unknown host key",
+        "has a host key that is not known here",
+        "log in once by hand and compare it: ssh {name}",
+    )
+    NO_KEY = (
+        "no key",
+        "does not let us in without a password",
+        "give it your key: ssh-copy-id {name}; or share a connection: ControlMaster in ssh_config",
+    )
+    TOO_MANY_KEYS = (
+        "too many keys",
+        "does not let us in",
+        "say in ssh_config which key it wants: IdentityFile and IdentitiesOnly",
+    )
+    UNKNOWN_NAME = (
+        "unknown name",
+        "is not known by that name",
+        "check the name, or give it a HostName in ssh_config",
+    )
+    CONNECTION_REFUSED = (
+        "connection refused",
+        "refuses connections",
+        "check that sshd runs there, and the port",
+    )
+    NO_ROUTE = (
+        "no route",
+        "cannot be reached: no route to host",
+        "check that it is switched on: ping it",
+    )
+    NO_NETWORK = (
+        "no network",
+        "cannot be reached: no network leads there",
+        "check this machine's network",
+    )
+    NO_ANSWER = (
+        "no answer",
+        "does not answer",
+        "check that it is switched on, and firewalls between here and there",
+    )
+    SSH_CONFIGURATION = (
+        "ssh configuration",
+        "cannot be reached: ssh's configuration is wrong",
+        "try it: ssh {name}",
+    )
+    READABLE_KEY = (
+        "readable key",
+        "cannot be reached: ssh refuses a key file that others can read",
+        "chmod 600 it",
+    )
+    NO_SHELL = (
+        "no shell",
+        "has no POSIX shell at /bin/sh",
+        "only Linux machines can be measured",
+    )
+    NO_ACCOUNT = (
+        "no account",
+        "does not let this user run anything",
+        "choose another user",
+    )
+    # libvirt, of a domain
+    NO_DOMAIN = (
+        "no domain",
+        "is not a domain that libvirt knows",
+        "virsh list --all shows them; LIBVIRT_DEFAULT_URI says where it looks",
+    )
+    NO_LIBVIRT = (
+        "no libvirt",
+        "cannot be looked up: libvirt does not answer",
+        "try it: virsh list --all; LIBVIRT_DEFAULT_URI says whom it asks, e.g. qemu:///system",
+    )
+    NO_SNAPSHOT = (
+        "no snapshot",
+        "has no snapshot of that name",
+        "virsh snapshot-list {name} shows them",
+    )
+    NOT_TRANSIENT = (
+        "not transient",
+        "has a disk that libvirt cannot throw away",
+        "make a snapshot and name it: --set snapshot=NAME",
+    )
+
+    @classmethod
+    def _missing_(cls, value: object) -> Cause | None:
+        """A cause that another version knows."""
+        return cls.OTHER if isinstance(value, str) else None
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same start may succeed the next time, though nothing was changed."""
+        return self in {Cause.LATE, Cause.KILLED, Cause.NO_ROOM}
+
+    @property
+    def of_start(self) -> bool:
+        """Whether a guest was started and did not get anywhere."""
+        return self in {Cause.LATE, Cause.KILLED, Cause.ENDED, Cause.HANGS}
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether a machine that cannot be reached may answer later: it is starting, perhaps."""
+        return self in {Cause.CUT, Cause.CONNECTION_REFUSED, Cause.NO_ROUTE, Cause.NO_ANSWER}
+
+
+def of_errno(number: int | None) -> Cause:
+    """What the number of a system's error stands for."""
+    return Cause.NO_ROOM if number in {errno.ENOSPC, errno.EDQUOT} else Cause.OTHER
+
+
+class Speaker(Enum):
+    """A program, or kind of program, whose words are known."""
+
+    ANY = auto()
+    DATABASE = auto()  # a server of databases that is measured
+    DEBUGFS = auto()
+    DRIVER = auto()  # of the ledger's server
+    QEMU = auto()
+    SSH = auto()
+    TAR = auto()
+    UML = (
+        auto()
+    )  # Linux, arch/um/os-Linux/start_up.c: what its kernel checks of the host before anything else
+    VIRSH = auto()
+
+
+_NO_ROOM = ("No space left on device|Disk quota exceeded", Cause.NO_ROOM)
+# Of several that fit the first one counts.
+_HEARD: Mapping[Speaker, tuple[tuple[str, Cause], ...]] = {
+    Speaker.ANY: (_NO_ROOM,),
+    Speaker.DATABASE: (("exist", Cause.NO_TABLE),),
+    Speaker.DEBUGFS: (("File not found", Cause.NO_FILE),),
+    Speaker.DRIVER: (("SSL", Cause.NO_TLS),),
+    # "JIT information is only available with accel=tcg"
+    Speaker.QEMU: (("accel=tcg", Cause.NO_TRANSLATION), _NO_ROOM),
+    Speaker.SSH: (
+        ("Connection reset by|Connection closed by|kex_exchange_identification|Broken pipe", Cause.CUT),
+        ("REMOTE HOST IDENTIFICATION HAS CHANGED", Cause.NEW_HOST_KEY),
+        ("Host key verification failed", Cause.UNKNOWN_HOST_KEY),
+        ("Permission denied", Cause.NO_KEY),
+        ("Too many authentication failures", Cause.TOO_MANY_KEYS),
+        ("Could not resolve hostname", Cause.UNKNOWN_NAME),
+        ("Connection refused", Cause.CONNECTION_REFUSED),
+        ("No route to host", Cause.NO_ROUTE),
+        ("Network is unreachable", Cause.NO_NETWORK),
+        ("timed out", Cause.NO_ANSWER),
+        ("Bad configuration option", Cause.SSH_CONFIGURATION),
+        ("bad permissions", Cause.READABLE_KEY),
+        ("not found", Cause.NO_SHELL),
+        ("This account is currently not available", Cause.NO_ACCOUNT),
+    ),
+    Speaker.TAR: (("No space left|Wrote only|Disk quota exceeded", Cause.NO_ROOM),),
+    Speaker.UML: (
+        (r"check_ptrace|check_sysemu|start_ptraced_child|PTRACE_\w+|ptrace: ", Cause.NO_TRACING),
+        ("must not be mounted noexec|/dev/shm must be not mounted noexec", Cause.NO_EXECUTION),
+    ),
+    Speaker.VIRSH: (
+        ("failed to get domain '", Cause.NO_DOMAIN),
+        ("failed to connect to the hypervisor", Cause.NO_LIBVIRT),
+        ("no domain snapshot with matching name", Cause.NO_SNAPSHOT),
+        ("transient disk", Cause.NOT_TRANSIENT),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a program meant, and the line that it said so in."""
+
+    cause: Cause
+    line: str = ""
+
+
+def heard(speaker: Speaker, text: str) -> Heard:
+    """What a program means by what it said; `Cause.OTHER` when nothing of that is known."""
+    for pattern, cause in _HEARD[speaker]:
+        if found := re.search(f"^.*(?:{pattern}).*$", text, re.MULTILINE):
+            return Heard(cause, found.group().strip())
+    return Heard(Cause.OTHER)
+
+
+# How the reasons of failed trials begin that versions up to 0.2 kept, which have no cause beside them.
+_EARLIER = (
+    ("the placement of ", Cause.PLACEMENT),
+    ("the command ran past its limit", Cause.TIME_LIMIT),
+    ("the machine ran out of memory", Cause.OUT_OF_MEMORY),
+    ("the command was killed by", Cause.SIGNAL),
+    ("the command failed with exit status", Cause.STATUS),
+    ("command not found", Cause.NOT_FOUND),
+    (r"the guest was not ready after \d", Cause.LATE),
+    (r"(?:the guest|\S+) was killed\b", Cause.KILLED),
+    ("no room for|.*(?:No space left on device|Disk quota exceeded)", Cause.NO_ROOM),
+    (r".*\bnot (?:what was asked for|the same program)", Cause.NOT_AS_ASKED),
+    ("the guest ended", Cause.ENDED),
+    ("the guest hangs", Cause.HANGS),
+    ("the directory of its disks is gone", Cause.DISKS_GONE),
+    (".* ended in the middle of the trial|.* stopped in the middle of the trial", Cause.LOST),
+)
+
+
+def of_earlier(reason: str) -> Cause | None:
+    """The cause that a reason of an earlier version stands for; None where it says no more."""
+    return next((cause for pattern, cause in _EARLIER if re.match(pattern, reason)), None)

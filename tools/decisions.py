@@ -1,0 +1,161 @@
+"""Finds decisions that the program takes on the words of a message; `./test` runs this. Prints PATH:LINE: WHAT.
+
+Why something failed is a `Cause`. A comparison, a search or a look-up in the text of an error, a reason or what a
+program printed changes the program's behaviour when somebody mends the English. Such texts are what is called
+`message`, `reason`, `why`, `hint` or `stderr`, an exception as a string, and names that these were given.
+
+Texts of other programs are read in one module, and the texts of earlier versions in one function of another.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "python" / "guestmark"
+ALLOWED = {
+    ("core/cause.py", "heard"),
+    ("core/cause.py", "of_earlier"),
+    ("core/findings.py", "_of_version_0_1"),
+}
+_TEXTS = {"message", "reason", "why", "hint", "meaning", "stderr"}
+_ASKING = {"startswith", "endswith", "find", "rfind", "index", "rindex", "count"}
+_SEARCHING = {"search", "match", "fullmatch", "findall", "finditer"}
+_KEEPING = {
+    "strip", "rstrip", "lstrip", "lower", "upper", "casefold", "decode", "removeprefix", "removesuffix", "replace",
+    "split", "splitlines", "partition", "rpartition", "join",
+}  # fmt: skip
+
+
+class _Scope(ast.NodeVisitor):
+    """Walks one module, and knows which names hold such texts in the function at hand."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._function = ""
+        self._errors: set[str] = set()
+        self._texts: set[str] = set()
+        self.found: list[tuple[int, str]] = []
+
+    def _is_text(self, node: ast.expr) -> bool:  # noqa: PLR0911
+        match node:
+            case ast.Name(id=name):
+                return name in self._texts
+            case ast.Attribute(attr=name):
+                return name in _TEXTS
+            case ast.Call(func=ast.Name(id="str" | "repr"), args=[ast.Name(id=name), *_]):
+                return name in self._errors
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _KEEPING:
+                return self._is_text(value)
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="args")):
+                return name in self._errors
+            case ast.Subscript(value=value):
+                return self._is_text(value)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._is_text(left) or self._is_text(right)
+            case ast.BoolOp(values=values):
+                return any(self._is_text(value) for value in values)
+            case ast.NamedExpr(value=value):
+                return self._is_text(value)
+        return False
+
+    def _report(self, node: ast.expr) -> None:
+        if (self._path, self._function) not in ALLOWED:
+            self.found.append((node.lineno, ast.unparse(node)))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """A function has names of its own; parameters that are called as such a text are one."""
+        before = self._function, self._errors, self._texts
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        self._function = self._function or node.name
+        self._errors = set(self._errors)
+        self._texts = self._texts | ({argument.arg for argument in arguments} & _TEXTS)
+        self.generic_visit(node)
+        self._function, self._errors, self._texts = before
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        """The exception's name."""
+        if node.name:
+            self._errors.add(node.name)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """A name that is given such a text holds one, until it is given something else."""
+        self.generic_visit(node)
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                (self._texts.add if self._is_text(node.value) else self._texts.discard)(target.id)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        """As an assignment."""
+        self.generic_visit(node)
+        (self._texts.add if self._is_text(node.value) else self._texts.discard)(node.target.id)
+
+    def visit_For(self, node: ast.For) -> None:
+        """A part of such a text is one."""
+        if isinstance(node.target, ast.Name) and self._is_text(node.iter):
+            self._texts.add(node.target.id)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        """As a loop."""
+        if isinstance(node.target, ast.Name) and self._is_text(node.iter):
+            self._texts.add(node.target.id)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        """`"x" in message`, `message == "x"`, `message in {"x", "y"}`; whether it is empty is no word of it."""
+        sides = [node.left, *node.comparators]
+        if any(map(self._is_text, sides)) and not any(map(_is_empty, sides)):
+            self._report(node)
+        self.generic_visit(node)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        """`match message:`"""
+        if self._is_text(node.subject):
+            self._report(node.subject)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        """`TABLE[message]`"""
+        if self._is_text(node.slice):
+            self._report(node)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """`message.startswith("x")`, `PATTERN.search(message)`, `TABLE.get(message)`."""
+        if isinstance(node.func, ast.Attribute):
+            asked = node.func.attr in _ASKING and self._is_text(node.func.value)
+            searched = node.func.attr in _SEARCHING and any(map(self._is_text, node.args))
+            looked_up = node.func.attr == "get" and bool(node.args) and self._is_text(node.args[0])
+            if asked or searched or looked_up:
+                self._report(node)
+        self.generic_visit(node)
+
+
+def _is_empty(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in {"", b"", None}
+
+
+def decisions(source: str, path: str) -> Iterator[tuple[int, str]]:
+    """Line and expression of every decision on words in the source of a module at `path` below the package."""
+    scope = _Scope(path)
+    scope.visit(ast.parse(source))
+    yield from scope.found
+
+
+def main() -> int:
+    """Looks at every module of the package."""
+    broken = 0
+    for file in sorted(PACKAGE.rglob("*.py")):
+        path = str(file.relative_to(PACKAGE))
+        for line, what in decisions(file.read_text(), path):
+            print(f"python/guestmark/{path}:{line}: decides on the words of a message: {what}")
+            broken += 1
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
