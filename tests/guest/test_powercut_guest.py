@@ -361,13 +361,23 @@ def test_nothing_stays_mounted_after_a_kill(tmp_path: Path) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+_FIO = "fio --name=w --rw=write --bs=4k --size=44k --fsync=1 --ioengine="  # leaves its last write for later
+SYNCING = {
+    "script": "for n in 1 2 3 4 5 6 7 8 9 10; do echo $n >> file; sync file; done",
+    "io_uring": f"{_FIO}io_uring",
+    "io_submit": f"{_FIO}libaio",
+}
+
+
 @pytest.mark.long
 @on_loop
 @pytest.mark.parametrize(("every", "word"), [(0, Durability.PROVEN), (7, Durability.LOST)])
-def test_the_syncs_of_a_script_are_judged(every: int, word: Durability, liar: Callable[[str], str]) -> None:
-    script = "for n in 1 2 3 4 5 6 7 8 9 10; do echo $n >> file; sync file; done"
+@pytest.mark.parametrize("program", SYNCING)
+def test_the_syncs_of_a_program_are_judged(
+    program: str, every: int, word: Durability, liar: Callable[[str], str]
+) -> None:
     factors = {"location": "/var/tmp", **({"qemu": liar(f"LIE_EVERY={every}")} if every else {})}
-    target = cell_of("tcg", "powercut", factors, method="syncs", command=["sh", "-c", script])
+    target = cell_of("tcg", "powercut", factors, method="syncs", command=["sh", "-c", SYNCING[program]])
     with prepared(target) as (machine, workload):
         workload.run(machine)
         facts = a(Findings, workload.facts).facts()

@@ -26,6 +26,16 @@ def python(directory: Path, *lines: str, status: str = "0") -> Promises:
     return traced(directory, sys.executable, "-I", "-S", "-c", program, status=status)
 
 
+ASKING = (Path(__file__).parents[1] / "framework" / "asking.py").read_text()
+
+
+def asking(directory: Path, program: str) -> Promises:
+    """The promises of a program that asks the kernel by queues; see `ASKING`."""
+    return traced(
+        directory, sys.executable, "-I", "-S", "-c", f"{ASKING}\nX, Y = b'x' * 8192, b'y' * 4096\n{program}"
+    )
+
+
 OTHER = "threading.Thread(target=time.sleep, args=(0.5,)).start()"
 
 
@@ -152,3 +162,106 @@ def test_a_file_whose_name_was_removed_is_looked_for_under_another_one(tmp_path:
     for newest, names in ((0, [b"kept", b"other"]), (1, [b"other"])):
         (one,) = found.expected(newest, exact=False)
         assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == names
+
+
+BOTH, FIRST = [0, 1], [0]
+
+
+@pytest.mark.parametrize(
+    ("program", "calls", "blocks"),
+    [
+        ("r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f); r.enter()", [("fsync", True)], BOTH),
+        (
+            "r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f, how=1); r.enter()",
+            [("fdatasync", True)],
+            BOTH,
+        ),
+        # Nothing but a look into the ring says that it is done.
+        (
+            "r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f); r.enter(0)\nwhile not r.take(): pass\n"
+            "os.write(f, Y)",
+            [("fsync", True)],
+            BOTH,
+        ),
+        # A write is not covered by a flush that goes on beside it, and is by one that waits for it.
+        (
+            "r, f = Ring(), opened('f'); r.ask(WRITE, f, X, key=1); r.ask(FSYNC, f, key=2); r.enter()",
+            [("fsync", False)],
+            [],
+        ),
+        (
+            "r, f = Ring(), opened('f'); r.ask(WRITE, f, X, flags=LINK); r.ask(FSYNC, f); r.enter()",
+            [("fsync", False)],
+            BOTH,
+        ),
+        (
+            "r, f = Ring(), opened('f'); r.ask(WRITE, f, X, key=1); r.ask(FSYNC, f, key=2, flags=DRAIN); r.enter()",
+            [("fsync", False)],
+            BOTH,
+        ),
+        ("r, f = Ring(), opened('f', os.O_DSYNC); r.ask(WRITE, f, X); r.enter()", [("write", True)], BOTH),
+        ("r, f = Ring(), opened('f'); r.ask(WRITE, f, X, how=2); r.enter()", [("write", True)], BOTH),
+        (
+            "r, f = Ring(), opened('f'); os.write(f, X); r.register([-1, f]); r.ask(FSYNC, 1, flags=FIXED); r.enter()",
+            [("fsync", True)],
+            BOTH,
+        ),
+        # Two requests with one name: neither is known to be done before both are.
+        (
+            "r, f, g = Ring(), opened('f'), opened('g'); os.write(f, X)\n"
+            "r.ask(FSYNC, f); r.ask(FSYNC, f); r.enter()",
+            [("fsync", False), ("fsync", False)],
+            BOTH,
+        ),
+        (
+            "c, f = Context(), opened('f'); os.write(f, X); c.submit((2, f, b'', 0)); c.wait(1)",
+            [("fsync", True)],
+            BOTH,
+        ),
+        (
+            "c, f = Context(), opened('f'); os.write(f, X); c.submit((3, f, b'', 0)); c.wait(1)",
+            [("fdatasync", True)],
+            BOTH,
+        ),
+        (
+            "c, f = Context(), opened('f', os.O_DSYNC); c.submit((1, f, Y, 0)); c.wait(1)",
+            [("write", True)],
+            FIRST,
+        ),
+        ("r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, 99); r.enter()", [], []),
+        ("r, f = Ring(), opened('f'); r.ask(WRITE, f, X); r.enter()", [], []),
+    ],
+)
+def test_requests_to_the_kernel(
+    tmp_path: Path, program: str, calls: list[tuple[str, bool]], blocks: list[int]
+) -> None:
+    found = asking(tmp_path, program)
+    assert (found.calls, found.elsewhere) == (calls, "")
+    expected = found.expected(len(calls) - 1, exact=True) if calls else ()
+    assert [list(one.blocks) for one in expected] == ([blocks] if blocks else [])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "r = Ring(flags=SQPOLL)",
+        "r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f, flags=SILENT); r.enter(0)",
+        "r, f = Ring(), opened('f'); r.ask(FSYNC, 3, flags=FIXED); r.enter()",
+    ],
+)
+def test_what_cannot_be_followed_is_named(tmp_path: Path, program: str) -> None:
+    assert asking(tmp_path, program).elsewhere
+
+
+def test_a_file_that_grows_during_a_flush_is_promised_as_long_as_it_was(tmp_path: Path) -> None:
+    """The flush waits for a pipe; it may have begun before the file grew."""
+    found = asking(
+        tmp_path,
+        "r, f, pipe = Ring(), opened('f'), os.pipe(); os.write(f, X)\n"
+        "r.ask(POLL, pipe[0], how=1, key=1, flags=LINK); r.ask(FSYNC, f, key=2); r.enter(0)\n"
+        "os.ftruncate(f, 20000); os.write(pipe[1], b'x'); r.enter(2)",
+    )
+    assert found.calls == [("fsync", False)]
+    (one,) = found.expected(0, exact=True)
+    assert (list(one.blocks), one.most) == ([0, 1], None)
+    assert one.least <= 8192

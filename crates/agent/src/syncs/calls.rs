@@ -1,0 +1,121 @@
+//! The calls of a program as its tracer sees them, by ptrace(2).
+
+use std::io;
+
+/// `PTRACE_GET_SYSCALL_INFO` of ptrace(2), and where its answer has what is used here.
+const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
+const ENTRY: u64 = 1;
+const EXIT: u64 = 2;
+
+/// A request of ptrace(2) whose arguments are numbers.
+pub fn ptrace(
+    request: libc::c_uint,
+    pid: libc::pid_t,
+    address: usize,
+    data: usize,
+) -> io::Result<libc::c_long> {
+    // SAFETY: callers pass numbers, or the address and size of a buffer that they own.
+    let result = unsafe { libc::ptrace(request as _, pid, address, data) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Where a program is stopped.
+pub enum Stop {
+    /// Before a call: its number, its arguments, and whether they are this instruction set's.
+    Entry(libc::c_long, [u64; 6], bool),
+    /// After one: what it returned, if it did not fail.
+    Exit(Option<u64>),
+    Neither,
+}
+
+impl Stop {
+    pub fn of(pid: libc::pid_t) -> io::Result<Self> {
+        let mut info = [0u64; 11];
+        let size = std::mem::size_of_val(&info);
+        match ptrace(GET_SYSCALL_INFO, pid, size, info.as_mut_ptr() as usize) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                return Self::by_registers(pid)
+            }
+            result => result?,
+        };
+        let arguments: [u64; 6] = info[4..10].try_into().expect("six");
+        Ok(match info[0] & 0xff {
+            ENTRY => Self::Entry(info[3] as libc::c_long, arguments, native(info[0] >> 32)),
+            EXIT => Self::Exit((info[4] as u8 == 0).then_some(info[3])),
+            _ => Self::Neither,
+        })
+    }
+
+    /// User-Mode Linux has registers only. Before a call its result is `ENOSYS`, which no call of these returns.
+    #[cfg(target_arch = "x86_64")]
+    fn by_registers(pid: libc::pid_t) -> io::Result<Self> {
+        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
+        ptrace(
+            libc::PTRACE_GETREGS as _,
+            pid,
+            0,
+            registers.as_mut_ptr() as usize,
+        )?;
+        // SAFETY: plain numbers, which the kernel has filled in.
+        let of = unsafe { registers.assume_init() };
+        let result = of.rax as i64;
+        if result == -i64::from(libc::ENOSYS) {
+            let arguments = [of.rdi, of.rsi, of.rdx, of.r10, of.r8, of.r9];
+            return Ok(Self::Entry(of.orig_rax as libc::c_long, arguments, true));
+        }
+        Ok(Self::Exit(
+            (!(-4095..0).contains(&result)).then_some(of.rax),
+        ))
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn by_registers(_pid: libc::pid_t) -> io::Result<Self> {
+        Err(io::Error::other(
+            "this kernel does not tell a tracer which call is made",
+        ))
+    }
+}
+
+/// Whether a call was made with this program's own numbers, by an `AUDIT_ARCH`.
+fn native(architecture: u64) -> bool {
+    let own: u64 = if cfg!(target_arch = "x86_64") {
+        0xc000_003e
+    } else if cfg!(target_arch = "aarch64") {
+        0xc000_00b7
+    } else {
+        return true;
+    };
+    architecture == own
+}
+
+pub fn resume(pid: libc::pid_t, signal: libc::c_int) {
+    // One that was killed meanwhile is reported by the next wait.
+    let _ = ptrace(libc::PTRACE_SYSCALL as _, pid, 0, signal as usize);
+}
+
+pub fn wait(pid: libc::pid_t) -> io::Result<(libc::pid_t, libc::c_int)> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the out pointer is valid.
+        let found = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
+        if found >= 0 {
+            return Ok((found, status));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+pub fn ended(status: libc::c_int) -> String {
+    if libc::WIFSIGNALED(status) {
+        format!("{}", 128 + libc::WTERMSIG(status))
+    } else {
+        format!("{}", libc::WEXITSTATUS(status))
+    }
+}

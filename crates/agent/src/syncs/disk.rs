@@ -1,0 +1,248 @@
+//! What a program's calls have promised of the files on its disk, as lines; see the head of `syncs`.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::files::{files_below, hex, key, names, path_now, Blocks, Content, Key, BLOCK};
+
+/// Files that are followed at a time, each by an open descriptor.
+const MOST_FILES: usize = 500;
+
+struct Known {
+    id: usize,
+    file: File,
+    path: Vec<u8>,
+    blocks: Blocks,
+}
+
+pub struct Disk {
+    pub root: PathBuf,
+    pub digested: u64,
+    pub lines: String,
+    /// Why data may have been promised in ways that are not followed.
+    pub elsewhere: BTreeSet<&'static str>,
+    known: HashMap<Key, Known>,
+    /// What was on the disk when the program began, and what has been promised since.
+    safe: HashMap<Key, Blocks>,
+}
+
+impl Disk {
+    pub fn of(root: PathBuf) -> Self {
+        let mut disk = Self {
+            root,
+            digested: 0,
+            lines: String::new(),
+            elsewhere: BTreeSet::new(),
+            known: HashMap::new(),
+            safe: HashMap::new(),
+        };
+        let begin = disk.snapshot();
+        disk.safe = begin
+            .into_iter()
+            .map(|(key, content)| (key, content.blocks))
+            .collect();
+        disk.digested = 0;
+        disk
+    }
+
+    pub fn read(&mut self, file: &File) -> io::Result<Content> {
+        let content = Content::of(file)?;
+        self.digested += content.read;
+        Ok(content)
+    }
+
+    /// All files that may be read.
+    pub fn snapshot(&mut self) -> HashMap<Key, Content> {
+        let paths = files_below(&self.root);
+        paths.iter().filter_map(|path| self.content(path)).collect()
+    }
+
+    fn content(&mut self, path: &Path) -> Option<(Key, Content)> {
+        let file = File::open(path).ok()?;
+        let key = key(&file.metadata().ok()?);
+        Some((key, self.read(&file).ok()?))
+    }
+
+    /// What was there before a write, with what it has written itself: the blocks that it has written whole.
+    pub fn as_written(
+        &mut self,
+        file: &File,
+        mut old: Content,
+        written: &Range<u64>,
+    ) -> io::Result<Content> {
+        let block = BLOCK as u64;
+        let now = self.read(file)?;
+        for number in written.start.div_ceil(block)..written.end.min(now.size).div_ceil(block) {
+            if ((number + 1) * block).min(now.size) <= written.end {
+                match now.blocks.get(&number) {
+                    Some(digest) => old.blocks.insert(number, *digest),
+                    None => old.blocks.remove(&number),
+                };
+            }
+        }
+        old.size = old.size.max(written.end.min(now.size));
+        Ok(old)
+    }
+
+    /// Says how a file is now, and which bytes of it are promised: of `before`, what is the same now.
+    pub fn observe(
+        &mut self,
+        file: File,
+        promised: Range<u64>,
+        before: Option<&Content>,
+    ) -> io::Result<()> {
+        let key = key(&file.metadata()?);
+        let Content { size, blocks, .. } = self.read(&file)?;
+        let sure_size = before.map_or(size, |old| old.size.min(size));
+        let end = promised.end.min(sure_size).div_ceil(BLOCK as u64);
+        let first = (promised.start / BLOCK as u64).min(end);
+        let sure =
+            |number: u64| before.is_none_or(|old| old.blocks.get(&number) == blocks.get(&number));
+        let safe = self.safe.entry(key).or_default();
+        if first == 0 && end == size.div_ceil(BLOCK as u64) {
+            safe.retain(|number, _| *number < end);
+        }
+        for number in either(safe, &blocks) {
+            if (first..end).contains(&number) && sure(number) {
+                match blocks.get(&number) {
+                    Some(digest) => safe.insert(number, *digest),
+                    None => safe.remove(&number),
+                };
+            }
+        }
+        let id = self.known.len();
+        if id >= MOST_FILES && !self.known.contains_key(&key) {
+            self.elsewhere
+                .insert("it syncs more files than are followed");
+            return Ok(());
+        }
+        let known = self.known.entry(key).or_insert_with(|| Known {
+            id,
+            file,
+            path: Vec::new(),
+            blocks: Blocks::new(),
+        });
+        known.path = path_now(&known.file, &self.root);
+        let path = hex(&known.path);
+        let _ = write!(self.lines, "file {} {path} {size} {first} {end}", known.id);
+        for number in either(&known.blocks, &blocks) {
+            let now = blocks.get(&number).copied().unwrap_or(0);
+            let mark = if sure(number) { "" } else { "?" };
+            if !mark.is_empty() || known.blocks.get(&number).copied().unwrap_or(0) != now {
+                let _ = write!(self.lines, " {number}:{now:x}{mark}");
+            }
+        }
+        self.lines.push('\n');
+        known.blocks = blocks;
+        Ok(())
+    }
+
+    /// Promises the names in a directory.
+    pub fn list(&mut self, path: &Path) {
+        if let Ok(names) = names(path) {
+            let path = hex(path.as_os_str().as_bytes());
+            let _ = writeln!(self.lines, "directory {path} {names}");
+        }
+    }
+
+    /// Promises everything below a directory; of what is not in `before`, if that is known, nothing.
+    pub fn walk(
+        &mut self,
+        directory: &Path,
+        before: Option<&HashMap<Key, Content>>,
+    ) -> io::Result<()> {
+        let Ok(entries) = fs::read_dir(directory) else {
+            return Ok(()); // such as lost+found, which is the superuser's
+        };
+        self.list(directory);
+        for entry in entries.flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => self.walk(&entry.path(), before)?,
+                Ok(kind) if kind.is_file() => {
+                    if let Ok(file) = File::open(entry.path()) {
+                        let key = key(&file.metadata()?);
+                        let old = before.map(|all| all.get(&key));
+                        let promised = if old == Some(None) { 0..0 } else { 0..u64::MAX };
+                        self.observe(file, promised, old.flatten())?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which files have other paths than when they were last seen.
+    pub fn moved(&mut self) {
+        let mut known: Vec<_> = self.known.values_mut().collect();
+        known.sort_by_key(|one| one.id);
+        for one in known {
+            let path = path_now(&one.file, &self.root);
+            if path != one.path {
+                let shown = if path.is_empty() {
+                    "-".to_owned()
+                } else {
+                    hex(&path)
+                };
+                let _ = writeln!(self.lines, "path {} {shown}", one.id);
+                one.path = path;
+            }
+        }
+    }
+
+    /// Says how all files are in the end; `stopped`: the program was, before it could sync all.
+    pub fn finish(&mut self, stopped: bool) -> io::Result<()> {
+        self.moved();
+        let files: Vec<File> = self
+            .known
+            .values()
+            .filter_map(|known| known.file.try_clone().ok())
+            .collect();
+        for file in files {
+            self.observe(file, 0..0, None)?;
+        }
+        let unsynced = self.unsynced(stopped);
+        if let Some(path) = unsynced.first() {
+            let path = hex(path.as_os_str().as_bytes());
+            let _ = writeln!(self.lines, "unsynced {} {path}", unsynced.len());
+        }
+        Ok(())
+    }
+
+    /// Files that have data which no call has promised; of a program that was stopped before it could sync them, only
+    /// those that it has never synced.
+    fn unsynced(&mut self, stopped: bool) -> Vec<PathBuf> {
+        let mut found = files_below(&self.root);
+        found.retain(|path| {
+            let Some((key, content)) = self.content(path) else {
+                return false;
+            };
+            let safe = self.safe.get(&key);
+            let differs = content
+                .blocks
+                .iter()
+                .any(|(number, digest)| safe.and_then(|safe| safe.get(number)) != Some(digest));
+            differs && !(stopped && self.known.contains_key(&key))
+        });
+        found.sort();
+        found
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(self.lines.as_bytes())?;
+        out.flush()?;
+        self.lines.clear();
+        Ok(())
+    }
+}
+
+/// The numbers of the blocks that are in one or the other.
+fn either(one: &Blocks, other: &Blocks) -> BTreeSet<u64> {
+    one.keys().chain(other.keys()).copied().collect()
+}

@@ -1,0 +1,165 @@
+//! Files as anyone reads them now: digests of their blocks, names, paths.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of a block that is digested.
+pub const BLOCK: usize = 4096;
+
+/// Blocks of a file by their numbers; those of zeroes are left out.
+pub type Blocks = BTreeMap<u64, u64>;
+/// Device and inode.
+pub type Key = (u64, u64);
+
+/// What a file holds; `read` is how many bytes were read for that.
+#[derive(PartialEq)]
+pub struct Content {
+    pub size: u64,
+    pub blocks: Blocks,
+    pub read: u64,
+}
+
+impl Content {
+    pub fn of(file: &File) -> io::Result<Self> {
+        let size = file.metadata()?.len();
+        let mut blocks = Blocks::new();
+        let mut buffer = vec![0; 64 * BLOCK];
+        let (mut at, mut read) = (0, 0);
+        while at < size {
+            at = match seek_data(file, at) {
+                Some(data) => data / BLOCK as u64 * BLOCK as u64,
+                None => break,
+            };
+            let length = file.read_at(&mut buffer, at)?;
+            if length == 0 {
+                break;
+            }
+            for (index, block) in buffer[..length].chunks(BLOCK).enumerate() {
+                if block.iter().any(|byte| *byte != 0) {
+                    blocks.insert(at / BLOCK as u64 + index as u64, digest(block));
+                }
+            }
+            read += length as u64;
+            at += length as u64;
+        }
+        Ok(Self { size, blocks, read })
+    }
+}
+
+/// `guestmark-agent digests`: the state of each file that standard input names in hexadecimal, a line each, as in
+/// `file` of the tracer's lines: `SIZE BLOCK:DIGEST…`, or `-` where there is no such file; of a directory `= NAME,…`.
+pub fn digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let mut lines = String::new();
+    for line in io::stdin().lines() {
+        let bytes = unhex(&line?).ok_or(io::ErrorKind::InvalidInput)?;
+        let path = Path::new(crate::sys::os_path(&bytes));
+        lines += &state(path).unwrap_or_else(|_| "-".to_owned());
+        lines.push('\n');
+    }
+    io::stdout().lock().write_all(lines.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state(path: &Path) -> io::Result<String> {
+    if fs::symlink_metadata(path)?.is_dir() {
+        return Ok(format!("= {}", names(path)?));
+    }
+    let content = Content::of(&File::open(path)?)?;
+    let size = content.size.to_string();
+    Ok(content
+        .blocks
+        .iter()
+        .fold(size, |mut line, (number, digest)| {
+            let _ = write!(line, " {number}:{digest:x}");
+            line
+        }))
+}
+
+pub fn key(about: &fs::Metadata) -> Key {
+    (about.dev(), about.ino())
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
+        .collect()
+}
+
+/// The digest of a block; the last one of a file is as if zeroes followed, as a page of memory has them.
+fn digest(block: &[u8]) -> u64 {
+    let end = block
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
+    xxh3_64(&block[..end]).max(1)
+}
+
+pub fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let (mut found, mut waiting) = (Vec::new(), vec![directory.to_owned()]);
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                Ok(kind) if kind.is_file() => found.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+pub fn names(directory: &Path) -> io::Result<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)?
+        .flatten()
+        .map(|entry| hex(entry.file_name().as_bytes()))
+        .collect();
+    names.sort();
+    Ok(names.join(","))
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The path of an open file on the disk; empty when it has none any more. One whose name was removed may have others.
+pub fn path_now(file: &File, disk: &Path) -> Vec<u8> {
+    let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+    let bytes = path.as_os_str().as_bytes();
+    let Ok(about) = file.metadata() else {
+        return bytes.to_vec();
+    };
+    let same = |path: &Path| fs::symlink_metadata(path).is_ok_and(|it| key(&it) == key(&about));
+    if !bytes.ends_with(b" (deleted)") || same(&path) {
+        return bytes.to_vec();
+    }
+    if about.nlink() == 0 {
+        return Vec::new();
+    }
+    let other = files_below(disk).into_iter().find(|path| same(path));
+    other.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec())
+}
+
+/// Where the next data begins at or after an offset; None when only a hole follows.
+fn seek_data(file: &File, at: u64) -> Option<u64> {
+    // SAFETY: a descriptor that is open, and numbers.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, libc::SEEK_DATA) };
+    if found >= 0 {
+        return Some(found as u64);
+    }
+    // Where holes are not known everything is data.
+    (io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO)).then_some(at)
+}

@@ -1,0 +1,741 @@
+//! `guestmark-agent syncs`: runs a program, and stops it after each call that promises that data is on its disk.
+//!
+//! After each such call it prints what the call has promised, as digests of blocks, and waits for a byte of standard
+//! input before the program goes on: whoever logs the writes below marks that moment meanwhile. Promises are `fsync`,
+//! `fdatasync`, `msync(MS_SYNC)`, `sync`, `syncfs`, and writes with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`, made
+//! as calls or by `io_uring` and `io_submit`. A program that may flush in another way (an `io_uring` to which a thread of
+//! the kernel's looks, another instruction set) is named in the last line. Only files below `--disk` count.
+//!
+//! Lines, whose paths and names are hexadecimal:
+//!
+//! - `file ID PATH SIZE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes. Listed are the blocks that differ
+//!   from the last such line of that file; digest 0 is a block of zeroes, and `?` after one says that it changed during
+//!   the call. Promised are the blocks from `FIRST` to `END`; none where they are equal.
+//! - `path ID PATH`: a file has another path now; `-` when it has none.
+//! - `directory PATH NAME,…`: the names in it are promised.
+//! - `sync CALL EXACT`: the end of a promise; `EXACT` is 1 when nothing else of the program runs now.
+//! - `unsynced COUNT PATH`: so many files have data in the end that no call has promised; the path of one of them.
+//! - `said TEXT`: the end of what the program wrote to its standard error.
+//! - `end STATUS REASON…`: the program ended; `stopped` after as many promises or digested bytes as were allowed.
+
+mod calls;
+mod disk;
+mod files;
+mod queues;
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::rc::Rc;
+
+use calls::{ended, ptrace, resume, wait, Stop};
+use disk::Disk;
+pub use files::digests;
+use files::{hex, key, Content, Key};
+use queues::{process_of, Kind, Memory, Named, Queue, Request};
+
+/// Bytes that are kept of what the program says.
+const SAID: usize = 500;
+/// Queues of one program that are followed.
+const MOST_QUEUES: usize = 64;
+const WRITE: &str = "write";
+const STOPPED: &str = "stopped";
+const RWF_SYNCS: u64 = 0x2 | 0x4;
+/// What `io_uring_register(2)` is asked for: files that requests then name by numbers, other ones, rings of another size.
+const REGISTER_FILES: u64 = 2;
+const REPLACE_FILES: u64 = 6;
+const OTHER_FILES: [u64; 2] = [13, 14];
+const RESIZE: u64 = 33;
+const OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_EXITKILL;
+
+struct Job {
+    disk: PathBuf,
+    most: u64,
+    bytes: u64,
+    argv: Vec<OsString>,
+}
+
+/// What a call promises when it returns.
+enum Promise {
+    /// Bytes of a file (of a write its return value says how many), and what it held when the call began, where another
+    /// thread may write meanwhile.
+    File(File, Range<u64>, Option<Content>),
+    Directory(PathBuf),
+    /// All that is on the disk, and what it was when the call began, likewise.
+    Everything(Option<HashMap<Key, Content>>),
+}
+
+struct Call {
+    name: &'static str,
+    promise: Promise,
+}
+
+/// A call that a task is in.
+enum Begun {
+    Promising(Call),
+    /// A queue is made; its parameters, or where its address will be.
+    Uring(u64),
+    Context(u64),
+    /// Requests are handed over: of an `io_uring`, or of a context's address.
+    Entered,
+    Submitted(u64),
+}
+
+/// A file of the program's on the disk.
+struct Target {
+    file: File,
+    path: PathBuf,
+    directory: bool,
+    /// Flags of open(2).
+    flags: i32,
+}
+
+/// A request that is on its way.
+#[derive(Default)]
+struct Pending {
+    call: Option<Call>,
+    /// What is written by others that are done before it.
+    written: Vec<Range<u64>>,
+    /// What it writes itself, and where.
+    writes: Option<(Key, Range<u64>)>,
+    /// Whether something else has been on its way at the same time.
+    beside: bool,
+}
+
+struct Tracer {
+    job: Job,
+    disk: Disk,
+    tasks: HashMap<libc::pid_t, Option<Begun>>,
+    /// Tasks that wait for a child, and write nothing.
+    waiting: BTreeSet<libc::pid_t>,
+    queues: Vec<Followed>,
+    /// Whether the program has had the kernel write by itself, which may be under way at any time.
+    asynchronous: bool,
+    promises: u64,
+    /// What the program writes to its standard error.
+    errors: File,
+}
+
+/// A queue, and the files that its requests name by numbers.
+struct Followed {
+    queue: Queue<Pending>,
+    files: Vec<Option<Rc<Target>>>,
+}
+
+/// Runs it; see the head of this file.
+pub fn syncs(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let Some(job) = parse(arguments) else {
+        eprintln!(
+            "usage: guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] -- COMMAND [ARGUMENT]..."
+        );
+        return Ok(ExitCode::from(125));
+    };
+    let mut tracer = Tracer::of(job)?;
+    let status = tracer.run()?;
+    tracer.finish(&status)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
+    use lexopt::prelude::*;
+    let mut job = Job {
+        disk: PathBuf::new(),
+        most: 300,
+        bytes: 1 << 30,
+        argv: Vec::new(),
+    };
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(argument) = parser.next().ok()? {
+        match argument {
+            Long("disk") => job.disk = parser.value().ok()?.into(),
+            Long("most") => job.most = parser.value().ok()?.parse().ok()?,
+            Long("bytes") => job.bytes = parser.value().ok()?.parse().ok()?,
+            Value(word) => {
+                job.argv.push(word);
+                job.argv.extend(parser.raw_args().ok()?);
+            }
+            _ => return None,
+        }
+    }
+    (job.disk.is_absolute() && !job.argv.is_empty()).then_some(job)
+}
+
+impl Tracer {
+    fn of(job: Job) -> io::Result<Self> {
+        let errors = rustix::fs::memfd_create("errors", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(Self {
+            errors: errors.into(),
+            disk: Disk::of(job.disk.clone()),
+            job,
+            tasks: HashMap::new(),
+            waiting: BTreeSet::new(),
+            queues: Vec::new(),
+            asynchronous: false,
+            promises: 0,
+        })
+    }
+
+    /// Runs the program to its end, or until there were promises enough; returns how it ended.
+    fn run(&mut self) -> io::Result<String> {
+        let mut command = Command::new(&self.job.argv[0]);
+        command.args(&self.job.argv[1..]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::from(self.errors.try_clone()?));
+        // SAFETY: ptrace(2) is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| ptrace(libc::PTRACE_TRACEME as _, 0, 0, 0).map(|_| ()));
+        }
+        let main = command.spawn()?.id() as libc::pid_t;
+        let (_, status) = wait(main)?;
+        if !libc::WIFSTOPPED(status) {
+            return Ok(ended(status));
+        }
+        ptrace(libc::PTRACE_SETOPTIONS as _, main, 0, OPTIONS as usize)?;
+        self.tasks.insert(main, None);
+        resume(main, 0);
+        loop {
+            let (pid, status) = wait(-1)?;
+            if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+                self.tasks.remove(&pid);
+                self.waiting.remove(&pid);
+                if pid == main {
+                    return Ok(ended(status));
+                }
+                continue;
+            }
+            let signal = libc::WSTOPSIG(status);
+            let mut deliver = 0;
+            if signal == libc::SIGTRAP | 0x80 {
+                self.at_call(pid)?;
+                if self.promises >= self.job.most || self.disk.digested >= self.job.bytes {
+                    for pid in self.tasks.keys() {
+                        // SAFETY: a signal to a process that is traced, whose number is its own until it is waited for.
+                        unsafe { libc::kill(*pid, libc::SIGKILL) };
+                    }
+                    return Ok(STOPPED.to_owned());
+                }
+            } else if self.tasks.contains_key(&pid) && status >> 16 == 0 {
+                deliver = signal;
+            }
+            self.tasks.entry(pid).or_insert(None); // a new one begins with a stop of its own
+            resume(pid, deliver);
+        }
+    }
+
+    /// Whether nothing but the task that is stopped can write.
+    fn alone(&self) -> bool {
+        let queues = &self.queues;
+        self.tasks.len() == self.waiting.len() + 1
+            && !self.asynchronous
+            && !queues.iter().any(|one| one.queue.busy())
+    }
+
+    fn at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
+        let stop = match Stop::of(pid) {
+            Ok(stop) => stop,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        match stop {
+            Stop::Entry(number, arguments, native) => {
+                self.collect()?;
+                if !native {
+                    self.disk
+                        .elsewhere
+                        .insert("it has code for another instruction set");
+                }
+                if matches!(number, libc::SYS_wait4 | libc::SYS_waitid) {
+                    self.waiting.insert(pid);
+                }
+                let begun = self.entered(pid, number, &arguments);
+                self.tasks.insert(pid, begun);
+            }
+            Stop::Exit(result) => {
+                self.waiting.remove(&pid);
+                let begun = self.tasks.insert(pid, None).flatten();
+                if let Some(begun) = begun {
+                    self.left(pid, begun, result)?;
+                }
+                self.collect()?;
+            }
+            Stop::Neither => {}
+        }
+        Ok(())
+    }
+
+    /// A call begins.
+    fn entered(
+        &mut self,
+        pid: libc::pid_t,
+        number: libc::c_long,
+        arguments: &[u64; 6],
+    ) -> Option<Begun> {
+        let whole = 0..u64::MAX;
+        let (name, promise) = match number {
+            libc::SYS_fsync => ("fsync", self.of_descriptor(pid, arguments[0], whole)?),
+            libc::SYS_fdatasync => ("fdatasync", self.of_descriptor(pid, arguments[0], whole)?),
+            libc::SYS_sync => ("sync", self.of_everything()),
+            libc::SYS_syncfs => {
+                self.path_of(pid, arguments[0] as i32)?;
+                ("syncfs", self.of_everything())
+            }
+            libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => {
+                ("msync", self.of_mapping(pid, arguments[0], arguments[1])?)
+            }
+            libc::SYS_write | libc::SYS_writev => (WRITE, self.of_write(pid, arguments, None, 0)?),
+            libc::SYS_pwrite64 | libc::SYS_pwritev => {
+                (WRITE, self.of_write(pid, arguments, Some(arguments[3]), 0)?)
+            }
+            libc::SYS_pwritev2 => {
+                let at = (arguments[3] != u64::MAX).then_some(arguments[3]);
+                (WRITE, self.of_write(pid, arguments, at, arguments[5])?)
+            }
+            libc::SYS_io_uring_setup => return Some(Begun::Uring(arguments[1])),
+            libc::SYS_io_uring_enter => {
+                self.take_up(pid);
+                return Some(Begun::Entered);
+            }
+            libc::SYS_io_uring_register => {
+                self.register(pid, arguments);
+                return None;
+            }
+            libc::SYS_io_setup => return Some(Begun::Context(arguments[1])),
+            libc::SYS_io_submit => {
+                self.submit(pid, arguments);
+                return Some(Begun::Submitted(arguments[0]));
+            }
+            _ => return None,
+        };
+        Some(Begun::Promising(Call { name, promise }))
+    }
+
+    /// A call has ended, with a result if it did not fail.
+    fn left(&mut self, pid: libc::pid_t, begun: Begun, result: Option<u64>) -> io::Result<()> {
+        match (begun, result) {
+            (Begun::Promising(call), Some(result)) => {
+                let exact = self.alone();
+                self.returned(call, result, exact)?;
+            }
+            (Begun::Uring(parameters), Some(descriptor)) => {
+                let queue = Queue::uring(process_of(pid), descriptor as i32, parameters);
+                self.follow(queue.ok());
+            }
+            (Begun::Context(pointer), Some(_)) => {
+                self.follow(Queue::context(process_of(pid), pointer));
+            }
+            (Begun::Entered, _) => self.queues.iter_mut().for_each(|one| one.queue.taken()),
+            (Begun::Submitted(context), result) => {
+                let process = process_of(pid);
+                let mut queues = self.queues.iter_mut();
+                if let Some(one) = queues.find(|one| one.queue.is_context(process, context)) {
+                    one.queue.accepted(result.unwrap_or(0));
+                }
+            }
+            (Begun::Promising(_) | Begun::Uring(_) | Begun::Context(_), None) => {}
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, queue: Option<Queue<Pending>>) {
+        match queue {
+            Some(queue) if self.queues.len() < MOST_QUEUES => self.queues.push(Followed {
+                queue,
+                files: Vec::new(),
+            }),
+            _ => self.lose("it has the kernel write in a way that is not followed"),
+        }
+    }
+
+    /// From now on something may be written or flushed that is not seen.
+    fn lose(&mut self, why: &'static str) {
+        self.asynchronous = true;
+        self.disk.elsewhere.insert(why);
+    }
+
+    /// Whatever the rings hold is about to be handed over.
+    fn take_up(&mut self, pid: libc::pid_t) {
+        let Ok(memory) = Memory::of(pid) else {
+            return self.lose("its requests to the kernel cannot be read");
+        };
+        for index in 0..self.queues.len() {
+            let requests = self.queues[index].queue.upcoming(&memory);
+            self.add(pid, index, requests);
+        }
+    }
+
+    fn submit(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
+        let process = process_of(pid);
+        let mut queues = self.queues.iter();
+        let index = queues.position(|one| one.queue.is_context(process, arguments[0]));
+        let requests = index.and_then(|index| {
+            let memory = Memory::of(pid).ok()?;
+            let queue = &self.queues[index].queue;
+            queue.submitted(&memory, arguments[1], arguments[2])
+        });
+        match (index, requests) {
+            (Some(index), Some(requests)) => self.add(pid, index, requests),
+            _ => self.lose("its requests to the kernel cannot be read"),
+        }
+    }
+
+    /// Keeps what requests promise, and what is known of the files that they are about.
+    fn add(&mut self, pid: libc::pid_t, index: usize, requests: Vec<Request>) {
+        let mut chain: Vec<(Key, Range<u64>)> = Vec::new();
+        for request in requests {
+            let mut pending = Pending::default();
+            if request.kind != Kind::Other {
+                let before = self.before(index, &request, &chain);
+                self.ask(pid, index, &request, before, &mut pending);
+            }
+            if request.linked {
+                chain.extend(pending.writes.clone());
+            } else {
+                chain.clear();
+            }
+            let others = self.queues.iter().any(|one| one.queue.busy());
+            for one in self.queues.iter_mut().flat_map(|one| one.queue.each()) {
+                one.beside = true;
+            }
+            pending.beside = others;
+            self.queues[index].queue.add(&request, pending);
+        }
+    }
+
+    /// What is written before a request begins: in front of it in its chain, and by all others where it waits for them.
+    fn before(
+        &mut self,
+        index: usize,
+        request: &Request,
+        chain: &[(Key, Range<u64>)],
+    ) -> Vec<(Key, Range<u64>)> {
+        let mut found = chain.to_vec();
+        if request.drained {
+            let all = self.queues[index].queue.each();
+            found.extend(all.filter_map(|one| one.writes.clone()));
+        }
+        found
+    }
+
+    fn ask(
+        &mut self,
+        pid: libc::pid_t,
+        index: usize,
+        request: &Request,
+        before: Vec<(Key, Range<u64>)>,
+        pending: &mut Pending,
+    ) {
+        let flush = request.kind == Kind::Flush;
+        let target = match request.file {
+            Named::Descriptor(descriptor) => match self.target(pid, descriptor) {
+                Some(target) => Rc::new(target),
+                None => return,
+            },
+            Named::Fixed(number) => match self.queues[index].files.get(number as usize) {
+                Some(Some(target)) => Rc::clone(target),
+                Some(None) => return,
+                None => {
+                    let why = "it names files to an io_uring in a way that is not followed";
+                    self.disk.elsewhere.insert(why);
+                    return;
+                }
+            },
+        };
+        let (Ok(file), Ok(about)) = (target.file.try_clone(), target.file.metadata()) else {
+            return self.lose("its requests to the kernel cannot be read");
+        };
+        let through =
+            target.flags & libc::O_DSYNC != 0 || u64::from(request.flags) & RWF_SYNCS != 0;
+        let mut bytes = request.bytes.clone();
+        if !flush {
+            if target.flags & libc::O_APPEND != 0 {
+                let length = bytes.end.saturating_sub(bytes.start);
+                bytes = about.len()..about.len().saturating_add(length);
+            } else if bytes.start == u64::MAX {
+                if through {
+                    let why = "it writes by io_uring wherever its file is, which is not followed";
+                    self.disk.elsewhere.insert(why);
+                }
+                return;
+            }
+            pending.writes = Some((key(&about), bytes.clone()));
+        }
+        if request.silent && (flush || through) {
+            let why = "it flushes by io_uring without asking for the result";
+            self.disk.elsewhere.insert(why);
+        } else if flush && target.directory {
+            let (name, path) = ("fsync", target.path.clone());
+            let promise = Promise::Directory(path);
+            pending.call = Some(Call { name, promise });
+        } else if flush || through {
+            let Ok(held) = self.disk.read(&file) else {
+                return self.lose("its requests to the kernel cannot be read");
+            };
+            let mine = before.into_iter().filter(|(of, _)| *of == key(&about));
+            pending.written = mine.map(|(_, range)| range).collect();
+            let name = match (flush, request.flags & 1) {
+                (true, 1) => "fdatasync",
+                (true, _) => "fsync",
+                (false, _) => WRITE,
+            };
+            let promise = Promise::File(file, bytes, Some(held));
+            pending.call = Some(Call { name, promise });
+        }
+    }
+
+    /// Files that an `io_uring` calls by numbers.
+    fn register(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
+        let process = process_of(pid);
+        let by_number = arguments[1] >> 31 & 1 == 1;
+        let (operation, count) = (arguments[1] & 0x7fff_ffff, arguments[3]);
+        let found = if by_number {
+            (self.queues.len() == 1).then_some(0)
+        } else {
+            let descriptor = arguments[0] as i32;
+            let mut queues = self.queues.iter();
+            queues.position(|one| one.queue.is_uring(process, descriptor))
+        };
+        let Some(index) = found else {
+            if [REGISTER_FILES, REPLACE_FILES, RESIZE].contains(&operation)
+                || OTHER_FILES.contains(&operation)
+            {
+                self.lose("it names files to an io_uring in a way that is not followed");
+            }
+            return;
+        };
+        let memory = Memory::of(pid).ok();
+        let mut named = |first: usize, at: u64| {
+            for place in 0..count.min(1 << 16) {
+                let bytes = memory.as_ref().and_then(|it| it.bytes(at + place * 4));
+                let descriptor = bytes.map_or(-1, i32::from_ne_bytes);
+                let target = self.target(pid, descriptor).map(Rc::new);
+                let files = &mut self.queues[index].files;
+                let place = first + place as usize;
+                files.resize_with(files.len().max(place + 1), || None);
+                files[place] = target;
+            }
+        };
+        match operation {
+            REGISTER_FILES => named(0, arguments[2]),
+            REPLACE_FILES => {
+                let words = memory
+                    .as_ref()
+                    .and_then(|it| it.bytes::<16>(arguments[2]))
+                    .unwrap_or_default();
+                let first = u32::from_ne_bytes(words[..4].try_into().expect("four bytes"));
+                let at = u64::from_ne_bytes(words[8..].try_into().expect("eight bytes"));
+                named(first as usize, at);
+            }
+            RESIZE => self.lose("it gives an io_uring another size, which is not followed"),
+            _ if OTHER_FILES.contains(&operation) => {
+                self.lose("it names files to an io_uring in a way that is not followed");
+            }
+            _ => {}
+        }
+    }
+
+    /// What the kernel has done meanwhile: nobody but the program itself can have learnt of it before.
+    fn collect(&mut self) -> io::Result<()> {
+        for index in 0..self.queues.len() {
+            let Some(done) = self.queues[index].queue.done() else {
+                self.lose("its requests to the kernel cannot be read");
+                continue;
+            };
+            for (pending, result) in done {
+                let Some(mut call) = pending.call else {
+                    continue;
+                };
+                if result < 0 {
+                    continue;
+                }
+                if let Promise::File(file, bytes, Some(mut old)) = call.promise {
+                    for range in &pending.written {
+                        old = self.disk.as_written(&file, old, range)?;
+                    }
+                    call.promise = Promise::File(file, bytes, Some(old));
+                }
+                let exact = self.alone() && !pending.beside;
+                self.returned(call, result as u64, exact)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of an open file on the disk.
+    fn path_of(&self, pid: libc::pid_t, descriptor: i32) -> Option<PathBuf> {
+        let path = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+        path.starts_with(&self.job.disk).then_some(path)
+    }
+
+    /// An open file or directory on the disk.
+    fn target(&mut self, pid: libc::pid_t, descriptor: i32) -> Option<Target> {
+        let path = self.path_of(pid, descriptor)?;
+        let through = format!("/proc/{pid}/fd/{descriptor}");
+        let kind = fs::metadata(&through).ok()?;
+        if !kind.is_dir() && !kind.is_file() {
+            return None;
+        }
+        let (flags, _) = opened_with(pid, descriptor)?;
+        Some(Target {
+            file: self.opened(Path::new(&through))?,
+            path,
+            directory: kind.is_dir(),
+            flags,
+        })
+    }
+
+    fn opened(&mut self, path: &Path) -> Option<File> {
+        let file = File::open(path);
+        if file.is_err() {
+            self.disk
+                .elsewhere
+                .insert("it syncs a file that may not be read");
+        }
+        file.ok()
+    }
+
+    fn of_descriptor(
+        &mut self,
+        pid: libc::pid_t,
+        descriptor: u64,
+        bytes: Range<u64>,
+    ) -> Option<Promise> {
+        let target = self.target(pid, descriptor as i32)?;
+        if target.directory {
+            return Some(Promise::Directory(target.path));
+        }
+        self.of_file(target.file, bytes)
+    }
+
+    fn of_everything(&mut self) -> Promise {
+        if self.alone() {
+            return Promise::Everything(None);
+        }
+        Promise::Everything(Some(self.disk.snapshot()))
+    }
+
+    fn of_file(&mut self, file: File, bytes: Range<u64>) -> Option<Promise> {
+        let before = if self.alone() {
+            None
+        } else {
+            Some(self.disk.read(&file).ok()?)
+        };
+        Some(Promise::File(file, bytes, before))
+    }
+
+    fn of_mapping(&mut self, pid: libc::pid_t, address: u64, length: u64) -> Option<Promise> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+        let (start, offset, path) = maps.lines().find_map(|line| {
+            let mut words = line.splitn(6, ' ');
+            let (from, to) = words.next()?.split_once('-')?;
+            let (from, to) = (
+                u64::from_str_radix(from, 16).ok()?,
+                u64::from_str_radix(to, 16).ok()?,
+            );
+            let offset = u64::from_str_radix(words.nth(1)?, 16).ok()?;
+            let path = words.nth(2)?.trim_start();
+            (from..to)
+                .contains(&address)
+                .then(|| (from, offset, path.to_owned()))
+        })?;
+        if !Path::new(&path).starts_with(&self.job.disk) {
+            return None;
+        }
+        let begin = address - start + offset;
+        let file = self.opened(Path::new(&path))?;
+        self.of_file(file, begin..begin + length)
+    }
+
+    fn of_write(
+        &mut self,
+        pid: libc::pid_t,
+        arguments: &[u64; 6],
+        at: Option<u64>,
+        flags: u64,
+    ) -> Option<Promise> {
+        let descriptor = arguments[0] as i32;
+        self.path_of(pid, descriptor)?;
+        let (opened, position) = opened_with(pid, descriptor)?;
+        if opened & libc::O_DSYNC == 0 && flags & RWF_SYNCS == 0 {
+            return None;
+        }
+        let file = self.target(pid, descriptor)?.file;
+        let begin = if opened & libc::O_APPEND != 0 {
+            file.metadata().ok()?.len()
+        } else {
+            at.unwrap_or(position)
+        };
+        self.of_file(file, begin..u64::MAX)
+    }
+
+    /// Says what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
+    fn returned(&mut self, call: Call, result: u64, exact: bool) -> io::Result<()> {
+        match call.promise {
+            Promise::File(file, bytes, before) => {
+                let end = if call.name == WRITE {
+                    bytes.start.saturating_add(result)
+                } else {
+                    bytes.end
+                };
+                let written = bytes.start..end;
+                let before = match before {
+                    Some(old) if call.name == WRITE => {
+                        Some(self.disk.as_written(&file, old, &written)?)
+                    }
+                    other => other,
+                };
+                self.disk.observe(file, written, before.as_ref())?;
+            }
+            Promise::Directory(path) => self.disk.list(&path),
+            Promise::Everything(before) => {
+                let root = self.job.disk.clone();
+                self.disk.walk(&root, before.as_ref())?;
+            }
+        }
+        self.disk.moved();
+        let exact = u8::from(exact);
+        let _ = writeln!(self.disk.lines, "sync {} {exact}", call.name);
+        self.promises += 1;
+        self.disk.flush()?;
+        io::stdin().lock().read_exact(&mut [0])
+    }
+
+    /// Says how the program ended.
+    fn finish(&mut self, status: &str) -> io::Result<()> {
+        self.disk.finish(status == STOPPED)?;
+        let mut said = vec![0; SAID];
+        let size = self.errors.metadata()?.len();
+        let length = self
+            .errors
+            .read_at(&mut said, size.saturating_sub(SAID as u64))?;
+        let reasons: Vec<&str> = self.disk.elsewhere.iter().copied().collect();
+        let reasons = reasons.join("; ");
+        let _ = writeln!(self.disk.lines, "said {}", hex(&said[..length]));
+        let _ = writeln!(self.disk.lines, "end {status} {reasons}");
+        self.disk.flush()
+    }
+}
+
+/// Flags of an open file, and its position.
+fn opened_with(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
+    let field = |name: &str| {
+        let mut lines = info.lines();
+        lines
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
+    let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
+    Some((flags, field("pos:")?.parse().ok()?))
+}

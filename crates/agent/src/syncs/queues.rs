@@ -1,0 +1,578 @@
+//! Queues by which a program has the kernel write and flush while it goes on: `io_uring(7)` and `io_setup(2)`.
+//!
+//! A tracer shares the rings of an `io_uring` by a descriptor of its own; those of `io_setup` it reads in the program's
+//! memory. What was asked is known when the program calls the kernel with it, what is done at any of its later calls:
+//! until then nobody else can have learnt of it. A kernel's thread that looks for requests by itself is not followed.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{fence, Ordering};
+
+/// Flags of `io_uring_setup(2)`: a kernel's thread submits (`SQPOLL`); the rings are the program's memory; others are newer than this.
+const SQPOLL: u32 = 1 << 1;
+const NO_MMAP: u32 = 1 << 14;
+const REGISTERED_ONLY: u32 = 1 << 15;
+const KNOWN: u32 = (1 << 18) - 1;
+const LARGE_ENTRIES: u32 = 1 << 10;
+const LARGE_RESULTS: u32 = 1 << 11;
+const NO_ARRAY: u32 = 1 << 16;
+/// `mmap(2)` offsets of an `io_uring`.
+const RESULTS_AT: libc::off_t = 0x800_0000;
+const ENTRIES_AT: libc::off_t = 0x1000_0000;
+/// Flags of an entry, and opcodes.
+const FIXED: u8 = 1;
+const DRAIN: u8 = 1 << 1;
+const LINKS: u8 = 1 << 2 | 1 << 3;
+const SILENT: u8 = 1 << 6;
+const WRITES: [u8; 3] = [2, 5, 23];
+const WRITEV: u8 = 2;
+const FSYNC: u8 = 3;
+/// Of a result: the same request will have more.
+const MORE: u32 = 1 << 1;
+/// Requests of one `io_submit(2)` that are looked at.
+const MOST: u64 = 4096;
+
+/// The memory of a program.
+pub struct Memory(File);
+
+impl Memory {
+    pub fn of(pid: libc::pid_t) -> io::Result<Self> {
+        File::open(format!("/proc/{pid}/mem")).map(Self)
+    }
+
+    pub fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.0.read_exact_at(&mut bytes, at).ok()?;
+        Some(bytes)
+    }
+
+    fn word(&self, at: u64) -> Option<u32> {
+        self.bytes(at).map(u32::from_ne_bytes)
+    }
+
+    fn long(&self, at: u64) -> Option<u64> {
+        self.bytes(at).map(u64::from_ne_bytes)
+    }
+
+    /// The bytes of `count` parts, by a `struct iovec` each.
+    fn vector(&self, at: u64, count: u64) -> Option<u64> {
+        (0..count.min(1024))
+            .map(|index| self.long(at + index * 16 + 8))
+            .sum()
+    }
+}
+
+/// The process of a thread.
+pub fn process_of(pid: libc::pid_t) -> libc::pid_t {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    line.and_then(|number| number.trim().parse().ok())
+        .unwrap_or(pid)
+}
+
+/// An open file as a request names it: a descriptor, or a place in the ring's own table.
+#[derive(Clone, Copy)]
+pub enum Named {
+    Descriptor(i32),
+    Fixed(u32),
+}
+
+#[derive(PartialEq)]
+pub enum Kind {
+    Flush,
+    Write,
+    Other,
+}
+
+/// What a program asks for. Of a write at the file's position, wherever that is, `bytes` begin at `u64::MAX`.
+pub struct Request {
+    pub key: u64,
+    pub kind: Kind,
+    pub file: Named,
+    pub bytes: Range<u64>,
+    /// `RWF_` flags of a write; of a flush 1 for one of data only.
+    pub flags: u32,
+    /// The next one begins when this has been done.
+    pub linked: bool,
+    /// It begins when all others have been done.
+    pub drained: bool,
+    /// No result will be told.
+    pub silent: bool,
+    position: u64,
+}
+
+/// What is on its way in a queue; `T` is what its owner keeps for a request.
+pub struct Queue<T> {
+    rings: Rings,
+    asked: Vec<(u64, u64, T)>,
+    waiting: HashMap<u64, Alike<T>>,
+}
+
+enum Rings {
+    Uring(Uring),
+    Context(Context),
+}
+
+impl<T> Queue<T> {
+    /// The `io_uring` that a process has just made. Fails where it cannot be followed.
+    pub fn uring(process: libc::pid_t, descriptor: i32, parameters: u64) -> io::Result<Self> {
+        Uring::of(process, descriptor, parameters).map(|ring| Self::with(Rings::Uring(ring)))
+    }
+
+    /// What `io_setup(2)` has just made, whose address is at `pointer`.
+    pub fn context(process: libc::pid_t, pointer: u64) -> Option<Self> {
+        Context::of(process, pointer).map(|context| Self::with(Rings::Context(context)))
+    }
+
+    fn with(rings: Rings) -> Self {
+        Self {
+            rings,
+            asked: Vec::new(),
+            waiting: HashMap::new(),
+        }
+    }
+
+    /// Whether this is the `io_uring` of a descriptor.
+    pub fn is_uring(&self, process: libc::pid_t, descriptor: i32) -> bool {
+        matches!(&self.rings, Rings::Uring(ring) if ring.name == (process, descriptor))
+    }
+
+    pub fn is_context(&self, process: libc::pid_t, address: u64) -> bool {
+        matches!(&self.rings, Rings::Context(context) if context.name == (process, address))
+    }
+
+    /// Whether anything is on its way.
+    pub fn busy(&self) -> bool {
+        !self.asked.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// All that is on its way.
+    pub fn each(&mut self) -> impl Iterator<Item = &mut T> {
+        let asked = self.asked.iter_mut().map(|(_, _, one)| one);
+        self.waiting
+            .values_mut()
+            .flat_map(|alike| &mut alike.kept)
+            .chain(asked)
+    }
+
+    /// What an `io_uring` holds that the kernel has not taken yet.
+    pub fn upcoming(&mut self, memory: &Memory) -> Vec<Request> {
+        let Rings::Uring(ring) = &self.rings else {
+            return Vec::new();
+        };
+        let found = ring.upcoming(memory);
+        let taken = found.first().map(|request| request.position as u32);
+        self.taken_before(taken.unwrap_or_else(|| ring.taken()));
+        self.asked.clear();
+        found
+    }
+
+    /// What `io_submit(2)` is called with; None when it cannot be read.
+    pub fn submitted(&self, memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
+        (0..count.min(MOST))
+            .map(|index| Context::request(memory, memory.long(pointers + index * 8)?, index))
+            .collect()
+    }
+
+    /// Adds what was kept for a request.
+    pub fn add(&mut self, request: &Request, kept: T) {
+        self.asked.push((request.position, request.key, kept));
+    }
+
+    /// An `io_uring`: what the kernel has taken is on its way.
+    pub fn taken(&mut self) {
+        if let Rings::Uring(ring) = &self.rings {
+            self.taken_before(ring.taken());
+        }
+    }
+
+    fn taken_before(&mut self, head: u32) {
+        self.accept(|position| (head.wrapping_sub((position as u32).wrapping_add(1)) as i32) >= 0);
+    }
+
+    /// `io_submit(2)` took so many.
+    pub fn accepted(&mut self, count: u64) {
+        self.accept(|position| position < count);
+        self.asked.clear();
+    }
+
+    fn accept(&mut self, test: impl Fn(u64) -> bool) {
+        for (position, key, kept) in std::mem::take(&mut self.asked) {
+            if test(position) {
+                self.waiting.entry(key).or_default().kept.push(kept);
+            } else {
+                self.asked.push((position, key, kept));
+            }
+        }
+    }
+
+    /// What has been done since this was last called, with each result. Of requests with one key none is said to be
+    /// done before all are. None when that cannot be known any more.
+    pub fn done(&mut self) -> Option<Vec<(T, i64)>> {
+        let results = match &mut self.rings {
+            Rings::Uring(ring) => ring.results()?,
+            Rings::Context(context) => context.results().unwrap_or_else(|| {
+                self.asked.clear(); // its process has ended, or has destroyed it: nobody can learn of more
+                self.waiting.clear();
+                Vec::new()
+            }),
+        };
+        let mut found = Vec::new();
+        for (key, result) in results {
+            while let Some(at) = self.asked.iter().position(|(_, other, _)| *other == key) {
+                let (_, _, kept) = self.asked.remove(at);
+                self.waiting.entry(key).or_default().kept.push(kept);
+            }
+            let Some(alike) = self.waiting.get_mut(&key) else {
+                continue;
+            };
+            alike.done += 1;
+            alike.worst = alike.worst.min(result);
+            if alike.done >= alike.kept.len() {
+                let worst = alike.worst;
+                let kept = self.waiting.remove(&key).expect("just found").kept;
+                found.extend(kept.into_iter().map(|one| (one, worst)));
+            }
+        }
+        Some(found)
+    }
+}
+
+/// Requests that the program calls by one key.
+struct Alike<T> {
+    kept: Vec<T>,
+    done: usize,
+    worst: i64,
+}
+
+impl<T> Default for Alike<T> {
+    fn default() -> Self {
+        Self {
+            kept: Vec::new(),
+            done: 0,
+            worst: i64::MAX,
+        }
+    }
+}
+
+/// Memory that is shared with the kernel and the program.
+struct Shared {
+    at: *const u8,
+    size: usize,
+}
+
+impl Shared {
+    fn of(ring: &OwnedFd, offset: libc::off_t, size: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping, of a descriptor that is open.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                ring.as_raw_fd(),
+                offset,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            at: at as *const u8,
+            size,
+        })
+    }
+
+    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+        assert!(at + N <= self.size, "an io_uring's rings end before that");
+        // SAFETY: within the mapping, which lives as long as this; others may write to it, so it is read once.
+        let bytes = unsafe { std::ptr::read_volatile(self.at.add(at) as *const [u8; N]) };
+        fence(Ordering::Acquire);
+        bytes
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.bytes(at))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `of` made; nothing points into it.
+        unsafe { libc::munmap(self.at as *mut libc::c_void, self.size) };
+    }
+}
+
+struct Uring {
+    name: (libc::pid_t, i32),
+    submitted: Shared,
+    results: Shared,
+    entries: Shared,
+    /// Where in their rings are: heads, tails, masks; the array of places, the results.
+    of: Offsets,
+    flags: u32,
+    seen: u32,
+}
+
+struct Offsets {
+    head: usize,
+    tail: usize,
+    mask: usize,
+    array: usize,
+    done: usize,
+    done_mask: usize,
+    done_count: u32,
+    done_at: usize,
+}
+
+impl Uring {
+    /// See `struct io_uring_params`.
+    fn of(process: libc::pid_t, descriptor: i32, parameters: u64) -> io::Result<Self> {
+        let bytes: [u8; 120] = Memory::of(process)?
+            .bytes(parameters)
+            .ok_or(io::ErrorKind::InvalidData)?;
+        let word = |index: usize| {
+            u32::from_ne_bytes(bytes[index * 4..index * 4 + 4].try_into().expect("four"))
+        };
+        let flags = word(2);
+        if flags & (SQPOLL | NO_MMAP | REGISTERED_ONLY | !KNOWN) != 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let (entries, results) = (word(0) as usize, word(1) as usize);
+        let of = Offsets {
+            head: word(10) as usize,
+            tail: word(11) as usize,
+            mask: word(12) as usize,
+            array: word(16) as usize,
+            done: word(21) as usize,
+            done_mask: word(22) as usize,
+            done_count: word(1),
+            done_at: word(25) as usize,
+        };
+        let ring = taken_from(process, descriptor)?;
+        let array = if flags & NO_ARRAY == 0 {
+            entries * 4
+        } else {
+            0
+        };
+        let submitted = Shared::of(
+            &ring,
+            0,
+            (of.array + array).max(of.mask + 4).max(of.tail + 4),
+        )?;
+        let results = Shared::of(
+            &ring,
+            RESULTS_AT,
+            of.done_at + results * result_size(flags) as usize,
+        )?;
+        let entries = Shared::of(&ring, ENTRIES_AT, entries * entry_size(flags) as usize)?;
+        let seen = results.word(of.done);
+        Ok(Self {
+            name: (process, descriptor),
+            submitted,
+            results,
+            entries,
+            of,
+            flags,
+            seen,
+        })
+    }
+
+    /// How many entries the kernel has taken.
+    fn taken(&self) -> u32 {
+        self.submitted.word(self.of.head)
+    }
+
+    fn upcoming(&self, memory: &Memory) -> Vec<Request> {
+        let (mut at, tail) = (self.taken(), self.submitted.word(self.of.tail));
+        let mask = self.submitted.word(self.of.mask);
+        let mut found = Vec::new();
+        while at != tail && found.len() <= mask as usize {
+            let mut place = at & mask;
+            if self.flags & NO_ARRAY == 0 {
+                place = self
+                    .submitted
+                    .word(self.of.array + place as usize * 4)
+                    .min(mask);
+            }
+            let size = entry_size(self.flags) as usize;
+            let entry: [u8; 40] = self.entries.bytes(place as usize * size);
+            found.push(Self::request(memory, &entry, u64::from(at)));
+            at = at.wrapping_add(1);
+        }
+        found
+    }
+
+    /// See `struct io_uring_sqe`.
+    fn request(memory: &Memory, entry: &[u8; 40], position: u64) -> Request {
+        let word =
+            |at: usize| u32::from_ne_bytes(entry[at..at + 4].try_into().expect("four bytes"));
+        let long =
+            |at: usize| u64::from_ne_bytes(entry[at..at + 8].try_into().expect("eight bytes"));
+        let (code, flags, begin) = (entry[0], entry[1], long(8));
+        let mut length = u64::from(word(24));
+        let kind = if code == FSYNC {
+            if length == 0 {
+                length = u64::MAX;
+            }
+            Kind::Flush
+        } else if WRITES.contains(&code) {
+            if code == WRITEV {
+                length = memory.vector(long(16), length).unwrap_or(0);
+            }
+            Kind::Write
+        } else {
+            Kind::Other
+        };
+        Request {
+            key: long(32),
+            kind,
+            file: if flags & FIXED == 0 {
+                Named::Descriptor(word(4) as i32)
+            } else {
+                Named::Fixed(word(4))
+            },
+            bytes: begin..begin.saturating_add(length),
+            flags: word(28),
+            linked: flags & LINKS != 0,
+            drained: flags & DRAIN != 0,
+            silent: flags & SILENT != 0,
+            position,
+        }
+    }
+
+    /// Keys and results since last time; see `struct io_uring_cqe`.
+    fn results(&mut self) -> Option<Vec<(u64, i64)>> {
+        let tail = self.results.word(self.of.done);
+        if tail.wrapping_sub(self.seen) > self.of.done_count {
+            return None;
+        }
+        let mask = self.results.word(self.of.done_mask);
+        let mut found = Vec::new();
+        while self.seen != tail {
+            let at = self.of.done_at + ((self.seen & mask) * result_size(self.flags)) as usize;
+            let key = u64::from_ne_bytes(self.results.bytes(at));
+            let result = self.results.word(at + 8) as i32;
+            if self.results.word(at + 12) & MORE == 0 {
+                found.push((key, i64::from(result)));
+            }
+            self.seen = self.seen.wrapping_add(1);
+        }
+        Some(found)
+    }
+}
+
+fn entry_size(flags: u32) -> u32 {
+    if flags & LARGE_ENTRIES == 0 {
+        64
+    } else {
+        128
+    }
+}
+
+fn result_size(flags: u32) -> u32 {
+    if flags & LARGE_RESULTS == 0 {
+        16
+    } else {
+        32
+    }
+}
+
+/// A descriptor of another process, by `pidfd_getfd(2)`.
+fn taken_from(process: libc::pid_t, descriptor: i32) -> io::Result<OwnedFd> {
+    let owned = |result: libc::c_long| {
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made it, and nothing else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+    };
+    // SAFETY: numbers.
+    let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) })?;
+    // SAFETY: numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0) })
+}
+
+/// A context of `io_setup(2)`: a `struct aio_ring` in the program's memory.
+struct Context {
+    name: (libc::pid_t, u64),
+    memory: Memory,
+    count: u32,
+    seen: u32,
+}
+
+impl Context {
+    fn of(process: libc::pid_t, pointer: u64) -> Option<Self> {
+        let memory = Memory::of(process).ok()?;
+        let address = memory.long(pointer)?;
+        let (count, seen, magic) = (
+            memory.word(address + 4)?,
+            memory.word(address + 12)?,
+            memory.word(address + 16)?,
+        );
+        (magic == 0xa10a_10a1 && count > 0).then_some(Self {
+            name: (process, address),
+            memory,
+            count,
+            seen,
+        })
+    }
+
+    /// See `struct iocb`.
+    fn request(memory: &Memory, at: u64, position: u64) -> Option<Request> {
+        let bytes: [u8; 48] = memory.bytes(at)?;
+        let long =
+            |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let word =
+            |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let (begin, mut length) = (long(40), long(32));
+        let code = u16::from_ne_bytes([bytes[16], bytes[17]]);
+        let kind = match code {
+            1 => Kind::Write,
+            8 => {
+                length = memory.vector(long(24), length).unwrap_or(0);
+                Kind::Write
+            }
+            2 | 3 => Kind::Flush,
+            _ => Kind::Other,
+        };
+        let whole = kind == Kind::Flush;
+        Some(Request {
+            key: at,
+            kind,
+            file: Named::Descriptor(word(20) as i32),
+            bytes: if whole {
+                0..u64::MAX
+            } else {
+                begin..begin.saturating_add(length)
+            },
+            flags: match code {
+                3 => 1,
+                _ => word(if cfg!(target_endian = "big") { 8 } else { 12 }),
+            },
+            linked: false,
+            drained: false,
+            silent: false,
+            position,
+        })
+    }
+
+    /// See `struct io_event`.
+    fn results(&mut self) -> Option<Vec<(u64, i64)>> {
+        let address = self.name.1;
+        let tail = self.memory.word(address + 12)?;
+        let first = u64::from(self.memory.word(address + 28)?);
+        let mut found = Vec::new();
+        while self.seen != tail && self.seen < self.count {
+            let at = address + first + u64::from(self.seen) * 32;
+            let result = self.memory.long(at + 16)? as i64;
+            found.push((self.memory.long(at + 8)?, result));
+            self.seen = (self.seen + 1) % self.count;
+        }
+        Some(found)
+    }
+}

@@ -1,0 +1,118 @@
+"""A program's requests to the kernel by `io_uring(7)` and `io_submit(2)`, without a library; run as text by tests.
+
+Programs begin with this file's text. `Ring.ask` puts an entry into the queue, `Ring.enter` hands all over and waits.
+"""
+
+import ctypes
+import mmap
+import os
+import struct
+
+libc = ctypes.CDLL(None, use_errno=True)
+FSYNC, POLL, WRITE = 3, 6, 23
+FIXED, DRAIN, LINK, SILENT = 1, 2, 4, 64
+SQPOLL = 2
+buffers: list[ctypes.Array[ctypes.c_char]] = []
+
+
+def call(number: int, *arguments: object) -> int:
+    """A system call by its number."""
+    result = libc.syscall(number, *[ctypes.c_long(one) if isinstance(one, int) else one for one in arguments])
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"call {number}")
+    return int(result)
+
+
+def address(data: bytes) -> int:
+    """Where a copy of it is from now on; 0 for nothing."""
+    if not data:
+        return 0
+    buffers.append(ctypes.create_string_buffer(data, len(data)))
+    return ctypes.addressof(buffers[-1])
+
+
+class Ring:
+    """One `io_uring`."""
+
+    def __init__(self, entries: int = 8, flags: int = 0) -> None:
+        parameters = ctypes.create_string_buffer(struct.pack("10I80x", 0, 0, flags, *[0] * 7), 120)
+        self.fd = call(425, entries, ctypes.addressof(parameters))
+        words = struct.unpack("30I", parameters.raw)
+        self.sq, self.cq = words[10:20], words[20:30]
+        self.entries = mmap.mmap(self.fd, words[0] * 64, offset=0x10000000)
+        self.asked = mmap.mmap(self.fd, self.sq[6] + words[0] * 4)
+        self.results = mmap.mmap(self.fd, self.cq[5] + words[1] * 16, offset=0x8000000)
+        self.count = 0
+
+    def word(self, ring: mmap.mmap, at: int) -> int:
+        """A number that the kernel may change."""
+        return int(struct.unpack_from("I", ring, at)[0])
+
+    def ask(
+        self,
+        opcode: int,
+        fd: int,
+        data: bytes = b"",
+        at: int = 0,
+        *,
+        key: int = 0,
+        flags: int = 0,
+        how: int = 0,
+    ) -> None:
+        """An entry; `how` are `RWF_` flags, or those of a flush."""
+        tail = self.word(self.asked, self.sq[1])
+        place = tail & self.word(self.asked, self.sq[2])
+        entry = struct.pack("=BBHiQQIIQ24x", opcode, flags, 0, fd, at, address(data), len(data), how, key)
+        self.entries[place * 64 : place * 64 + 64] = entry
+        struct.pack_into("I", self.asked, self.sq[6] + place * 4, place)
+        struct.pack_into("I", self.asked, self.sq[1], tail + 1)
+        self.count += 1
+
+    def enter(self, wait: int | None = None) -> None:
+        """Hands all over, and waits for as many results."""
+        count, self.count = self.count, 0
+        call(426, self.fd, count, count if wait is None else wait, 1, 0, 0)
+
+    def take(self) -> list[tuple[int, int]]:
+        """Keys and results, without a call of the kernel's."""
+        head, tail = self.word(self.results, self.cq[0]), self.word(self.results, self.cq[1])
+        found = []
+        for number in range(head, tail):
+            at = self.cq[5] + (number & self.word(self.results, self.cq[2])) * 16
+            found.append(struct.unpack_from("=Qi", self.results, at))
+        struct.pack_into("I", self.results, self.cq[0], tail)
+        return found
+
+    def register(self, files: list[int]) -> None:
+        """Files that entries with `FIXED` name by their places."""
+        array = (ctypes.c_int * len(files))(*files)
+        call(427, self.fd, 2, ctypes.addressof(array), len(files))
+
+
+class Context:
+    """One queue of `io_setup(2)`."""
+
+    def __init__(self, count: int = 8) -> None:
+        found = ctypes.c_ulong(0)
+        call(206, count, ctypes.addressof(found))
+        self.address = found.value
+
+    def submit(self, *requests: tuple[int, int, bytes, int]) -> None:
+        """Opcode, descriptor, data and place of each."""
+        pointers = (ctypes.c_void_p * len(requests))()
+        for index, (opcode, fd, data, at) in enumerate(requests):
+            block = struct.pack(
+                "=QIIHhIQQqQII", 0, 0, 0, opcode, 0, fd, address(data), len(data), at, 0, 0, 0
+            )
+            pointers[index] = address(block)
+        call(209, self.address, len(requests), ctypes.addressof(pointers))
+
+    def wait(self, count: int) -> None:
+        """For so many results."""
+        events = ctypes.create_string_buffer(32 * count)
+        call(208, self.address, count, count, ctypes.addressof(events), 0)
+
+
+def opened(name: str, flags: int = 0) -> int:
+    """A new file."""
+    return os.open(name, os.O_CREAT | os.O_RDWR | flags)
