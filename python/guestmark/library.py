@@ -273,16 +273,14 @@ def _measured(
     plan: Plan, where: str | os.PathLike[str] | None, labels: Mapping[str, str] | None, name: str
 ) -> Result:
     from guestmark.engine import preflight
-    from guestmark.engine.run import Audience, exclusively, prepare
+    from guestmark.engine.run import Audience, make
     from guestmark.ledger.remarks import Remarks
     from guestmark.page.say import say
 
     path = None if where is None else os.fspath(where)
     preflight.check_requests(plan, plan.cells)
     with _opened(path, writable=True) as ledger:
-        with exclusively(plan, say):
-            run = prepare(plan, ledger, Audience(say), said=Remarks(name=name, labels=dict(labels or {})))
-            run.measure()
+        run, _ = make(plan, ledger, Audience(say), said=Remarks(name=name, labels=dict(labels or {})))
         judgement = run.judge()
         judgement.remember()
     return Result(judgement.stored, judgement.analysis, path)

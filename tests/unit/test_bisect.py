@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.bisecting import looks
+from guestmark.engine.bisection import looks
 from tests.framework.command_line import CommandLine, Result
 
 # Its cost is a number of bytes: what else runs on this machine changes it as little as the planted slowdown says.

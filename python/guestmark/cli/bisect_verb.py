@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,11 @@ import typer
 
 from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
-from guestmark.page.say import say
+from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
-    from guestmark.cli.bisecting import Steps
-    from guestmark.engine.git_bisect import Bisection, Commit
+    from guestmark.core.errors import GateStatus
+    from guestmark.engine.bisection import Bisection, Commit, Search
 
 SETTINGS = {"allow_interspersed_args": False}
 _FIRST_LOOK = 8  # blocks
@@ -67,58 +68,76 @@ def command(
 
     from guestmark.agent.keeper import keeper
     from guestmark.appliance.paths import scratch_parent
-    from guestmark.cli.bisecting import Building, Steps
     from guestmark.core.context import Caller
-    from guestmark.core.errors import GateStatus, UsageError
-    from guestmark.engine.git_bisect import Bisection
+    from guestmark.core.errors import UsageError
+    from guestmark.engine.bisection import PARAMETER, Bisection, Search, Wanted
+    from guestmark.engine.run import Audience
+    from guestmark.ledger import open_ledger
     from guestmark.workloads.exec.plan import ExecOptions
 
     if not given.fail_if or len(given.fail_if) > 1:
         raise UsageError(
             "bisect takes one --fail-if", hint="e.g. --fail-if '> +2%', half of what you look for"
         )
-    if not any("{build}" in word for word in argv):
+    if not any(f"{{{PARAMETER}}}" in word for word in argv):
         raise UsageError("the command holds no {build}", hint="e.g. -- '{build}/program'")
+    options_of_run = ExecOptions(
+        on=on or ("host",),
+        metrics=metrics or (),
+        stdin_path=stdin,
+        ignore_failure=ignore_failure,
+        caller=Caller.current(),
+        **{**given.overrides(), "precision": None, "time_limit_s": None},
+    )
+    wanted = Wanted(argv, options_of_run, given.fail_if, build, max_blocks, given.wait)
+
+    def looking(commit: Commit, blocks: int) -> None:
+        if not given.quiet:
+            say(f"{commit.shown}: measuring it beside the good one, {blocks} blocks …")
+
     folder = keeper().directory("bisect", scratch_parent())
     try:
         bisection = Bisection(Path(repository).resolve(), folder, good, bad)
         with bisection.started():
             if said := bisection.build(bisection.good_build, build):
                 raise UsageError(f"the good commit cannot be built: {said}", hint=f"--build {build!r}")
-            options_of_run = ExecOptions(
-                on=on or ("host",),
-                metrics=metrics or (),
-                stdin_path=stdin,
-                ignore_failure=ignore_failure,
-                caller=Caller.current(),
-                **{**given.overrides(), "precision": None, "time_limit_s": None},
-            )
-            steps = Steps(given, argv, options_of_run, bisection, Building(build, max_blocks))
-            status = _search(bisection, steps)
+            with open_ledger(given.ledger) as ledger:
+                search = Search(bisection, wanted, ledger, Audience(say), looking)
+                status = _told(search, bisection)
     finally:
         keeper().remove(folder)
-    raise typer.Exit(int(status) if status is not None else GateStatus.UNDECIDED)
+    raise typer.Exit(int(status))
 
 
-def _search(bisection: Bisection, steps: Steps) -> int | None:
+def _told(search: Search, bisection: Bisection) -> GateStatus:
+    """Says what becomes of each candidate, and prints what was found; the exit status."""
     from guestmark.core.errors import GateStatus
+    from guestmark.engine.bisection import End
+    from guestmark.report.sections.gates import said
     from guestmark.stats.gates import Outcome
 
-    words = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}
-    at_bad = steps.judge(bisection.bad)
+    words = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skipped"}
+    shown: dict[str, str] = {}  # by hash, what was found
+    for step in search.steps():
+        if step.judged is None:
+            say(f"{step.commit.shown}: not built ({step.failed}), skipped")
+            continue
+        found = shown[step.commit.hash] = said(replace(step.judged, blocks=None))
+        say(f"{step.commit.shown}: {words[step.outcome]}, {found}, {step.judged.n} blocks")
     bad, good = bisection.bad.shown, bisection.good.shown
-    if at_bad is Outcome.KEPT:
+    if search.end is End.NOT_SLOWER:
         say(f"{bad}: it is not shown to be slower than {good}; nothing is searched")
         return GateStatus.BROKEN
-    if at_bad is not Outcome.BROKEN:
+    if search.end is End.UNJUDGED:
         say(f"{bad}: whether it is slower than {good} could not be told; nothing is searched")
         say("guestmark show last says why; stop what else runs here, or give more --max-blocks")
+    if search.found is None:
+        if search.end is End.ONLY_SKIPPED:
+            say(
+                "only commits that could not be judged are left; more --max-blocks, or a quieter host, may help"
+            )
         return GateStatus.UNDECIDED
-    found: Commit | str | None = bisection.begin() or bisection.bad.hash
-    while found is not None and not isinstance(found, str):
-        found = bisection.tell(words[steps.judge(found)])
-    if found is None:
-        say("only commits that could not be judged are left; more --max-blocks, or a quieter host, may help")
-        return None
-    steps.tell_first_bad(bisection.commit(found))
+    tell(f"{search.found.hash} is the first bad commit")
+    said_of_it = shown.get(search.found.hash)
+    tell(f"  {search.found.shown}{f': {said_of_it}' if said_of_it else ''}")
     return GateStatus.KEPT

@@ -195,43 +195,14 @@ def _lasting(ledger: str) -> str:
 
 
 def _go_on(campaign: Campaign, given: Measuring) -> int:
-    """Measures and restarts until the campaign is done, or the host has to restart."""
-    while (side := campaign.state.next_side) is not None:
-        state = campaign.state
-        number = f"boot {len(state.done) + 1} of {len(state.order)}"
-        if state.is_fresh and campaign.is_side(side):
-            say(f"{number}: {side}")
-            if (ended := _measure(campaign, side, given)) is not None:
-                return ended
-            continue
-        campaign.switch(side)
-        if not state.commands.restart:
-            say(f"{number} is {side}: restart the host as {side}, then: guestmark campaign {state.name}")
-            return 0
-        say(f"{number} is {side}: restarting")
-        if not campaign.restart():
-            return 0
-        if not campaign.is_side(side):
-            from guestmark.core.errors import GuestmarkError
-
-            raise GuestmarkError(
-                f"after --reboot-command this does not run as {side}: {campaign.state.commands.verify}",
-                hint="check --switch and --verify by hand",
-            )
-    _tell_status(campaign, given)
-    return 0
-
-
-def _measure(campaign: Campaign, side: str, given: Measuring) -> int | None:
-    """Measures one boot; an exit status where the campaign cannot go on now."""
     from guestmark.cli.session import Outputs, audience_of
     from guestmark.core.errors import ExitStatus
-    from guestmark.core.model import RunState
-    from guestmark.ledger import open_ledger
+    from guestmark.engine.campaign import Ended
 
-    with open_ledger(campaign.state.ledger or given.ledger) as ledger:
-        ended = campaign.measure(side, ledger, audience_of(Outputs(quiet=given.quiet)))
-    return ExitStatus.INTERRUPTED if ended is RunState.INTERRUPTED else None
+    ended = campaign.go_on(given.ledger, audience_of(Outputs(quiet=given.quiet)))
+    if ended is Ended.DONE:
+        _tell_status(campaign, given)
+    return ExitStatus.INTERRUPTED if ended is Ended.INTERRUPTED else ExitStatus.ALL_MEASURED
 
 
 def _tell_status(campaign: Campaign, given: Measuring) -> None:

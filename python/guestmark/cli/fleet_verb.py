@@ -14,7 +14,7 @@ _OFFERED = ["run", "resume", "show", "doctor"]
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str] | list[tuple[str, str]]:
     """Plans for `run`, fleets in the ledger for `resume` and `show`."""
-    from guestmark.cli.fleets import names
+    from guestmark.fleet.order import names
 
     wanted = _ACTIONS.get(ctx.params.get("action", ""))
     if wanted == "PLAN":

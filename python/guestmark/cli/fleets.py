@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json as json_module
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.context import FleetOrder
-from guestmark.core.errors import ExitStatus, UsageError
-from guestmark.core.home import LATEST
+from guestmark.core.errors import ExitStatus
 from guestmark.core.units import counted
 from guestmark.page.say import erase, redraw, say
 from guestmark.page.text import escaped_in_json
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 _TELL_S = 30.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,53 +48,41 @@ def run(wanted: Wanted, machines: str, ledger_path: str | None, outputs: Outputs
     """A new fleet, to its end; the exit status."""
     from guestmark.fleet import engine, lab, order
     from guestmark.ledger import open_ledger
-    from guestmark.plan import library
-    from guestmark.plan.load import load
-    from guestmark.plan.outline import Overrides, override
 
     engine.check()
     members = lab.read(machines)
-    text, where = library.find(wanted.plan)
-    override(
-        load(text, where, scale=wanted.scale), Overrides(**wanted.overrides)
-    )  # what is wrong is said before anything starts
-    url = _reachable(ledger_path, members)
-    made = FleetOrder(order.new_id(), text, where, wanted.scale, dict(wanted.overrides), lab.dumped(members))
+    made = order.new(wanted.plan, wanted.scale, wanted.overrides, members)
+    url = order.reachable(ledger_path, members)
     with open_ledger(ledger_path) as ledger:
         return _coordinate(made, members, ledger, url, outputs)
 
 
 def resume(wanted: str, machines: str | None, ledger_path: str | None, outputs: Outputs) -> int:
     """An earlier fleet from where its runs end; the exit status."""
-    from guestmark.fleet import engine, lab
-    from guestmark.fleet.coordinator import orders
+    from guestmark.fleet import engine, lab, order
     from guestmark.ledger import open_ledger
 
     engine.check()
     with open_ledger(ledger_path) as ledger:
-        fleet = _named(ledger, wanted)
-        made = next(orders(ledger, fleet), None)
-        if made is None:
-            raise UsageError(
-                f"{fleet} has no run that says what was ordered", hint="start it anew: guestmark fleet run"
-            )
+        made = order.kept(ledger, order.named(ledger, wanted))
         members = lab.loaded(made.lab) if machines is None else lab.read(machines)
-        return _coordinate(made, members, ledger, _reachable(ledger_path, members), outputs)
+        return _coordinate(made, members, ledger, order.reachable(ledger_path, members), outputs)
 
 
 def show(wanted: str, ledger_path: str | None, outputs: Outputs) -> int:
     """Results by machine; the exit status."""
+    from guestmark.fleet import order
     from guestmark.ledger import open_ledger
 
     with open_ledger(ledger_path, writable=False) as ledger:
-        _write(ledger, _named(ledger, wanted), outputs)
+        _write(ledger, order.named(ledger, wanted), outputs)
     return int(ExitStatus.ALL_MEASURED)
 
 
 def _coordinate(
     made: FleetOrder, members: Sequence[Member], ledger: Ledger, url: str, outputs: Outputs
 ) -> int:
-    from guestmark.fleet.coordinator import Fleet
+    from guestmark.fleet.coordinator import Fleet, conduct
     from guestmark.ledger.server import room_for
 
     view = _View(outputs.quiet)
@@ -111,35 +95,12 @@ def _coordinate(
         say(f"{made.fleet}: {counted(len(members), 'machine')}; Ctrl-C stops it, and guestmark "
             f"fleet resume {made.fleet} goes on")  # fmt: skip
     fleet = Fleet(made, members, ledger, url, tell=note, look=view.look)
-    before = {number: signal.signal(number, _interrupted) for number in _SIGNALS}
-    interrupted = False
-    try:
-        fleet.run()
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    interrupted = conduct(fleet)
     if interrupted:
         say(f"stopped; guestmark fleet resume {made.fleet} goes on")
-    states = list(fleet.states.values())
-    if any(state.progress.trials for state in states):
+    if any(state.progress.trials for state in fleet.states.values()):
         _write(ledger, made.fleet, outputs)
-    if interrupted:
-        return int(ExitStatus.INTERRUPTED)
-    good = sum(done.trials - done.failed - done.lost for done in (state.progress for state in states))
-    if not good:
-        return int(ExitStatus.NOTHING_MEASURED)
-    # What was lost has been made up for when a run has ended.
-    whole = all(state.ended and not state.progress.failed and not state.progress.left_out for state in states)
-    return int(ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED)
-
-
-def _interrupted(number: int, _frame: FrameType | None) -> None:
-    for each in _SIGNALS:
-        signal.signal(each, lambda *_: os._exit(int(ExitStatus.INTERRUPTED)))
-    os.write(2, b"\nguestmark: stopping; interrupt again to stop at once\n")
-    raise KeyboardInterrupt
+    return int(ExitStatus.INTERRUPTED if interrupted else fleet.status)
 
 
 def too_little_room(room: Room, machines: int) -> tuple[str, str]:
@@ -214,52 +175,15 @@ def _doing(state: State) -> str:
     return "measuring" if state.answered else "being set up"
 
 
-def _reachable(ledger_path: str | None, members: Sequence[Member]) -> str:
-    """The ledger as machines are told of it. Raises `UsageError` for a file that others cannot reach."""
-    from guestmark.ledger import default_path
-
-    path = ledger_path or str(default_path())
-    if "://" not in path:
-        if any(member.ssh for member in members):
-            raise UsageError(
-                "the machines of a lab need a ledger that all of them reach",
-                hint="--ledger postgresql://… (see docs/guide/lab.md); guestmark ledger copy takes runs there",
-            )
-        return os.path.abspath(path)
-    return path
-
-
-def names(ledger: Ledger) -> list[str]:
-    """Of the fleets in a ledger, the newest last."""
-    from guestmark.fleet.order import FLEET
-
-    return list(dict.fromkeys(run.labels[FLEET] for run in ledger.runs() if FLEET in run.labels))
-
-
-def _named(ledger: Ledger, wanted: str) -> str:
-    known = names(ledger)
-    if wanted == LATEST and known:
-        return known[-1]
-    found = [name for name in known if name == wanted] or [name for name in known if wanted in name]
-    if len(found) != 1:
-        raise UsageError(
-            f"there is {'no fleet' if not found else 'more than one fleet'} {wanted!r} in the ledger",
-            hint=f"known: {', '.join(known[-5:])}" if known else "guestmark fleet run makes one",
-        )
-    return found[0]
-
-
 def _write(ledger: Ledger, fleet: str, outputs: Outputs) -> None:
     from guestmark.cli.console import Console
     from guestmark.cli.session import write, writing_to_stdout
-    from guestmark.fleet.order import FLEET, KIND, MACHINE
+    from guestmark.fleet.order import runs_of
     from guestmark.report import by_machine
     from guestmark.report.render import html, markdown
     from guestmark.report.render.terminal import print_page
 
-    labelled = [run for run in ledger.runs() if run.labels.get(FLEET) == fleet]
-    runs = [(run.labels.get(MACHINE, run.id), run.labels.get(KIND, ""), run.id) for run in labelled]
-    found = by_machine.find(ledger, fleet, sorted(runs))
+    found = by_machine.find(ledger, fleet, runs_of(ledger, fleet))
     page = by_machine.page(found)
     if outputs.json is not None:
         text = json_module.dumps(by_machine.document(found), indent=2, ensure_ascii=False, allow_nan=False)

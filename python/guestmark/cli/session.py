@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import functools
 import gc
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     from guestmark.core.gate import with_gates
     from guestmark.engine import preflight
     from guestmark.engine.clock import of_process
-    from guestmark.engine.run import exclusively, prepare
+    from guestmark.engine.run import make
     from guestmark.ledger import open_ledger
     from guestmark.ledger.remarks import NOTHING
 
@@ -102,18 +102,10 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     audience = audience_of(outputs)
     with open_ledger(ledger_path) as ledger:
-        asked = time.monotonic()
-        with exclusively(plan, audience.tell, wait=outputs.wait):
-            clock = of_process().without(time.monotonic() - asked)
-            run = prepare(
-                plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove,
-                budget_s=outputs.budget_s, clock=clock,
-            )  # fmt: skip
-            gc.freeze()  # what was loaded stays
-            gc.enable()
-            with _keeping(outputs):
-                state = run.measure()
-        gc.disable()
+        run, state = make(
+            plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove,
+            budget_s=outputs.budget_s, clock=of_process(), wait=outputs.wait,
+        )  # fmt: skip
         return _finish(run.judge(), state, outputs)
 
 
@@ -136,10 +128,9 @@ def resume(
             say("resume --blocks or --precision takes it further", prefix="  ")
             return _finish(run.judge(ledger, stored.id), state, outputs)
         audience = audience_of(outputs)
-        with _keeping(outputs):
-            taken_on, state = run.resume(
-                stored, ledger, audience, further, wait=outputs.wait, clock=of_process(), trust=trust
-            )
+        taken_on, state = run.resume(
+            stored, ledger, audience, further, wait=outputs.wait, clock=of_process(), trust=trust
+        )
         return _finish(taken_on.judge(), state, outputs)
 
 
@@ -148,24 +139,27 @@ def audience_of(outputs: Outputs) -> Audience:
     from guestmark.engine.run import Audience
     from guestmark.foreign.progress import Lines
 
+    observed = functools.partial(_observed, outputs)
     if outputs.quiet:
-        return Audience(say)
-    return Audience(say, mention=say, progress=Lines(say), observed=_observer)
+        return Audience(say, observed=observed)
+    return Audience(say, mention=say, progress=Lines(say), observed=observed)
 
 
 @contextmanager
-def _keeping(outputs: Outputs) -> Iterator[None]:
-    """Keeps the images of failed trials if asked to, and says where they are."""
-    if not outputs.keep:
-        yield
-        return
+def _observed(outputs: Outputs) -> Iterator[Observer]:
+    """While it is measured: progress is shown, and images of failed trials are kept if that was asked for."""
     from guestmark.disks.store import store
+    from guestmark.engine.progress import Silent
 
-    store().keep = True
+    gc.freeze()  # what was loaded stays
+    gc.enable()
+    store().keep = outputs.keep
     try:
-        yield
+        with nullcontext(Silent()) if outputs.quiet else _observer() as observer:
+            yield observer
     finally:
-        for path in store().left:
+        gc.disable()
+        for path in store().left if outputs.keep else ():
             say(f"kept for you to inspect and remove: {path}")
 
 

@@ -16,6 +16,7 @@ import secrets
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.home import home
 from guestmark.core.model import Plan, RunState
 from guestmark.engine.run import Audience, Run, prepare
-from guestmark.ledger import codec
+from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.remarks import Remarks
 from guestmark.ledger.variables import recorded, restored
 from guestmark.stats.across_runs import order
@@ -133,6 +134,14 @@ def directory() -> Path:
 def names() -> list[str]:
     """Those that are kept."""
     return sorted(file.stem for file in directory().glob("*.json"))
+
+
+class Ended(Enum):
+    """Why a campaign does not go on now."""
+
+    DONE = auto()
+    RESTARTS = auto()  # the host has to start again, or does
+    INTERRUPTED = auto()
 
 
 class Campaign:
@@ -244,6 +253,37 @@ class Campaign:
             boot = Boot(side, key[0], key[1], run.id, platform.release())
             self.keep(done=(*state.done, boot), current=None)
         return ended
+
+    def go_on(self, ledger: str | None, audience: Audience) -> Ended:
+        """Measures and restarts until it is done, the host has to restart, or somebody interrupts.
+
+        `ledger` is where runs go that the campaign has no ledger of its own for. Raises `GuestmarkError` when nothing
+        could be measured, or a command of the user's failed.
+        """
+        while (side := self.state.next_side) is not None:
+            state = self.state
+            number = f"boot {len(state.done) + 1} of {len(state.order)}"
+            if state.is_fresh and self.is_side(side):
+                audience.tell(f"{number}: {side}")
+                with open_ledger(state.ledger or ledger) as opened:
+                    if self.measure(side, opened, audience) is RunState.INTERRUPTED:
+                        return Ended.INTERRUPTED
+                continue
+            self.switch(side)
+            if not state.commands.restart:
+                audience.tell(
+                    f"{number} is {side}: restart the host as {side}, then: guestmark campaign {state.name}"
+                )
+                return Ended.RESTARTS
+            audience.tell(f"{number} is {side}: restarting")
+            if not self.restart():
+                return Ended.RESTARTS
+            if not self.is_side(side):
+                raise GuestmarkError(
+                    f"after --reboot-command this does not run as {side}: {state.commands.verify}",
+                    hint="check --switch and --verify by hand",
+                )
+        return Ended.DONE
 
     def is_side(self, side: str) -> bool:
         """Whether the host runs as that side, as far as the user's command can tell."""

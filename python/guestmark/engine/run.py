@@ -1,8 +1,6 @@
 """One run, from a plan to what later runs know of it: prepare, measure, judge, remember.
 
-    with exclusively(plan, audience.tell):
-        run = prepare(plan, ledger, audience)
-        run.measure()
+    run, _ = make(plan, ledger, audience)
     run.judge().remember()
 
 The command line, the library, campaigns, bisections and the workers of a fleet all make their runs here.
@@ -115,6 +113,28 @@ def prepare(
     ).sentence:
         audience.mention(said_before)
     return Run(run_id, plan, ledger, audience, clock)
+
+
+def make(
+    plan: Plan,
+    ledger: Ledger,
+    audience: Audience,
+    *,
+    said: Remarks = NOTHING,
+    prove: bool = False,
+    budget_s: float | None = None,
+    clock: Clock | None = None,
+    wait: bool = True,
+) -> tuple[Run, RunState]:
+    """Prepares a new run and measures it, with nobody else on its machines; the run, and how it ended.
+
+    Time that others are waited for does not count. See `prepare`.
+    """
+    clock, asked = clock or started(), time.monotonic()
+    with exclusively(plan, audience.tell, wait=wait):
+        clock = clock.without(time.monotonic() - asked)
+        run = prepare(plan, ledger, audience, said=said, prove=prove, budget_s=budget_s, clock=clock)
+        return run, run.measure()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +20,15 @@ import msgspec
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.context import FleetOrder
+from guestmark.core.errors import ExitStatus
 from guestmark.core.model import RunState
+from guestmark.engine.interrupt import Interrupted, Interruption
 from guestmark.fleet.engine import Engine, EngineError, lost_machine
 from guestmark.fleet.lab import Member
 from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.machine import one_block, progress_of, run_of
 from guestmark.fleet.order import Progress
-from guestmark.ledger.attempts import lose, pending, runs_with
+from guestmark.ledger.attempts import lose, pending
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -119,6 +121,19 @@ class Fleet:
                 self._engine.close()
             keeper().remove(directory)
             self._record_losses()
+
+    @property
+    def status(self) -> ExitStatus:
+        """What came of all its machines."""
+        progress = [state.progress for state in self.states.values()]
+        if not sum(done.trials - done.failed - done.lost for done in progress):
+            return ExitStatus.NOTHING_MEASURED
+        # What was lost has been made up for when a run has ended.
+        whole = all(
+            state.ended and not state.progress.failed and not state.progress.left_out
+            for state in self.states.values()
+        )
+        return ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED
 
     def _start_engine(self, directory: Path) -> Engine:
         if self._engine is not None:
@@ -257,11 +272,13 @@ def _private(parent: Path) -> Path:
     return own
 
 
-def orders(ledger: Ledger, fleet: str) -> Iterator[FleetOrder]:
-    """The order as each of the fleet's runs keeps it."""
-    from guestmark.fleet.order import FLEET
-
-    for run_id in runs_with(ledger, {FLEET: fleet}):
-        kept = ledger.load_run(run_id).plan.context.fleet
-        if kept is not None:
-            yield kept
+def conduct(fleet: Fleet) -> bool:
+    """Runs it until it is done or somebody stops it; whether it was stopped. The second signal ends this process."""
+    interruption = Interruption()
+    with interruption.handled():
+        try:
+            with interruption.armed():
+                fleet.run()
+        except Interrupted:
+            return True
+    return False

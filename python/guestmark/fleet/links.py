@@ -19,8 +19,8 @@ from guestmark.agent.binary import supervised
 from guestmark.core.errors import ExitStatus
 from guestmark.fleet import engine
 from guestmark.fleet.lab import Member
-from guestmark.fleet.machine import BEGUN, DONE, TOLD
-from guestmark.fleet.worker import READY, Start
+from guestmark.fleet.machine import TOLD, Mark
+from guestmark.fleet.worker import Start
 from guestmark.page.text import inert
 from guestmark.platforms.ssh.session import UNATTENDED, is_final, program, refusal
 
@@ -156,14 +156,16 @@ class Link:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             text = inert(line.decode(errors="replace").strip())[:_LONGEST]
-            if text == f"{TOLD}{READY}":
-                self._seen, self._patience_s = time.monotonic(), _APPEAR_S
-            elif text in {f"{TOLD}{BEGUN}", f"{TOLD}{DONE}"}:
-                self._at_work = text.endswith(BEGUN)
-            elif text.startswith(TOLD):
-                self._told.append(text.removeprefix(TOLD))
-            else:
+            if not text.startswith(TOLD):
                 self._said.append(text)
+                continue
+            match text.removeprefix(TOLD):
+                case Mark.READY:
+                    self._seen, self._patience_s = time.monotonic(), _APPEAR_S
+                case Mark.BEGUN | Mark.DONE as mark:
+                    self._at_work = mark == Mark.BEGUN
+                case told:
+                    self._told.append(told)
 
 
 def command(member: Member, arguments: Sequence[str], forwarded: Sequence[int] = ()) -> list[str]:

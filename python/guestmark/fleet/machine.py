@@ -10,6 +10,7 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import replace
+from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +28,18 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 TOLD = "guestmark-fleet: "  # before a line that a worker prints for whoever keeps the fleet going
-BEGUN, DONE = "block begun", "block done"  # such lines, which nobody has to read
 NAME, LEDGER = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
 TEMPORARY = "GUESTMARK_FLEET_TMPDIR"  # where what is measured has its temporary files, unless where the engine has them
+
+
+class Mark(StrEnum):
+    """Lines that a worker prints about itself, which nobody has to read."""
+
+    READY = "ready"  # everything is there that the engine's worker needs
+    BEGUN = "block begun"
+    DONE = "block done"
+
+
 _PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
 
 
@@ -41,7 +51,7 @@ def one_block(order: bytes) -> bytes:
     machine = os.environ[NAME]
     if temporary := os.environ.pop(TEMPORARY, None):
         os.environ["TMPDIR"], tempfile.tempdir = temporary, None
-    tell(BEGUN)
+    tell(Mark.BEGUN)
     try:
         done = _one_block(msgspec.json.decode(order, type=FleetOrder), machine)
     except GuestmarkError as error:
@@ -53,7 +63,7 @@ def one_block(order: bytes) -> bytes:
         done = Progress(
             machine, error=f"{type(error).__name__}: {error}", hint=traceback.format_exc()[-2000:]
         )
-    tell(DONE)
+    tell(Mark.DONE)
     return msgspec.json.encode(done)
 
 

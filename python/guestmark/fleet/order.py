@@ -1,11 +1,28 @@
-"""What a fleet is to do, as every machine of it is told, and how far one is."""
+"""What a fleet is to do, as every machine of it is told, how far one is, and which fleets a ledger knows."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from guestmark.core.context import FleetOrder
+from guestmark.core.errors import UsageError
+from guestmark.core.home import LATEST
+from guestmark.fleet import lab
+from guestmark.ledger import default_path
+from guestmark.ledger.attempts import runs_with
+from guestmark.plan import library
+from guestmark.plan.load import load
+from guestmark.plan.outline import Overrides, override
+
+if TYPE_CHECKING:
+    from guestmark.fleet.lab import Member
+    from guestmark.ledger.store import Ledger
 
 # Labels of a machine's run; `HOST` is the same for two names of one machine.
 FLEET, MACHINE, KIND, HOST = "fleet", "machine", "class", "host"
@@ -27,6 +44,58 @@ class Progress(msgspec.Struct, frozen=True):
     final: bool = False  # whether trying again cannot help
 
 
-def new_id() -> str:
-    """The name of a new fleet: UTC time and random letters, so that names sort by age."""
-    return f"fleet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+def new(plan: str, scale: float, overrides: Mapping[str, Any], members: Sequence[Member]) -> FleetOrder:
+    """An order for a plan, by its name or file. Raises `UsageError` for what is wrong with it."""
+    text, where = library.find(plan)
+    override(load(text, where, scale=scale), Overrides(**overrides))
+    # UTC time and random letters, so that names sort by age.
+    fleet = f"fleet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    return FleetOrder(fleet, text, where, scale, dict(overrides), lab.dumped(tuple(members)))
+
+
+def kept(ledger: Ledger, fleet: str) -> FleetOrder:
+    """The order of an earlier fleet, which each of its runs holds. Raises `UsageError` when none does."""
+    for run_id in runs_with(ledger, {FLEET: fleet}):
+        if (found := ledger.load_run(run_id).plan.context.fleet) is not None:
+            return found
+    raise UsageError(
+        f"{fleet} has no run that says what was ordered", hint="start it anew: guestmark fleet run"
+    )
+
+
+def reachable(ledger: str | None, members: Sequence[Member]) -> str:
+    """The ledger as machines are told of it. Raises `UsageError` for a file that others cannot reach."""
+    path = ledger or str(default_path())
+    if "://" in path:
+        return path
+    if any(member.ssh for member in members):
+        raise UsageError(
+            "the machines of a lab need a ledger that all of them reach",
+            hint="--ledger postgresql://… (see docs/guide/lab.md); guestmark ledger copy takes runs there",
+        )
+    return os.path.abspath(path)
+
+
+def names(ledger: Ledger) -> list[str]:
+    """Of the fleets in a ledger, the newest last."""
+    return list(dict.fromkeys(run.labels[FLEET] for run in ledger.runs() if FLEET in run.labels))
+
+
+def named(ledger: Ledger, wanted: str) -> str:
+    """The fleet of that name, or with that in its name, or the latest. Raises `UsageError` unless there is just one."""
+    known = names(ledger)
+    if wanted == LATEST and known:
+        return known[-1]
+    found = [name for name in known if name == wanted] or [name for name in known if wanted in name]
+    if len(found) != 1:
+        raise UsageError(
+            f"there is {'no fleet' if not found else 'more than one fleet'} {wanted!r} in the ledger",
+            hint=f"known: {', '.join(known[-5:])}" if known else "guestmark fleet run makes one",
+        )
+    return found[0]
+
+
+def runs_of(ledger: Ledger, fleet: str) -> list[tuple[str, str, str]]:
+    """Machine, class and id of each run of a fleet, by the machine's name."""
+    runs = [run for run in ledger.runs() if run.labels.get(FLEET) == fleet]
+    return sorted((run.labels.get(MACHINE, run.id), run.labels.get(KIND, ""), run.id) for run in runs)

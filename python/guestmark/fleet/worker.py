@@ -19,11 +19,10 @@ from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
 from guestmark.fleet import engine, watch
-from guestmark.fleet.machine import LEDGER, NAME, TEMPORARY, tell
+from guestmark.fleet.machine import LEDGER, NAME, TEMPORARY, Mark, tell
 
 _LONGEST = 1 << 20
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
-READY = "ready"  # told when everything is there that the engine's worker needs
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -51,7 +50,7 @@ def run() -> int:
     # The python that runs us may have been told to look nowhere but here.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
     environment |= _short_paths()
-    tell(READY)
+    tell(Mark.READY)
     lifeline = os.dup(0)
     process = subprocess.Popen(
         supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline], spare_keepers=True),

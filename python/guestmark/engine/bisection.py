@@ -1,0 +1,277 @@
+"""Which commit made a command slower: git's own bisection, each candidate measured beside the good build.
+
+The worktrees are beside the user's checkout, which is not touched. A candidate is a run of its own, for as
+many blocks as it takes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.factor import Labelled
+from guestmark.core.gate import gates_of, with_gates
+from guestmark.core.model import RunState
+from guestmark.engine.run import Audience, exclusively, prepare
+from guestmark.ledger.remarks import Remarks
+from guestmark.stats.gates import ALPHA, Judged, Outcome, judge
+from guestmark.workloads.exec.plan import ExecOptions, build
+
+if TYPE_CHECKING:
+    from guestmark.core.model import Plan
+    from guestmark.ledger.store import Ledger
+
+PARAMETER = "build"  # `{build}` in the command
+FIRST_LOOK = 8  # blocks
+
+_FOUND = re.compile(r"^([0-9a-f]{40,64}) is the first bad commit", re.MULTILINE)
+_TAIL = 5  # lines of a failed build that are quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit: its full hash, and hash and subject as people know it."""
+
+    hash: str
+    shown: str
+
+    @property
+    def short(self) -> str:
+        """The beginning of its hash."""
+        return self.shown.partition(" ")[0]
+
+
+class Bisection:
+    """A good build that stays, and a worktree that git moves from candidate to candidate."""
+
+    def __init__(self, repository: Path, parent: Path, good: str, bad: str) -> None:
+        self._repository = repository
+        self.good_build, self.candidate_build = parent / "good", parent / "next"  # paths of one length
+        self.good, self.bad = self._commit(good), self._commit(bad)
+        if not self._run(
+            repository, "merge-base", "--is-ancestor", self.good.hash, self.bad.hash, check=False
+        )[0]:
+            raise UsageError(
+                f"--good {good} is not an ancestor of {bad}", hint="give the older commit as --good"
+            )
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Both worktrees are there, the second at the bad commit; they are removed when the block is left."""
+        try:
+            for folder, commit in ((self.good_build, self.good), (self.candidate_build, self.bad)):
+                self._git(
+                    self._repository, "worktree", "add", "--quiet", "--detach", str(folder), commit.hash
+                )
+            yield
+        finally:
+            self._run(self.candidate_build, "bisect", "reset", check=False)
+            for folder in (self.good_build, self.candidate_build):
+                self._run(self._repository, "worktree", "remove", "--force", str(folder), check=False)
+            self._run(self._repository, "worktree", "prune", check=False)
+
+    def begin(self) -> Commit | None:
+        """The first candidate; None when the bad commit is the only one."""
+        said = self._git(
+            self.candidate_build, "bisect", "start", "--no-checkout", self.bad.hash, self.good.hash
+        )
+        return None if _FOUND.search(said) else self._next()
+
+    def tell(self, word: str) -> Commit | str | None:
+        """What the candidate is: `good`, `bad` or `skip`. The next one, the hash of the first bad commit once it is
+        found, or None when only skipped ones are left."""
+        ok, said = self._run(self.candidate_build, "bisect", word, check=False)
+        if found := _FOUND.search(said):
+            return found[1]
+        return self._next() if ok else None
+
+    def build(self, folder: Path, command: str) -> str:
+        """Runs the build command in a worktree; what it said at last if it failed, else nothing."""
+        if not command:
+            return ""
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode == 0:
+            return ""
+        tail = (done.stdout + done.stderr).strip().splitlines()[-_TAIL:]
+        return "; ".join(tail) or f"exit status {done.returncode}"
+
+    def commit(self, name: str) -> Commit:
+        """The commit of that name."""
+        return self._commit(name)
+
+    def _next(self) -> Commit:
+        commit = self._commit("BISECT_HEAD", self.candidate_build)
+        self._git(self.candidate_build, "checkout", "--quiet", "--detach", "--force", commit.hash)
+        return commit
+
+    def _commit(self, name: str, where: Path | None = None) -> Commit:
+        ok, said = self._run(
+            where or self._repository,
+            "log",
+            "-1",
+            "--format=%H %h %s",
+            f"{name}^{{commit}}",
+            "--",
+            check=False,
+        )
+        if not ok:
+            raise UsageError(f"there is no commit {name!r} in {self._repository}", hint="git log lists them")
+        digest, _, shown = said.strip().partition(" ")
+        return Commit(digest, shown)
+
+    def _git(self, where: Path, *words: str) -> str:
+        return self._run(where, *words)[1]
+
+    @staticmethod
+    def _run(where: Path, *words: str, check: bool = True) -> tuple[bool, str]:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(where), "-c", "advice.detachedHead=false", *words],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except OSError as error:
+            raise GuestmarkError(
+                f"git cannot be run: {error.strerror}", hint="install the package git"
+            ) from error
+        if check and done.returncode:
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise GuestmarkError(f"git {words[0]} failed: {''.join(last)}", hint=f"look at {where}")
+        return done.returncode == 0, done.stdout + done.stderr
+
+
+def looks(most: int) -> list[int]:
+    """The numbers of blocks after which a candidate is looked at: 8, 16, 32 … and `most`."""
+    found = [FIRST_LOOK]
+    while found[-1] * 2 < most:
+        found.append(found[-1] * 2)
+    return found if found[-1] >= most else [*found, most]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is measured of each build, and what decides: the command, its options and gates, and how it is built."""
+
+    argv: Sequence[str]
+    options: ExecOptions
+    gates: Sequence[str]
+    build: str  # a command for a shell; empty: nothing has to be built
+    most_blocks: int
+    wait: bool = True  # for machines that another guestmark uses
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of one candidate: the gate that decided, or how its build failed."""
+
+    commit: Commit
+    judged: Judged | None
+    failed: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        """One that cannot be built is undecided."""
+        return Outcome.UNDECIDED if self.judged is None else self.judged.outcome
+
+
+class End(Enum):
+    """How a search ends."""
+
+    FOUND = auto()
+    NOT_SLOWER = auto()  # the bad commit is not
+    UNJUDGED = auto()  # the bad commit could not be judged
+    ONLY_SKIPPED = auto()  # commits that could not be judged are left
+
+
+_WORDS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}  # git's
+
+
+class Search:
+    """A search in a started bisection; `looking` hears of each look at a candidate, with its blocks."""
+
+    def __init__(
+        self,
+        bisection: Bisection,
+        wanted: Wanted,
+        ledger: Ledger,
+        audience: Audience,
+        looking: Callable[[Commit, int], None],
+    ) -> None:
+        self._bisection, self._wanted = bisection, wanted
+        self._ledger, self._audience, self._looking = ledger, audience, looking
+        self._looks = looks(wanted.most_blocks)
+        self.end = End.ONLY_SKIPPED
+        self.found: Commit | None = None
+
+    def steps(self) -> Iterator[Step]:
+        """Judges the bad commit, then candidates until the first bad one is found; see `end` and `found`."""
+        at_bad = self._step(self._bisection.bad)
+        yield at_bad
+        if at_bad.outcome is not Outcome.BROKEN:
+            self.end = End.NOT_SLOWER if at_bad.outcome is Outcome.KEPT else End.UNJUDGED
+            return
+        next_: Commit | str | None = self._bisection.begin() or self._bisection.bad.hash
+        while isinstance(next_, Commit):
+            step = self._step(next_)
+            yield step
+            next_ = self._bisection.tell(_WORDS[step.outcome])
+        if next_ is not None:
+            self.end, self.found = End.FOUND, self._bisection.commit(next_)
+
+    def _step(self, commit: Commit) -> Step:
+        """Builds a candidate and measures it beside the good build.
+
+        Raises `GuestmarkError` when it was built and could not be measured.
+        """
+        if failed := self._bisection.build(self._bisection.candidate_build, self._wanted.build):
+            return Step(commit, None, failed)
+        judged = self._measured(commit)
+        worst = next((one for one in judged if one.outcome is not Outcome.KEPT), judged[0])
+        if worst.outcome not in _WORDS:
+            raise GuestmarkError(
+                f"{commit.shown}: {worst.reason}", hint="mend it, or skip it with another --good"
+            )
+        return Step(commit, worst)
+
+    def _plan(self, commit: Commit) -> Plan:
+        levels = (
+            Labelled("good", str(self._bisection.good_build)),
+            Labelled(commit.short, str(self._bisection.candidate_build)),
+        )
+        options = replace(self._wanted.options, blocks=self._looks[0], parameters={PARAMETER: levels})
+        return with_gates(build(options, self._wanted.argv), self._wanted.gates)
+
+    def _measured(self, commit: Commit) -> tuple[Judged, ...]:
+        plan = self._plan(commit)
+        labels = {
+            "bisect": f"{self._bisection.good.short}..{self._bisection.bad.short}",
+            "commit": commit.hash,
+        }
+        with exclusively(plan, self._audience.tell, wait=self._wanted.wait):
+            run = prepare(plan, self._ledger, self._audience, said=Remarks(labels=labels))
+            for blocks in self._looks:
+                self._looking(commit, blocks)
+                run = run.limited_to(blocks)
+                if run.measure() is RunState.INTERRUPTED:
+                    raise KeyboardInterrupt
+                # Each of several looks has its share of what one would be allowed (Bonferroni).
+                judged = judge(gates_of(run.plan), run.judge().analysis, ALPHA / len(self._looks))
+                if all(one.outcome is not Outcome.UNDECIDED for one in judged):
+                    break
+        return judged
