@@ -1,5 +1,6 @@
 """One trial: start a fresh machine, attest it, run the workload, and keep everything known about it."""
 
+import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -231,7 +232,10 @@ def _iterate(
 
 
 def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
-    """One measurement per metric from those of every iteration. Raises `WorkloadError` when an iteration lacks one."""
+    """One measurement per metric from those of every iteration. Raises `WorkloadError` when an iteration lacks one.
+
+    That includes a value that is no number.
+    """
     from guestmark.stats import reduce_iterations
 
     values: dict[str, list[float]] = {}
@@ -245,6 +249,8 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
             raise WorkloadError(
                 f"metric {name} was measured in {len(series)} of {len(rounds)} iterations only"
             )
+        if not all(map(math.isfinite, series)):
+            raise WorkloadError(f"metric {name} is no number in one of {len(rounds)} iterations")
     return tuple(
         Measurement(metric, reduce_iterations(values[name]), tuple(values[name]))
         for name, metric in metrics.items()

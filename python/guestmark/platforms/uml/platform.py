@@ -79,6 +79,8 @@ class UmlPlatform:
         """
         factors = {**DEFAULTS, **cell.factors}
         program = KERNEL.of(factors) or UML
+        if program == UML and (missing := self.missing()):
+            raise PlatformUnusableError(missing.reason, hint=missing.hint)
         release = release_of(Path(shutil.which(program) or program))
         initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
         watch = Watch.of(cell)
