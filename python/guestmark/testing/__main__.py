@@ -1,0 +1,44 @@
+"""`python -m guestmark.testing`: the checks without a test runner."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import (
+    ExitStatus,
+)
+from guestmark.testing.factor import check_factor
+from guestmark.testing.platform import check_platform
+from guestmark.testing.trials import SELF, one_trial
+from guestmark.testing.workload import check_workload
+
+if TYPE_CHECKING:
+    pass
+
+
+def main(words: Sequence[str]) -> int:
+    """`workload NAME [JSON]`, `platform NAME` or `factor NAME [PLATFORM]`: prints what is broken, and says whether."""
+    match words:
+        case ["workload", name, *rest]:
+            found = check_workload(name, json.loads(rest[0]) if rest else None)
+        case ["platform", name]:
+            found = check_platform(name)
+        case ["factor", name, *rest]:
+            found = check_factor(name, *rest[:1])
+        case ["trial", order]:
+            return one_trial(order)
+        case _:
+            sys.stderr.write(
+                f"usage: python -m {SELF} workload NAME [JSON] | platform NAME | factor NAME [PLATFORM]\n"
+            )
+            return ExitStatus.USAGE
+    for violation in found:
+        print(violation)
+    return ExitStatus.SOME_FAILED if found else ExitStatus.ALL_MEASURED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

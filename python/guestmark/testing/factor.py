@@ -1,0 +1,133 @@
+"""Whether a factor of guests keeps its contract."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core import registry
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.platforms import registry as platforms
+from guestmark.setting.base import DiskSetting, Setting
+from guestmark.testing.platform import used
+from guestmark.testing.rules import Rule, Violation, whole
+
+if TYPE_CHECKING:
+    pass
+
+
+_ABOUT_LEVELS = frozenset({"parse", "read", "refuse"})
+
+
+def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list[Violation]:
+    """What the factor of guests breaks at two of its levels; without `levels`, the first two that it offers.
+
+    A guest is started at each of them. What a level does must be another thing at the other one, and of one guest at
+    least an attestation must find that it does not have the other one.
+    """
+    factor = registry.factors().get(name)
+    if not isinstance(factor, Setting):
+        return [
+            Violation(
+                Rule.DESCRIBED, f"{name} is no factor of guests", "make a MachineSetting or a DiskSetting"
+            )
+        ]
+    pair = tuple(levels or factor.levels)[:2]
+    if len(pair) < 2:
+        return [Violation(Rule.FACTORS, f"{name} has fewer than two levels", "give two: levels=(…, …)")]
+    if found := [*_parses(factor, pair)]:
+        return found
+    disk = {"size": "16M", "filesystem": "ext4"} if isinstance(factor, DiskSetting) else {}
+    seen = _Seen()
+    for level, other in (pair, pair[::-1]):
+        factors = {**disk, name: factor.parse(level)}
+        cell = Cell("checked", WorkloadSpec("checked"), PlatformSpec.read(on), factors)
+        with _recorded(factor, factor.read(factor.parse(other)), seen):
+            found += whole(f"a guest with {name}={level}", _used_once(cell))
+    if found:
+        return found
+    if not seen.differs:
+        what = f"{name}={pair[0]} does what {name}={pair[1]} does: nothing reaches the guest"
+        found.append(Violation(Rule.FACTORS, what, "give it a function that makes options, such as device="))
+    if not seen.compared:
+        found.append(Violation(Rule.FACTORS, f"{name} is not attested", "give it attest="))
+    elif not seen.told_apart:
+        what = f"the attestation accepts a guest with {name}={pair[0]} as one with {name}={pair[1]}"
+        found.append(Violation(Rule.FACTORS, what, "compare what depends on the level"))
+    return found
+
+
+def _used_once(cell: Cell) -> Iterator[Violation]:
+    used(platforms.get(cell.platform), cell)
+    yield from ()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a factor did when a guest was started and attested."""
+
+    differs: bool = False  # whether its options are others at another level
+    compared: bool = False  # whether something was attested
+    told_apart: bool = False  # whether that fails at another level
+
+
+@contextlib.contextmanager
+def _recorded(factor: Setting[Any], other: object, seen: _Seen) -> Iterator[None]:
+    """Watches the functions of a factor, and asks each of them the same for the `other` level.
+
+    The factor is one object that machines find by themselves; so it is this object whose functions are replaced.
+    """
+    functions = {
+        field.name: getattr(factor, field.name)
+        for field in dataclasses.fields(factor)
+        if callable(getattr(factor, field.name)) and field.name not in _ABOUT_LEVELS
+    }
+
+    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(level: object, *rest: object) -> Any:
+            if not name.startswith("attest"):
+                made = function(level, *rest)
+                seen.differs |= made != function(other, *rest)
+                return made
+            checks = list(function(level, *rest))
+            seen.compared |= bool(checks)
+            seen.told_apart |= any(check.asked != check.found for check in function(other, *rest))
+            return checks
+
+        return call
+
+    try:
+        for name, function in functions.items():
+            object.__setattr__(factor, name, watched(name, function))
+        yield
+    finally:
+        for name, function in functions.items():
+            object.__setattr__(factor, name, function)
+
+
+def _parses(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Violation]:
+    """A level has one spelling, and what is none is refused in the way that plans expect."""
+    for level in levels:
+        try:
+            text = factor.parse(level)
+            factor.read(text)
+            if factor.parse(text) != text:
+                yield Violation(
+                    Rule.FACTORS, f"{level!r} has no one spelling", "parse(parse(x)) must be parse(x)"
+                )
+        except Exception as error:  # a factor of somebody else's may raise anything
+            yield Violation(
+                Rule.FACTORS, f"its level {level!r} is refused: {error!r}", "correct levels or parse"
+            )
+    try:
+        factor.parse("\0 no such level")
+    except ValueError:
+        pass
+    except Exception as error:
+        yield Violation(
+            Rule.FACTORS, f"parse() raised {error!r} for nonsense", "raise ValueError with one line"
+        )

@@ -1,0 +1,179 @@
+"""Whether a platform keeps its contract."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core import discovery
+from guestmark.core.errors import (
+    GuestmarkError,
+    MachineError,
+    PlatformUnusableError,
+)
+from guestmark.core.facts import Facts
+from guestmark.core.findings import flat
+from guestmark.core.machine_facts import MachineFacts
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.ledger import codec
+from guestmark.platforms import registry as platforms
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.setting.machine import PLACEMENT
+from guestmark.testing.rules import Rule, Violation, guarded, is_cheap, loads, not_found, untyped, whole
+from guestmark.testing.trials import interrupted, kill, level_is_read, orphans
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine, Platform
+
+
+def check_platform(name: str) -> list[Violation]:
+    """What the platform breaks whose machines are called so, `unshare` for instance; they run on this host."""
+    try:
+        spec = PlatformSpec.read(name)
+        kind = spec.inner.described
+    except (GuestmarkError, ValueError) as error:
+        return [not_found(error)]
+    if found := list(loads(kind.help, filter(None, (kind.load, kind.inside)))):
+        return found
+    found += is_cheap("PLATFORMS", kind.name, (kind.load,))
+    platform, broken = guarded(f"making {name}", lambda: platforms.get(name))
+    if platform is None:
+        return [*found, *broken]
+    usable, broken = guarded("probe()", platform.probe)
+    if broken or not isinstance(usable, Usable):
+        hint = usable.hint if isinstance(usable, Unusable) else "return platforms.base.Usable or Unusable"
+        reason = usable.reason if isinstance(usable, Unusable) else f"probe() returned {usable!r}"
+        return [*found, *(broken or [Violation(Rule.STARTED, f"it cannot be used here: {reason}", hint)])]
+    cell = Cell("checked", WorkloadSpec("exec", {"argv": ["sleep", "60"]}), spec)
+    _, broken = guarded("a machine", lambda: used(platform, cell))
+    found += broken
+    if broken:
+        return found
+    with platform.start(cell) as machine:
+        found += _has_all(machine)
+        found += _attested(machine, cell)
+    found += whole("a machine on which something runs", _ends_what_runs(platform, cell))
+    found += _machine_dies(platform, cell)
+    found += _without_programs(platform, cell)
+    for factor in kind.factors:
+        if factor not in discovery.settings() or factor is PLACEMENT:
+            found += level_is_read(cell, factor, _read_by_platform)
+    if not any(violation.rule is Rule.ENDED for violation in found):  # else the same would be found again
+        found += whole("an interrupted trial", interrupted(cell))
+    return found
+
+
+def _read_by_platform(cell: Cell) -> None:
+    used(platforms.get(cell.platform), cell)
+
+
+def used(platform: Platform, cell: Cell) -> None:
+    """A machine that is started, attested and ended."""
+    with platform.start(cell) as machine:
+        machine.attest()
+
+
+def _has_all(machine: Machine) -> Iterator[Violation]:
+    """The members of `platforms.base.Machine`, and what is in them."""
+    wanted: Mapping[str, Callable[[Any], bool]] = {
+        "phases": lambda found: isinstance(found, Mapping) and all(second >= 0 for second in found.values()),
+        "command_line": lambda found: isinstance(found, tuple) and bool(found),
+        "vmm_pid": lambda found: found is None or isinstance(found, int),
+        "disks": lambda found: isinstance(found, tuple),
+        "place": lambda found: hasattr(found, "read"),
+        "query": lambda found: found is None or callable(found),
+        "console": lambda found: isinstance(found(), str),
+        "vmm_stats": lambda found: isinstance(found(), Mapping),
+        "counters": lambda found: isinstance(found(), Mapping),
+    }
+    for name, holds in wanted.items():
+        try:
+            right = holds(getattr(machine, name))
+        except Exception as error:  # a machine of somebody else's may raise anything
+            yield Violation(
+                Rule.STARTED, f"{name} of its machine raised {error!r}", "see platforms.base.Machine"
+            )
+        else:
+            if not right:
+                found = getattr(machine, name)
+                yield Violation(
+                    Rule.STARTED, f"{name} of its machine is {found!r}", "see platforms.base.Machine"
+                )
+    if "ready" not in machine.phases:
+        yield Violation(
+            Rule.STARTED, "its machine has no phase ready", "set phases['ready'] when the agent answers"
+        )
+
+
+def _attested(machine: Machine, cell: Cell) -> Iterator[Violation]:
+    found = machine.attest()
+    if not isinstance(found, MachineFacts):
+        yield Violation(Rule.ATTESTED, f"attest() returned {found!r}", "return one of core.machine_facts")
+        return
+    kept = codec.load(codec.dump(flat(found)), dict, "what was attested")
+    if Facts(kept).of(type(found)) != found:
+        yield Violation(
+            Rule.ATTESTED, "what was attested is not what the ledger gives back", "use plain types"
+        )
+    kernel = getattr(found, "kernel", os.uname().release)
+    if cell.platform.is_this_host and kernel != os.uname().release:
+        yield Violation(
+            Rule.ATTESTED, f"its kernel is {kernel}, not this host's", "describe it with guest=True"
+        )
+
+
+def _ends_what_runs(platform: Platform, cell: Cell) -> Iterator[Violation]:
+    """What was started on a machine, away from its session, is gone with it; also when the trial fails."""
+    for fails in (False, True):
+        with orphans() as left, contextlib.suppress(_TrialFailsError), platform.start(cell) as machine:
+            machine.agent.exec(["setsid", "--fork", "sleep", "1000"], timeout_s=10)
+            if fails:
+                raise _TrialFailsError
+        for pid, words in left:
+            how = "a trial that fails" if fails else "a trial"
+            yield Violation(
+                Rule.ENDED, f"{words} (process {pid}) outlives {how}", "end it when start() is left"
+            )
+        if left:
+            return
+
+
+class _TrialFailsError(Exception):
+    """A trial that fails."""
+
+
+def _machine_dies(platform: Platform, cell: Cell) -> Iterator[Violation]:
+    try:
+        with platform.start(cell) as machine:
+            kill(machine)
+            try:
+                machine.agent.exec(["true"], timeout_s=5)
+            except MachineError:
+                return
+            yield Violation(
+                Rule.TYPED, "a machine that was killed still runs programs", "set its pid or vmm_pid"
+            )
+    except GuestmarkError:
+        return
+    except Exception as error:  # a platform of somebody else's may raise anything
+        yield untyped("leaving start() after its machine was killed", error)
+
+
+def _without_programs(platform: Platform, cell: Cell) -> Iterator[Violation]:
+    """Nothing is in `PATH`."""
+    if not cell.platform.inner.described.programs:
+        return
+    path = os.environ["PATH"]
+    os.environ["PATH"] = "/nonexistent"
+    try:
+        with platform.start(cell):
+            pass
+    except (MachineError, PlatformUnusableError):
+        return
+    except Exception as error:  # a platform of somebody else's may raise anything
+        yield untyped("start() without its programs", error)
+    finally:
+        os.environ["PATH"] = path

@@ -1,0 +1,129 @@
+"""What the contract demands, and what is common to its checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from guestmark.core import discovery
+from guestmark.core.errors import (
+    GuestmarkError,
+    MachineError,
+    PlatformUnusableError,
+    WorkloadError,
+)
+
+T = TypeVar("T")
+_COSTLY = ("pydantic", "sqlalchemy", "numpy", "scipy", "polars")
+TYPED = (MachineError, WorkloadError, PlatformUnusableError)
+
+
+class Rule(StrEnum):
+    """What the contract demands."""
+
+    DESCRIBED = "described"  # it is found by its name, and all that its description names can be imported
+    CHEAP = "cheap"  # importing the description imports nothing costly
+    PARAMETERS = "parameters"  # they are checked, and read back from the ledger
+    METRICS = "metrics"  # what is declared is measured, and nothing else
+    MEASURED = "measured"  # a trial ends well
+    TYPED = "typed errors"  # whatever fails raises one of guestmark's errors
+    LIMIT = "limit"  # an iteration ends within the time that it has
+    FACTORS = "factors"  # a level that is accepted is used, and attested
+    STARTED = "started"  # a machine has all that a machine has
+    ATTESTED = "attested"  # what it is, as facts that the ledger keeps
+    ENDED = "ended"  # nothing is left of a machine, however it ends
+    INTERRUPTED = "interrupted"  # a run that is interrupted ends soon, and leaves nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One way in which the contract is broken: which rule, what was seen, and what to do."""
+
+    rule: Rule
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.what}" + (f"\n  {self.hint}" if self.hint else "")
+
+
+def not_found(error: Exception) -> Violation:
+    """Its name is not known."""
+    return Violation(
+        Rule.DESCRIBED, str(error), f"name it in an entry point of the group {discovery.ENTRY_POINTS}"
+    )
+
+
+def loads(text: str, paths: Iterable[str]) -> Iterator[Violation]:
+    """What a description names can be imported, and its help is one line."""
+    if not text or "\n" in text:
+        yield Violation(Rule.DESCRIBED, "help is not one line", "say in a few words what it is")
+    for path in paths:
+        try:
+            discovery.load(path)
+        except Exception as error:  # whatever a module of somebody else's raises
+            yield Violation(
+                Rule.DESCRIBED, f"{path} cannot be imported: {error!r}", "name it as module:attribute"
+            )
+
+
+def is_cheap(attribute: str, name: str, paths: Iterable[str]) -> Iterator[Violation]:
+    """Importing the module of the entry point, in a process of its own."""
+    module = next(
+        (
+            entry.value
+            for entry in entry_points(group=discovery.ENTRY_POINTS)
+            if any(kind.name == name for kind in getattr(entry.load(), attribute, ()))
+        ),
+        None,
+    )
+    if module is None:  # guestmark's own
+        return
+    named = [path.partition(":")[0] for path in paths]
+    order = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", order], env=environment(), capture_output=True, text=True, check=True
+    )
+    imported = set(json.loads(done.stdout))
+    for costly in (*(module for module in named if module != "guestmark"), *_COSTLY):
+        if costly in imported and costly != module:
+            yield Violation(
+                Rule.CHEAP,
+                f"importing {module} imports {costly}",
+                "name it in the description as module:attribute, and import it where it is used",
+            )
+
+
+def guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Violation]]:
+    """What `action` returns; a failure is a violation, and so is any error that is not guestmark's."""
+    try:
+        return action(), []
+    except GuestmarkError as error:
+        return None, [Violation(Rule.MEASURED, f"{what} failed: {error.message}", error.hint)]
+    except Exception as error:  # a bug of somebody else's may raise anything
+        return None, [untyped(what, error)]
+
+
+def whole(what: str, check: Iterable[Violation]) -> list[Violation]:
+    """All that a check finds; that it cannot be made is a violation, too."""
+    found, broken = guarded(what, lambda: list(check))
+    return broken if found is None else found
+
+
+def untyped(what: str, error: Exception) -> Violation:
+    """An error that a trial does not expect, which ends the whole run."""
+    return Violation(
+        Rule.TYPED, f"{what} raised {error!r}", "raise WorkloadError, MachineError or PlatformUnusableError"
+    )
+
+
+def environment() -> dict[str, str]:
+    """For programs that have to find the same modules."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

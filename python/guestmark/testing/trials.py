@@ -1,0 +1,208 @@
+"""Trials of what is checked: with a machine that is killed, with levels that are watched, and interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.context import Context
+from guestmark.core.errors import (
+    ExitStatus,
+)
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.disks.processes import descendants, status
+from guestmark.engine.interrupt import Interrupted, Interruption
+from guestmark.engine.progress import Silent
+from guestmark.engine.trial import Slot, run_trial
+from guestmark.platforms import registry as platforms
+from guestmark.testing.rules import Rule, Violation, environment, guarded
+from guestmark.workloads import base
+
+if TYPE_CHECKING:
+    from guestmark.core.factor import Factor
+    from guestmark.core.model import Metric
+    from guestmark.platforms.base import Machine
+
+
+_END_S = 10.0  # for a run that is interrupted, and for what a killed one leaves behind
+_LIMIT_S = 60.0
+_SET_SUBREAPER, _GET_SUBREAPER = 36, 37  # linux/prctl.h
+_MANY = 1_000_000_000
+SELF = "guestmark.testing"
+
+
+def plan(cell: Cell, metrics: Sequence[Metric] = (), limit_s: float = _LIMIT_S) -> Plan:
+    """Of that cell only; commands have this process's surroundings."""
+    context = Context(env=dict(os.environ), cwd=os.getcwd())
+    return Plan("checked", (cell,), Policy(trial_limit_s=limit_s), tuple(metrics), context)
+
+
+@contextlib.contextmanager
+def prepared(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workload[Any], Machine]]:
+    """The workload of a cell, ready on a machine of its own."""
+    workload = base.create(plan(cell, limit_s=limit_s), cell)
+    platform = platforms.get(base.started_for(cell).platform)
+    levels = cell.factors.levels if isinstance(cell.factors, _Watched) else cell.factors
+    with base.start_machine(workload, platform, replace(cell, factors=levels)) as machine:
+        workload.prepare(machine)
+        yield workload, machine
+
+
+def kill(machine: Machine) -> None:
+    """Ends the hypervisor, or the agent of a machine that has none, as the kernel does when memory runs out."""
+    pid = machine.vmm_pid or getattr(machine, "pid", None)
+    if isinstance(pid, int):
+        os.kill(pid, signal.SIGKILL)
+
+
+class _Watched(Mapping[str, str]):
+    """The factors of a cell, which remember those that were looked at."""
+
+    def __init__(self, levels: Mapping[str, str]) -> None:
+        self.levels = levels
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.read.add(name)
+        return self.levels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.levels)
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+
+def level_is_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) -> Iterator[Violation]:
+    """A level that nothing looks at is accepted and ignored."""
+    if not factor.levels:
+        return
+    levels = _Watched({factor.name: factor.parse(factor.levels[-1])})
+    _, broken = guarded(f"{factor.name}={factor.levels[-1]}", lambda: use(replace(cell, factors=levels)))
+    yield from broken
+    if not broken and factor.name not in levels.read:
+        what = f"{factor.name} is accepted and ignored"
+        yield Violation(Rule.FACTORS, what, f"use cell.factors[{factor.name!r}], or do not accept it")
+
+
+def interrupted(cell: Cell) -> Iterator[Violation]:
+    """A trial in a process of its own, which is told to end, and then one that is killed."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with tempfile.TemporaryDirectory() as folder, orphans() as left:
+            order = json.dumps([cell.workload.name, cell.workload.params, str(cell.platform)])
+            with subprocess.Popen(
+                [sys.executable, "-m", SELF, "trial", order],
+                env={**environment(), "TMPDIR": folder},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            ) as run:
+                assert run.stdout is not None
+                reached = any(line.startswith(b"measuring") for line in run.stdout)
+                begin = time.monotonic()
+                run.send_signal(number)
+                try:
+                    run.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    run.kill()
+                    what = f"a run does not end within {_END_S:.0f} s of an interruption"
+                    yield Violation(Rule.INTERRUPTED, what, "let Interrupted pass, which is a BaseException")
+            if not reached:
+                what = "a trial in a process of its own never measured"
+                yield Violation(Rule.INTERRUPTED, what, "see what it needs")
+            elif number == signal.SIGINT and run.returncode not in (ExitStatus.INTERRUPTED, -signal.SIGKILL):
+                what = f"an interrupted run ended with status {run.returncode} after {time.monotonic() - begin:.1f} s"
+                yield Violation(Rule.INTERRUPTED, what, "let Interrupted pass, which is a BaseException")
+            files = sorted(path.name for path in Path(folder).iterdir()) if number == signal.SIGINT else []
+        how = "interrupted" if number == signal.SIGINT else "killed"
+        for pid, words in left:
+            yield Violation(
+                Rule.INTERRUPTED, f"{words} (process {pid}) outlives a run that was {how}", "end it"
+            )
+        if files:
+            yield Violation(
+                Rule.INTERRUPTED,
+                f"a run that was {how} leaves {', '.join(files)}",
+                "remove it when its context ends",
+            )
+
+
+@contextlib.contextmanager
+def orphans() -> Iterator[list[tuple[int, str]]]:
+    """Processes that were started inside and are still there some time afterwards: number and command. They are ended.
+
+    Those that nobody waits for become this process's children meanwhile.
+    """
+    left: list[tuple[int, str]] = []
+    before = set(descendants(os.getpid()))
+    control = ctypes.CDLL(None, use_errno=True).prctl
+    was = ctypes.c_int()
+    control(_GET_SUBREAPER, ctypes.byref(was), 0, 0, 0)
+    control(_SET_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield left
+        ends = time.monotonic() + _END_S / 2
+        while (there := _running(before)) and time.monotonic() < ends:
+            time.sleep(0.05)
+        for pid in there:
+            left.append((pid, _words(pid)))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        control(_SET_SUBREAPER, was.value, 0, 0, 0)
+
+
+def _running(before: set[int]) -> list[int]:
+    """Descendants that were not there before, and have not ended."""
+    found = []
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            if pid not in before and status(pid)[0] != "Z":
+                found.append(pid)
+    return found
+
+
+def _words(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
+    return "a process"
+
+
+def _say_when_it_runs(thread: int) -> None:
+    """Writes `measuring` as soon as that thread is inside of a workload's `run`."""
+    while True:
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            if frame.f_code.co_name == "run" and isinstance(frame.f_locals.get("self"), base.Workload):
+                print("measuring", flush=True)
+                return
+            frame = frame.f_back
+        time.sleep(0.002)
+
+
+def one_trial(order: str) -> int:
+    """Runs a trial of many iterations until it is interrupted."""
+    name, params, on = json.loads(order)
+    cell = Cell("checked", WorkloadSpec(name, params), PlatformSpec.read(on))
+    interruption = Interruption()
+    threading.Thread(target=_say_when_it_runs, args=[threading.get_ident()], daemon=True).start()
+    with interruption.handled():
+        slot = Slot(cell, 0, 0, iterations=_MANY, warmups=0)
+        platform = platforms.get(base.started_for(cell).platform)
+        try:
+            run_trial(plan(cell), slot, platform, interruption, Silent())
+        except Interrupted:
+            return ExitStatus.INTERRUPTED
+    return ExitStatus.ALL_MEASURED

@@ -1,0 +1,188 @@
+"""Whether a workload keeps its contract."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core import registry
+from guestmark.core.errors import (
+    GuestmarkError,
+    WorkloadError,
+)
+from guestmark.core.model import Cell, Plan, TrialStatus, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.engine.interrupt import Interruption
+from guestmark.engine.progress import Silent
+from guestmark.engine.trial import Slot, run_trial
+from guestmark.platforms import registry as platforms
+from guestmark.testing.rules import (
+    TYPED,
+    Rule,
+    Violation,
+    guarded,
+    is_cheap,
+    loads,
+    not_found,
+    untyped,
+    whole,
+)
+from guestmark.testing.trials import interrupted, kill, level_is_read, plan, prepared
+from guestmark.workloads import base
+
+if TYPE_CHECKING:
+    from guestmark.core.model import Metric, Trial
+    from guestmark.core.workload_kind import WorkloadKind
+
+
+_LONG_S = 0.2  # a run of which a quarter can be told from the time that a call takes
+
+
+def check_workload(
+    name: str, params: Mapping[str, Any] | None = None, *, on: str = "host", optional: Collection[str] = ()
+) -> list[Violation]:
+    """What the workload of this name breaks with these parameters, as a plan gives them, on a platform of this host.
+
+    `optional` are declared metrics that this platform may not have.
+    """
+    try:
+        kind = registry.workload_kind(name)
+    except GuestmarkError as error:
+        return [not_found(error)]
+    found = list(loads(kind.help, (kind.params, kind.run, *kind.sections, *filter(None, (kind.packages,)))))
+    if not found and not issubclass(registry.load(kind.run), base.Workload):
+        found.append(
+            Violation(Rule.DESCRIBED, f"{kind.run} is no Workload", "derive it from workloads.base.Workload")
+        )
+    if found:
+        return found
+    found += is_cheap("WORKLOADS", name, (kind.params, kind.run))
+    found += _parameters(kind, params or {})
+    if any(violation.rule is Rule.PARAMETERS for violation in found):
+        return found
+    cell = Cell("checked", WorkloadSpec(name, kind.checked(params or {})), PlatformSpec.read(on))
+    trial, broken = _trial(plan(cell, kind.metrics(cell.workload.params)))
+    found += broken
+    if trial is None:
+        return found
+    if trial.status is not TrialStatus.OK:
+        what = f"a trial failed: {trial.reason}"
+        return [*found, Violation(Rule.MEASURED, what, "check with other parameters")]
+    found += _metrics(kind.metrics(cell.workload.params), trial, optional)
+    found += whole("a trial whose machine was killed", _after_a_death(cell))
+    found += whole("a trial with a limit", _limit(cell, trial))
+    for factor in kind.factors:
+        if kind.applies(cell.workload.params, factor.name, cell.platform):
+            found += level_is_read(cell, factor, _read_by_workload)
+    found += whole("an interrupted trial", interrupted(cell))
+    return found
+
+
+def _parameters(kind: WorkloadKind, params: Mapping[str, Any]) -> Iterator[Violation]:
+    try:
+        checked = kind.checked(params)
+    except (GuestmarkError, ValueError) as error:
+        yield Violation(
+            Rule.PARAMETERS, f"these parameters are refused: {error}", "give others to check with"
+        )
+        return
+    unknown = f"no_such_{secrets.token_hex(4)}"
+    try:
+        kind.checked({**params, unknown: 1})
+    except (GuestmarkError, ValueError):
+        pass
+    else:
+        yield Violation(
+            Rule.PARAMETERS, "an unknown parameter is accepted", "derive the model from plan.schema.Strict"
+        )
+    try:
+        registry.load(kind.run).read(json.loads(json.dumps(checked)))
+    except Exception as error:  # a workload's own types may raise anything
+        hint = "to_params() must return what JSON has, and PARAMS must read it"
+        yield Violation(Rule.PARAMETERS, f"they cannot be read back as the ledger has them: {error!r}", hint)
+
+
+def _metrics(declared: Sequence[Metric], trial: Trial, optional: Collection[str]) -> Iterator[Violation]:
+    """Every declared metric, but for the optional ones, is measured as it was declared."""
+    wanted = {metric.name: metric for metric in declared}
+    measured = {measurement.metric.name: measurement for measurement in trial.measurements}
+    for name in sorted(wanted.keys() - measured.keys() - set(optional)):
+        yield Violation(
+            Rule.METRICS, f"{name} is declared and not measured", "measure it, or leave it out of metrics"
+        )
+    for name in sorted(measured.keys() - wanted.keys()):
+        yield Violation(
+            Rule.METRICS, f"{name} is measured and not declared", "name it among the description's metrics"
+        )
+    for name, measurement in measured.items():
+        if wanted.get(name, measurement.metric) != measurement.metric:
+            yield Violation(
+                Rule.METRICS, f"{name} has another unit or direction than declared", "use that Metric"
+            )
+
+
+def _trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
+    """One trial of the plan's only cell, with a warm-up and two iterations."""
+    (cell,) = plan.cells
+    platform = platforms.get(base.started_for(cell).platform)
+    workload = base.of(cell.workload.name)
+
+    def run() -> Trial:
+        workload.check_request(plan, [cell])
+        if reason := workload.impossible(cell):
+            raise WorkloadError(reason)
+        workload.preflight(plan, [cell])
+        return run_trial(plan, Slot(cell, 0, 0, iterations=2), platform, Interruption(), Silent())
+
+    return guarded("a trial", run)
+
+
+def _after_a_death(cell: Cell) -> Iterator[Violation]:
+    """The machine is killed when the workload is ready."""
+    with prepared(cell) as (workload, machine):
+        kill(machine)
+        try:
+            workload.run(machine)
+        except TYPED:
+            pass
+        except Exception as error:  # a bug of somebody else's may raise anything
+            yield untyped("run() on a machine that was killed", error)
+        else:
+            yield Violation(
+                Rule.TYPED, "run() on a machine that was killed returned measurements", "let its errors pass"
+            )
+        try:
+            workload.cleanup(machine)
+        except TYPED:
+            pass
+        except Exception as error:
+            yield untyped("cleanup() on a machine that was killed", error)
+
+
+def _limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
+    """An iteration that has a quarter of its time."""
+    took_s = min(trial.run_s)
+    if took_s < _LONG_S:
+        return
+    with prepared(cell, limit_s=took_s / 4) as (workload, machine):
+        begin = time.monotonic()
+        try:
+            workload.run(machine)
+        except TYPED:
+            return
+        except Exception as error:  # a bug of somebody else's may raise anything
+            yield untyped("run() beyond its limit", error)
+            return
+        ran_s = time.monotonic() - begin
+        if ran_s > took_s / 2:
+            what = f"an iteration ran for {ran_s:.2g} s with a limit of {took_s / 4:.2g} s"
+            yield Violation(Rule.LIMIT, what, "pass timeout_s=self.limit_s to the agent")
+
+
+def _read_by_workload(cell: Cell) -> None:
+    with prepared(cell) as (workload, machine):
+        workload.run(machine)
+        workload.cleanup(machine)

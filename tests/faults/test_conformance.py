@@ -1,0 +1,403 @@
+"""The conformance kit finds what is broken in plugins that break one rule each, and nothing in sound ones."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.framework import CHECKOUT, IMPORTABLE
+from tests.framework.distributions import brought
+
+WORK = """
+from guestmark.core.factor import Factor, one_of
+from guestmark.core.model import Metric
+from guestmark.core.workload_kind import WorkloadKind
+
+WALL, OTHER = Metric("wall_s", "s"), Metric("other", "B")
+SPEED = Factor("speed", "how fast", one_of("slow", "quick"), ("slow", "quick"))
+
+
+def kind(name, metrics=(WALL,), **more):
+    params = more.pop("params", "Params")
+    run = f"work_run:{name.title()}"
+    return WorkloadKind(name, "sleeps", f"work_run:{params}", run, metrics=lambda _params: metrics, **more)
+
+
+WORKLOADS = (
+    kind("sound", factors=(SPEED,)), kind("lenient", params="Anything"), kind("absent", (WALL, OTHER)), kind("extra"),
+    kind("infinite"), kind("bytes"), kind("confused"), kind("inventive"), kind("endless"), kind("deaf"),
+    kind("untidy"), kind("orphaned"), kind("refusing"), kind("nowhere", params="Nothing"),
+    kind("ignorant", factors=(SPEED,)),
+)
+"""
+WORK_RUN = """
+import subprocess, tempfile
+
+from pydantic import BaseModel
+
+from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.core.model import Measurement, Metric
+from guestmark.plan.schema import Strict
+from guestmark.workloads.base import Workload
+from work import OTHER, WALL
+
+
+class Params(Strict):
+    seconds: float = 0.3
+
+
+class Anything(BaseModel):
+    seconds: float = 0.3
+
+
+class Sound(Workload[Params]):
+    PARAMS = Params
+
+    def run(self, machine):
+        seconds = self.params.seconds / (2 if self.cell.factors.get("speed") == "quick" else 1)
+        return self.slept(machine, seconds, self.limit_s)
+
+    def slept(self, machine, seconds, limit_s):
+        result = machine.agent.exec(["sleep", str(seconds)], timeout_s=limit_s)
+        if result.status != 0 or result.timed_out:
+            raise WorkloadError("sleep did not end in time")
+        return [self.of(WALL, result.wall_s)]
+
+    def of(self, metric, value):
+        return Measurement(metric, value, (value,))
+
+
+class Lenient(Sound):
+    PARAMS = Anything
+
+
+Absent = Sound
+
+
+class Extra(Sound):
+    def run(self, machine):
+        return [*super().run(machine), self.of(OTHER, 1.0)]
+
+
+class Infinite(Sound):
+    def run(self, machine):
+        super().run(machine)
+        return [self.of(WALL, float("nan"))]
+
+
+class Bytes(Sound):
+    def run(self, machine):
+        super().run(machine)
+        return [self.of(Metric("wall_s", "B"), 1.0)]
+
+
+class Confused(Sound):
+    def run(self, machine):
+        try:
+            return super().run(machine)
+        except MachineError as error:
+            raise KeyError("wall_s") from error
+
+
+class Inventive(Sound):
+    def run(self, machine):
+        try:
+            return super().run(machine)
+        except MachineError:
+            return [self.of(WALL, 1.0)]
+
+
+class Endless(Sound):
+    def run(self, machine):
+        return self.slept(machine, self.params.seconds, 60)
+
+
+class Deaf(Sound):
+    def run(self, machine):
+        try:
+            return super().run(machine)
+        except BaseException:
+            return [self.of(WALL, 1.0)]
+
+
+class Untidy(Sound):
+    def prepare(self, machine):
+        tempfile.mkdtemp()
+
+
+class Orphaned(Sound):
+    def run(self, machine):
+        with open("/dev/null", "wb") as nothing:
+            subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=nothing, stderr=nothing)
+        return super().run(machine)
+
+
+class Refusing(Sound):
+    def run(self, machine):
+        raise WorkloadError("not today")
+
+
+class Ignorant(Sound):
+    def run(self, machine):
+        return self.slept(machine, self.params.seconds, self.limit_s)
+
+
+class Nowhere(Sound):
+    pass
+"""
+HEAVY = """
+import work_run
+from guestmark.core.workload_kind import WorkloadKind
+
+WORKLOADS = (
+    WorkloadKind(
+        "heavy", "sleeps", params="work_run:Params", run="work_run:Sound", metrics=lambda _params: (work_run.WALL,)
+    ),
+)
+"""
+PLACES = """
+from guestmark.core.factor import Factor, one_of
+from guestmark.core.platform_kind import Program
+from guestmark.platforms.host import host_like
+
+COLOUR = Factor("colour", "its colour", one_of("red", "blue"), ("red", "blue"))
+
+
+def kind(name, *factors, **more):
+    return host_like(name, "this host", f"places_run:{name.title()}", *factors, **more)
+
+
+PLATFORMS = (
+    kind("plain", COLOUR), kind("colourless", COLOUR), kind("leaky"), kind("vague"), kind("hasty"), kind("raising"),
+    kind("needy", programs=(Program("unshare", "util-linux"),)), kind("fitful"),
+)
+"""
+PLACES_RUN = """
+import contextlib, subprocess
+
+from guestmark.platforms.host_like import Host, HostLike
+
+
+class Plain(HostLike):
+    def check(self, cell, disks):
+        cell.factors.get("colour")
+
+
+class Colourless(HostLike):
+    pass
+
+
+class Leaky(HostLike):
+    @contextlib.contextmanager
+    def surroundings(self, cell, disks):
+        nothing = subprocess.DEVNULL
+        subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=nothing, stderr=nothing)
+        yield ()
+
+
+class Unsure(Host):
+    def attest(self):
+        return {"kernel": "some"}
+
+
+class Vague(HostLike):
+    def machine(self, agent, command, seat, pid):
+        return Unsure(agent, command, seat=seat, pid=pid)
+
+
+class Soon(Host):
+    def console(self):
+        return None
+
+
+class Hasty(HostLike):
+    def machine(self, agent, command, seat, pid):
+        return Soon(agent, command, seat=seat, pid=pid)
+
+
+class Raising(HostLike):
+    def probe(self, deadline_s=None, factors=None):
+        raise LookupError("nowhere")
+
+
+class Needy(HostLike):
+    @contextlib.contextmanager
+    def surroundings(self, cell, disks):
+        subprocess.run(["unshare", "--version"], check=True, stdout=subprocess.DEVNULL)
+        yield ()
+
+
+class Fitful(HostLike):
+    @contextlib.contextmanager
+    def surroundings(self, cell, disks):
+        try:
+            yield ()
+        except Exception as error:
+            raise ZeroDivisionError from error
+"""
+SWITCHES = """
+from guestmark.core.factor import Machine, one_of
+from guestmark.setting.base import Check, DiskSetting, option
+from guestmark.setting.machine import MachineSetting
+
+
+def attested(level, guest):
+    yield Check("word", level, level)
+
+
+def switch(name, **more):
+    more = {"parse": one_of("a", "b"), "kernel": lambda level: (f"{name}={level}",), **more}
+    return MachineSetting(name, "a word", levels=("a", "b"), read=str, machines=Machine.UML, **more)
+
+
+def really(level, drive):
+    yield Check("transfer", level, drive.in_guest("queue/optimal_io_size"))
+
+
+TOLD = DiskSetting(
+    "told", "bytes that a disk likes to move", one_of("32768", "65536"), ("32768", "65536"), read=str,
+    machines=Machine.QEMU, device=option("opt_io_size"), attest=really,
+)
+UNTOLD = switch("untold")
+BELIEVED = switch("believed", attest=attested)
+DEAD = switch("dead", kernel=lambda level: (), attest=attested)
+PICKY = switch("picky", parse={"a": "a", "b": "b"}.__getitem__)
+"""
+CHECK = """
+import json, sys
+from guestmark import testing
+
+check = getattr(testing, f"check_{sys.argv[1]}")
+print(json.dumps([[str(found.rule), found.what] for found in check(*sys.argv[2:])]))
+"""
+
+
+WORKLOADS = [
+    ("unheard", "described", "unknown workload 'unheard'"),
+    ("nowhere", "described", "work_run:Nothing cannot be imported"),
+    ("heavy", "cheap", "importing heavy imports work_run"),
+    ("lenient", "parameters", "an unknown parameter is accepted"),
+    ("absent", "metrics", "other is declared and not measured"),
+    ("extra", "metrics", "other is measured and not declared"),
+    ("infinite", "measured", "a trial failed: metric wall_s is no number"),
+    ("bytes", "metrics", "wall_s has another unit or direction than declared"),
+    ("refusing", "measured", "a trial failed: not today"),
+    ("confused", "typed errors", "run() on a machine that was killed raised KeyError('wall_s')"),
+    ("inventive", "typed errors", "run() on a machine that was killed returned measurements"),
+    ("endless", "limit", "an iteration ran for"),
+    ("ignorant", "factors", "speed is accepted and ignored"),
+    ("deaf", "interrupted", "a run does not end within 10 s of an interruption"),
+    ("untidy", "interrupted", "a run that was interrupted leaves tmp"),
+    ("orphaned", "interrupted", "sleep 1000"),
+]
+PLATFORMS = [
+    ("unheard", "described", "unheard"),
+    ("colourless", "factors", "colour is accepted and ignored"),
+    ("leaky", "ended", "sleep 1000"),
+    ("vague", "attested", "attest() returned {'kernel': 'some'}"),
+    ("hasty", "started", "console of its machine is"),
+    ("raising", "typed errors", "probe() raised LookupError('nowhere')"),
+    ("needy", "typed errors", "start() without its programs raised FileNotFoundError"),
+    ("fitful", "typed errors", "ZeroDivisionError"),
+]
+_AT_ONCE = 4
+Found = list[tuple[str, str]]
+Checks = Callable[..., Found]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checks]:
+    """What the kit finds. Checks wait most of the time, so that some are made at once, before they are asked for."""
+    folder = tmp_path_factory.mktemp("plugins")
+    for name, module in (("work_run", WORK_RUN), ("places_run", PLACES_RUN)):
+        (folder / f"{name}.py").write_text(module)
+    for name, module in (("work", WORK), ("heavy", HEAVY), ("places", PLACES), ("switches", SWITCHES)):
+        path = brought(folder, name, module)
+    environment = {**os.environ, **path}
+
+    def check(*words: str) -> Found:
+        done = subprocess.run(
+            [sys.executable, "-c", CHECK, *words],
+            env=environment, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return [(rule, what) for rule, what in json.loads(done.stdout)]
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        begun = {
+            (kind, name): pool.submit(check, kind, name)
+            for kind, names in (("workload", WORKLOADS), ("platform", PLATFORMS))
+            for name, *_ in names
+        }
+
+        def found(*words: str) -> Found:
+            return begun[words].result() if words in begun else check(*words)
+
+        yield found
+
+
+@pytest.mark.parametrize("words", ["workload sound", "workload syscalls", "platform plain", "platform host"])
+def test_what_is_sound_breaks_no_rule(words: str, found: Checks) -> None:
+    breaches = found(*words.split())
+    assert [what for _, what in breaches if "is declared and not measured" not in what] == []
+
+
+@pytest.mark.parametrize(("name", "rule", "what"), WORKLOADS)
+def test_a_workload_that_breaks_a_rule_is_found(name: str, rule: str, what: str, found: Checks) -> None:
+    breaches = found("workload", name)
+    assert any(broken == rule and what in said for broken, said in breaches), breaches
+
+
+@pytest.mark.parametrize(("name", "rule", "what"), PLATFORMS)
+def test_a_platform_that_breaks_a_rule_is_found(name: str, rule: str, what: str, found: Checks) -> None:
+    breaches = found("platform", name)
+    assert any(broken == rule and what in said for broken, said in breaches), breaches
+
+
+def test_a_factor_that_reaches_the_guest_and_is_attested_breaks_no_rule(found: Checks) -> None:
+    assert found("factor", "told", "tcg") == []
+
+
+@pytest.mark.skipif(shutil.which("linux.uml") is None, reason="User-Mode Linux is not installed")
+@pytest.mark.parametrize(
+    ("name", "breaches"),
+    [
+        ("untold", [("factors", "untold is not attested")]),
+        ("believed", [("factors", "the attestation accepts a guest with believed=a as one with believed=b")]),
+        (
+            "dead",
+            [
+                ("factors", "dead=a does what dead=b does: nothing reaches the guest"),
+                ("factors", "the attestation accepts a guest with dead=a as one with dead=b"),
+            ],
+        ),
+        ("picky", [("factors", "parse() raised KeyError('\\x00 no such level') for nonsense")]),
+    ],
+)
+def test_a_factor_that_breaks_a_rule_is_found(
+    name: str, breaches: list[tuple[str, str]], found: Checks
+) -> None:
+    assert found("factor", name, "uml") == breaches
+
+
+def test_the_examples_check_themselves(tmp_path: Path) -> None:
+    examples = [CHECKOUT / "examples" / name for name in ("guestmark-walk", "guestmark-unshare")]
+    for example in examples:
+        (package,) = example.glob("guestmark_*")
+        about = tmp_path / f"{package.name}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.name}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(f"[guestmark]\n{package.name} = {package.name}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib",
+         *(example / "tests" for example in examples)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([IMPORTABLE, str(tmp_path), *map(str, examples)])},
+        cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert "2 passed" in done.stdout, done.stdout
