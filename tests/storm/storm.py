@@ -114,7 +114,7 @@ MODES = {
         Mode(
             "virtiofs",
             ("exec", "--blocks", "2", "--on", "host,tcg", "--set", "kernel=KERNEL", "--", "sleep", "0.1"),
-            12.0,
+            5.0,
         ),
     )
 }

@@ -12,9 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger import open_ledger
+from guestmark.engine import estimate
+from guestmark.ledger import open_ledger, past
+from guestmark.report import series
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
+from tests.unit.test_history import a_run
 
 
 @pytest.fixture
@@ -77,6 +80,36 @@ def test_a_value_of_another_type_is_one_line(stranger: Path, column: str) -> Non
         if column not in {"trials.console", "trials.status", "runs.name"}:
             with pytest.raises(LedgerError):
                 ledger.load_run("last")
+
+
+DAMAGES = {
+    "plan": "UPDATE runs SET plan = '[[' WHERE rowid = 1;",
+    "time": "UPDATE runs SET created_at = -1e300 WHERE rowid = 1;",
+    "state": "UPDATE runs SET state = 'excellent' WHERE rowid = 1;",
+    "seed": "UPDATE runs SET seed = x'00' WHERE rowid = 1;",
+    "trials": "UPDATE trials SET body = '[[';",
+    "environments": "UPDATE environments SET body = x'00';",
+    "odd environments": """UPDATE environments SET body = '{"machine":5,"processor":[1],"versions":{"a":{}}}';""",
+    "moments": "UPDATE comparisons SET created_at = '1', typical = 'x', blocks = 'x';",
+    "ratios": "UPDATE comparisons SET log_ratio = 'x';",
+    "intervals": "UPDATE comparisons SET low = -1e300, high = 1e300;",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_one_damaged_run_is_no_fault_of_the_others(tmp_path: Path, how: str) -> None:
+    """Whatever reads earlier runs: judging a new one, its estimate, a series of ratios, the list."""
+    file = tmp_path / "ledger.sqlite"
+    with open_ledger(file) as ledger:
+        a_run(ledger, 2.0)
+    altered(file, f"DELETE FROM checks; {DAMAGES[how]}")
+    with open_ledger(file) as ledger:
+        a_run(ledger, 2.0)
+        new = ledger.load_run("last")
+        assert past.judged(ledger, new).cells
+        assert estimate.estimate(new.plan, ledger)
+        assert [found.cell for found in series.histories(ledger, new, "commit")] == ["uml"]
+        assert len(ledger.runs()) == 2
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from guestmark.core.errors import LedgerError
 from guestmark.core.model import Cell, Plan, TrialStatus
 from guestmark.core.units import counted, format_duration
 
@@ -155,7 +156,10 @@ def _earlier(plan: Plan, ledger: "Ledger") -> tuple[dict[str, dict[float, float]
     proofs: list[float] = []
     mine = [run for run in ledger.runs() if run.name == plan.name and run.trials]
     for overview in mine[-RUNS:]:
-        stored = ledger.load_run(overview.id)
+        try:
+            stored = ledger.load_run(overview.id)
+        except LedgerError:  # one run is damaged: others are not affected
+            continue
         scale = stored.plan.context.scale
         proofs += stored.plan.context.proofs_took_s
         same = {cell.id for cell in stored.plan.cells} & {cell.id for cell in plan.cells}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 MOST = 20  # earlier runs that are looked at for one ratio
+_MOST_LOG = 100.0  # no ratio is this far from 1
 
 
 def replace_rows(connection: Connection, run_id: str, rows: Sequence[Compared]) -> None:
@@ -82,8 +84,21 @@ def earlier(
                 typical=row.typical,
             )
             for row in connection.execute(statement)
+            if _can_be(row)
         ]
     return sorted(found, key=lambda row: (row.created_at, row.run_id))
+
+
+def _can_be(row: Any) -> bool:
+    """Whether a row has numbers where they belong, and none that no ratio has: a damaged one says nothing."""
+    logs = (row.log_ratio, row.low, row.high)
+    return (
+        all(isinstance(value, float) and abs(value) < _MOST_LOG for value in logs)
+        and all(
+            isinstance(value, int | float) and math.isfinite(value) for value in (row.created_at, row.typical)
+        )
+        and isinstance(row.blocks, int)
+    )
 
 
 def overviews(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -99,17 +100,18 @@ def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
 
 
 def last_environments(connection: Connection, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """The environment that each of these runs was last started or resumed in, in this order."""
+    """The environment that each of these runs was last started or resumed in, in this order, but for damaged ones."""
     table = schema.environments
     statement = (
         select(table.c.run_id, table.c.body).where(table.c.run_id.in_(run_ids)).order_by(table.c.position)
     )
     bodies = {row.run_id: row.body for row in connection.execute(statement)}
-    return {
-        run_id: codec.load(bodies[run_id], dict[str, Any], f"the environment of run {run_id}")
-        for run_id in run_ids
-        if run_id in bodies
-    }
+    found: dict[str, Mapping[str, Any]] = {}
+    for run_id in run_ids:
+        with suppress(LedgerError):
+            if run_id in bodies:
+                found[run_id] = codec.load(bodies[run_id], dict[str, Any], f"the environment of run {run_id}")
+    return found
 
 
 T = TypeVar("T")

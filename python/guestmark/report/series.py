@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.errors import GuestmarkError
+from guestmark.core.errors import GuestmarkError, LedgerError
 from guestmark.ledger import past
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -103,7 +103,11 @@ def _unused(
     mine = [each for each in ledger.runs() if each.name == run.plan.name and each.id not in known][-_UNUSED:]
     found = []
     for each in mine:
-        stored = ledger.load_run(each.id)
+        try:
+            stored = ledger.load_run(each.id)
+        except LedgerError:  # one run is damaged: others are not affected
+            found.append(Unused(each.id, each.labels.get(label, ""), "it cannot be read"))
+            continue
         if not any(one.id == cell for one in stored.plan.cells):
             continue
         name = each.labels.get(label) or _moment(stored.created_at)
