@@ -9,7 +9,6 @@ from pydantic import Field, field_validator
 from guestmark.core.units import format_size, parse_size
 from guestmark.plan.schema import Strict
 
-_MACHINE = ("memory", "smp", "cpu", "machine")
 _LARGEST = 1 << 30  # bytes; iPXE under BIOS keeps a file below 4 GB, and the hypervisor's hole is there
 
 

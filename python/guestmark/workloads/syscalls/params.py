@@ -10,7 +10,6 @@ from guestmark.core.units import parse_duration
 from guestmark.plan.schema import Strict
 
 _SHORTEST_S, _LONGEST_S = 0.001, 60.0
-_MACHINE = ("memory", "smp", "cpu", "machine", "kernel", "kernel_args")
 
 
 class SyscallsParams(Strict):
