@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from guestmark.agent import messages
+from guestmark.agent import wire
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.appliance import bzimage
@@ -29,7 +29,7 @@ GREETING = msgspec.msgpack.encode(
     {
         "id": 0,
         "ok": {
-            "protocol": messages.PROTOCOL, "version": "0", "arch": "x", "kernel": "k", "pid": 1, "uid": 0,
+            "protocol": wire.PROTOCOL, "version": "0", "arch": "x", "kernel": "k", "pid": 1, "uid": 0,
             "hostname": "h", "boot_id": "another", "window": None,
             "clock": {"monotonic_ns": 1, "realtime_ns": 1, "boottime_ns": 1}, "phases": [],
         },

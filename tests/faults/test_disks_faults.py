@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from guestmark.agent.bulk import Pattern
 from guestmark.agent.results import CallError
+from guestmark.agent.wire import Pattern
 from guestmark.core.errors import AttestationError, MachineError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.bulk import Pattern
+from guestmark.agent.wire import Pattern
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError

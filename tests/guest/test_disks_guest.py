@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from guestmark.agent.bulk import Pattern
+from guestmark.agent.wire import Pattern
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec

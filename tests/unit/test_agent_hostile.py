@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guestmark.agent import messages
+from guestmark.agent import messages, wire
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.core.errors import AgentError
@@ -22,7 +22,7 @@ DEADLINE = 0.3
 SLACK = 5.0  # a busy machine may be late; a hang is not
 
 HELLO = {
-    "protocol": messages.PROTOCOL,
+    "protocol": wire.PROTOCOL,
     "version": "0",
     "arch": "x",
     "kernel": "k",
@@ -34,7 +34,7 @@ HELLO = {
     "phases": [],
 }
 EXITED: dict[str, object] = {
-    **dict.fromkeys(messages.Exited.__struct_fields__, 0),
+    **dict.fromkeys(wire.Exited.__struct_fields__, 0),
     "signal": None,
     "timed_out": False,
     "oom_killed": False,
@@ -166,7 +166,7 @@ def test_a_peer_that_never_reads() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(messages.MAX_FRAME + 1, 2**32 - 1))
+@given(st.integers(wire.MAX_FRAME + 1, 2**32 - 1))
 def test_oversized_frames_are_refused_before_they_come(length: int) -> None:
     with facing(answering(length.to_bytes(4, "little"), hang_up=False)) as agent:
         assert "garbage" in refuses(agent).message
@@ -181,7 +181,7 @@ def test_answers_to_something_never_asked(call_id: int) -> None:
 
 def test_another_protocol_is_refused_with_advice() -> None:
     def peer(connection: socket.socket) -> None:
-        connection.sendall(frame({"id": 0, "ok": {"protocol": messages.PROTOCOL + 1, "new": True}}))
+        connection.sendall(frame({"id": 0, "ok": {"protocol": wire.PROTOCOL + 1, "new": True}}))
         until_closed(connection)
 
     with facing(peer, greet=False) as agent:
@@ -320,13 +320,13 @@ def windowed(acknowledge: Callable[[int], int]) -> Callable[[socket.socket], Non
 
     def peer(connection: socket.socket) -> None:
         connection.sendall(WINDOWED)
-        left = len(messages.request(1, "sink")) + len(messages.request(1, "data", bytes(5000)))
-        left += len(messages.request(1, "end"))
+        left = len(messages.request(1, wire.SINK, None)) + len(messages.request(1, wire.DATA, bytes(5000)))
+        left += len(messages.request(1, wire.END, None))
         while left and (data := connection.recv(65536)):
             assert len(data) <= 100
             left -= len(data)
             if count := acknowledge(len(data)):
-                connection.sendall((messages.ACKNOWLEDGEMENT + count).to_bytes(4, "little"))
+                connection.sendall((wire.ACKNOWLEDGEMENT + count).to_bytes(4, "little"))
         connection.sendall(frame({"id": 1, "ok": {"bytes": 5000, "started_ns": 0, "ended_ns": 0}}))
         until_closed(connection)
 
@@ -345,7 +345,7 @@ def test_acknowledgements_that_fail_or_lie(acknowledged: int, says: str) -> None
 
 
 def test_acknowledgements_without_a_window_are_garbage() -> None:
-    with facing(answering((messages.ACKNOWLEDGEMENT + 5).to_bytes(4, "little"), hang_up=False)) as agent:
+    with facing(answering((wire.ACKNOWLEDGEMENT + 5).to_bytes(4, "little"), hang_up=False)) as agent:
         assert "garbage" in refuses(agent).message
 
 

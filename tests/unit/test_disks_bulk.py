@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from guestmark.agent.binary import start_host_agent
-from guestmark.agent.bulk import Pattern
 from guestmark.agent.client import Agent, CallError
+from guestmark.agent.wire import Pattern
 from guestmark.workloads.disk.copying import largest_block
 from tests.framework.disk_files import flip_bit, small_mount
 

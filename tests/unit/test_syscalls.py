@@ -19,7 +19,9 @@ from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.agent.syscall_names import CALLS, NOTHING
-from guestmark.agent.syscalls import Measured, Section
+from guestmark.agent.syscalls import Section
+from guestmark.agent.wire import Measured
+from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import AttestationError, MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
@@ -138,7 +140,11 @@ def test_another_agent_is_not_measured(tmp_path: Path) -> None:
 
 
 def section(name: str, operations: int, **counted: float) -> Section:
-    return Section(Measured(name, operations, 1, 10, 10, 1.0, 1.0, 0.0, 0.0), counted)
+    measured = Measured(
+        name=name, operations=operations, batches=1, elapsed_ns=10, cpu_ns=10,
+        median_ns=1.0, lowest_ns=1.0, loop_ns=0.0, clock_ns=0.0,
+    )  # fmt: skip
+    return Section(measured, counted)
 
 
 def test_what_a_part_with_nothing_counts_is_subtracted() -> None:
@@ -206,7 +212,8 @@ def test_tcg_counts_are_read_by_whichever_command_there_is() -> None:
     assert counters.of_tcg(monitor(x_query_jit={"human-readable-text": JIT})) == expected
     assert counters.of_tcg(monitor(human_monitor_command=JIT.replace("\n", "\r\n"))) == expected
     refused = MachineError(
-        "QEMU's monitor failed at x-query-jit: JIT information is only available with accel=tcg"
+        "QEMU's monitor failed at x-query-jit",
+        cause=heard(Speaker.QEMU, "JIT information is only available with accel=tcg").cause,
     )
     assert counters.of_tcg(monitor(x_query_jit=refused)) == {}
     with pytest.raises(MachineError, match="did not answer"):

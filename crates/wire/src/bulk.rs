@@ -126,7 +126,7 @@ pub struct Transferred {
 
 /// XXH3 with 128 bits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sum {
+pub struct Checksum {
     /// In hexadecimal.
     pub xxh3: String,
     /// Bytes it is of.

@@ -87,9 +87,9 @@ pub enum Call<'a> {
     Fill(bulk::Fill),
     /// Reads a file or device and drops the bytes: [`bulk::Transferred`].
     ReadBack(bulk::ReadBack),
-    /// Digest of a file or device: [`bulk::Sum`].
+    /// Digest of a file or device: [`bulk::Checksum`].
     Checksum(bulk::Extent),
-    /// Digest that a file filled with a pattern must have: [`bulk::Sum`].
+    /// Digest that a file filled with a pattern must have: [`bulk::Checksum`].
     ChecksumOfPattern(bulk::PatternExtent),
     /// Writes a file and its filesystem back: [`bulk::Flushed`].
     Flush(Path),

@@ -1,7 +1,7 @@
 //! What `guestmark-agent syscalls` says on its standard output, in frames as the agent's own.
 //!
-//! The program measures one operation after the other. Before the timed part of each it says [`Event::Ready`], after it
-//! [`Event::Measured`], and goes on when it has read one byte: so the controller can read the hypervisor's counters
+//! The program measures one operation after the other. Before the timed part of each it says [`Said::Ready`], after it
+//! [`Said::Measured`], and goes on when it has read one byte: so the controller can read the hypervisor's counters
 //! with nothing but the timed part in between.
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub enum Said {
     /// Everything before the timed part is done.
     Ready(Ready),
     /// The timed part has ended.

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET
 
-from guestmark.agent import messages
+from guestmark.agent import messages, wire
 from guestmark.agent.results import refusal
 
 _SEND_S = 30.0
@@ -36,9 +36,9 @@ class Background:
     def __init__(self, agent: Channel, call_id: int) -> None:
         self._agent = agent
         self._id = call_id
-        self._failure: messages.Failure | None = None
+        self._failure: wire.Failure | None = None
         self.output = bytearray()
-        self.ended: messages.Exited | None = None
+        self.ended: wire.Exited | None = None
 
     def take(self, reply: messages.Reply) -> None:
         """Stores a reply to its call, whichever call was waiting when it arrived."""
@@ -47,7 +47,7 @@ class Background:
         elif reply.error is not UNSET:
             self._failure = reply.error
         elif reply.ok is not UNSET:
-            self.ended = msgspec.msgpack.decode(reply.ok, type=messages.Exited)
+            self.ended = msgspec.msgpack.decode(reply.ok, type=wire.Exited)
 
     @property
     def running(self) -> bool:
@@ -70,12 +70,12 @@ class Background:
     def feed(self, data: bytes) -> None:
         """Sends bytes to its standard input, if it was started with one; ignored after it has ended."""
         if self.running:
-            self._agent.send(messages.request(self._id, "data", data), _SEND_S)
+            self._agent.send(messages.request(self._id, wire.DATA, data), _SEND_S)
 
     def signal(self, number: int) -> None:
         """Sends a signal to its process group; nothing happens when it has ended."""
         if self.running:
-            self._agent.send(messages.request(self._id, "kill", {"signal": number}), _SEND_S)
+            self._agent.send(messages.request(self._id, wire.KILL, wire.Kill(signal=number)), _SEND_S)
 
     def text(self) -> str:
         """The output so far; undecodable bytes are replaced."""

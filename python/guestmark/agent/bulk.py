@@ -6,54 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
 
-import msgspec
-
-from guestmark.agent import clocks
+from guestmark.agent import clocks, wire
 from guestmark.agent.conversation import Conversation
-from guestmark.agent.messages import Done
+from guestmark.agent.wire import A, Checksum, Flushed, Pattern, Transferred
 
 DIRECT_BLOCK = 8 << 20  # bytes of one request of direct I/O
 IN_FLIGHT = 2  # concurrent requests: one is read while the other is written
 BUFFERED_BLOCK = 1 << 20
-
-
-class Pattern(StrEnum):
-    """What to fill with: bytes of value 0, bytes of value 1, or pseudo-random bytes that depend on the size only."""
-
-    ZERO = "zero"
-    ONE = "one"
-    RANDOM = "random"
-
-
-class Transferred(msgspec.Struct, frozen=True):
-    """The agent's answer to a bulk call; times are the machine's monotonic clock's, nanoseconds."""
-
-    bytes: int
-    started_ns: int
-    moved_ns: int
-    ended_ns: int
-    user_us: int
-    system_us: int
-    direct: bool
-    preallocated: bool
-    dirtied_bytes: int
-
-
-class Checksum(msgspec.Struct, frozen=True):
-    """XXH3 (128 bits, hexadecimal) of `size` bytes; equal on every machine for equal content."""
-
-    xxh3: str
-    size: int
-
-
-class Flushed(msgspec.Struct, frozen=True):
-    """How long writing back took, for the file and then for the filesystem, in nanoseconds."""
-
-    fsync_ns: int
-    syncfs_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +49,8 @@ class BulkCalls(Conversation):
 
         The channel alone is `sink`, the disk alone is `fill`. Raises `CallError` (`errno` ENOSPC, …).
         """
-        arguments = {"path": os.fsencode(path), "flush": flush}
-        return self._moved("write_stream", arguments, timeout_s, data)
+        file = wire.WriteStream(path=os.fsencode(path), flush=flush)
+        return self._moved(wire.WRITE_STREAM, file, timeout_s, data)
 
     def copy(
         self,
@@ -112,15 +72,15 @@ class BulkCalls(Conversation):
         is refused, a `CallError` says on which side. With `length` None everything is copied; a shorter source is an
         error.
         """
-        arguments = {
-            "source": os.fsencode(source),
-            "destination": os.fsencode(destination),
-            "how": _how(direct, block_size, in_flight),
-            "length": length,
-            "preallocate": preallocate,
-            "flush": flush,
-        }
-        return self._moved("copy", arguments, timeout_s)
+        copy = wire.Copy(
+            source=os.fsencode(source),
+            destination=os.fsencode(destination),
+            how=_how(direct, block_size, in_flight),
+            length=length,
+            preallocate=preallocate,
+            flush=flush,
+        )
+        return self._moved(wire.COPY, copy, timeout_s)
 
     def fill(
         self,
@@ -136,15 +96,15 @@ class BulkCalls(Conversation):
         timeout_s: float,
     ) -> Moved:
         """Writes `size` bytes of a pattern into a file that is created or replaced. Nothing is sent."""
-        arguments = {
-            "path": os.fsencode(path),
-            "size": size,
-            "pattern": str(pattern),
-            "how": _how(direct, block_size, in_flight),
-            "preallocate": preallocate,
-            "flush": flush,
-        }
-        return self._moved("fill", arguments, timeout_s)
+        fill = wire.Fill(
+            path=os.fsencode(path),
+            size=size,
+            pattern=pattern,
+            how=_how(direct, block_size, in_flight),
+            preallocate=preallocate,
+            flush=flush,
+        )
+        return self._moved(wire.FILL, fill, timeout_s)
 
     def read_back(
         self,
@@ -157,41 +117,35 @@ class BulkCalls(Conversation):
         timeout_s: float,
     ) -> Moved:
         """Reads a file or device and discards the bytes. Caches are left as they are; see `drop_caches`."""
-        arguments = {
-            "path": os.fsencode(path),
-            "how": _how(direct, block_size, in_flight),
-            "length": length,
-        }
-        return self._moved("read_back", arguments, timeout_s)
+        file = wire.ReadBack(path=os.fsencode(path), how=_how(direct, block_size, in_flight), length=length)
+        return self._moved(wire.READ_BACK, file, timeout_s)
 
     def checksum(self, path: str, *, length: int | None = None, timeout_s: float) -> Checksum:
         """Digest of a file or device, of its first `length` bytes; a shorter one is an error."""
-        arguments = {"path": os.fsencode(path), "length": length}
-        return self._call("checksum", arguments, Checksum, timeout_s)
+        extent = wire.Extent(path=os.fsencode(path), length=length)
+        return self._call(wire.CHECKSUM, extent, timeout_s)
 
     def checksum_of_pattern(self, pattern: Pattern, size: int, *, timeout_s: float = 120.0) -> Checksum:
         """What `checksum` says about a file that `fill` wrote, from the generator alone."""
-        return self._call("checksum_of_pattern", {"pattern": str(pattern), "size": size}, Checksum, timeout_s)
+        return self._call(wire.CHECKSUM_OF_PATTERN, wire.PatternExtent(pattern=pattern, size=size), timeout_s)
 
     def flush(self, path: str, *, timeout_s: float = 600.0) -> Flushed:
         """fsync of a file or directory, then syncfs of its filesystem."""
-        return self._call("flush", {"path": os.fsencode(path)}, Flushed, timeout_s)
+        return self._call(wire.FLUSH, wire.Path(path=os.fsencode(path)), timeout_s)
 
     def drop_caches(self, *, timeout_s: float = 60.0) -> None:
         """sync and drop the machine's page cache (needs root there): what is read next comes from the disk."""
-        self._call("drop_caches", None, Done, timeout_s)
+        self._call(wire.DROP_CACHES, None, timeout_s)
 
     def _moved(
         self,
-        name: str,
-        arguments: dict[str, Any],
+        asked: wire.Call[A, Transferred],
+        arguments: A,
         timeout_s: float,
         data: bytes | Iterable[bytes] | None = None,
     ) -> Moved:
         def call() -> Transferred:
-            return self._call(
-                name, arguments, Transferred, timeout_s, data=data or b"", streaming=data is not None
-            )
+            return self._call(asked, arguments, timeout_s, data=data or b"", streaming=data is not None)
 
         self.hello()
         done, wall = self._on_host_clock(call)
@@ -218,7 +172,7 @@ class BulkCalls(Conversation):
         return done, self._wall((done.started_ns, done.ended_ns), before, (sent_ns, received_ns))
 
 
-def _how(direct: bool, block_size: int | None, in_flight: int) -> dict[str, Any]:
+def _how(direct: bool, block_size: int | None, in_flight: int) -> wire.How:
     """How bytes are moved. Raises `ValueError` for impossible values."""
     size = block_size or (DIRECT_BLOCK if direct else BUFFERED_BLOCK)
     if not 512 <= size <= 64 << 20 or (direct and size % 4096):
@@ -227,4 +181,4 @@ def _how(direct: bool, block_size: int | None, in_flight: int) -> dict[str, Any]
         )
     if not 1 <= in_flight <= 64:
         raise ValueError(f"in_flight {in_flight} must be 1 to 64")
-    return {"direct": direct, "block_size": size, "in_flight": in_flight}
+    return wire.How(direct=direct, block_size=size, in_flight=in_flight)

@@ -6,21 +6,24 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
-from guestmark.agent import messages, terminal
+from msgspec import structs
+
+from guestmark.agent import terminal, wire
 from guestmark.agent.background import Background
 from guestmark.agent.bulk import BulkCalls
 from guestmark.agent.conversation import Guard
 from guestmark.agent.frames import LinkError
-from guestmark.agent.messages import MAX_CHUNK, MAX_OUTPUT
 from guestmark.agent.results import CallError, CommandError, ExecResult
+from guestmark.agent.wire import MAX_CHUNK, MAX_OUTPUT
 from guestmark.core.errors import AgentError
 from guestmark.core.performance_events import PerformanceEvent
 
 __all__ = ["Agent", "CallError", "CommandError", "ExecResult"]
 
 _GRACE_S = 15.0
+_ENDLESS = (1 << 63) - 1
 
 
 class Where(TypedDict, total=False):
@@ -61,13 +64,14 @@ class Agent(BulkCalls):
         if not 0 <= output_limit <= MAX_OUTPUT:
             raise ValueError(f"output_limit must be between 0 and {MAX_OUTPUT}")
         self._greeted(_GRACE_S)
-        arguments = _exec_arguments(argv, **where)
-        arguments |= {
-            "stdin": bool(stdin),
-            "time_limit_ns": max(1, math.ceil(timeout_s * 1e9)),
-            "output_limit": output_limit,
-            "counters": [event.to_wire() for event in counters],
-        }
+        program = structs.replace(
+            _program(argv, output_limit, stdin=bool(stdin), **where),
+            time_limit_ns=max(1, math.ceil(timeout_s * 1e9)),
+            counters=tuple(
+                wire.Event(kind=event.kind, config=event.config, user_only=event.user_only)
+                for event in counters
+            ),
+        )
         before = self._clock_before()
         output = {1: bytearray(), 2: bytearray()}
 
@@ -79,9 +83,8 @@ class Agent(BulkCalls):
 
         sent_ns = time.monotonic_ns()
         exited = self._call(
-            "exec",
-            arguments,
-            messages.Exited,
+            wire.EXEC,
+            program,
             timeout_s + grace_s,
             data=stdin,
             streaming=bool(stdin),
@@ -133,9 +136,8 @@ class Agent(BulkCalls):
         With `stdin` its input is what `Background.feed` sends, else `/dev/null`.
         `Background.wait` reports whether it could be started at all.
         """
-        arguments = _exec_arguments(argv, **where)
-        arguments |= {"stdin": stdin, "output_limit": output_limit, "stream": True}
-        return self.start_background("exec", arguments, _GRACE_S)
+        program = _program(argv, output_limit, stdin=stdin, stream=True, **where)
+        return self.start_background(program, _GRACE_S)
 
     def interactive(
         self,
@@ -151,11 +153,11 @@ class Agent(BulkCalls):
         its size are passed on (from the main thread). Raises `CommandError` when the program cannot be started.
         """
         self._greeted(_GRACE_S)
-        arguments = _exec_arguments(argv, **where)
-        with Guard(self, "exec"):
+        program = _program(argv, _ENDLESS, stdin=True, **where)
+        with Guard(self, wire.EXEC.name):
             call_id = self._next_id
             self._next_id += 1
-            return terminal.run(self._link, call_id, arguments, stdin_fd, stdout_fd)
+            return terminal.run(self._link, call_id, program, stdin_fd, stdout_fd)
 
     def piped(
         self,
@@ -170,50 +172,47 @@ class Agent(BulkCalls):
         Returns and raises as `interactive`; `BrokenPipeError` when nobody reads what it prints.
         """
         self._greeted(_GRACE_S)
-        arguments = _exec_arguments(argv, **where)
-        with Guard(self, "exec"):
+        program = _program(argv, _ENDLESS, stdin=True, stream=True, **where)
+        with Guard(self, wire.EXEC.name):
             call_id = self._next_id
             self._next_id += 1
-            return terminal.run_piped(self._link, call_id, arguments, stdin_fd, output_fds)
+            return terminal.run_piped(self._link, call_id, program, stdin_fd, output_fds)
 
     def which(
         self, name: str, *, path: str | None = None, cwd: str | None = None, timeout_s: float = 10.0
     ) -> str:
         """Absolute path of what `exec` would run with this `PATH`. Raises `CommandError` when there is nothing."""
-        arguments = {
-            "name": os.fsencode(name),
-            "path": None if path is None else os.fsencode(path),
-            "cwd": None if cwd is None else os.fsencode(cwd),
-        }
-        return os.fsdecode(self._call("which", arguments, messages.Which, timeout_s, command=True).path)
+        sought = wire.Lookup(
+            name=os.fsencode(name),
+            path=None if path is None else os.fsencode(path),
+            cwd=None if cwd is None else os.fsencode(cwd),
+        )
+        return os.fsdecode(self._call(wire.WHICH, sought, timeout_s, command=True).path)
 
-    def sha256(self, path: str, timeout_s: float = 120.0) -> messages.Digest:
+    def sha256(self, path: str, timeout_s: float = 120.0) -> wire.Digest:
         """Digest and size in bytes of a file."""
-        return self._call("sha256", {"path": os.fsencode(path)}, messages.Digest, timeout_s)
+        return self._call(wire.SHA256, _path(path), timeout_s)
 
     def mount(
         self, source: str, target: str, fstype: str, options: str = "", timeout_s: float = 60.0
     ) -> None:
         """Mounts as `mount -t FSTYPE -o OPTIONS SOURCE TARGET` would."""
-        arguments = {
-            "source": os.fsencode(source),
-            "target": os.fsencode(target),
-            "fstype": fstype,
-            "options": options,
-        }
-        self._call("mount", arguments, messages.Done, timeout_s)
+        mount = wire.Mount(
+            source=os.fsencode(source), target=os.fsencode(target), fstype=fstype, options=options
+        )
+        self._call(wire.MOUNT, mount, timeout_s)
 
     def umount(self, target: str, *, lazy: bool = False, timeout_s: float = 60.0) -> None:
         """Unmounts."""
-        self._call("umount", {"target": os.fsencode(target), "lazy": lazy}, messages.Done, timeout_s)
+        self._call(wire.UMOUNT, wire.Umount(target=os.fsencode(target), lazy=lazy), timeout_s)
 
-    def lock(self, holder: bytes, timeout_s: float = 10.0) -> messages.Locked:
+    def lock(self, holder: bytes, timeout_s: float = 10.0) -> wire.Locked:
         """Asks for exclusive use of the machine, which the agent then holds until it ends; never waits."""
-        return self._call("lock", {"holder": holder}, messages.Locked, timeout_s)
+        return self._call(wire.LOCK, wire.Lock(holder=holder), timeout_s)
 
     def sync(self, timeout_s: float = 120.0) -> None:
         """Writes back all caches of the machine."""
-        self._call("sync", None, messages.Done, timeout_s)
+        self._call(wire.SYNC, None, timeout_s)
 
     def read_file(
         self, path: str, *, offset: int = 0, limit: int = MAX_OUTPUT, timeout_s: float = 60.0
@@ -235,12 +234,12 @@ class Agent(BulkCalls):
         on_data: Callable[[int, bytes], None],
         *,
         offset: int = 0,
-        limit: int = (1 << 63) - 1,
+        limit: int = _ENDLESS,
         timeout_s: float = 60.0,
-    ) -> messages.Count:
+    ) -> wire.Count:
         """Streams a file to `on_data(1, bytes)` in large pieces; the times are the machine's."""
-        arguments = {"path": os.fsencode(path), "offset": offset, "limit": limit}
-        return self._call("read_file", arguments, messages.Count, timeout_s, on_data=on_data)
+        part = wire.ReadFile(path=os.fsencode(path), offset=offset, limit=limit)
+        return self._call(wire.READ_FILE, part, timeout_s, on_data=on_data)
 
     def write_file(
         self,
@@ -252,51 +251,64 @@ class Agent(BulkCalls):
         gid: int | None = None,
         fsync: bool = False,
         timeout_s: float = 60.0,
-    ) -> messages.Count:
+    ) -> wire.Count:
         """Creates or replaces a file; the times are the machine's."""
-        arguments = {"path": os.fsencode(path), "mode": mode, "uid": uid, "gid": gid, "fsync": fsync}
-        return self._call("write_file", arguments, messages.Count, timeout_s, data=data, streaming=True)
+        file = wire.WriteFile(path=os.fsencode(path), mode=mode, uid=uid, gid=gid, fsync=fsync)
+        return self._call(wire.WRITE_FILE, file, timeout_s, data=data, streaming=True)
 
-    def sink(self, data: bytes | Iterable[bytes], timeout_s: float = 60.0) -> messages.Count:
+    def sink(self, data: bytes | Iterable[bytes], timeout_s: float = 60.0) -> wire.Count:
         """Sends bytes that the agent discards, to measure the channel."""
-        return self._call("sink", None, messages.Count, timeout_s, data=data, streaming=True)
+        return self._call(wire.SINK, None, timeout_s, data=data, streaming=True)
 
-    def stat(self, path: str, timeout_s: float = 10.0) -> messages.Stat:
+    def stat(self, path: str, timeout_s: float = 10.0) -> wire.Stat:
         """Metadata of a file, symbolic links followed."""
-        return self._call("stat", {"path": os.fsencode(path)}, messages.Stat, timeout_s)
+        return self._call(wire.STAT, _path(path), timeout_s)
 
-    def statfs(self, path: str, timeout_s: float = 10.0) -> messages.Statfs:
+    def statfs(self, path: str, timeout_s: float = 10.0) -> wire.Statfs:
         """Size of the filesystem that holds `path`."""
-        return self._call("statfs", {"path": os.fsencode(path)}, messages.Statfs, timeout_s)
+        return self._call(wire.STATFS, _path(path), timeout_s)
 
     def mkdir(self, path: str, *, mode: int = 0o755, parents: bool = False, timeout_s: float = 10.0) -> None:
         """Makes a directory; with `parents` also those above it, and one that exists is fine."""
-        arguments = {"path": os.fsencode(path), "mode": mode, "parents": parents}
-        self._call("mkdir", arguments, messages.Done, timeout_s)
+        directory = wire.Mkdir(path=os.fsencode(path), mode=mode, parents=parents)
+        self._call(wire.MKDIR, directory, timeout_s)
 
     def remove(self, path: str, *, recursive: bool = False, timeout_s: float = 60.0) -> None:
         """Removes a file, an empty directory, or with `recursive` a whole one."""
-        arguments = {"path": os.fsencode(path), "recursive": recursive}
-        self._call("remove", arguments, messages.Done, timeout_s)
+        self._call(wire.REMOVE, wire.Remove(path=os.fsencode(path), recursive=recursive), timeout_s)
 
-    def facts(self, timeout_s: float = 10.0) -> messages.Facts:
+    def facts(self, timeout_s: float = 10.0) -> wire.Facts:
         """What the machine is according to its kernel: everything attestation needs, in one round trip."""
-        return self._call("facts", None, messages.Facts, timeout_s)
+        return self._call(wire.FACTS, None, timeout_s)
 
     def power_off(self, timeout_s: float = 60.0) -> None:
         """Writes caches back and shuts the machine down (a host agent exits); then closes the agent."""
-        self._call("power_off", None, messages.Done, timeout_s)
+        self._call(wire.POWER_OFF, None, timeout_s)
         self._shut("was switched off")
 
 
-def _exec_arguments(argv: Sequence[str | bytes], **where: Unpack[Where]) -> dict[str, Any]:
-    """The part of an exec request that says what to run and as whom."""
+def _path(path: str) -> wire.Path:
+    return wire.Path(path=os.fsencode(path))
+
+
+def _program(
+    argv: Sequence[str | bytes],
+    output_limit: int,
+    *,
+    stdin: bool,
+    stream: bool = False,
+    **where: Unpack[Where],
+) -> wire.Exec:
+    """What to run and as whom, and what becomes of its streams."""
     env, cwd, groups = where.get("env"), where.get("cwd"), where.get("groups")
-    return {
-        "argv": [os.fsencode(argument) for argument in argv],
-        "env": None if env is None else [os.fsencode(f"{name}={value}") for name, value in env.items()],
-        "cwd": None if cwd is None else os.fsencode(cwd),
-        "uid": where.get("uid"),
-        "gid": where.get("gid"),
-        "groups": None if groups is None else list(groups),
-    }
+    return wire.Exec(
+        argv=tuple(os.fsencode(argument) for argument in argv),
+        env=None if env is None else tuple(os.fsencode(f"{name}={value}") for name, value in env.items()),
+        cwd=None if cwd is None else os.fsencode(cwd),
+        uid=where.get("uid"),
+        gid=where.get("gid"),
+        groups=None if groups is None else tuple(groups),
+        stdin=stdin,
+        output_limit=output_limit,
+        stream=stream,
+    )

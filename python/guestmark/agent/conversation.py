@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self, cast
 
 import msgspec
 from msgspec import UNSET
 
-from guestmark.agent import clocks, messages
+from guestmark.agent import clocks, messages, wire
 from guestmark.agent.background import Background
 from guestmark.agent.clocks import Ping
 from guestmark.agent.frames import Link, LinkError, Transport
-from guestmark.agent.messages import MAX_CHUNK, PROTOCOL, Hello
 from guestmark.agent.results import CallError, CommandError, refusal
+from guestmark.agent.wire import MAX_CHUNK, MAX_FRAME, PROTOCOL, A, Call, Hello, R
 from guestmark.core.errors import AgentError
 
-T = TypeVar("T")
 _PINGS = 6
 
 
@@ -68,11 +67,11 @@ class Conversation:
         """
         if self._hello is None:
             return self._greeting(time.monotonic() + timeout_s)
-        return self._call("hello", None, Hello, timeout_s)
+        return self._call(wire.HELLO, None, timeout_s)
 
-    def clock(self, timeout_s: float = 10.0) -> messages.Clock:
+    def clock(self, timeout_s: float = 10.0) -> wire.Clock:
         """The machine's clocks now."""
-        return self._call("clock", None, messages.Clock, timeout_s)
+        return self._call(wire.CLOCK, None, timeout_s)
 
     def ping(self, count: int = _PINGS, timeout_s: float = 10.0) -> Ping:
         """The fastest of `count` readings of the machine's clock, each taken between two of ours."""
@@ -116,22 +115,21 @@ class Conversation:
 
     def _call(
         self,
-        name: str,
-        arguments: Mapping[str, Any] | None,
-        result: type[T],
+        call: Call[A, R],
+        arguments: A,
         timeout_s: float,
         *,
         data: bytes | Iterable[bytes] = b"",
         streaming: bool = False,
         on_data: Callable[[int, bytes], None] | None = None,
         command: bool = False,
-    ) -> T:
+    ) -> R:
         deadline = time.monotonic() + timeout_s
         self._greeted(timeout_s)
-        with Guard(self, name):
+        with Guard(self, call.name):
             call_id = self._next_id
             self._next_id += 1
-            frames = self._frames(call_id, name, arguments, data if streaming else None)
+            frames = self._frames(call_id, call, arguments, data if streaming else None)
             while True:
                 reply = self._receive(call_id, deadline, frames)
                 if reply.data is not UNSET:
@@ -144,10 +142,10 @@ class Conversation:
                     self._finish_feed(frames, deadline, streaming)
                     break
                 assert reply.ok is not UNSET
-                decoded = msgspec.msgpack.decode(reply.ok, type=result)
+                decoded = msgspec.msgpack.decode(reply.ok, type=call.answer)
                 self._finish_feed(frames, deadline, streaming)
                 return decoded
-        raise refusal(failure, command=command or name == "exec")
+        raise refusal(failure, command=command or call.name == wire.EXEC.name)
 
     def _finish_feed(self, frames: Iterator[bytes], deadline: float, streaming: bool) -> None:
         """The call ended before taking all of its data: the current frame must be completed, and no others sent."""
@@ -156,20 +154,20 @@ class Conversation:
 
     @staticmethod
     def _frames(
-        call_id: int, name: str, arguments: Mapping[str, Any] | None, data: bytes | Iterable[bytes] | None
+        call_id: int, call: Call[A, Any], arguments: A, data: bytes | Iterable[bytes] | None
     ) -> Iterator[bytes]:
-        first = messages.request(call_id, name, arguments)
-        if len(first) > messages.MAX_FRAME:
-            said = f"{name}: arguments and environment are {len(first)} bytes, more than {messages.MAX_FRAME}"
-            raise CallError(messages.Failure(messages.Kind.BAD_REQUEST, said))
+        first = messages.request(call_id, call, arguments)
+        if len(first) > MAX_FRAME:
+            said = f"{call.name}: arguments and environment are {len(first)} bytes, more than {MAX_FRAME}"
+            raise CallError(wire.Failure(kind=wire.Kind.BAD_REQUEST, message=said))
         yield first
         if data is None:
             return
         for part in (data,) if isinstance(data, bytes) else data:
             view = memoryview(part)
             for start in range(0, len(view), MAX_CHUNK):
-                yield messages.request(call_id, "data", view[start : start + MAX_CHUNK])
-        yield messages.request(call_id, "end")
+                yield messages.request(call_id, wire.DATA, cast("bytes", view[start : start + MAX_CHUNK]))
+        yield messages.request(call_id, wire.END, None)
 
     def _receive(
         self, call_id: int, deadline: float, frames: Iterator[bytes] | None = None
@@ -185,13 +183,13 @@ class Conversation:
                     raise LinkError(f"did not understand: {reply.error.message}")
                 raise LinkError(f"answered call {reply.id} instead of {call_id}")
 
-    def start_background(self, name: str, arguments: Mapping[str, Any], timeout_s: float) -> Background:
-        """Starts a call whose replies are handled whenever they arrive."""
+    def start_background(self, arguments: wire.Exec, timeout_s: float) -> Background:
+        """Starts a program whose replies are handled whenever they arrive."""
         self._greeted(timeout_s)
         call_id = self._next_id
         self._next_id += 1
         started = self._background[call_id] = Background(self, call_id)
-        self.send(messages.request(call_id, name, arguments), timeout_s)
+        self.send(messages.request(call_id, wire.EXEC, arguments), timeout_s)
         return started
 
     def send(self, frame: bytes, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from subprocess import Popen
 
-from guestmark.agent.messages import ACKNOWLEDGEMENT, MAX_FRAME
+from guestmark.agent.wire import ACKNOWLEDGEMENT, MAX_FRAME
 
 _HEADER = 4
 _READ_SIZE = 256 << 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guestmark.agent.messages import Failure, Kind
+from guestmark.agent.wire import Failure, Kind
 from guestmark.core.cause import Cause, of_errno
 from guestmark.core.errors import AgentError, WorkloadError
 

@@ -1,4 +1,4 @@
-"""The agent's mix of system calls, measured on the machine; see `crates/wire/src/syscalls.rs`."""
+"""The agent's mix of system calls, measured on the machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.syscall_names import NOTHING
+from guestmark.agent.wire import Measured, Ready, Said
 from guestmark.core.errors import AgentError, WorkloadError
 
 _HEADER = 4
@@ -19,29 +20,6 @@ _LONGEST_FRAME = 4096
 _END_S = 15.0
 
 Counters = Mapping[str, float]
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """How long one operation takes, as the agent says it; nanoseconds, loop and clock subtracted."""
-
-    name: str
-    operations: int
-    batches: int
-    elapsed_ns: int
-    cpu_ns: int
-    median_ns: float
-    lowest_ns: float
-    loop_ns: float
-    clock_ns: float
-
-
-class _Ready(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _Event(msgspec.Struct, frozen=True):
-    ready: _Ready | None = None
-    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +51,7 @@ def measure(
     sections = []
     try:
         for call in (NOTHING, *names):
-            if reader.next().ready != _Ready(call):
+            if reader.next().ready != Ready(name=call):
                 raise AgentError(f"syscalls: the agent did not announce {call}")
             before = counters()
             program.feed(b"g")
@@ -100,7 +78,7 @@ class _Reader:
         self._output = output
         self._at = 0
 
-    def next(self) -> _Event:
+    def next(self) -> Said:
         """The next event. Raises `WorkloadError` with what the program printed instead."""
         if not self._complete() and not self._wait(lambda _: self._complete()):
             raise WorkloadError("the system calls took longer than their limit", hint="see --trial-limit")
@@ -109,7 +87,7 @@ class _Reader:
             raise WorkloadError(f"the system calls cannot be measured: {said or 'the program ended'}")
         body = self._at + _HEADER
         end = body + self._length()
-        event = msgspec.msgpack.decode(bytes(self._output[body:end]), type=_Event)
+        event = msgspec.msgpack.decode(bytes(self._output[body:end]), type=Said)
         self._at = end
         return event
 

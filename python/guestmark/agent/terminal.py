@@ -14,12 +14,11 @@ import time
 import tty
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
-from guestmark.agent import messages
+from guestmark.agent import messages, wire
 from guestmark.agent.frames import Link, LinkError
 from guestmark.agent.results import refusal
 
@@ -28,22 +27,21 @@ _READ_SIZE = 64 << 10
 
 
 def run_piped(
-    link: Link, call_id: int, arguments: dict[str, Any], stdin_fd: int, output_fds: tuple[int, int]
+    link: Link, call_id: int, program: wire.Exec, stdin_fd: int, output_fds: tuple[int, int]
 ) -> int:
     """Starts the program without a terminal and joins its streams to ours until it ends: exit status, or 128 + signal.
 
     Its input ends where ours does. Raises as `run`, and `BrokenPipeError` when nobody
     reads what it prints.
     """
-    streams = {"stdin": True, "output_limit": (1 << 63) - 1, "stream": True}
-    waiting = deque([messages.request(call_id, "exec", {**arguments, **streams})])
+    waiting = deque([messages.request(call_id, wire.EXEC, program)])
     feed = (waiting.popleft() if waiting else b"" for _ in itertools.count())
     inputs: tuple[int, ...] = (stdin_fd,)
     while True:
         frame = link.exchange(math.inf, feed=feed, wake_fds=inputs)
         if frame is None:
             data = _typed(stdin_fd) or b""
-            waiting.append(messages.request(call_id, *(("data", data) if data else ("end",))))
+            waiting.append(_typed_request(call_id, data))
             inputs = inputs if data else ()
             continue
         reply = _reply(frame, call_id)
@@ -54,14 +52,12 @@ def run_piped(
             return _status(reply)
 
 
-def run(link: Link, call_id: int, arguments: dict[str, Any], stdin_fd: int, stdout_fd: int) -> int:
+def run(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: int) -> int:
     """Starts the program and joins the terminals until it ends: exit status, or 128 + signal.
 
     Raises `LinkError` when the conversation fails, `CommandError` or `CallError` when the program cannot be started.
     """
-    request = messages.request(
-        call_id, "exec", {**arguments, "stdin": True, "output_limit": (1 << 63) - 1, "pty": _size(stdout_fd)}
-    )
+    request = messages.request(call_id, wire.EXEC, structs.replace(program, pty=_size(stdout_fd)))
     with _raw(stdin_fd), _resizes() as resized_fd:
         link.send(request, time.monotonic() + _SEND_S)
         inputs: tuple[int, ...] = (stdin_fd, resized_fd)
@@ -71,18 +67,21 @@ def run(link: Link, call_id: int, arguments: dict[str, Any], stdin_fd: int, stdo
                 deadline = time.monotonic() + _SEND_S
                 with contextlib.suppress(BlockingIOError):
                     os.read(resized_fd, 64)
-                    link.send(messages.request(call_id, "winsize", _size(stdout_fd)), deadline)
+                    link.send(messages.request(call_id, wire.WINSIZE, _size(stdout_fd)), deadline)
                 typed = _typed(stdin_fd) if stdin_fd in inputs else None
-                if typed:
-                    link.send(messages.request(call_id, "data", typed), deadline)
-                elif typed is not None:
-                    link.send(messages.request(call_id, "end"), deadline)
-                    inputs = (resized_fd,)
+                if typed is not None:
+                    link.send(_typed_request(call_id, typed), deadline)
+                    inputs = inputs if typed else (resized_fd,)
                 continue
             reply = _reply(frame, call_id)
             if reply.data is UNSET:
                 return _status(reply)
             _write_all(stdout_fd, reply.data)
+
+
+def _typed_request(call_id: int, data: bytes) -> bytes:
+    """What was typed, or that nothing more will be."""
+    return messages.request(call_id, wire.DATA, data) if data else messages.request(call_id, wire.END, None)
 
 
 def _reply(frame: bytes, call_id: int) -> messages.Reply:
@@ -97,7 +96,7 @@ def _status(reply: messages.Reply) -> int:
     if reply.error is not UNSET:
         raise refusal(reply.error, command=True)
     assert reply.ok is not UNSET
-    exited = msgspec.msgpack.decode(reply.ok, type=messages.Exited)
+    exited = msgspec.msgpack.decode(reply.ok, type=wire.Exited)
     return 128 + exited.signal if exited.signal else exited.status or 0
 
 
@@ -113,12 +112,12 @@ def _typed(stdin_fd: int) -> bytes | None:
         return b""
 
 
-def _size(fd: int) -> dict[str, int]:
+def _size(fd: int) -> wire.Winsize:
     try:
         size = os.get_terminal_size(fd)
     except OSError:
-        return {"rows": 24, "cols": 80}
-    return {"rows": size.lines, "cols": size.columns}
+        return wire.Winsize(rows=24, cols=80)
+    return wire.Winsize(rows=size.lines, cols=size.columns)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 _HARDWARE, _SOFTWARE = 0, 1  # perf_event_open(2): PERF_TYPE_HARDWARE, PERF_TYPE_SOFTWARE
 
@@ -16,9 +15,10 @@ class PerformanceEvent:
     kind: int
     config: int
 
-    def to_wire(self) -> dict[str, Any]:
-        """As the agent reads it."""
-        return {"kind": self.kind, "config": self.config, "user_only": self.kind == _HARDWARE}
+    @property
+    def user_only(self) -> bool:
+        """Whether what happens in the kernel is left out."""
+        return self.kind == _HARDWARE
 
 
 EVENTS: Mapping[str, PerformanceEvent] = {

@@ -26,7 +26,7 @@ from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import BACKING, PROTOCOL, Format, Preallocation, Protocol
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum
+    from guestmark.agent.wire import Checksum
 
 _FILL_S = 600.0
 _checksums: dict[Path, Checksum] = {}
@@ -309,8 +309,8 @@ def _once(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path], None
 
 
 def _fill(spec: DiskSpec, path: Path, size: int) -> None:
-    from guestmark.agent.bulk import Pattern
     from guestmark.agent.results import CallError
+    from guestmark.agent.wire import Pattern
 
     agent = store().agent()
     kind, _, name = spec.content.partition(":")

@@ -15,7 +15,7 @@ from guestmark.disks import programs
 from guestmark.disks.store import store
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum
+    from guestmark.agent.wire import Checksum
 
 _READ_S = 600.0
 

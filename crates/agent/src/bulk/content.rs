@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 
-use guestmark_wire::bulk::{Extent, Pattern, PatternExtent, Sum};
+use guestmark_wire::bulk::{Checksum, Extent, Pattern, PatternExtent};
 use guestmark_wire::Failure;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -98,7 +98,7 @@ fn random(size: usize) -> Vec<u8> {
 }
 
 /// Digest of a file or device.
-pub fn checksum(extent: &Extent) -> Result<Sum, Failure> {
+pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
     let name = String::from_utf8_lossy(&extent.path);
     let failed = |error: &std::io::Error| os_failure(&name, error);
     let mut file = File::open(sys::os_path(&extent.path)).map_err(|error| failed(&error))?;
@@ -125,7 +125,7 @@ pub fn checksum(extent: &Extent) -> Result<Sum, Failure> {
 }
 
 /// Digest of the bytes that a pattern makes.
-pub fn checksum_of_pattern(extent: &PatternExtent) -> Sum {
+pub fn checksum_of_pattern(extent: &PatternExtent) -> Checksum {
     let generator = Generator::new(extent.pattern);
     let mut state = Xxh3::new();
     let mut buffer = vec![0; CHUNK];
@@ -140,8 +140,8 @@ pub fn checksum_of_pattern(extent: &PatternExtent) -> Sum {
     sum(&state, extent.size)
 }
 
-fn sum(state: &Xxh3, size: u64) -> Sum {
-    Sum {
+fn sum(state: &Xxh3, size: u64) -> Checksum {
+    Checksum {
         xxh3: format!("{:032x}", state.digest128()),
         size,
     }

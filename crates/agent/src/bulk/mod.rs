@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::Arc;
 use std::{io, thread};
 
-use guestmark_wire::bulk::{Flushed, Sum, Transferred};
+use guestmark_wire::bulk::{Checksum, Flushed, Transferred};
 use guestmark_wire::{Answer, Call, Done, Failed, Failure, Kind};
 
 use crate::failure::{failure, os_failure};
@@ -23,7 +23,7 @@ pub use meter::{flush, Meter};
 /// What a call came to.
 enum Outcome {
     Transferred(Transferred),
-    Sum(Sum),
+    Checksum(Checksum),
     Flushed(Flushed),
     Done,
 }
@@ -66,10 +66,10 @@ impl Bulk {
                 Box::new(move || engine::read_back(&read).map(Outcome::Transferred))
             }
             Call::Checksum(extent) => {
-                Box::new(move || content::checksum(&extent).map(Outcome::Sum))
+                Box::new(move || content::checksum(&extent).map(Outcome::Checksum))
             }
             Call::ChecksumOfPattern(extent) => {
-                Box::new(move || Ok(Outcome::Sum(content::checksum_of_pattern(&extent))))
+                Box::new(move || Ok(Outcome::Checksum(content::checksum_of_pattern(&extent))))
             }
             Call::Flush(path) => Box::new(move || flush_path(&path.path).map(Outcome::Flushed)),
             Call::DropCaches => Box::new(|| drop_caches().map(|()| Outcome::Done)),
@@ -98,7 +98,7 @@ impl Bulk {
         while let Ok((id, result)) = self.receiver.try_recv() {
             match result {
                 Ok(Outcome::Transferred(ok)) => out.push(&Answer { id, ok }),
-                Ok(Outcome::Sum(ok)) => out.push(&Answer { id, ok }),
+                Ok(Outcome::Checksum(ok)) => out.push(&Answer { id, ok }),
                 Ok(Outcome::Flushed(ok)) => out.push(&Answer { id, ok }),
                 Ok(Outcome::Done) => out.push(&Answer { id, ok: Done {} }),
                 Err(error) => out.push(&Failed { id, error }),

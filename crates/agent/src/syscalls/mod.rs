@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-use guestmark_wire::syscalls::{Event, Measured, Ready};
+use guestmark_wire::syscalls::{Measured, Ready, Said};
 
 use crate::sys;
 use mix::{Nothing, Repeated};
@@ -165,7 +165,7 @@ fn section(
     overhead: &Overhead,
     partner: Option<libc::pid_t>,
 ) -> io::Result<bool> {
-    say(&Event::Ready(Ready {
+    say(&Said::Ready(Ready {
         name: name.to_owned(),
     }))?;
     if !go()? {
@@ -178,7 +178,7 @@ fn section(
         .iter()
         .map(|&(count, took)| (took as f64 - overhead.clock_ns) / count as f64 - overhead.turn_ns)
         .collect();
-    say(&Event::Measured(Measured {
+    say(&Said::Measured(Measured {
         name: name.to_owned(),
         operations: batches.iter().map(|one| one.0).sum(),
         batches: batches.len() as u64,
@@ -197,7 +197,7 @@ fn go() -> io::Result<bool> {
     Ok(io::stdin().lock().read(&mut [0])? == 1)
 }
 
-fn say(event: &Event) -> io::Result<()> {
+fn say(event: &Said) -> io::Result<()> {
     let body = rmp_serde::to_vec_named(event).map_err(io::Error::other)?;
     let mut frame = (body.len() as u32).to_le_bytes().to_vec();
     frame.extend(body);

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from guestmark.agent.bulk import Checksum, Pattern
 from guestmark.agent.results import CallError
+from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.disks.image import Image
 from guestmark.disks.programs import find

@@ -33,8 +33,9 @@ from guestmark.workloads.common.program import disagreement
 from guestmark.workloads.common.verify import checked
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum, Moved
+    from guestmark.agent.bulk import Moved
     from guestmark.agent.client import Agent
+    from guestmark.agent.wire import Checksum
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine
 

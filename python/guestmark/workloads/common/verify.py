@@ -10,7 +10,7 @@ from guestmark.disks.store import store
 from guestmark.setting.image import Format
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum
+    from guestmark.agent.wire import Checksum
     from guestmark.disks.attached import AttachedDisk
     from guestmark.disks.image import Image
     from guestmark.platforms.base import Machine

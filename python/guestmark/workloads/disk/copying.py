@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from guestmark.workloads.common.moving import MovingWorkload, Timed, source_of
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum
+    from guestmark.agent.wire import Checksum
     from guestmark.platforms.base import Machine
 
 _BLOCKS = (32 << 20, 16 << 20, 8 << 20, 1 << 20)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guestmark.agent.bulk import Pattern
+from guestmark.agent.wire import Pattern
 from guestmark.disks.store import store
 from guestmark.workloads.common.moving import MovingWorkload, Timed
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum
+    from guestmark.agent.wire import Checksum
     from guestmark.platforms.base import Machine
 
 

@@ -10,7 +10,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.workloads.common.moving import MovingWorkload, Timed
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum
+    from guestmark.agent.wire import Checksum
     from guestmark.disks.image import Image
     from guestmark.platforms.base import Machine
 

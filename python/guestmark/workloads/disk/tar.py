@@ -20,7 +20,7 @@ from guestmark.workloads.common.moving import MovingWorkload, Timed
 from guestmark.workloads.disk.upload import pieces
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum
+    from guestmark.agent.wire import Checksum
     from guestmark.disks.image import Image
     from guestmark.platforms.base import Machine
 

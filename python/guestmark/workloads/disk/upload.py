@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.agent import clocks
-from guestmark.agent.bulk import Checksum, Pattern
+from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import WorkloadError
 from guestmark.core.model import Cell, Measurement, Plan
 from guestmark.workloads.common import metrics

@@ -26,7 +26,7 @@ from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Checksum
+    from guestmark.agent.wire import Checksum
     from guestmark.platforms.base import Machine
 
 

@@ -1,0 +1,459 @@
+"""Messages between the control plane and the agent, made from crates/wire by tools/wire.py."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+import msgspec
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Call(msgspec.Struct, Generic[A, R], frozen=True):
+    """A call by its name, with the types of its arguments and its answer (None: it has none)."""
+
+    name: str
+    arguments: type[A]
+    answer: type[R]
+
+
+PROTOCOL = 1
+MAX_CHUNK = 1 << 20
+MAX_FRAME = MAX_CHUNK + (64 << 10)
+ACKNOWLEDGEMENT = 1 << 31
+MAX_OUTPUT = 64 << 20
+MAX_HOLDER = 4096
+
+
+class Kind(StrEnum):
+    """Kinds of failures that a controller tells apart."""
+
+    NOT_FOUND = "not_found"  # The command or file does not exist.
+    PERMISSION_DENIED = "permission_denied"  # The command or file may not be used.
+    BAD_FORMAT = "bad_format"  # The command is not a program for this machine.
+    BAD_CWD = "bad_cwd"  # The working directory cannot be entered.
+    BAD_REQUEST = "bad_request"  # The request makes no sense.
+    NO_DIRECT_IO = "no_direct_io"  # A filesystem or device refuses direct I/O.
+    OS = "os"  # A system call failed, see `errno`.
+
+
+class Pattern(StrEnum):
+    """What to fill a file with."""
+
+    ZERO = "zero"  # Bytes of value 0.
+    ONE = "one"  # Bytes of value 1.
+    RANDOM = "random"  # Pseudo-random bytes, the same ones every time, no two blocks of 4096 alike.
+
+
+class Exec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A program to run in a session of its own."""
+
+    argv: tuple[bytes, ...]
+    env: tuple[bytes, ...] | None = None
+    cwd: bytes | None = None
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] | None = None
+    stdin: bool = False
+    time_limit_ns: int | None = None
+    output_limit: int
+    stream: bool = False
+    pty: Winsize | None = None
+    counters: tuple[Event, ...] = ()
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A performance event, by the numbers of `perf_event_open(2)`."""
+
+    kind: int
+    config: int
+    user_only: bool
+
+
+class Winsize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Size of a terminal in characters."""
+
+    rows: int
+    cols: int
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A signal for the process group of a running call."""
+
+    signal: int
+
+
+class Lookup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A command to look up."""
+
+    name: bytes
+    path: bytes | None = None
+    cwd: bytes | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a call failed."""
+
+    kind: Kind
+    message: str
+    errno: int | None = None
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who answers."""
+
+    protocol: int
+    version: str
+    arch: str
+    kernel: str
+    pid: int
+    uid: int
+    hostname: str
+    boot_id: str
+    clock: Clock
+    window: int | None = None
+    phases: tuple[Phase, ...]
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of one step of the boot."""
+
+    name: str
+    at_ns: int
+
+
+class Clock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The clocks of the machine, read one right after the other."""
+
+    monotonic_ns: int
+    realtime_ns: int
+    boottime_ns: int
+
+
+class Exited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a program ended and what it used."""
+
+    status: int | None
+    signal: int | None
+    timed_out: bool
+    oom_killed: bool
+    pid: int
+    started_ns: int
+    ended_ns: int
+    user_us: int
+    system_us: int
+    max_rss_kib: int
+    minor_faults: int
+    major_faults: int
+    voluntary_switches: int
+    involuntary_switches: int
+    stdout_discarded: int
+    stderr_discarded: int
+    leftovers: int
+    counted: tuple[int, ...] = ()
+
+
+class Which(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a command is."""
+
+    path: bytes
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nothing to tell."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the machine is, as its kernel says."""
+
+    cpu_model: str
+    cpu_flags: tuple[str, ...]
+    cpus_online: int
+    mem_total_kib: int
+    cmdline: str
+    mounts: str
+    clocksource: str
+    hypervisor: str
+
+
+class How(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How bytes are moved."""
+
+    direct: bool
+    block_size: int
+    in_flight: int
+
+
+class WriteStream(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Data that follows goes into a file."""
+
+    path: bytes
+    flush: bool
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file or device to copy into a file."""
+
+    source: bytes
+    destination: bytes
+    how: How
+    length: int | None = None
+    preallocate: bool
+    flush: bool
+
+
+class Fill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file to fill with a pattern."""
+
+    path: bytes
+    size: int
+    pattern: Pattern
+    how: How
+    preallocate: bool
+    flush: bool
+
+
+class ReadBack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file or device to read."""
+
+    path: bytes
+    how: How
+    length: int | None = None
+
+
+class Extent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file or device to digest."""
+
+    path: bytes
+    length: int | None = None
+
+
+class PatternExtent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pattern to digest."""
+
+    pattern: Pattern
+    size: int
+
+
+class Transferred(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What moving bytes took; times are `CLOCK_MONOTONIC`."""
+
+    bytes: int
+    started_ns: int
+    moved_ns: int
+    ended_ns: int
+    user_us: int
+    system_us: int
+    direct: bool
+    preallocated: bool
+    dirtied_bytes: int
+
+
+class Checksum(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """XXH3 with 128 bits."""
+
+    xxh3: str
+    size: int
+
+
+class Flushed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What writing back took."""
+
+    fsync_ns: int
+    syncfs_ns: int
+
+
+class Path(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file."""
+
+    path: bytes
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A filesystem to mount, as `mount(2)`."""
+
+    source: bytes
+    target: bytes
+    fstype: str
+    options: str = ""
+
+
+class Umount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A filesystem to unmount."""
+
+    target: bytes
+    lazy: bool = False
+
+
+class ReadFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a file to read."""
+
+    path: bytes
+    offset: int = 0
+    limit: int
+
+
+class WriteFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file to write."""
+
+    path: bytes
+    mode: int
+    uid: int | None = None
+    gid: int | None = None
+    fsync: bool = False
+
+
+class Mkdir(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A directory to make."""
+
+    path: bytes
+    mode: int
+    parents: bool = False
+
+
+class Remove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to remove."""
+
+    path: bytes
+    recursive: bool = False
+
+
+class Digest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Digest of a file."""
+
+    sha256: str
+    size: int
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes moved, and when the first and the last were seen by the agent."""
+
+    bytes: int
+    started_ns: int
+    ended_ns: int
+
+
+class Stat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Metadata of a file, as `stat(2)`."""
+
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    blocks: int
+    mtime_ns: int
+
+
+class Statfs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Size of a filesystem."""
+
+    magic: int
+    block_size: int
+    blocks: int
+    free: int
+    available: int
+
+
+class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Takes the machine's lock, which the agent then holds until it ends; never waits."""
+
+    holder: bytes
+
+
+class Locked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of it."""
+
+    held: bool
+    path: bytes
+    holder: bytes
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What will be timed next."""
+
+    name: str
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How long one operation takes."""
+
+    name: str
+    operations: int
+    batches: int
+    elapsed_ns: int
+    cpu_ns: int
+    median_ns: float
+    lowest_ns: float
+    loop_ns: float
+    clock_ns: float
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One frame."""
+
+    ready: Ready | None = None
+    measured: Measured | None = None
+
+
+# Who answers: `Hello`.
+HELLO: Call[None, Hello] = Call("hello", type(None), Hello)
+# The clocks now, as cheap as possible: `Clock`.
+CLOCK: Call[None, Clock] = Call("clock", type(None), Clock)
+# Runs a program: `Exited`, preceded by chunks of streams 1 and 2.
+EXEC: Call[Exec, Exited] = Call("exec", Exec, Exited)
+# Resolves a command as `exec` would: `Which`.
+WHICH: Call[Lookup, Which] = Call("which", Lookup, Which)
+# Digest of a file: `Digest`.
+SHA256: Call[Path, Digest] = Call("sha256", Path, Digest)
+# Mounts a filesystem: `Done`.
+MOUNT: Call[Mount, Done] = Call("mount", Mount, Done)
+# Unmounts: `Done`.
+UMOUNT: Call[Umount, Done] = Call("umount", Umount, Done)
+# Writes all caches back: `Done`.
+SYNC: Call[None, Done] = Call("sync", type(None), Done)
+# Contents of a file as chunks of stream 1, then `Count`.
+READ_FILE: Call[ReadFile, Count] = Call("read_file", ReadFile, Count)
+# Replaces a file by the data that follows: `Count`.
+WRITE_FILE: Call[WriteFile, Count] = Call("write_file", WriteFile, Count)
+# Discards the data that follows (measures the channel): `Count`.
+SINK: Call[None, Count] = Call("sink", type(None), Count)
+# Metadata of a file, symbolic links followed: `Stat`.
+STAT: Call[Path, Stat] = Call("stat", Path, Stat)
+# Size of a filesystem: `Statfs`.
+STATFS: Call[Path, Statfs] = Call("statfs", Path, Statfs)
+# Makes a directory: `Done`.
+MKDIR: Call[Mkdir, Done] = Call("mkdir", Mkdir, Done)
+# Removes a file, or with `recursive` a whole directory: `Done`.
+REMOVE: Call[Remove, Done] = Call("remove", Remove, Done)
+# What the machine is: `Facts`.
+FACTS: Call[None, Facts] = Call("facts", type(None), Facts)
+# Asks for exclusive use of the machine: `Locked`.
+LOCK: Call[Lock, Locked] = Call("lock", Lock, Locked)
+# Data that follows goes into a file: `Transferred`.
+WRITE_STREAM: Call[WriteStream, Transferred] = Call("write_stream", WriteStream, Transferred)
+# Copies a file or device into a file: `Transferred`.
+COPY: Call[Copy, Transferred] = Call("copy", Copy, Transferred)
+# Fills a file with a pattern: `Transferred`.
+FILL: Call[Fill, Transferred] = Call("fill", Fill, Transferred)
+# Reads a file or device and drops the bytes: `Transferred`.
+READ_BACK: Call[ReadBack, Transferred] = Call("read_back", ReadBack, Transferred)
+# Digest of a file or device: `Checksum`.
+CHECKSUM: Call[Extent, Checksum] = Call("checksum", Extent, Checksum)
+# Digest that a file filled with a pattern must have: `Checksum`.
+CHECKSUM_OF_PATTERN: Call[PatternExtent, Checksum] = Call("checksum_of_pattern", PatternExtent, Checksum)
+# Writes a file and its filesystem back: `Flushed`.
+FLUSH: Call[Path, Flushed] = Call("flush", Path, Flushed)
+# Writes everything back and empties the page cache: `Done`.
+DROP_CACHES: Call[None, Done] = Call("drop_caches", type(None), Done)
+# Writes back, replies `Done` and switches the machine off (as a plain process: exits).
+POWER_OFF: Call[None, Done] = Call("power_off", type(None), Done)
+# Bytes for the standard input, file or sink of the call.
+DATA: Call[bytes, None] = Call("data", bytes, type(None))
+# No more bytes will follow.
+END: Call[None, None] = Call("end", type(None), type(None))
+# Sends a signal to the process group of the call.
+KILL: Call[Kill, None] = Call("kill", Kill, type(None))
+# New size of the terminal of the call.
+WINSIZE: Call[Winsize, None] = Call("winsize", Winsize, type(None))
