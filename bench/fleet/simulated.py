@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from guestmark.core.context import FleetOrder
-from guestmark.core.model import Measurement, Plan, Trial, TrialStatus
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.engine import environment, preflight, runner
 from guestmark.fleet import lab, machine, order
 from guestmark.fleet.coordinator import Fleet

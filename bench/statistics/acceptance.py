@@ -10,7 +10,7 @@ import numpy as np
 from scenarios import BY_NAME, OWN, QUIET, Scenario
 from scipy.special import stdtrit
 
-from guestmark.core.model import Better
+from guestmark.core.metric import Better
 from guestmark.stats import Table, Verdict, compare_tables, signed_rank
 
 Array = np.ndarray

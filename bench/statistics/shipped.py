@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scenarios import BY_NAME, OWN, SCENARIOS, Scenario
 
+from guestmark.core.metric import Measurement
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
-from guestmark.core.model import Cell, Measurement, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.engine import iterations
 from guestmark.engine.trial import Slot

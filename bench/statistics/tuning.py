@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from guestmark.core.model import Better
+from guestmark.core.metric import Better
 from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.tuning import race
 from guestmark.stats.tuning.race import Why

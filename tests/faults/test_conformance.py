@@ -16,7 +16,7 @@ from tests.framework.distributions import brought
 
 WORK = """
 from guestmark.core.factor import Factor, one_of
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 from guestmark.core.workload_kind import WorkloadKind
 
 WALL, OTHER = Metric("wall_s", "s"), Metric("other", "B")
@@ -42,7 +42,7 @@ import subprocess, tempfile
 from pydantic import BaseModel
 
 from guestmark.core.errors import MachineError, WorkloadError
-from guestmark.core.model import Measurement, Metric
+from guestmark.core.metric import Measurement, Metric
 from guestmark.plan.schema import Strict
 from guestmark.workloads.base import Workload
 from work import OTHER, WALL

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from guestmark.core.errors import AttestationError, MachineError, WorkloadError
-from guestmark.core.model import Measurement
+from guestmark.core.metric import Measurement
 from guestmark.disks import loop
 from guestmark.engine import preflight
 from guestmark.platforms.base import Machine

@@ -2,7 +2,8 @@
 
 import random
 
-from guestmark.core.model import Cell, Measurement, Metric, Plan, Policy, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST
 
 WALL = Metric("wall_s", "s")

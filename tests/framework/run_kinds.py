@@ -7,7 +7,8 @@ from typing import Any
 from guestmark.capture.model import Endpoint, Response, SequencePoint, Shares, Trace, drawn
 from guestmark.capture.model import Sequence as Packets
 from guestmark.core.findings import Counted, Fact
-from guestmark.core.model import Cell, Measurement, Metric, Published, PublishedFigure, RunState, WorkloadSpec
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Published, PublishedFigure, RunState, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.workloads.boot import metrics as boot_metrics

@@ -7,18 +7,8 @@ from typing import Any
 import numpy as np
 
 from guestmark.core.context import Context
-from guestmark.core.model import (
-    Cell,
-    LeftOut,
-    Measurement,
-    Metric,
-    Plan,
-    Policy,
-    RunState,
-    Trial,
-    TrialStatus,
-    WorkloadSpec,
-)
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 

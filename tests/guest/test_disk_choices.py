@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from guestmark.core.errors import AttestationError, PlatformUnusableError, UsageError
-from guestmark.core.model import Measurement
+from guestmark.core.metric import Measurement
 from guestmark.disks import programs
 from guestmark.setting.disk import disks_of
 from guestmark.setting.filesystem import Filesystem

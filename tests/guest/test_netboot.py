@@ -14,7 +14,8 @@ import pytest
 from guestmark.capture.binary import Selection, analyse, analyse_file
 from guestmark.capture.startup import startup_of
 from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
-from guestmark.core.model import Measurement, Plan, Policy
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Plan, Policy
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads.netboot import figures, metrics, network, serve, tap_setup

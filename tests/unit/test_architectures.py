@@ -13,7 +13,8 @@ from guestmark.cli.doctor_verb import examine_architectures, said
 from guestmark.core.architectures import ARCHITECTURES, Architecture, Source, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.findings import Build, Program
-from guestmark.core.model import Better, Cell, Metric, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.engine.foreign_cells import misplaced_cells, unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store

@@ -17,7 +17,8 @@ import pytest
 from guestmark.core import registry
 from guestmark.core.context import Caller
 from guestmark.core.errors import MachineError, UsageError
-from guestmark.core.model import Cell, Metric, Plan, WorkloadSpec
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.figures import split
 from guestmark.plan.outline import Overrides

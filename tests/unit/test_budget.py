@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from guestmark.core.context import Caller
-from guestmark.core.model import Better, Plan, Policy, RunState
+from guestmark.core.metric import Better
+from guestmark.core.model import Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
 from guestmark.engine.asking import comparisons, parts, with_askable

@@ -6,17 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from guestmark.cli.lines import Lines
-from guestmark.core.model import (
-    Better,
-    Cell,
-    Measurement,
-    Metric,
-    Plan,
-    Policy,
-    Trial,
-    TrialStatus,
-    WorkloadSpec,
-)
+from guestmark.core.metric import Better, Measurement, Metric
+from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine.progress import Estimate
 from guestmark.stats.analysis import analyse

@@ -19,7 +19,8 @@ from guestmark.core.machine_facts import (
     Vmm,
     attested_placement,
 )
-from guestmark.core.model import Better, Cell, Measurement, Metric, TrialStatus
+from guestmark.core.metric import Better, Measurement, Metric
+from guestmark.core.model import Cell, TrialStatus
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.stats import Severity, Verdict

@@ -12,18 +12,8 @@ from hypothesis import strategies as st
 
 from guestmark.core import factors
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
-from guestmark.core.model import (
-    Better,
-    LeftOut,
-    Measurement,
-    Metric,
-    Plan,
-    Policy,
-    RunState,
-    Trial,
-    TrialStatus,
-    WorkloadSpec,
-)
+from guestmark.core.metric import Better, Measurement, Metric
+from guestmark.core.model import LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.engine import iterations, preflight
 from guestmark.engine.blocks import missing_trials, order_of

@@ -14,19 +14,8 @@ from hypothesis import strategies as st
 from guestmark.core.context import Context
 from guestmark.core.errors import LedgerError
 from guestmark.core.facts import Facts
-from guestmark.core.model import (
-    Better,
-    Cell,
-    LeftOut,
-    Measurement,
-    Metric,
-    Plan,
-    Policy,
-    RunState,
-    Trial,
-    TrialStatus,
-    WorkloadSpec,
-)
+from guestmark.core.metric import Better, Measurement, Metric
+from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import codec, default_path, open_ledger
 

@@ -10,7 +10,8 @@ import pytest
 from guestmark.capture.model import Causes, Trace
 from guestmark.core.facts import Facts
 from guestmark.core.findings import flat
-from guestmark.core.model import Cell, Measurement, Metric, WorkloadSpec
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Bullets, Paragraph
 from guestmark.stats.analysis import analyse

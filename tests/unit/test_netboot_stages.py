@@ -11,7 +11,8 @@ import pytest
 
 from guestmark.capture.model import Exchange, Message, RoundTrips, Trace
 from guestmark.capture.startup import startup_line, startup_of
-from guestmark.core.model import Measurement, TrialStatus
+from guestmark.core.metric import Measurement
+from guestmark.core.model import TrialStatus
 from guestmark.page.nodes import Note
 from guestmark.stats.analysis import analyse
 from guestmark.workloads.netboot import figures, sections

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core.errors import UsageError, WorkloadError
+from guestmark.core.metric import Better
 from guestmark.core.metric_spec import MetricSpec, parse_metric, parse_metrics
-from guestmark.core.model import Better
 from guestmark.core.performance_events import why_not
 from tests.framework.command_line import CommandLine
 from tests.framework.known import known

@@ -10,18 +10,8 @@ import pytest
 from guestmark.core import registry
 from guestmark.core.context import Context
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.model import (
-    Cell,
-    LeftOut,
-    Measurement,
-    Metric,
-    Plan,
-    Policy,
-    Trial,
-    TrialStatus,
-    WorkloadSpec,
-    runnable,
-)
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, LeftOut, Plan, Policy, Trial, TrialStatus, WorkloadSpec, runnable
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.engine import preflight

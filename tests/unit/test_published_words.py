@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from guestmark.core.model import Better, Cell, Metric, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.text import text_of
 from guestmark.report.sections.backends import backends

@@ -8,14 +8,8 @@ import pytest
 
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability, Proof, Proven, with_fact
-from guestmark.core.model import (
-    Better,
-    Cell,
-    Metric,
-    Published,
-    PublishedFigure,
-    WorkloadSpec,
-)
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.question import Asked, Question
 from guestmark.ledger import codec

@@ -8,7 +8,7 @@ from tests.framework.distributions import brought
 
 MODULE = """
 from guestmark.core.factor import Factor
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 from guestmark.core.platform_kind import PlatformKind
 from guestmark.core.workload_kind import WorkloadKind
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from guestmark.core.model import Cell, CellStatus, Measurement, TrialStatus
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell, CellStatus, TrialStatus
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.tables import Table

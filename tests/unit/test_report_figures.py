@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 from guestmark.page.figures import (
     Unit,
     aligned,

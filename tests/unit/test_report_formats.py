@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.model import Measurement
+from guestmark.core.metric import Measurement
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import in_csv

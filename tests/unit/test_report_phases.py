@@ -9,7 +9,8 @@ from rich.console import Console
 
 from guestmark.core.facts import Facts
 from guestmark.core.findings import Fact, flat
-from guestmark.core.model import Cell, Measurement, Metric, WorkloadSpec
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from guestmark.core.model import Better, Cell, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.metric import Better
+from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.plan.published_units import check_unit, size_of

@@ -9,18 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from guestmark.cli.app import VERBS
-from guestmark.core.model import (
-    Better,
-    Cell,
-    Measurement,
-    Metric,
-    Plan,
-    Policy,
-    RunState,
-    Trial,
-    TrialStatus,
-    WorkloadSpec,
-)
+from guestmark.core.metric import Better, Measurement, Metric
+from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library

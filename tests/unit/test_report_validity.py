@@ -5,7 +5,7 @@ import io
 import json
 from dataclasses import replace
 
-from guestmark.core.model import Measurement
+from guestmark.core.metric import Measurement
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render

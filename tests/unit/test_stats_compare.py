@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.core.model import Better, Metric
+from guestmark.core.metric import Better, Metric
 from guestmark.stats import (
     Comparison,
     Estimand,

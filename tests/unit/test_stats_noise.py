@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.core.model import Better
+from guestmark.core.metric import Better
 from guestmark.stats import (
     THRESHOLDS,
     Comparison,

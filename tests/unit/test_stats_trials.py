@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from guestmark.core.model import Better
+from guestmark.core.metric import Better
 from guestmark.stats import (
     Answers,
     Comparison,

@@ -9,7 +9,7 @@ from bench.statistics import tuning as simulation
 
 from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
-from guestmark.core.model import Better
+from guestmark.core.metric import Better
 from guestmark.core.tuning import Candidate, Limit, Settings
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from guestmark.core.model import Better, Metric
+from guestmark.core.metric import Better, Metric
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import WorkloadKind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
-from guestmark.core.model import Measurement
+from guestmark.core.metric import Measurement
 from guestmark.plan.schema import Strict
 from guestmark.workloads.base import Workload
 from guestmark_walk import FILES, WALL

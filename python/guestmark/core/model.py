@@ -12,9 +12,7 @@ from typing import Any
 from guestmark.core.cause import Cause
 from guestmark.core.context import Context
 from guestmark.core.facts import Facts
-from guestmark.core.metric import Better as Better  # noqa: PLC0414 (offered with the other nouns)
-from guestmark.core.metric import Measurement as Measurement  # noqa: PLC0414
-from guestmark.core.metric import Metric as Metric  # noqa: PLC0414
+from guestmark.core.metric import Measurement, Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.question import Question
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.discovery import by_name, described, load, walked
 from guestmark.core.factor import Factor
-from guestmark.core.model import Cell, Metric, WorkloadSpec
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_kind import Program, of_machines
 from guestmark.core.platform_spec import PlatformSpec

@@ -1,6 +1,6 @@
 """What happened below a disk workload, as metrics; in the order of tables. Counts are of one iteration."""
 
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 
 HOST_WRITTEN = Metric("host_written_bytes", "B")  # that the hypervisor wrote to the images
 HOST_WRITES = Metric("host_writes", "1")  # the number of requests

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability
-from guestmark.core.model import Better, Cell, Metric, Plan, runnable
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Cell, Plan, runnable
 from guestmark.core.question import Asked, Question
 from guestmark.core.units import counted
 from guestmark.disks.location import default_location, in_memory

@@ -18,8 +18,9 @@ from guestmark.core.errors import (
 )
 from guestmark.core.findings import Counted, Findings
 from guestmark.core.machine_facts import placement_of
+from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import SYSTEM, USER
-from guestmark.core.model import Cell, Measurement, Metric, Plan, Trial, TrialStatus
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
 from guestmark.disks.store import store

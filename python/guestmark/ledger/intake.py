@@ -15,7 +15,8 @@ from typing import Any
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.home import LATEST
-from guestmark.core.model import Cell, Measurement, Plan, Policy, Trial
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell, Plan, Policy, Trial
 from guestmark.ledger.model import StoredRun
 
 MOST = 1_000_000  # blocks, iterations, places in an order

@@ -8,7 +8,8 @@ from guestmark.core import factors, registry
 from guestmark.core.context import HostCommands
 from guestmark.core.derived import Derived, check_names, derived
 from guestmark.core.errors import UsageError
-from guestmark.core.model import Metric, Policy, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.metric import Metric
+from guestmark.core.model import Policy, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.question import Question

@@ -9,7 +9,8 @@ from guestmark.core.context import Caller, Context, HostCommands
 from guestmark.core.derived import Derived
 from guestmark.core.errors import UsageError
 from guestmark.core.gate import parse_gates
-from guestmark.core.model import Cell, Metric, Plan, Policy, Published
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell, Plan, Policy, Published
 from guestmark.core.placement import NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.question import Question

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from guestmark.core import factors
 from guestmark.core.findings import Durability
-from guestmark.core.model import Cell, Metric
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell
 from guestmark.core.question import Asked, Question
 from guestmark.plan import pattern, schema
 from guestmark.plan.pattern import PLATFORM, WORKLOAD

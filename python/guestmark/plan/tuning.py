@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from guestmark.core.findings import Durability
-from guestmark.core.model import Better, Metric
+from guestmark.core.metric import Better, Metric
 from guestmark.core.tuning import Limit, Settings
 from guestmark.core.units import parse_fraction
 from guestmark.plan import schema

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from guestmark.core.model import CellStatus, Metric, RunState, Trial
+from guestmark.core.metric import Metric
+from guestmark.core.model import CellStatus, RunState, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures

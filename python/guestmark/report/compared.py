@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 from guestmark.core.units import counted
 from guestmark.ledger import past
 from guestmark.ledger.model import Compared, StoredRun

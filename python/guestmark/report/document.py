@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from guestmark.core.model import Metric, Trial, TrialStatus
+from guestmark.core.metric import Metric
+from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page

@@ -10,8 +10,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from guestmark.core.metric import Better
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
-from guestmark.core.model import Better, Cell, Trial, TrialStatus
+from guestmark.core.model import Cell, Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult
 
 _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"

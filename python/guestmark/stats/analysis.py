@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Cell, CellStatus, LeftOut, Metric, Plan, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.stats import estimands
 from guestmark.stats.between_runs import NO_HISTORY, History
 from guestmark.stats.compare import (

@@ -7,7 +7,8 @@ fresh), so a ratio that was measured here before is held against what was found 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from guestmark.core.model import Cell, Metric
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell
 from guestmark.stats.noise import Null
 from guestmark.stats.paired import Summary
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import SYSTEM, USER
-from guestmark.core.model import Better, Metric
 from guestmark.stats import signed_rank, total
 from guestmark.stats.noise import Null, bias_from, floor_from
 from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Cell, Metric, Plan, Trial, TrialStatus, boots
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots
 from guestmark.stats.compare import Comparison, Verdict, downgraded, null_differs
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import as_costs

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Metric, Trial, TrialStatus
+from guestmark.core.metric import Metric
+from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import WIDENED, Comparison, Table, compare_tables, widened, withdrawn
 from guestmark.stats.family import typical_only

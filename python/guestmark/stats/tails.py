@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Better
+from guestmark.core.metric import Better
 from guestmark.stats.total import unseen_share
 
 Array = NDArray[np.float64]

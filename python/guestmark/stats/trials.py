@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Better
+from guestmark.core.metric import Better
 from guestmark.stats.compare import (
     MIN_BLOCKS,
     Comparison,

@@ -33,7 +33,7 @@ from guestmark.workloads import base
 
 if TYPE_CHECKING:
     from guestmark.core.factor import Factor
-    from guestmark.core.model import Metric
+    from guestmark.core.metric import Metric
     from guestmark.platforms.base import Machine
 
 

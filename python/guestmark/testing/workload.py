@@ -34,7 +34,8 @@ from guestmark.testing.trials import interrupted, kill, level_is_read, plan, pre
 from guestmark.workloads import base
 
 if TYPE_CHECKING:
-    from guestmark.core.model import Metric, Trial
+    from guestmark.core.metric import Metric
+    from guestmark.core.model import Trial
     from guestmark.core.workload_kind import WorkloadKind
 
 

@@ -15,7 +15,8 @@ from guestmark.setting.machine import PLACEMENT
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from guestmark.core.model import Cell, Measurement, Plan
+    from guestmark.core.metric import Measurement
+    from guestmark.core.model import Cell, Plan
     from guestmark.platforms.base import BareMachine, Machine, Platform
 
 P = TypeVar("P")

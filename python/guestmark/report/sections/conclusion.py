@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from guestmark.core.model import Metric, boots
+from guestmark.core.metric import Metric
+from guestmark.core.model import boots
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page import figures
 from guestmark.page.names import label

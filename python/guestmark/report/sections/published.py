@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from guestmark.core.model import Better, Metric, Plan, Published, PublishedFigure
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Plan, Published, PublishedFigure
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import row_names

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from guestmark.core.model import CellStatus, Metric, Trial
+from guestmark.core.metric import Metric
+from guestmark.core.model import CellStatus, Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios

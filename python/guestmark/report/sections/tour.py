@@ -7,7 +7,8 @@ the rounds do not settle is called unclear.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from guestmark.core.model import Better, CellStatus, Metric, RunState
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import CellStatus, RunState
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 
-from guestmark.core.model import Better, Metric
+from guestmark.core.metric import Better, Metric
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow, Spread, SpreadRow

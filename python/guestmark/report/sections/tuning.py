@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from guestmark.core.findings import Durability, Proof
-from guestmark.core.model import Better, Cell, Metric, Trial
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Cell, Trial
 from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun

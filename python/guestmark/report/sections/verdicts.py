@@ -1,6 +1,6 @@
 """How verdicts are worded and marked."""
 
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 from guestmark.page.text import Tone
 from guestmark.stats.compare import Comparison, Verdict, label
 from guestmark.stats.trials import SlowComparison

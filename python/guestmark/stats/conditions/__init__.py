@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Cell, Metric, Plan, Trial
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell, Plan, Trial
 from guestmark.stats.conditions.cells import builds, clocks, parity, placement, storage, unwritten
 from guestmark.stats.conditions.evidence import Compared, Whole
 from guestmark.stats.conditions.frequency import frequencies, governor, throttling, turbo

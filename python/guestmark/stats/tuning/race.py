@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from guestmark.core.model import Better, Cell, Trial, TrialStatus
+from guestmark.core.metric import Better
+from guestmark.core.model import Cell, Trial, TrialStatus
 from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.compare import MIN_BLOCKS, Table, Verdict, compare_tables
 from guestmark.stats.tuning import screen

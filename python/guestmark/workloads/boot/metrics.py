@@ -1,6 +1,6 @@
 """What is measured of a guest's start and end; `docs/guide/boot.md` says how each end is known."""
 
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 
 READY = Metric("ready_s", "s")  # process started → agent ready
 VMM = Metric("vmm_s", "s")  # process started → firmware's first sign of life (UML: → the kernel starts)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 import msgspec
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
-from guestmark.core.model import Cell, Measurement, Metric, Plan, WorkloadSpec
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine
 from guestmark.workloads.base import Workload

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.results import CallError
 from guestmark.core.findings import Durability, Findings, Flushes
-from guestmark.core.model import Measurement, Metric
+from guestmark.core.metric import Measurement, Metric
 from guestmark.disks import metrics
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.location import in_memory

@@ -1,6 +1,6 @@
 """What the disk workloads measure. Rates are of content bytes, in bytes a second; shown in MB/s, which is 10^6."""
 
-from guestmark.core.model import Better, Metric
+from guestmark.core.metric import Better, Metric
 from guestmark.disks.metrics import BELOW
 
 THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)  # bytes of content, flushes included in the time

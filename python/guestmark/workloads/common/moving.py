@@ -17,7 +17,8 @@ from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.findings import TARGET
-from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks.image import Image, images
 from guestmark.disks.packed import FILE

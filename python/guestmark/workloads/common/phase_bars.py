@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 from guestmark.page import figures
 from guestmark.page.charts import Stack, StackRow
 from guestmark.page.names import brief

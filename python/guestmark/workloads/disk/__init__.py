@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from guestmark.core.factor import Factor
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 from guestmark.core.workload_kind import WorkloadKind, agent_is_enough, runs_programs
 from guestmark.workloads.common.factors import BLOCK_SIZE
 from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING

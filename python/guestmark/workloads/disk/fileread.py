@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guestmark.core.model import Measurement
+from guestmark.core.metric import Measurement
 from guestmark.disks.packed import FILE
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below

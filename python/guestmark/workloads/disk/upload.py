@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from guestmark.agent import clocks
 from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import WorkloadError
-from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell, Plan
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moving import MovingWorkload, Timed, measured, sync_everything
 

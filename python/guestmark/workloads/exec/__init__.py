@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from guestmark.core.metric import Metric
 from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec
-from guestmark.core.model import Cell, Metric
+from guestmark.core.model import Cell
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.common.factors import decides_on_host
 

@@ -13,7 +13,8 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import TARGET, Around
-from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Plan
 from guestmark.core.performance_events import why_not
 from guestmark.disks.mounted import DISK, work_on
 from guestmark.platforms.base import LoggedIn

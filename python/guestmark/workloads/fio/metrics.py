@@ -1,7 +1,7 @@
 """What `fio` measures, over all jobs of its job file; rates in bytes or operations a second, latencies in seconds."""
 
+from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
-from guestmark.core.model import Better, Metric
 from guestmark.disks.metrics import BELOW
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.sysbench.metrics import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES

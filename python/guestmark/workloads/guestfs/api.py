@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
-from guestmark.core.model import Measurement
+from guestmark.core.metric import Measurement
 from guestmark.workloads.common.metrics import LAUNCH
 from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs, session

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from guestmark.core.model import Measurement
+from guestmark.core.metric import Measurement
 from guestmark.platforms import phases as steps
 from guestmark.workloads.boot import metrics
 from guestmark.workloads.boot.workload import durations

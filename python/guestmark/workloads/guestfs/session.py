@@ -6,7 +6,7 @@ the guest's kernel and for the way to it and back, hardly any for a disk.
 
 from collections.abc import Sequence
 
-from guestmark.core.model import Better, Metric
+from guestmark.core.metric import Better, Metric
 from guestmark.workloads.common.metrics import LAUNCH
 
 WALL = Metric("wall_s", "s")  # of the session, between launch and shutdown

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import UsageError
-from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell, Plan
 from guestmark.disks import programs
 from guestmark.disks.image import Image, images
 from guestmark.disks.packed import FILE

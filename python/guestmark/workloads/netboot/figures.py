@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.capture.startup import lease_of
 from guestmark.core.errors import GuestmarkError, WorkloadError
-from guestmark.core.model import Measurement, Metric
+from guestmark.core.metric import Measurement, Metric
 from guestmark.workloads.netboot import metrics
 from guestmark.workloads.netboot.facts import Lease, LeaseStep
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guestmark.core.model import Better, Metric
+from guestmark.core.metric import Better, Metric
 
 DOWNLOAD = Metric(
     "download_s", "s"

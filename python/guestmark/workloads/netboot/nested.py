@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from guestmark.core.errors import MachineError, UsageError
-from guestmark.core.model import Cell, Measurement
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.platforms.nested.platform import NestedPlatform

@@ -17,7 +17,8 @@ import msgspec
 
 from guestmark.capture.model import drawn
 from guestmark.core.errors import WorkloadError
-from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
 from guestmark.workloads.base import Workload
 from guestmark.workloads.netboot import control, figures, metrics, nested, network

@@ -1,7 +1,7 @@
 """What `oltp` measures. Durations in seconds, rates a second, as sysbench says them; the rest is per transaction."""
 
+from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
-from guestmark.core.model import Better, Metric
 from guestmark.disks import metrics as disk
 from guestmark.workloads.sysbench import metrics as sysbench
 

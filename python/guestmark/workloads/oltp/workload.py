@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET, Reached
+from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
-from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.model import Cell, Plan
 from guestmark.disks.mounted import working_directory
 from guestmark.setting.filesystem import FILESYSTEM
 from guestmark.workloads.base import Workload

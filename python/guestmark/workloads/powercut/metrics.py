@@ -1,7 +1,7 @@
 """What a proof counts."""
 
 from guestmark.core.findings import Proven
-from guestmark.core.model import Better, Measurement, Metric
+from guestmark.core.metric import Better, Measurement, Metric
 
 STATES = Metric("crash_states", "", Better.HIGHER)
 LOSING = Metric("losing_states", "", Better.LOWER)

@@ -21,7 +21,8 @@ from guestmark.core.errors import (
     WorkloadError,
 )
 from guestmark.core.findings import TARGET, Again, Durability, Mount, Proof, Proven
-from guestmark.core.model import Cell, Measurement, Plan
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell, Plan
 from guestmark.disks import logged
 from guestmark.disks.traffic import block_columns
 from guestmark.powercut import proof, recovery, sqlite, writelog

@@ -1,7 +1,7 @@
 """What `sysbench` measures. Durations in seconds, rates a second; bytes a second are shown in MB/s, which is 10^6."""
 
+from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
-from guestmark.core.model import Better, Metric
 from guestmark.disks.metrics import BELOW
 from guestmark.workloads.common.metrics import THROUGHPUT
 

@@ -10,8 +10,9 @@ import msgspec
 
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
+from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
-from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.mounted import working_directory
 from guestmark.workloads.base import Workload

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from guestmark.core.model import Metric
+from guestmark.core.metric import Metric
 
 GEOMEAN = Metric("geomean_ns", "ns")  # geometric mean of the operations' times
 EXITS = Metric("exits/op", "")  # KVM: exits from the guest

@@ -13,7 +13,8 @@ from guestmark.agent.binary import NAME, PROGRAM, agent_binary
 from guestmark.agent.syscalls import Section
 from guestmark.core.errors import AttestationError
 from guestmark.core.findings import Build
-from guestmark.core.model import Cell, Measurement, Metric, Plan
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
 from guestmark.workloads.base import Workload
