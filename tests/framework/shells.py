@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 _QUIET_S = 0.7  # a shell that says nothing for this long waits for keys
+_DRAWN_S = 0.15  # what is waited for is there, and so is what stands behind it
 _LIMIT_S = 30.0
 _CODES = re.compile(r"\x1b(?:\[[0-9;?>]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()=>][0-9A-Z]?)|\r|\x07")
 # What fish asks a terminal before it begins, and what one answers.
@@ -48,8 +49,9 @@ class Shell:
         """What the shell prints until it is silent and `until` was among it, without the terminal's codes."""
         pieces, end = b"", time.monotonic() + _LIMIT_S
         while time.monotonic() < end:
-            if not select.select([self._terminal], [], [], _QUIET_S)[0]:
-                if until in _plain(pieces):
+            there = until in _plain(pieces)
+            if not select.select([self._terminal], [], [], _DRAWN_S if until and there else _QUIET_S)[0]:
+                if there:
                     break
                 continue
             try:

@@ -75,4 +75,4 @@ def test_the_tabulator_completes(shell: str, tmp_path: Path) -> None:
             assert found in said, (typed, said)
             if found.endswith(("=", ":")):  # what goes on is not cut off by a space
                 assert not said.endswith(" "), said
-            opened.typed("\x15\r")
+            opened.typed("\x15echo next''\r", until="next\n")

@@ -121,6 +121,7 @@ def _has_libc(architecture: Architecture) -> bool:
     return os.path.isabs(said) and os.path.exists(said)
 
 
+@functools.cache
 def _rust_packages() -> str:
     """Debian 12 keeps a new enough Rust under another name."""
     if _version(candidate("rustc")) < _LEAST_RUST and candidate("rustc-web"):
