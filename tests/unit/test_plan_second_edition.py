@@ -12,7 +12,8 @@ from guestmark.core.metric_spec import MetricSpec, parse_metric
 from guestmark.core.model import Plan
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble
-from guestmark.workloads.exec.workload import filled
+from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.workload import ExecWorkload, filled
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -254,3 +255,14 @@ def test_derived_metrics_on_the_command_line(guestmark: CommandLine) -> None:
     measured = json.loads(done.stdout)["cells"][0]["trials"][0]["measurements"]
     assert measured["twice"] == 42
     assert guestmark("exec", "--metric", "twice=expr:2 * m", "--", "true").status == 2
+
+
+def test_a_plan_that_is_called_as_a_command_gets_a_plan_s_advice() -> None:
+    plan = made(PLAN.replace('"levels"', '"exec"').replace('["sh", "-c",', '["echo {level} again",'))
+    with pytest.raises(UsageError) as caught:
+        ExecWorkload.check_request(plan, plan.cells)
+    assert caught.value.hint.startswith("did you mean: command = [")
+    typed = build(ExecOptions(caller=Caller()), ["echo again"])
+    with pytest.raises(UsageError) as caught:
+        ExecWorkload.check_request(typed, typed.cells)
+    assert caught.value.hint == "did you mean: -- echo again"

@@ -101,6 +101,7 @@ class Context:
     no_time: tuple[str, ...] = ()  # ids of cells that were left out when the time got short
     elapsed_s: float | None = None  # wall time of the run's commands, from their first to their last moment
     extended: tuple[Extension, ...] = ()
+    typed: bool = False  # whether its commands stood on the command line, not in a plan
     confirms: tuple[str, ...] = ()  # the ids of the two runs that it measures again
     boot_id: str = ""  # of a campaign's run
     restarts: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,8 @@ class WorkloadKind:
     # Parameters of `powercut` that acknowledge what a cell's workload does, in its way and with its settings; empty, or
     # without it, a proof is one of the disk only.
     acknowledges: Callable[[Cell], Mapping[str, Any]] | None = None
+    # The user's command that it runs, which may have environment variables as factors; None for what runs its own.
+    command: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property

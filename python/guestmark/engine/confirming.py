@@ -24,6 +24,7 @@ from guestmark.core.factors import is_variable
 from guestmark.core.findings import Program
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.workload_kind import workload_kind
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.variables import restored
 from guestmark.platforms.probe import FILES
@@ -145,8 +146,8 @@ def _side(run: StoredRun, cell: Cell) -> _Side:
     )
     used = {name: level for name, level in cell.factors.items() if _may_differ(name)}
     paths: dict[str, str] = {}
-    if cell.workload.name == "exec":
-        used["command"] = " ".join(cell.workload.params["argv"])
+    if (command := workload_kind(cell.workload.name).command) is not None:
+        used["command"] = " ".join(command(cell.workload.params))
     if trial is not None:
         paths = {"program": program.host_path} if (program := trial.facts.of(Program)) else {}
         used |= dict(_attested(run, trial))
@@ -185,7 +186,7 @@ def _had(side: _Side, names: Sequence[str]) -> Cell:
         if _digest(path) != side.used["program"]:
             raise _GoneError(f"{path} was another file in run {side.run.id}, and that one is gone")
         cwd = side.run.plan.context.cwd
-        if cell.workload.name == "exec" and cell.platform.shares_root and cwd:
+        if workload_kind(cell.workload.name).command is not None and cell.platform.shares_root and cwd:
             params["cwd"] = cwd
     for name in names:
         if name == "kernel":

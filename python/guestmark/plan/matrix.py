@@ -11,7 +11,7 @@ from guestmark.core.factor import Labelled
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.nearest import unknown
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.workload_kind import WorkloadKind, workload_kind
 from guestmark.plan import pattern
 from guestmark.plan.pattern import PLATFORM, WORKLOAD, Pattern
 
@@ -58,7 +58,7 @@ class Entry:
         if factor in self.own:
             return True
         if factors.is_variable(factor):
-            return self.workload.name == "exec"
+            return (self.kind or workload_kind(self.workload.name)).command is not None
         if self.kind is None:
             return platform.takes(factor)
         return self.kind.applies(self.workload.params, factor, platform)

@@ -39,5 +39,6 @@ WORKLOADS = (
         decides=decides_on_host,
         runs_on_disk=True,
         acknowledges=_syncs,
+        command=lambda params: params["argv"],
     ),
 )

@@ -52,7 +52,7 @@ class ExecParams(Strict):
 
     def to_params(self) -> dict[str, Any]:
         """As `guestmark exec` gives them to the workload. Raises `UsageError`, `ValueError` for an unused value."""
-        from guestmark.workloads.exec.plan import exec_params
+        from guestmark.workloads.exec.plan import Command, described, input_of
 
         given = {
             "setup": self.setup,
@@ -69,25 +69,22 @@ class ExecParams(Strict):
         specs, derived = split(parse_metrics(self.metrics))
         if derived:
             raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic stands in [derived]")
-        params = exec_params(
-            [self._filled(word) for word in self.command],
-            specs,
-            stdin_path=self.input,
-            ignore_failure=self.ignore_failure,
-            parameters=dict.fromkeys(_PLACEHOLDER.findall(" ".join([*self.command, *hooks.values()]))),
+        argv = [self._filled(word) for word in self.command]
+        named = dict.fromkeys(_PLACEHOLDER.findall(" ".join([*self.command, *hooks.values()])))
+        return Command(
+            argv=argv,
+            metrics=[spec.to_params() for spec in specs],
+            stdin=input_of(self.input),
             hooks=hooks,
-        )
-        if self.host_disk is not None:
-            params["disks"] = [{"role": "target", "host": self.host_disk}]
-        if self.statuses is not None:
-            params["statuses"] = self.statuses
-        if self.expect is not None:
-            params["expect"] = self.expect
-        if self.push:
-            from guestmark.workloads.exec.push import described
-
-            params["push"] = described(self.push)
-        return params
+            parameters=[
+                name for name in named if any("{" + name + "}" in text for text in (*argv, *hooks.values()))
+            ],
+            ignore_failure=self.ignore_failure,
+            push=described(self.push),
+            statuses=tuple(self.statuses or (0,)),
+            expect=self.expect,
+            disks=[{"role": "target", "host": self.host_disk}] if self.host_disk else [],
+        ).stored()
 
     def _filled(self, word: str) -> str:
         def value(match: re.Match[str]) -> str:

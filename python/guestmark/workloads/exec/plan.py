@@ -1,12 +1,17 @@
-"""The plan of `guestmark exec`: one command on several platforms."""
+"""The plan of `guestmark exec`, one command on several platforms, and the parameters of such a command."""
+
+from __future__ import annotations
 
 import math
 import os
 import re
 import shlex
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
@@ -16,11 +21,64 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
-from guestmark.workloads.exec.push import described
+from guestmark.workloads.common.program import sha256_here
 
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
 _ENOUGH_S = 3.0  # seconds of each such command
 STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
+
+
+class Input(msgspec.Struct, frozen=True):
+    """The file of `--input`, by which it is recognised."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file that other machines are brought."""
+
+    path: str
+    sha256: str
+    size: int
+    mode: int
+
+
+class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The parameters of a cell: what is run, what around it, and what becomes of its output."""
+
+    argv: list[str] = []
+    metrics: list[dict[str, Any]] = []  # as `MetricSpec.to_params` has them
+    stdin: Input | None = None
+    hooks: dict[str, str] = {}  # setup, prepare, check, conclude, cleanup
+    parameters: list[str] = []  # factors whose levels stand in the command, as `{name}`
+    ignore_failure: bool = False
+    push: list[File] = []
+    cwd: str | None = None  # instead of the caller's
+    statuses: tuple[int, ...] = (0,)  # with which it may end
+    expect: str | None = None  # has to match what it prints
+    disks: list[dict[str, str]] = []  # as `setting.disk` has them
+
+    @classmethod
+    def of(cls, cell: Cell) -> Command:
+        """The cell's."""
+        return msgspec.convert(cell.workload.params, cls)
+
+    @property
+    def specs(self) -> list[MetricSpec]:
+        """The metrics that the user defined."""
+        return [MetricSpec.from_params(spec) for spec in self.metrics]
+
+    @property
+    def texts(self) -> list[str]:
+        """Everything that may hold a `{name}`."""
+        return [*self.argv, *self.hooks.values(), *(spec.file for spec in self.specs)]
+
+    def stored(self) -> dict[str, Any]:
+        """As a plan holds it."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +113,19 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     _check_parameters(every, options)
     entries = []
     for (key, label), words in zip(_called(every, options.names), every, strict=True):
-        params = exec_params(
-            words,
-            specs,
-            stdin_path=options.stdin_path,
+        command = Command(
+            argv=words,
+            metrics=[spec.to_params() for spec in specs],
+            stdin=input_of(options.stdin_path),
             ignore_failure=options.ignore_failure,
-            parameters=options.parameters,
-            hooks=options.hooks,
-        )
-        if options.push:
-            params["push"] = described(options.push)
-        entries.append(Entry(WorkloadSpec("exec", params, label, key=key)))
+            hooks=dict(options.hooks),
+            parameters=[
+                name for name in options.parameters
+                if any("{" + name + "}" in text for text in (*words, *options.hooks.values()))
+            ],
+            push=described(options.push),
+        )  # fmt: skip
+        entries.append(Entry(WorkloadSpec("exec", command.stored(), label, key=key)))
     several = len(every) > 1
     shape = Shape(tuple(entries), parse_platforms(options.on), within=() if several else None)
     metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
@@ -80,7 +140,8 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         elif options.iterations is None:
             policy = replace(policy, iterations=1)
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
-    return assemble(override(outline, options), options.caller or Caller.current())
+    plan = assemble(override(outline, options), options.caller or Caller.current())
+    return replace(plan, context=replace(plan.context, typed=True))
 
 
 def _only_timed(options: ExecOptions, shape: Shape) -> bool:
@@ -122,43 +183,46 @@ def _called(commands: Sequence[Sequence[str]], names: Sequence[str]) -> list[tup
 def named_commands(cells: Iterable[Cell]) -> dict[str, str]:
     """What each command with a name of its own is, as one would type it."""
     texts = {
-        cell.workload.label: shlex.join(map(str, cell.workload.params.get("argv", ())))
+        cell.workload.label: shlex.join(Command.of(cell).argv)
         for cell in cells
         if cell.workload.name == "exec"
     }
     return {name: text for name, text in texts.items() if name and text and name != text}
 
 
-def exec_params(
-    argv: Sequence[str],
-    specs: Sequence[MetricSpec] = (),
-    *,
-    stdin_path: str | None = None,
-    ignore_failure: bool = False,
-    parameters: Iterable[str] = (),
-    hooks: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """The parameters of the workload `exec`. Raises `UsageError` when the input cannot be read."""
-    params: dict[str, Any] = {"argv": list(argv)}
-    if specs:
-        params["metrics"] = [spec.to_params() for spec in specs]
-    if stdin_path is not None:
-        params["stdin"] = _describe_stdin(stdin_path)
-    if hooks:
-        params["hooks"] = dict(hooks)
-    texts = [*argv, *(hooks or {}).values()]
-    if named := [name for name in parameters if any("{" + name + "}" in text for text in texts)]:
-        params["parameters"] = named
-    if ignore_failure:
-        params["ignore_failure"] = True
-    return params
+def described(paths: Sequence[str]) -> list[File]:
+    """The files as a plan holds them, with their digests. Raises `UsageError` for one that cannot be brought."""
+    files: dict[str, File] = {}
+    for path in paths:
+        whole = os.path.abspath(path)
+        name = os.path.basename(whole)
+        try:
+            status = os.stat(whole)
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError(
+                    f"--push {path}: not a regular file", hint="name each file; directories cannot be brought"
+                )
+            file = File(whole, sha256_here(whole), status.st_size, stat.S_IMODE(status.st_mode) & 0o755)
+        except OSError as error:
+            raise UsageError(
+                f"--push {path}: {error.strerror or error}", hint="give a readable file"
+            ) from error
+        if files.setdefault(name, file).path != whole:
+            raise UsageError(
+                f"--push: two files are called {name}",
+                hint="all are put into one directory there: rename one",
+            )
+    return list(files.values())
 
 
-def _describe_stdin(path: str) -> dict[str, Any]:
-    data = read_stdin(path)
+def input_of(path: str | None) -> Input | None:
+    """What `--input FILE` names. Raises `UsageError` when it cannot be read."""
+    if path is None:
+        return None
     import hashlib
 
-    return {"path": os.path.abspath(path), "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    data = read_stdin(path)
+    return Input(os.path.abspath(path), len(data), hashlib.sha256(data).hexdigest())
 
 
 def read_stdin(path: str) -> bytes:

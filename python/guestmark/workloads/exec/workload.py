@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import CommandError
@@ -24,7 +24,7 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.moving import target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, find_same, judge, quote
-from guestmark.workloads.exec.plan import read_stdin
+from guestmark.workloads.exec.plan import Command, Input, read_stdin
 from guestmark.workloads.exec.push import pushed
 
 if TYPE_CHECKING:
@@ -36,26 +36,24 @@ if TYPE_CHECKING:
 _KEPT = 2048  # bytes of each stream that are kept for `show --console`
 
 
-class ExecWorkload(Workload[Mapping[str, Any]]):
+class ExecWorkload(Workload[Command]):
     """Runs one command; measures its time on both clocks, its processor time, its memory, and what it prints."""
 
+    PARAMS = Command
+
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        params, context = cell.workload.params, plan.context
+        context = plan.context
         super().__init__(plan, cell)
         self._argv: list[str] = filled(cell)
-        self._hooks = {name: filled_in(text, cell) for name, text in params.get("hooks", {}).items()}
-        specs = [metric_spec.MetricSpec.from_params(spec) for spec in params.get("metrics", ())]
+        self._hooks = {name: filled_in(text, cell) for name, text in self.params.hooks.items()}
+        specs = self.params.specs
         self._counted = [spec for spec in specs if spec.event is not None]
         self._metrics = [spec for spec in specs if spec.event is None]
-        self._push: Sequence[Mapping[str, Any]] = params.get("push", ())
         self._around = Around(each={})
-        self._statuses: Sequence[int] = params.get("statuses", (0,))
-        self._expected: str | None = params.get("expect")
-        self._ignore_failure = bool(params.get("ignore_failure"))
-        self._stdin = _load_stdin(params["stdin"]) if "stdin" in params else b""
+        self._stdin = b"" if self.params.stdin is None else _load_stdin(self.params.stdin)
         self._caller: dict[str, Any] = {
             "env": {**context.env, **_variables(cell)},
-            "cwd": params.get("cwd", context.cwd),
+            "cwd": context.cwd if self.params.cwd is None else self.params.cwd,
         }
         if cell.platform.is_guest:  # elsewhere the agent has the right identity already
             self._caller |= {"uid": context.uid, "gid": context.gid, "groups": context.groups}
@@ -80,13 +78,10 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
                     f"{cell.id}: a disk without a filesystem has no directory in which the command could run",
                     hint="write {disk} where the command takes the device, or choose a filesystem",
                 )
-        typed = plan.name == "exec"
-        here = plan.context.cwd
-        commands = {
-            (*filled(cell), cell.workload.params.get("cwd", here)) for cell in cells if cell.shares_root
-        }
+        here = plan.context
+        commands = {(*filled(cell), Command.of(cell).cwd or here.cwd) for cell in cells if cell.shares_root}
         for *argv, cwd in sorted(commands):
-            check_command(argv, env=plan.context.env, cwd=cwd, typed=typed)
+            check_command(argv, env=here.env, cwd=cwd, typed=here.typed)
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
@@ -113,7 +108,7 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
         if disk is not None and os.sep in self._argv[0]:  # a program is found from where the user is
             self._argv[0] = os.path.join(self._caller["cwd"], self._argv[0])
         if isinstance(machine, LoggedIn):
-            self._argv, self._caller = pushed(machine, self._argv, self._push, self._caller["cwd"])
+            self._argv, self._caller = pushed(machine, self._argv, self.params.push, self._caller["cwd"])
         path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
             found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self.cell, here=here)
@@ -182,11 +177,11 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
             result,
             self.warnings,
             self.limit_s,
-            ignore_failure=self._ignore_failure,
-            statuses=self._statuses,
+            ignore_failure=self.params.ignore_failure,
+            statuses=self.params.statuses,
         )
         values: list[tuple[Metric, float]] = []
-        if self._metrics or self._expected is not None:
+        if self._metrics or self.params.expect is not None:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
             self._check_output(stdout, stderr)
             values += [(spec.metric, self._found(spec, machine, stdout, stderr)) for spec in self._metrics]
@@ -215,15 +210,16 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
             self.warnings.append(f"{spec.metric.name} is not counted: {why_not(-count)}")
 
     def _check_output(self, *texts: str) -> None:
-        if self._expected is None:
+        expected = self.params.expect
+        if expected is None:
             return
         try:
-            found = regex.last_match(self._expected, texts, self.limit_s)
+            found = regex.last_match(expected, texts, self.limit_s)
         except regex.TooCostlyError as error:
-            raise WorkloadError(f"to look for {self._expected!r} in this output takes {error}") from error
+            raise WorkloadError(f"to look for {expected!r} in this output takes {error}") from error
         if found is None:
             raise WorkloadError(
-                f"the command succeeded, and nothing it said matches {self._expected!r}"
+                f"the command succeeded, and nothing it said matches {expected!r}"
                 + quote(texts[0] or texts[1])
             )
 
@@ -249,12 +245,12 @@ class ExecWorkload(Workload[Mapping[str, Any]]):
 
 def filled(cell: Cell) -> list[str]:
     """The cell's command: its levels in place of `{name}` for the parameters that the command has."""
-    return [filled_in(word, cell) for word in cell.workload.params["argv"]]
+    return [filled_in(word, cell) for word in Command.of(cell).argv]
 
 
 def filled_in(text: str, cell: Cell) -> str:
     """The text with the cell's levels in it."""
-    for name in cell.workload.params.get("parameters", ()):
+    for name in Command.of(cell).parameters:
         if name in cell.factors:
             text = text.replace("{" + name + "}", cell.factors[name])
     return text
@@ -262,25 +258,22 @@ def filled_in(text: str, cell: Cell) -> str:
 
 def names_disk(cell: Cell) -> bool:
     """Whether the command or what runs around it says where it uses the disk; else it runs there."""
-    params = cell.workload.params
-    files = [metric_spec.MetricSpec.from_params(spec).file for spec in params.get("metrics", ())]
-    texts = [*params["argv"], *params.get("hooks", {}).values(), *files]
-    return DISK.strip("{}") not in cell.factors and any(DISK in text for text in texts)
+    return DISK.strip("{}") not in cell.factors and any(DISK in text for text in Command.of(cell).texts)
 
 
 def syncs(cell: Cell) -> dict[str, Any]:
     """Parameters of `powercut` for what the command's own syncs promise; none where it cannot be run just so."""
-    params = cell.workload.params
-    if params.get("push") or "stdin" in params or not cell.shares_root:
+    command = Command.of(cell)
+    if command.push or command.stdin is not None or not cell.shares_root:
         return {}
-    hooks = params.get("hooks", {})
+    before = [command.hooks[name] for name in ("setup", "prepare") if name in command.hooks]
     return {
         "method": "syncs",
         "command": filled(cell),
-        "before": [filled_in(hooks[name], cell) for name in ("setup", "prepare") if name in hooks],
+        "before": [filled_in(text, cell) for text in before],
         "env": _variables(cell),
-        "cwd": params.get("cwd", "") if names_disk(cell) else "",
-        "statuses": list(params.get("statuses", (0,))),
+        "cwd": (command.cwd or "") if names_disk(cell) else "",
+        "statuses": list(command.statuses),
     }
 
 
@@ -289,10 +282,10 @@ def _variables(cell: Cell) -> dict[str, str]:
     return {name.removeprefix(VARIABLE): level for name, level in cell.factors.items() if is_variable(name)}
 
 
-def _load_stdin(described: Mapping[str, Any]) -> bytes:
-    data = read_stdin(described["path"])
-    if hashlib.sha256(data).hexdigest() != described["sha256"]:
-        raise WorkloadError(f"the input {described['path']} has changed since the run began")
+def _load_stdin(given: Input) -> bytes:
+    data = read_stdin(given.path)
+    if hashlib.sha256(data).hexdigest() != given.sha256:
+        raise WorkloadError(f"the input {given.path} has changed since the run began")
     return data
 
 

@@ -1,6 +1,7 @@
 """The plan of `guestmark powercut`: one trial for each configuration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -34,4 +35,5 @@ def build(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
     shape = Shape((entry,), parse_platforms(given.on or ()), title=_TITLE, null=Null.NONE)
     policy = Policy(blocks=1, warmup=0, iterations=1)
     outline = Outline("powercut", shape, policy, metrics.ALL)
-    return assemble(override(outline, given), caller)
+    plan = assemble(override(outline, given), caller)
+    return replace(plan, context=replace(plan.context, typed=True))

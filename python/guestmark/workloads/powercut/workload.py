@@ -88,7 +88,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         here = plan.context.caller
         commands = {tuple(cell.workload.params["command"]) for cell in cells if cell.shares_root}
         for argv in sorted(filter(None, commands)):
-            check_command(argv, env=here.env, cwd=here.cwd, typed=plan.name == "powercut")
+            check_command(argv, env=here.env, cwd=here.cwd, typed=plan.context.typed)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
