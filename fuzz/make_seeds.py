@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from fuzz.targets import CALLS
-from guestmark.agent import messages
+from guestmark.agent import frames, wire
 from guestmark.plan import library
 from tests.framework import captures as cf
 
@@ -30,7 +30,7 @@ def put(target: str, name: str, data: bytes) -> None:
 
 def replies() -> None:
     """For each call an answer, a failure, and data before both."""
-    exited = {**dict.fromkeys(messages.Exited.__struct_fields__, 0), "signal": None, "timed_out": False,
+    exited = {**dict.fromkeys(wire.Exited.__struct_fields__, 0), "signal": None, "timed_out": False,
               "oom_killed": False}  # fmt: skip
     answers = {
         "ok": {"id": 1, "ok": exited},
@@ -84,16 +84,22 @@ def rom() -> bytes:
 
 def requests() -> None:
     """For the agent's decoder: whole frames, one after the other."""
-    asked: list[tuple[str, object]] = [
-        ("exec", {"argv": [b"true"], "env": [b"A=b"], "cwd": b"/", "uid": 1, "gid": 1, "groups": [1], "stdin": True,
-                  "time_limit_ns": 1, "output_limit": 1, "stream": True, "pty": {"rows": 1, "cols": 1}}),
-        ("read_file", {"path": b"/x", "offset": 1, "limit": 2}), ("data", b"bytes"), ("kill", {"signal": 9}),
-        ("mount", {"source": b"a", "target": b"b", "fstype": b"c", "options": "d"}),
-        ("winsize", {"rows": 1, "cols": 2}),
-    ]  # fmt: skip
-    for name, arguments in asked:
-        put("requests", name, b"\x40" + messages.request(7, name, arguments))  # type: ignore[arg-type]
-    put("requests", "end", b"\x01" + messages.request(7, "end") + messages.request(8, "facts"))
+    program = wire.Exec(
+        argv=(b"true",), env=(b"A=b",), cwd=b"/", uid=1, gid=1, groups=(1,), stdin=True, time_limit_ns=1,
+        output_limit=1, stream=True, pty=wire.Winsize(rows=1, cols=1),
+    )  # fmt: skip
+    asked = {
+        "exec": frames.request(7, wire.EXEC, program),
+        "read_file": frames.request(7, wire.READ_FILE, wire.ReadFile(path=b"/x", offset=1, limit=2)),
+        "data": frames.request(7, wire.DATA, b"bytes"),
+        "kill": frames.request(7, wire.KILL, wire.Kill(signal=9)),
+        "mount": frames.request(7, wire.MOUNT, wire.Mount(source=b"a", target=b"b", fstype="c", options="d")),
+        "winsize": frames.request(7, wire.WINSIZE, wire.Winsize(rows=1, cols=2)),
+    }
+    for name, frame in asked.items():
+        put("requests", name, b"\x40" + frame)
+    end = frames.request(7, wire.END, None) + frames.request(8, wire.FACTS, None)
+    put("requests", "end", b"\x01" + end)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
-from guestmark.engine import iterations
+from guestmark.engine.runner import iterations_of, warmups_of
 from guestmark.engine.trial import Slot
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis, CellResult, analyse
@@ -187,7 +187,7 @@ def one_run(case: Case, generator: np.random.Generator) -> tuple[Analysis, float
     source: Iterator[Mapping[str, tuple[Array, int]]] | None = None
     seconds, block = 0.0, 0
     while True:
-        wanted = case.iterations or iterations.wanted(plan, plan.cells[0], block, trials)
+        wanted = case.iterations or iterations_of(plan, plan.cells[0], block, trials)
         if block == 0:
             rows = next(_blocks(case, plan, generator, wanted, 1))
         else:
@@ -196,7 +196,7 @@ def one_run(case: Case, generator: np.random.Generator) -> tuple[Analysis, float
             rows = next(source)
         for cell in plan.cells:
             values, order = rows[cell.id]
-            warmup = iterations.warmups(plan, cell, trials)
+            warmup = warmups_of(plan, cell, trials)
             slot = Slot(cell, block, order, wanted, warmup)
             trial = _trial(case, plan, generator, slot, values)
             seconds += trial.duration_s

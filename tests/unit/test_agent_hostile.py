@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guestmark.agent import messages, wire
+from guestmark.agent import frames, wire
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.core.errors import AgentError
@@ -320,8 +320,8 @@ def windowed(acknowledge: Callable[[int], int]) -> Callable[[socket.socket], Non
 
     def peer(connection: socket.socket) -> None:
         connection.sendall(WINDOWED)
-        left = len(messages.request(1, wire.SINK, None)) + len(messages.request(1, wire.DATA, bytes(5000)))
-        left += len(messages.request(1, wire.END, None))
+        left = len(frames.request(1, wire.SINK, None)) + len(frames.request(1, wire.DATA, bytes(5000)))
+        left += len(frames.request(1, wire.END, None))
         while left and (data := connection.recv(65536)):
             assert len(data) <= 100
             left -= len(data)

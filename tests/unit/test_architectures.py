@@ -18,8 +18,8 @@ from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.engine.foreign_cells import misplaced_cells, unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
+from guestmark.foreign.parts import survey
 from guestmark.foreign.progress import Progress
-from guestmark.foreign.survey import survey
 from guestmark.page.text import text_of
 from guestmark.platforms import registry
 from guestmark.platforms.qemu.platform import QemuPlatform

@@ -15,8 +15,8 @@ from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.engine import iterations, preflight
-from guestmark.engine.blocks import missing_trials, order_of
+from guestmark.engine import preflight
+from guestmark.engine.runner import iterations_of, missing_trials, order_of
 from guestmark.engine.trial import merge
 from guestmark.plan.matrix import Null, expand
 from guestmark.platforms.base import Unusable, Usable
@@ -100,46 +100,46 @@ def piloted(cell_id: str, run_s: float, block: int = 0, start_s: float = 1.0) ->
 
 def test_the_first_block_is_the_pilot() -> None:
     plan = make_plan("host,uml")
-    assert {iterations.wanted(plan, cell, 0, [piloted("host", 0.01)]) for cell in plan.cells} == {1}
+    assert {iterations_of(plan, cell, 0, [piloted("host", 0.01)]) for cell in plan.cells} == {1}
 
 
 def test_cells_that_are_compared_hold_the_same_number_of_iterations() -> None:
     plan = make_plan("host,uml,tcg")
     pilots = [piloted("host", 0.02, start_s=0.05), piloted("uml", 0.2), piloted("tcg", 0.4)]
-    numbers = {iterations.wanted(plan, cell, block, pilots) for cell in plan.cells for block in (1, 7)}
+    numbers = {iterations_of(plan, cell, block, pilots) for cell in plan.cells for block in (1, 7)}
     assert len(numbers) == 1
     assert numbers.pop() > 1
     quick = [piloted("host", 1e-4), piloted("uml", 1e-4), piloted("tcg", 1e-4)]
     slow = [piloted("host", 60.0), piloted("uml", 60.0), piloted("tcg", 60.0)]
-    assert iterations.wanted(plan, plan.cells[0], 1, quick) > 5
-    assert iterations.wanted(plan, plan.cells[0], 1, slow) == 1
+    assert iterations_of(plan, plan.cells[0], 1, quick) > 5
+    assert iterations_of(plan, plan.cells[0], 1, slow) == 1
 
 
 def test_the_number_of_iterations_does_not_change_with_later_trials() -> None:
     plan = make_plan("host,uml")
     pilots = [piloted("host", 0.02), piloted("uml", 0.2)]
     later = [piloted("host", 9.0, block=1), piloted("uml", 9.0, block=1)]
-    chosen = iterations.wanted(plan, plan.cells[0], 1, pilots)
-    assert iterations.wanted(plan, plan.cells[0], 2, [*pilots, *later]) == chosen
+    chosen = iterations_of(plan, plan.cells[0], 1, pilots)
+    assert iterations_of(plan, plan.cells[0], 2, [*pilots, *later]) == chosen
 
 
 def test_what_failed_in_the_first_block_leaves_the_choice_to_the_others() -> None:
     plan = make_plan("host,uml")
-    assert iterations.wanted(plan, plan.cells[0], 1, [bad("host", 0), bad("uml", 0)]) == 1
-    assert iterations.wanted(plan, plan.cells[0], 1, [bad("host", 0), piloted("uml", 0.001)]) > 1
+    assert iterations_of(plan, plan.cells[0], 1, [bad("host", 0), bad("uml", 0)]) == 1
+    assert iterations_of(plan, plan.cells[0], 1, [bad("host", 0), piloted("uml", 0.001)]) > 1
 
 
 def test_a_number_given_by_hand_holds_from_the_first_block_on() -> None:
     plan = make_plan("host,uml")
     plan = replace(plan, policy=replace(plan.policy, iterations=4))
-    assert {iterations.wanted(plan, cell, 0, []) for cell in plan.cells} == {4}
+    assert {iterations_of(plan, cell, 0, []) for cell in plan.cells} == {4}
 
 
 def test_a_run_begun_by_an_older_version_goes_on_as_it_was_begun() -> None:
     plan = make_plan("host,uml")
     trial = Trial("uml", 0, 0, TrialStatus.OK, measurements=(Measurement(WALL, 1.0, (1.0, 1.0, 1.0)),))
     uml = next(cell for cell in plan.cells if cell.id == "uml")
-    assert iterations.wanted(plan, uml, 1, [trial]) == 3
+    assert iterations_of(plan, uml, 1, [trial]) == 3
 
 
 def test_a_trial_is_reduced_to_its_typical_iteration() -> None:

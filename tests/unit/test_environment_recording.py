@@ -11,7 +11,7 @@ import pytest
 
 from guestmark.core.platform_kind import Program
 from guestmark.engine.environment import record_environment, record_for
-from guestmark.foreign.origin import owner_of
+from guestmark.foreign.packages import owner_of
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known
 

@@ -9,7 +9,7 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.foreign.commands import run
-from guestmark.foreign.corrections import correct
+from guestmark.foreign.kernels import correct
 from guestmark.foreign.progress import Progress
 
 # As Linux 6.12.117 and 6.1.192 have them.

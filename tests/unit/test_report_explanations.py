@@ -11,7 +11,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.findings import Counted, Fact
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.engine.counting import Counting
+from guestmark.engine.trial import Counting
 from guestmark.page.nodes import Part, Section
 from guestmark.report.render.terminal import draw
 from guestmark.report.sections import of_kind

@@ -1,4 +1,4 @@
-"""Python's messages are made from those of Rust, and a change of either alone is noticed."""
+"""Python's frames are made from those of Rust, and a change of either alone is noticed."""
 
 import importlib.util
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from guestmark.agent import messages, wire
+from guestmark.agent import frames, wire
 from tests.framework import CHECKOUT
 
 SPEC = importlib.util.spec_from_file_location("wire_tool", CHECKOUT / "tools" / "wire.py")
@@ -67,13 +67,13 @@ def test_what_the_tool_does_not_understand_is_an_error(crate: Path) -> None:
 
 
 def test_a_request_is_what_serde_reads() -> None:
-    frame = messages.request(3, wire.UMOUNT, wire.Umount(target=b"/mnt", lazy=True))
+    frame = frames.request(3, wire.UMOUNT, wire.Umount(target=b"/mnt", lazy=True))
     assert msgspec.msgpack.decode(frame[4:]) == {
         "id": 3,
         "call": {"umount": {"target": b"/mnt", "lazy": True}},
     }
-    assert msgspec.msgpack.decode(messages.request(4, wire.SYNC, None)[4:]) == {"id": 4, "call": "sync"}
-    assert msgspec.msgpack.decode(messages.request(5, wire.DATA, b"x")[4:]) == {
+    assert msgspec.msgpack.decode(frames.request(4, wire.SYNC, None)[4:]) == {"id": 4, "call": "sync"}
+    assert msgspec.msgpack.decode(frames.request(5, wire.DATA, b"x")[4:]) == {
         "id": 5,
         "call": {"data": b"x"},
     }

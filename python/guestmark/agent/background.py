@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET
 
-from guestmark.agent import messages, wire
+from guestmark.agent import frames, wire
 from guestmark.agent.results import refusal
 
 _SEND_S = 30.0
@@ -40,7 +40,7 @@ class Background:
         self.output = bytearray()
         self.ended: wire.Exited | None = None
 
-    def take(self, reply: messages.Reply) -> None:
+    def take(self, reply: frames.Reply) -> None:
         """Stores a reply to its call, whichever call was waiting when it arrived."""
         if reply.data is not UNSET:
             self.output += reply.data
@@ -70,12 +70,12 @@ class Background:
     def feed(self, data: bytes) -> None:
         """Sends bytes to its standard input, if it was started with one; ignored after it has ended."""
         if self.running:
-            self._agent.send(messages.request(self._id, wire.DATA, data), _SEND_S)
+            self._agent.send(frames.request(self._id, wire.DATA, data), _SEND_S)
 
     def signal(self, number: int) -> None:
         """Sends a signal to its process group; nothing happens when it has ended."""
         if self.running:
-            self._agent.send(messages.request(self._id, wire.KILL, wire.Kill(signal=number)), _SEND_S)
+            self._agent.send(frames.request(self._id, wire.KILL, wire.Kill(signal=number)), _SEND_S)
 
     def text(self) -> str:
         """The output so far; undecodable bytes are replaced."""

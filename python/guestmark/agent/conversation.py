@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 import msgspec
 from msgspec import UNSET
 
-from guestmark.agent import clocks, messages, wire
+from guestmark.agent import clocks, frames, wire
 from guestmark.agent.background import Background
 from guestmark.agent.clocks import Ping
 from guestmark.agent.frames import Link, LinkError, Transport
@@ -101,7 +101,7 @@ class Conversation:
             reply = self._receive(0, deadline)
             if reply.ok is UNSET:
                 raise LinkError("sent something other than its greeting")
-            spoken = msgspec.msgpack.decode(reply.ok, type=messages.Protocol).protocol
+            spoken = msgspec.msgpack.decode(reply.ok, type=frames.Protocol).protocol
             if spoken != PROTOCOL:
                 raise _OtherProtocolError(spoken)
             self._hello = msgspec.msgpack.decode(reply.ok, type=Hello)
@@ -129,9 +129,9 @@ class Conversation:
         with Guard(self, call.name):
             call_id = self._next_id
             self._next_id += 1
-            frames = self._frames(call_id, call, arguments, data if streaming else None)
+            feed = self._frames(call_id, call, arguments, data if streaming else None)
             while True:
-                reply = self._receive(call_id, deadline, frames)
+                reply = self._receive(call_id, deadline, feed)
                 if reply.data is not UNSET:
                     if on_data is None:
                         raise LinkError("sent unrequested data")
@@ -139,15 +139,15 @@ class Conversation:
                     continue
                 if reply.error is not UNSET:
                     failure = reply.error
-                    self._finish_feed(frames, deadline, streaming)
+                    self._finish_feed(feed, deadline, streaming)
                     break
                 assert reply.ok is not UNSET
                 decoded = msgspec.msgpack.decode(reply.ok, type=call.answer)
-                self._finish_feed(frames, deadline, streaming)
+                self._finish_feed(feed, deadline, streaming)
                 return decoded
         raise refusal(failure, command=command or call.name == wire.EXEC.name)
 
-    def _finish_feed(self, frames: Iterator[bytes], deadline: float, streaming: bool) -> None:
+    def _finish_feed(self, feed: Iterator[bytes], deadline: float, streaming: bool) -> None:
         """The call ended before taking all of its data: the current frame must be completed, and no others sent."""
         if streaming:
             self._link.finish_sending(deadline)
@@ -156,7 +156,7 @@ class Conversation:
     def _frames(
         call_id: int, call: Call[A, Any], arguments: A, data: bytes | Iterable[bytes] | None
     ) -> Iterator[bytes]:
-        first = messages.request(call_id, call, arguments)
+        first = frames.request(call_id, call, arguments)
         if len(first) > MAX_FRAME:
             said = f"{call.name}: arguments and environment are {len(first)} bytes, more than {MAX_FRAME}"
             raise CallError(wire.Failure(kind=wire.Kind.BAD_REQUEST, message=said))
@@ -166,16 +166,14 @@ class Conversation:
         for part in (data,) if isinstance(data, bytes) else data:
             view = memoryview(part)
             for start in range(0, len(view), MAX_CHUNK):
-                yield messages.request(call_id, wire.DATA, cast("bytes", view[start : start + MAX_CHUNK]))
-        yield messages.request(call_id, wire.END, None)
+                yield frames.request(call_id, wire.DATA, cast("bytes", view[start : start + MAX_CHUNK]))
+        yield frames.request(call_id, wire.END, None)
 
-    def _receive(
-        self, call_id: int, deadline: float, frames: Iterator[bytes] | None = None
-    ) -> messages.Reply:
+    def _receive(self, call_id: int, deadline: float, feed: Iterator[bytes] | None = None) -> frames.Reply:
         while True:
-            payload = self._link.exchange(deadline, feed=frames)
+            payload = self._link.exchange(deadline, feed=feed)
             assert payload is not None
-            reply = messages.reply(payload)
+            reply = frames.reply(payload)
             if reply.id == call_id:
                 return reply
             if not self._for_background(reply):
@@ -189,7 +187,7 @@ class Conversation:
         call_id = self._next_id
         self._next_id += 1
         started = self._background[call_id] = Background(self, call_id)
-        self.send(messages.request(call_id, wire.EXEC, arguments), timeout_s)
+        self.send(frames.request(call_id, wire.EXEC, arguments), timeout_s)
         return started
 
     def send(self, frame: bytes, timeout_s: float) -> None:
@@ -203,12 +201,12 @@ class Conversation:
             payload = self._link.exchange(math.inf, patience_until=deadline)
             if payload is None:
                 return False
-            reply = messages.reply(payload)
+            reply = frames.reply(payload)
             if not self._for_background(reply):
                 raise LinkError(f"answered call {reply.id}, for which nobody is waiting")
         return True
 
-    def _for_background(self, reply: messages.Reply) -> bool:
+    def _for_background(self, reply: frames.Reply) -> bool:
         owner = self._background.get(reply.id)
         if owner is None:
             return False

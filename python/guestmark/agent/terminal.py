@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import UNSET, structs
 
-from guestmark.agent import messages, wire
+from guestmark.agent import frames, wire
 from guestmark.agent.frames import Link, LinkError
 from guestmark.agent.results import refusal
 
@@ -34,7 +34,7 @@ def run_piped(
     Its input ends where ours does. Raises as `run`, and `BrokenPipeError` when nobody
     reads what it prints.
     """
-    waiting = deque([messages.request(call_id, wire.EXEC, program)])
+    waiting = deque([frames.request(call_id, wire.EXEC, program)])
     feed = (waiting.popleft() if waiting else b"" for _ in itertools.count())
     inputs: tuple[int, ...] = (stdin_fd,)
     while True:
@@ -57,7 +57,7 @@ def run(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: 
 
     Raises `LinkError` when the conversation fails, `CommandError` or `CallError` when the program cannot be started.
     """
-    request = messages.request(call_id, wire.EXEC, structs.replace(program, pty=_size(stdout_fd)))
+    request = frames.request(call_id, wire.EXEC, structs.replace(program, pty=_size(stdout_fd)))
     with _raw(stdin_fd), _resizes() as resized_fd:
         link.send(request, time.monotonic() + _SEND_S)
         inputs: tuple[int, ...] = (stdin_fd, resized_fd)
@@ -67,7 +67,7 @@ def run(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: 
                 deadline = time.monotonic() + _SEND_S
                 with contextlib.suppress(BlockingIOError):
                     os.read(resized_fd, 64)
-                    link.send(messages.request(call_id, wire.WINSIZE, _size(stdout_fd)), deadline)
+                    link.send(frames.request(call_id, wire.WINSIZE, _size(stdout_fd)), deadline)
                 typed = _typed(stdin_fd) if stdin_fd in inputs else None
                 if typed is not None:
                     link.send(_typed_request(call_id, typed), deadline)
@@ -81,17 +81,17 @@ def run(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: 
 
 def _typed_request(call_id: int, data: bytes) -> bytes:
     """What was typed, or that nothing more will be."""
-    return messages.request(call_id, wire.DATA, data) if data else messages.request(call_id, wire.END, None)
+    return frames.request(call_id, wire.DATA, data) if data else frames.request(call_id, wire.END, None)
 
 
-def _reply(frame: bytes, call_id: int) -> messages.Reply:
-    reply = messages.reply(frame)
+def _reply(frame: bytes, call_id: int) -> frames.Reply:
+    reply = frames.reply(frame)
     if reply.id != call_id:
         raise LinkError(f"answered call {reply.id} instead of {call_id}")
     return reply
 
 
-def _status(reply: messages.Reply) -> int:
+def _status(reply: frames.Reply) -> int:
     """The exit status of a program that has ended. Raises `CommandError` for one that could not be started."""
     if reply.error is not UNSET:
         raise refusal(reply.error, command=True)

@@ -12,7 +12,7 @@ import typer
 from guestmark.page.say import say, tell_json
 
 if TYPE_CHECKING:
-    from guestmark.foreign.survey import State
+    from guestmark.foreign.parts import State
 if TYPE_CHECKING:
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import Startable
@@ -198,7 +198,7 @@ def facts_of(host: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def examine_architectures() -> list[dict[str, Any]]:
     """The document of `doctor --arch --json`; nothing is booted."""
-    from guestmark.foreign.survey import survey
+    from guestmark.foreign.parts import survey
 
     return [_document(state) for state in survey()]
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,6 @@ from guestmark.core import registry
 from guestmark.core.model import Plan
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import packages_measured
-from guestmark.engine import packages
 
 LIBRARIES = (
     "msgspec",
@@ -80,7 +80,7 @@ def record_environment(
         },
         "load": _load(root / "proc/loadavg"),
         "programs": _versions(registry.programs(workloads=()) if programs is None else programs),
-        "packages": packages.versions(root, measured),
+        "packages": package_versions(root, measured),
         "guestmark": _guestmark(agent),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "libraries": _libraries(),
@@ -312,4 +312,38 @@ def _libraries() -> dict[str, str]:
     for library in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[library] = metadata.version(library)
+    return found
+
+
+_STATUS = "var/lib/dpkg/status"
+# Beside the packages of the programs that are run: what those are linked with, or load.
+_UNDERNEATH = (
+    "libc6",
+    "libglib2.0-0",
+    "libglib2.0-0t64",
+    "libslirp0",
+    "seabios",
+    "ipxe-qemu",
+    "ovmf",
+    "libguestfs0",
+)
+_INSTALLED = re.compile(r"^Status: \S+ \S+ installed$", re.MULTILINE)
+_VERSION = re.compile(r"^Version: (\S+)$", re.MULTILINE)
+
+
+def package_versions(root: Path, measured: Iterable[str] = ()) -> dict[str, str]:
+    """The version of each package below `root` that figures may depend on; empty where dpkg is not used.
+
+    These are the packages of all programs that guestmark runs, what lies underneath them, and the `measured` ones.
+    """
+    names = {*(program.package for program in registry.programs()), *_UNDERNEATH, *measured}
+    try:
+        text = (root / _STATUS).read_text(errors="replace")
+    except OSError:
+        return {}
+    found = {}
+    for entry in text.split("\n\n"):
+        name = entry.partition("\n")[0].removeprefix("Package: ")
+        if name in names and _INSTALLED.search(entry) and (version := _VERSION.search(entry)):
+            found[name] = version[1]
     return found

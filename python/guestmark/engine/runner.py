@@ -1,5 +1,6 @@
 """The loop: block after block, cell after cell, each trial in the ledger as soon as it has ended."""
 
+import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,20 +10,21 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.context import Context
 from guestmark.core.errors import WorkloadError
-from guestmark.core.findings import Proof, with_fact
-from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, runnable
+from guestmark.core.findings import Proof, Proven, with_fact
+from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, boots, runnable
 from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
-from guestmark.engine import budget, iterations
+from guestmark.disks.location import in_memory
+from guestmark.engine import budget
 from guestmark.engine.around import RUN, HostAgent
 from guestmark.engine.asking import comparisons
-from guestmark.engine.blocks import missing_trials
 from guestmark.engine.clock import Clock
 from guestmark.engine.interrupt import Interrupted, Interruption
 from guestmark.engine.progress import Estimate, Observer
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.platforms import registry
 from guestmark.powercut import evidence
+from guestmark.setting.disk import disks_of
 from guestmark.stats import stopping
 from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 from guestmark.workloads import base as workloads
@@ -239,7 +241,6 @@ class _Loop:
 
     def _race(self, settings: Settings) -> RunState:
         """Runs blocks of those that may still be the best, until it is known which are."""
-        from guestmark.engine.barred import barred
         from guestmark.stats.tuning.race import state
 
         why = dict(self._plan.context.barred or barred(settings, self._cells, self._proofs))
@@ -338,8 +339,8 @@ class _Loop:
             pass  # a signal that came between two trials ends the run here
         self._observer.trial_started(cell, block)
         token = None if self._attempts is None else self._attempts.begin(cell.id, block, order)
-        wanted = iterations.wanted(self._plan, cell, block, self._trials)
-        slot = Slot(cell, block, order, wanted, iterations.warmups(self._plan, cell, self._trials))
+        wanted = iterations_of(self._plan, cell, block, self._trials)
+        slot = Slot(cell, block, order, wanted, warmups_of(self._plan, cell, self._trials))
         platform = registry.get(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         if proof := self._proofs.get(cell.id):
@@ -364,3 +365,112 @@ class _Loop:
 
     def _final(self, state: RunState) -> RunState:
         return state if any(trial.status is TrialStatus.OK for trial in self._trials) else RunState.FAILED
+
+
+def barred(settings: Settings, cells: Iterable[Cell], proofs: Mapping[str, Proof]) -> dict[str, str]:
+    """Why cells may not take part, by what is proven of their disks. Nothing is barred for what nobody asked."""
+    wanted = " or ".join(settings.durability)
+    found = {}
+    for cell in cells:
+        if settings.on_disk and (there := _in_memory(cell)):
+            found[cell.id] = f"its disk is in memory: {there}"
+            continue
+        if not settings.durability:
+            continue
+        proof = proofs.get(cell.id)
+        if proof is None:
+            found[cell.id] = f"its disk is not {wanted}: nothing could be proven"
+        elif proof.proven.word not in settings.durability:
+            found[cell.id] = f"its disk is not {wanted}: {_said(proof.proven)}"
+    return found
+
+
+def _in_memory(cell: Cell) -> str:
+    """The first location of the cell's disks that is memory; empty when there is none."""
+    return next((disk.location for disk in disks_of(cell) if in_memory(disk.location)), "")
+
+
+def _said(proven: Proven) -> str:
+    return f"{proven.word} ({proven.first_loss or proven.why})"
+
+
+def order_of(seed: int, block: int, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells in the random order of `block`.
+
+    Depends only on the arguments, so a resumed run continues in the original order.
+    """
+    shuffled = list(cells)
+    random.Random(f"{seed}:{block}").shuffle(shuffled)
+    return shuffled
+
+
+def missing_trials(
+    seed: int, block: int, cells: Sequence[Cell], done: Mapping[tuple[int, str], Trial]
+) -> Iterator[tuple[int, Cell]]:
+    """Position and cell of each trial of `block` that has not ended yet, in order."""
+    for position, cell in enumerate(order_of(seed, block, cells)):
+        if (block, cell.id) not in done:
+            yield position, cell
+
+
+PILOT = 1  # iterations of a trial from which the number is chosen
+
+
+def iterations_of(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -> int:
+    """How many iterations the trial of `cell` in `block` holds, given the trials so far."""
+    if plan.policy.iterations is not None:
+        return plan.policy.iterations
+    others = {other.id for other in plan.cells if other.compares_with(cell)}
+    earlier = [
+        trial
+        for trial in trials
+        if trial.block < block and trial.cell_id in others and trial.status is TrialStatus.OK
+    ]
+    if not earlier:
+        return PILOT
+    if any(not trial.run_s for trial in earlier):
+        return _as_before(cell, earlier)
+    first = min(trial.block for trial in earlier)
+    pilots = [trial for trial in earlier if trial.block == first]
+    chosen = _chosen(
+        pilots, plan.policy.warmup, boot=boots(other for other in plan.cells if other.id in others)
+    )
+    enough = plan.policy.enough_s
+    return chosen if enough is None else min(chosen, _in_time(pilots, enough, plan.policy.min_blocks))
+
+
+def _in_time(pilots: Sequence[Trial], enough_s: float, blocks: int) -> int:
+    """How many iterations let the fewest blocks end within the time that is enough; at least one."""
+    block_s = sum(trial.run_s[-1] for trial in pilots)
+    return max(1, int(enough_s / (blocks * max(block_s, 1e-6))))
+
+
+def warmups_of(plan: Plan, cell: Cell, trials: Sequence[Trial]) -> int:
+    """How many unmeasured runs the next trial of `cell` begins with, given the trials so far.
+
+    A fresh machine is cold each time. Where nothing boots a cell is warmed up once, before its first measured run.
+    """
+    if boots(other for other in plan.cells if other.compares_with(cell)):
+        return plan.policy.warmup
+    warm = any(trial.cell_id == cell.id and trial.status is TrialStatus.OK for trial in trials)
+    return 0 if warm else plan.policy.warmup
+
+
+def _chosen(pilots: Sequence[Trial], warmup: int, *, boot: bool) -> int:
+    from guestmark.stats.repetition import Pilot, choose_iterations, iterations_without_boot
+
+    found = {
+        trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), trial.run_s[-1])
+        for trial in pilots
+    }
+    return choose_iterations(found, warmup) if boot else iterations_without_boot(found.values())
+
+
+def _as_before(cell: Cell, earlier: Sequence[Trial]) -> int:
+    """In runs that version 0.1 began every cell has chosen for itself; they are completed as they were begun."""
+    counts = [
+        len(trial.measurements[0].iterations)
+        for trial in earlier
+        if trial.cell_id == cell.id and trial.measurements
+    ]
+    return counts[0] if counts else PILOT

@@ -1,5 +1,8 @@
 """One trial: start a fresh machine, attest it, run the workload, and keep everything known about it."""
 
+from __future__ import annotations
+
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -26,7 +29,6 @@ from guestmark.disks import location
 from guestmark.disks.store import store
 from guestmark.disks.traffic import Watch
 from guestmark.engine.around import HostAgent
-from guestmark.engine.counting import Counting
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.platforms import confinement
@@ -71,7 +73,7 @@ class _Record:
 
 
 def run_trial(
-    plan: Plan, slot: Slot, platform: "Platform", interruption: Interruption, observer: Observer
+    plan: Plan, slot: Slot, platform: Platform, interruption: Interruption, observer: Observer
 ) -> Trial:
     """Runs one trial to its end and returns it, failed or not.
 
@@ -130,7 +132,7 @@ def _measure(
     plan: Plan,
     slot: Slot,
     *,
-    platform: "Platform",
+    platform: Platform,
     record: _Record,
     stack: ExitStack,
     interruption: Interruption,
@@ -203,7 +205,7 @@ def _iterate(
     plan: Plan,
     slot: Slot,
     workload: workloads.Workload[Any],
-    machine: "Machine",
+    machine: Machine,
     *,
     record: _Record,
     observer: Observer,
@@ -258,7 +260,7 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
     )
 
 
-def _clean_up(workload: workloads.Workload[Any], machine: "Machine", record: _Record) -> None:
+def _clean_up(workload: workloads.Workload[Any], machine: Machine, record: _Record) -> None:
     """Cleans up without hiding why the trial failed; a dead machine needs no clean-up."""
     try:
         workload.cleanup(machine)
@@ -269,3 +271,35 @@ def _clean_up(workload: workloads.Workload[Any], machine: "Machine", record: _Re
 def _one_line(error: GuestmarkError) -> str:
     line = " ".join(error.message.split())
     return f"{line} ({' '.join(error.hint.split())})" if error.hint else line
+
+
+class Counting:
+    """Sums of differences. If a reading fails (the guest was shut down), its iteration is left out."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._before: Mapping[str, float] = {}
+        self._totals: dict[str, float] = {}
+        self._iterations = 0
+
+    def begin(self) -> None:
+        """Reads the counters before an iteration."""
+        self._before = self._read()
+
+    def end(self) -> None:
+        """Reads the counters after the iteration."""
+        after = self._read()
+        went_on = {name: after[name] - value for name, value in self._before.items() if name in after}
+        if went_on:
+            self._iterations += 1
+            for name, value in went_on.items():
+                self._totals[name] = self._totals.get(name, 0.0) + value
+
+    def each(self) -> dict[str, float]:
+        """Averages over the iterations, by the names of `platforms.counters`; empty where nothing can be counted."""
+        return {name: value / self._iterations for name, value in self._totals.items()}
+
+    def _read(self) -> Mapping[str, float]:
+        with contextlib.suppress(GuestmarkError):
+            return self._machine.counters()
+        return {}

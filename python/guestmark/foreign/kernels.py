@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -16,7 +18,6 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
 from guestmark.foreign.commands import run
-from guestmark.foreign.corrections import correct
 from guestmark.foreign.packages import Packages, ask, described
 from guestmark.foreign.progress import Progress
 
@@ -239,3 +240,48 @@ def check_configuration(config: str, name: str) -> None:
             f"{name} was configured without {', '.join(lacking)}, so no guest of guestmark's can boot from it",
             hint="give another kernel with --set kernel=FILE, or build it with these",
         )
+
+
+_OPEN_FLAGS = re.compile(
+    r"(#define FMODE_NONOTIFY\s+\(\(__force fmode_t\)\(1 << )25(\)\).*?"
+    r"#define FMODE_NONOTIFY_PERM\s+\(\(__force fmode_t\)\(1 << )26(\)\))",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A change of one file, made where the fault is: `corrected` returns its text unchanged where it is not."""
+
+    name: str
+    file: str
+    corrected: Callable[[str], str]
+
+
+def _open_flags(text: str) -> str:
+    return _OPEN_FLAGS.sub(r"\g<1>26\g<2>25\g<3>", text)
+
+
+# Not part of a kernel's key: each is for a source that nothing could be built from without it.
+CORRECTIONS: dict[str, tuple[Correction, ...]] = {
+    "sparc64": (
+        # Later releases of Linux 6.12 have the mode "not notified" in bit 25, which is O_TMPFILE's among sparc64's
+        # flags of open(). Only this one of the two modes is ever given among them, so the other can have that bit.
+        Correction(
+            "bits of FMODE_NONOTIFY and FMODE_NONOTIFY_PERM exchanged", "include/linux/fs.h", _open_flags
+        ),
+    ),
+}
+
+
+def correct(tree: Path, architecture: str) -> list[str]:
+    """Corrects the sources in `tree` for an architecture. Returns the names of what was corrected."""
+    made = []
+    for correction in CORRECTIONS.get(architecture, ()):
+        path = tree / correction.file
+        before = path.read_text()
+        after = correction.corrected(before)
+        if after != before:
+            path.write_text(after)
+            made.append(correction.name)
+    return made

@@ -19,7 +19,7 @@ from guestmark.core.model import Cell
 from guestmark.core.units import format_duration, format_size
 from guestmark.core.workload_kind import packages_of
 from guestmark.foreign import roots
-from guestmark.foreign.origin import package_of
+from guestmark.foreign.packages import package_of
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent, ExecResult

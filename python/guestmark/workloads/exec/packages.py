@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from guestmark.foreign.origin import owner_of
+from guestmark.foreign.packages import owner_of
 
 
 def of_command(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.foreign.origin import owner_of
+from guestmark.foreign.packages import owner_of
 from guestmark.workloads.oltp.databases import kinds
 
 
