@@ -175,11 +175,35 @@ def test_a_hook_that_fails_is_named(guestmark: CommandLine) -> None:
     assert "--prepare: " in done.stdout
 
 
-@pytest.mark.parametrize("option", ["-m", "--show-output", "--sort"])
+@pytest.mark.parametrize("option", ["-m", "--reference", "--sort"])
 def test_options_that_mean_nothing_here_say_what_to_use(guestmark: CommandLine, option: str) -> None:
     done = guestmark("exec", option, "3", "--", "true")
     assert done.status == 2
     assert INSTEAD[option] in done.stderr
+
+
+def test_show_output_shows_what_each_trial_printed(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "-r", "2", "--show-output", "--", "sh", "-c", "echo said; echo '\033[31m' >&2")
+    assert done.stderr.count("said") == 2
+    assert "\033[31m" not in done.stderr
+    assert "said" in guestmark("show", "--console", "host").stdout
+
+
+def test_the_console_says_that_output_was_discarded(guestmark: CommandLine) -> None:
+    guestmark("exec", "-q", "-r", "1", "--", "sh", "-c", "echo said; echo wrong >&2")
+    shown = guestmark("show", "--console", "host")
+    assert shown.stdout == "wrong\n"
+    assert "/dev/null" in shown.stderr
+    guestmark("exec", "-q", "-r", "1", "--output", "pipe", "--", "true")
+    assert "nothing was printed" in guestmark("show", "--console", "host").stderr
+
+
+def test_programs_that_look_for_dev_null_are_named(guestmark: CommandLine) -> None:
+    assert "--output pipe" in guestmark("exec", "-r", "1", "--", "grep", "root", "/etc/passwd").stderr
+    assert (
+        "--output pipe"
+        not in guestmark("exec", "-r", "1", "--output", "pipe", "--", "grep", "root", "/etc/passwd").stderr
+    )
 
 
 @pytest.mark.long

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use guestmark_wire::{Answer, Exec, Exited, Failure, Kind, Winsize, MAX_CHUNK, MAX_OUTPUT};
+use guestmark_wire::{
+    Answer, Exec, Exited, Failure, Kind, StandardOutput, Winsize, MAX_CHUNK, MAX_OUTPUT,
+};
 
 use crate::counters::Counters;
 use crate::failure::{failure, os_failure};
@@ -248,16 +250,26 @@ impl Stdio {
             let (read, write) = sys::pipe()?;
             (Some(write), read)
         } else {
-            (None, File::open("/dev/null")?.into())
+            (None, null(OpenOptions::new().read(true))?)
         };
-        let (out, stdout) = sys::pipe()?;
+        let (out, stdout) = match exec.stdout {
+            StandardOutput::Pipe => {
+                let (read, write) = sys::pipe()?;
+                (Some(read), write)
+            }
+            StandardOutput::Null => (None, null(OpenOptions::new().write(true))?),
+        };
         let (err, stderr) = sys::pipe()?;
         Ok(Self {
             theirs: [stdin, stdout, stderr],
             input,
-            outputs: [Some(out), Some(err)],
+            outputs: [out, Some(err)],
         })
     }
+}
+
+fn null(how: &OpenOptions) -> io::Result<OwnedFd> {
+    Ok(how.open("/dev/null")?.into())
 }
 
 fn open_pty(size: Winsize) -> io::Result<(OwnedFd, OwnedFd)> {

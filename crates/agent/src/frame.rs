@@ -167,7 +167,9 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::{Decoder, Outbox, HEADER, MAX_FRAME};
-    use guestmark_wire::{Call, Chunk, Exec, Kill, Request, Winsize, MAX_CHUNK};
+    use guestmark_wire::{
+        Call, Chunk, Exec, Kill, Request, StandardOutput, Winsize, MAX_CHUNK,
+    };
     use proptest::prelude::*;
     use serde_bytes::ByteBuf;
 
@@ -237,6 +239,7 @@ mod tests {
                 stream: how.3,
                 pty: size.map(|(rows, cols)| Winsize { rows, cols }),
                 counters: Vec::new(),
+                stdout: StandardOutput::default(),
             },
         )
     }

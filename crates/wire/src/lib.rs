@@ -144,6 +144,20 @@ pub struct Exec {
     /// Performance events to count while it runs.
     #[serde(default)]
     pub counters: Vec<Event>,
+    /// Where its standard output goes; standard error always comes back.
+    #[serde(default)]
+    pub stdout: StandardOutput,
+}
+
+/// Where a program's standard output goes. A terminal takes no notice of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StandardOutput {
+    /// Comes back, as far as [`Exec::output_limit`] allows.
+    #[default]
+    Pipe,
+    /// `/dev/null`: no byte of it is moved or counted.
+    Null,
 }
 
 /// A performance event, by the numbers of `perf_event_open(2)`.

@@ -53,13 +53,14 @@ class Agent(BulkCalls):
         output_limit: int = MAX_CHUNK,
         grace_s: float = _GRACE_S,
         counters: Sequence[PerformanceEvent] = (),
+        stdout: wire.StandardOutput = wire.StandardOutput.PIPE,
         **where: Unpack[Where],
     ) -> ExecResult:
         """Runs a program until it ends or for `timeout_s`, when its whole process group is killed.
 
         Without `stdin` its input is `/dev/null`. At most `output_limit` bytes (up to `MAX_OUTPUT`) of each stream are
-        kept, the rest are counted. The agent gets `grace_s` beyond the limit to answer. Raises `CommandError` when the
-        program cannot be started.
+        kept, the rest are counted; of `stdout` to NULL nothing is. The agent gets `grace_s` beyond the limit to answer.
+        Raises `CommandError` when the program cannot be started.
         """
         if not 0 <= output_limit <= MAX_OUTPUT:
             raise ValueError(f"output_limit must be between 0 and {MAX_OUTPUT}")
@@ -67,6 +68,7 @@ class Agent(BulkCalls):
         program = structs.replace(
             _program(argv, output_limit, stdin=bool(stdin), **where),
             time_limit_ns=max(1, math.ceil(timeout_s * 1e9)),
+            stdout=stdout,
             counters=tuple(
                 wire.Event(kind=event.kind, config=event.config, user_only=event.user_only)
                 for event in counters

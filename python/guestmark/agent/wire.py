@@ -27,6 +27,13 @@ MAX_OUTPUT = 64 << 20
 MAX_HOLDER = 4096
 
 
+class StandardOutput(StrEnum):
+    """Where a program's standard output goes. A terminal takes no notice of it."""
+
+    PIPE = "pipe"  # Comes back, as far as [`Exec::output_limit`] allows.
+    NULL = "null"  # `/dev/null`: no byte of it is moved or counted.
+
+
 class Kind(StrEnum):
     """Kinds of failures that a controller tells apart."""
 
@@ -62,6 +69,7 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream: bool = False
     pty: Winsize | None = None
     counters: tuple[Event, ...] = ()
+    stdout: StandardOutput = None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from guestmark.agent.wire import StandardOutput
 from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
 
@@ -73,6 +74,16 @@ def command(
         typer.Option("--no-shell", "-N", help="As hyperfine's: commands run without a shell anyway."),
     ] = False,
     metrics: options.Metrics = None,
+    output: Annotated[
+        StandardOutput | None,
+        typer.Option(
+            "--output",
+            help="Where standard output goes: null (/dev/null, the default unless --metric reads it) or pipe.",
+        ),
+    ] = None,
+    show_output: Annotated[
+        bool, typer.Option("--show-output", help="Keep the output, and show the end of it after each trial.")
+    ] = False,
     stdin: options.Input = None,
     ignore_failure: options.IgnoreFailure = False,
     push: Annotated[
@@ -121,10 +132,13 @@ def command(
         push=push or (),
         commands=others,
         names=names or (),
+        output=StandardOutput.PIPE if show_output else output,
         timing=not given.fail_if and not given.prove,
         parameters=hyperfine.parameters(lists, scans, step),
         hooks=options.hooks(setup=setup, prepare=prepare, check=check, conclude=conclude, cleanup=cleanup),
         caller=Caller.current(),
         **given.overrides(),
     )
-    raise typer.Exit(session.execute(build(wanted, first), given.ledger, given.outputs()))
+    raise typer.Exit(
+        session.execute(build(wanted, first), given.ledger, given.outputs(show_output=show_output))
+    )

@@ -24,8 +24,6 @@ INSTEAD: Mapping[str, str] = {
     "--max-runs": "--time-limit bounds a run, --blocks N makes it exactly N",
     "-S": "commands run without a shell; for one: -- sh -c 'COMMAND | COMMAND'",
     "--shell": "commands run without a shell; for one: -- sh -c 'COMMAND | COMMAND'",
-    "--show-output": "the end of what a command prints is kept: guestmark show --console CELL",
-    "--output": "the end of what a command prints is kept: guestmark show --console CELL",
     "--style": "NO_COLOR and TERM decide; --quiet shows no progress",
     "--sort": "rows are in the order in which they were given",
     "-u": "units are chosen to fit; --json holds seconds",

@@ -23,7 +23,8 @@ class Lines:
 
     wants_estimates = True
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, show_output: bool = False) -> None:
+        self._show_output = show_output
         self._clock = clock
         self._metric = ""
         self._unit = ""
@@ -46,7 +47,9 @@ class Lines:
         """Nothing."""
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
-        """Remembers a failure for the block's line."""
+        """Shows what was printed if that was asked for, and remembers a failure for the block's line."""
+        if self._show_output:
+            _write(printed(cell, trial))
         if trial.status is not TrialStatus.OK:
             self._failures.append(f"{cell.id} failed: {trial.reason}")
 
@@ -88,6 +91,11 @@ class Lines:
         unit = table_unit(self._unit, [summary.mean])
         name = self._metric.removesuffix("_s")
         return f"{result.cell.id} {name} {summary.mean / unit.size:.4g} {unit.name}".rstrip()
+
+
+def printed(cell: Cell, trial: Trial) -> str:
+    """What the trial's machine and command printed last, below a line that names it."""
+    return f"{cell.id}, block {trial.block + 1}:\n{trial.console.strip() or '(nothing printed)'}"
 
 
 def _fitted(head: str, details: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from guestmark.cli.console import Console
+from guestmark.cli.lines import printed
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
 from guestmark.page.text import inert
@@ -28,7 +29,8 @@ class Live:
 
     wants_estimates = True
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, show_output: bool = False) -> None:
+        self._show_output = show_output
         self._console = console or Console(stderr=True)
         self._plan: Plan | None = None
         self._cell = ""
@@ -76,6 +78,8 @@ class Live:
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
         """Counts the trial; a failure is printed and stays on the screen."""
         self._in_block += 1
+        if self._show_output:
+            self._console.print(Text(printed(cell, trial)), soft_wrap=True)
         if trial.status is not TrialStatus.OK:
             self._failed += 1
             self.note(f"block {trial.block + 1}: {cell.id} failed: {trial.reason}")

@@ -67,7 +67,7 @@ class Measuring:
             "seed": self.seed,
         }
 
-    def outputs(self, *, published: bool = False) -> Outputs:
+    def outputs(self, *, published: bool = False, show_output: bool = False) -> Outputs:
         """Where the result goes."""
         from guestmark.cli.session import Outputs
 
@@ -79,6 +79,7 @@ class Measuring:
             quiet=self.quiet,
             html=self.html,
             published=published,
+            show_output=show_output,
             keep=self.keep,
             gates=tuple(self.fail_if or ()),
             junit=self.junit,

@@ -37,6 +37,7 @@ class Outputs:
     markdown: str | None = None
     html: str | None = None
     quiet: bool = False
+    show_output: bool = False  # what commands print, after each trial
     published: bool = False  # published figures beside the measured ones
     prove: bool = False  # what a power cut would leave of the run's disks
     budget_s: float | None = None  # wall time of the whole command, which decides what is measured
@@ -155,7 +156,7 @@ def _observed(outputs: Outputs) -> Iterator[Observer]:
     gc.enable()
     store().keep = outputs.keep
     try:
-        with nullcontext(Silent()) if outputs.quiet else _observer() as observer:
+        with nullcontext(Silent()) if outputs.quiet else _observer(outputs.show_output) as observer:
             yield observer
     finally:
         gc.disable()
@@ -260,11 +261,11 @@ def _status(stored: StoredRun, state: RunState) -> ExitStatus:
     return ExitStatus.ALL_MEASURED if everything else ExitStatus.SOME_FAILED
 
 
-def _observer() -> AbstractContextManager[Observer]:
+def _observer(show_output: bool) -> AbstractContextManager[Observer]:
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         from guestmark.cli.live import Live
 
-        return Live()
+        return Live(show_output=show_output)
     from guestmark.cli.lines import Lines
 
-    return nullcontext(Lines())
+    return nullcontext(Lines(show_output=show_output))

@@ -8,7 +8,7 @@ import typer
 
 from guestmark.cli import options
 from guestmark.core.home import LATEST
-from guestmark.page.say import tell
+from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
@@ -83,6 +83,18 @@ def _console(stored: StoredRun, wanted: str) -> None:
         raise unknown("cell", wanted, ids)
     mine = [trial for trial in stored.trials if trial.cell_id == wanted]
     failed = [trial for trial in mine if trial.status is not TrialStatus.OK]
+    shown = (failed or mine)[-1:]
     with writing_to_stdout():
-        for trial in (failed or mine)[-1:]:
-            tell(trial.console)
+        for trial in shown:
+            if trial.console.strip():
+                tell(trial.console)
+    if not shown:
+        say(f"{wanted} has no trial in run {stored.id}")
+        return
+    from guestmark.agent.wire import StandardOutput
+
+    params = stored.plan.cells[ids.index(wanted)].workload.params
+    if params.get("output") == StandardOutput.NULL:
+        say("standard output went to /dev/null; exec --show-output keeps it")
+    elif not shown[0].console.strip():
+        say("nothing was printed")

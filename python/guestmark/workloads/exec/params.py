@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from guestmark.agent.wire import StandardOutput
 from guestmark.core import regex
 from guestmark.core.metric_spec import parse_metrics, split
 from guestmark.plan.schema import Strict
@@ -17,6 +18,7 @@ class ExecParams(Strict):
 
     With factors of disks it runs in a new directory on that disk, or has its path as `{disk}`. `host_disk`: what
     it then has on the host, as for `sysbench`; by default a directory where the cells it is compared with have disks.
+    `output`: its standard output goes to `/dev/null`, or through a pipe where `metrics` or `expect` read it.
     """
 
     command: list[str] = Field(min_length=1)
@@ -33,6 +35,7 @@ class ExecParams(Strict):
     statuses: Annotated[list[int], Field(min_length=1)] | None = None
     expect: str | None = None
     host_disk: Literal["directory", "loop"] | None = None
+    output: Annotated[StandardOutput | None, Field(strict=False)] = None
 
     @field_validator("command")
     @classmethod
@@ -83,6 +86,7 @@ class ExecParams(Strict):
             push=described(self.push),
             statuses=tuple(self.statuses or (0,)),
             expect=self.expect,
+            output=output_of(self.output, specs, expected=self.expect is not None),
             disks=[{"role": "target", "host": self.host_disk}] if self.host_disk else [],
         ).stored()
 

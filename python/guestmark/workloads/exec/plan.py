@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from guestmark.agent.wire import StandardOutput
 from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
@@ -58,6 +59,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cwd: str | None = None  # instead of the caller's
     statuses: tuple[int, ...] = (0,)  # with which it may end
     expect: str | None = None  # has to match what it prints
+    output: StandardOutput = StandardOutput.PIPE  # which runs had before there was a choice
     disks: list[dict[str, str]] = []  # as `setting.disk` has them
 
     @classmethod
@@ -94,6 +96,7 @@ class ExecOptions(Overrides):
     push: Sequence[str] = ()  # files that other machines are brought
     timing: bool = False  # on the host alone: as hyperfine does, where nothing asks for more
     hooks: Mapping[str, str] = field(default_factory=dict)  # setup, prepare, conclude, cleanup: for a shell
+    output: StandardOutput | None = None  # of the command; None: a pipe only where a metric reads it
     caller: Caller | None = None  # None: this process
 
 
@@ -124,6 +127,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
                 if any("{" + name + "}" in text for text in (*words, *options.hooks.values()))
             ],
             push=described(options.push),
+            output=output_of(options.output, specs),
         )  # fmt: skip
         entries.append(Entry(WorkloadSpec("exec", command.stored(), label, key=key)))
     several = len(every) > 1
@@ -213,6 +217,22 @@ def described(paths: Sequence[str]) -> list[File]:
                 hint="all are put into one directory there: rename one",
             )
     return list(files.values())
+
+
+def output_of(
+    asked: StandardOutput | None, specs: Iterable[MetricSpec], *, expected: bool = False
+) -> StandardOutput:
+    """Where a command's standard output goes: `/dev/null` unless something reads it, or as `asked`.
+
+    `expected`: a text is looked for in it. Raises `UsageError` for what is both read and discarded.
+    """
+    read = expected or any(spec.event is None and not spec.file for spec in specs)
+    if read and asked is StandardOutput.NULL:
+        raise UsageError(
+            "--output null discards what --metric reads",
+            hint="leave it out: a pipe is used where it is needed",
+        )
+    return asked or (StandardOutput.PIPE if read else StandardOutput.NULL)
 
 
 def input_of(path: str | None) -> Input | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.client import CommandError
+from guestmark.agent.wire import StandardOutput
 from guestmark.core import metric_spec, regex
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _KEPT = 2048  # bytes of each stream that are kept for `show --console`
+_LAZY = {"grep", "egrep", "fgrep", "tar"}  # programs that look whether their output is /dev/null
 
 
 class ExecWorkload(Workload[Command]):
@@ -92,7 +94,18 @@ class ExecWorkload(Workload[Command]):
         named = [
             word for word in words if word not in ("", ".", "..") and os.path.exists(os.path.join(here, word))
         ]
-        return [
+        remarks = [
+            f"{name} stops early when its output is /dev/null: --output pipe makes it do all of its work"
+            for name in sorted(
+                {
+                    os.path.basename(filled(cell)[0])
+                    for cell in cells
+                    if Command.of(cell).output is StandardOutput.NULL
+                }
+                & _LAZY
+            )
+        ]
+        return remarks + [
             f"the command runs in a new directory on its disk, where {word} of {here} is not: give its whole path"
             for word in named
         ]
@@ -170,16 +183,24 @@ class ExecWorkload(Workload[Command]):
             stdin=self._stdin,
             timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
+            stdout=self.params.output,
             counters=[spec.event for spec in self._counted if spec.event is not None],
         )
         self.printed = (result.stdout[-_KEPT:] + result.stderr[-_KEPT:]).decode(errors="replace")
-        judge(
-            result,
-            self.warnings,
-            self.limit_s,
-            ignore_failure=self.params.ignore_failure,
-            statuses=self.params.statuses,
-        )
+        try:
+            judge(
+                result,
+                self.warnings,
+                self.limit_s,
+                ignore_failure=self.params.ignore_failure,
+                statuses=self.params.statuses,
+            )
+        except WorkloadError as error:
+            if error.hint or result.stderr or self.params.output is StandardOutput.PIPE:
+                raise
+            raise WorkloadError(
+                error.message, hint="its standard output went to /dev/null: --show-output keeps and shows it"
+            ) from error
         values: list[tuple[Metric, float]] = []
         if self._metrics or self.params.expect is not None:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
