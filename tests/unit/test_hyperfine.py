@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -180,6 +181,22 @@ def test_options_that_mean_nothing_here_say_what_to_use(guestmark: CommandLine, 
     done = guestmark("exec", option, "3", "--", "true")
     assert done.status == 2
     assert INSTEAD[option] in done.stderr
+
+
+def test_quick_makes_six_blocks_and_no_more(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "-q", "--quick", "--", "sleep", "0.02", "---", "sleep", "0.2")
+    assert "times slower" in done.stdout
+    assert "Not yet" not in done.stdout
+    assert "6 blocks" in done.stdout
+    assert guestmark("exec", "--quick", "-r", "5", "--", "true").status == 2
+
+
+def test_quick_says_not_yet_when_its_time_is_up(guestmark: CommandLine) -> None:
+    started = time.monotonic()
+    done = guestmark("exec", "-q", "--quick", "--", "sleep", "7", "---", "sleep", "0.1")
+    assert time.monotonic() - started < 40  # of 20 s, on a busy machine
+    assert "Not yet: time for 1 of 6 blocks" in done.stdout
+    assert "--blocks 6" in done.stdout
 
 
 def test_show_output_shows_what_each_trial_printed(guestmark: CommandLine) -> None:

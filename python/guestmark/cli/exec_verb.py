@@ -74,6 +74,10 @@ def command(
         typer.Option("--no-shell", "-N", help="As hyperfine's: commands run without a shell anyway."),
     ] = False,
     metrics: options.Metrics = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Six blocks or 20 s, whichever comes first: a verdict, or 'not yet'."),
+    ] = False,
     output: Annotated[
         StandardOutput | None,
         typer.Option(
@@ -133,6 +137,7 @@ def command(
         commands=others,
         names=names or (),
         output=StandardOutput.PIPE if show_output else output,
+        quick=quick,
         timing=not given.fail_if and not given.prove,
         parameters=hyperfine.parameters(lists, scans, step),
         hooks=options.hooks(setup=setup, prepare=prepare, check=check, conclude=conclude, cleanup=cleanup),

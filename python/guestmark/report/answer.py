@@ -243,6 +243,12 @@ def _closing(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
     shown = "guestmark show --details" if latest else f"guestmark show {run.id} --details"
     going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
     nodes: list[Node] = [Note(line(f"{made}, {spent}; more: {shown}"))]
+    policy = run.plan.policy
+    if run.state is RunState.STOPPED and policy.enough_s is not None and analysis.blocks < policy.min_blocks:
+        nodes.insert(
+            0, Note(line(f"Not yet: time for {analysis.blocks} of {policy.min_blocks} blocks", Tone.UNCLEAR))
+        )
+        nodes.append(Command("Go on", f"guestmark resume {run.id} --blocks {policy.min_blocks}"))
     if going_on:
         nodes.append(Command("Continue", f"guestmark resume {run.id}"))
     return nodes
