@@ -42,6 +42,17 @@ def test_help_imports_nothing_heavy() -> None:
     assert python(code).stdout == "0\n"
 
 
+def test_a_run_on_the_host_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    unused = ("sqlalchemy.dialects.postgresql", "polars", "altair", "scipy", "jinja2")
+    words = ["guestmark", "exec", "-q", "-r", "1", "--ledger", str(tmp_path / "ledger"), "--", "true"]
+    code = (
+        f"import sys, contextlib, io; from guestmark.cli import main; sys.argv = {words!r}\n"
+        "with contextlib.redirect_stdout(io.StringIO()): status = main()\n"
+        f"print(status, *[name for name in {unused!r} if name in sys.modules])"
+    )
+    assert python(code).stdout == "0\n"
+
+
 def test_every_verb_has_help() -> None:
     listed = guestmark("--help").stdout
     commands = listed.partition("Commands:")[2].partition("Groups")[0].splitlines()

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import case, insert, inspect, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from guestmark.core.cause import Cause
 from guestmark.core.errors import LedgerError
@@ -58,6 +58,8 @@ class Attempts:
         if self._ledger.is_file:
             kept = self._ledger.write(doing, lambda made: made.execute(_begun(sqlite), values).scalar_one())
         else:
+            from sqlalchemy.dialects import postgresql  # which ledgers in files do without
+
             (kept,) = self._ledger.write_at_once(doing, _begun(postgresql), values)
         if kept != token:
             raise LedgerError(

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, event, text
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -382,6 +381,8 @@ _RIGHTS = {
 
 def setup_script(role: str) -> str:
     """SQL for the owner of the database: makes the tables where there are none, and the role. May be run again."""
+    from sqlalchemy.dialects import postgresql  # which ledgers in files do without
+
     quoted = postgresql.dialect().identifier_preparer.quote_identifier(role)  # type: ignore[no-untyped-call]
     literal = "'" + role.replace("'", "''") + "'"
     tables = [*schema.metadata.sorted_tables, schema.comparisons, schema.remarks, schema.attempts]

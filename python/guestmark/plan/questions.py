@@ -1,14 +1,20 @@
 """`[[question]]`: what a plan's run answers in its last sentences, and which cells a question is about."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from guestmark.core import factors
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell
 from guestmark.core.question import Asked, Question
-from guestmark.plan import pattern, schema
+from guestmark.plan import pattern
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
+
+if TYPE_CHECKING:
+    from guestmark.plan import schema  # pydantic, which a command line does without
 
 NESTED = "nested"
 _YES_NO = ("yes", "no")
