@@ -18,6 +18,7 @@ from tests.framework.run_kinds import RUNS
 
 # How wide everything is, and the contrast of every text with what is painted below it (WCAG 2.2, relative luminance).
 _PROBE = """<script>addEventListener('load',()=>{
+document.querySelectorAll('details').forEach(d=>{d.open=true});
 const canvas=document.createElement('canvas').getContext('2d',{willReadFrequently:true});
 const rgba=c=>{canvas.clearRect(0,0,1,1);canvas.fillStyle=c;canvas.fillRect(0,0,1,1);
 return [...canvas.getImageData(0,0,1,1).data].map((v,i)=>i<3?v:v/255)};

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from html import escape
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 
 from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Ratios
-from guestmark.page.nodes import Chart
+from guestmark.page.nodes import Chart, Section
+from guestmark.page.tables import Table
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.charts import WIDTH, svg, ticks
+from guestmark.report.sections import page as page_of
 from guestmark.report.sections.results import block_ratios, sections
 from guestmark.stats.analysis import analyse
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
@@ -23,6 +26,10 @@ from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 def page(run: StoredRun) -> str:
     return render(run, Format.HTML).decode()
+
+
+def sections_of(run: StoredRun) -> tuple[Section, ...]:
+    return page_of(run, analyse(run.plan, run.trials, run.unusable)).sections
 
 
 def ratios(run: StoredRun) -> tuple[Chart, Ratios]:
@@ -115,3 +122,27 @@ def test_ticks_are_few_and_inside(low: float, high: float) -> None:
     assert 1 <= len(found) <= 8
     assert all(low <= tick <= high or math.isclose(tick, low) or math.isclose(tick, high) for tick in found)
     assert found == sorted(set(found))
+
+
+def test_the_only_workload_is_in_the_headline_once() -> None:
+    text = page(host_uml_tcg())
+    headline, rest = text.partition('<section class="conclusion')[2].split("</section>", 1)
+    assert headline.count("<svg") == 1
+    assert headline.count("<table") == 1
+    assert headline.index("<table") < headline.index("<svg")
+    assert re.search(r"verdict\">(slower|faster)<", headline)
+    assert "wall against host" in headline
+    assert "wall against host" not in rest
+    assert rest.count("<details") >= 3  # limits, the rest of the results, where it was measured
+
+
+def test_what_is_folded_is_all_there() -> None:
+    run = host_uml_tcg()
+    made = sections_of(run)
+    text = page(run)
+    tables = [node.caption for section in made for node in section.nodes if isinstance(node, Table)]
+    assert len(tables) > 2
+    for caption in tables:
+        assert text.count(f'<caption class="hidden">{escape(caption)}</caption>') >= 1
+    assert text.count("<table") == len(tables) + text.count('<table class="matrix"')
+    assert text.count("<svg") == sum(isinstance(node, Chart) for section in made for node in section.nodes)

@@ -4,6 +4,8 @@ The markup is in `templates`, where Jinja2 escapes every value; what is active i
 """
 
 import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guestmark.page.charts import Stack
@@ -15,17 +17,55 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _ORDER = (Part.CONCLUSION, Part.VALIDITY, Part.WORKLOAD, Part.PUBLISHED, Part.ENVIRONMENT)
+_LEAD = 3  # nodes of a result without a picture that are not folded
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A section as the page has it: what is seen at once, and what is folded away."""
+
+    section: Section
+    seen: Section
+    folded: Section
 
 
 def render(page: Page) -> str:
-    """The whole page: what it comes to first, then the results."""
+    """The whole page: what it comes to with one table and one picture, then the results, folded where they are long."""
     ordered = sorted(
         (section for section in page.sections if section.part is not Part.FOOTER),
         key=lambda section: _ORDER.index(section.part),
     )
+    conclusion = next((section for section in ordered if section.part is Part.CONCLUSION), None)
+    table, picture = _headline(ordered)
+    blocks = [_block(section, {id(table), id(picture)}) for section in ordered if section is not conclusion]
     footers = [section for section in page.sections if section.part is Part.FOOTER]
     template = _environment().get_template("page.html.j2")
-    return template.render(page=page, sections=ordered, footers=footers) + "\n"
+    made = template.render(
+        page=page, conclusion=conclusion, table=table, picture=picture, blocks=blocks, footers=footers
+    )
+    return made + "\n"
+
+
+def _headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
+    """The results and the picture of the only workload. Several have theirs below what they come to together."""
+    results = [section for section in sections if section.part is Part.WORKLOAD]
+    if len(results) != 1:
+        return None, None
+    tables = [node for node in results[0].nodes if isinstance(node, Table)]
+    charts = [node for node in results[0].nodes if isinstance(node, Chart)]
+    return next(iter(tables), None), next(iter(charts), None)
+
+
+def _block(section: Section, taken: Collection[int]) -> _Block:
+    """The section without what is in the headline. Results show a table and the pictures that follow it."""
+    nodes = [node for node in section.nodes if id(node) not in taken]
+    moved = len(nodes) < len(section.nodes)
+    cut = len(nodes)
+    if section.part is Part.WORKLOAD:
+        charts = [number for number, node in enumerate(nodes) if isinstance(node, Chart)]
+        cut = 0 if moved else charts[0] + 1 if charts else min(cut, _LEAD)
+    seen, folded = (replace(section, nodes=tuple(part)) for part in (nodes[:cut], nodes[cut:]))
+    return _Block(section, seen, folded)
 
 
 @functools.cache
