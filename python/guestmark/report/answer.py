@@ -24,6 +24,7 @@ from guestmark.stats.compare import Comparison, Estimand, Verdict, label
 
 _WIDE, _WIDEST = 100, 120  # columns from which there is room for the range, and for processor times
 _PROCESSOR = ("user_s", "system_s")
+_NAMES = 4  # columns that name a row; with more, workloads have tables of their own
 _REMARKS = 3  # lines of trouble and of slow runs; the rest is in the details
 
 
@@ -37,18 +38,38 @@ def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> P
     sections = [] if run.origin is None else [imported(run, run.origin, whole=False)]
     if said := answers.nodes(analysis):
         sections.append(Section(Part.CONCLUSION, run.plan.title or run.plan.name, tuple(said)))
-    for workload in analysis.workloads:
-        sections.append(_workload(workload, run, width))
+    for alike in _in_one_table(analysis.workloads):
+        sections.append(_result(alike, run, width))
     kept = gates.nodes(gates.judged(analysis), analysis, run)
     closing = [*kept, *_limit(analysis, run, width), *_closing(analysis, run, latest=latest)]
     sections.append(Section(Part.FOOTER, "About this run", tuple(closing), titled=False))
     return Page(run.plan.title or run.plan.name, run.id, tuple(sections))
 
 
-def _workload(workload: WorkloadResult, run: StoredRun, width: int) -> Section:
-    wrong = troubles(workload)[:_REMARKS]
-    if not compared(workload) or not workload.metrics:
-        return Section(Part.WORKLOAD, workload.title, (*of_kind(workload, run), *wrong))
+def _in_one_table(workloads: Sequence[WorkloadResult]) -> list[list[WorkloadResult]]:
+    """The workloads, those together that are measured by one metric and whose names have room in one table."""
+    groups: list[list[WorkloadResult]] = []
+    for workload in workloads:
+        joined = [*groups[-1], workload] if groups else [workload]
+        if len(joined) > 1 and all(compared(each) and each.metrics for each in joined):
+            alike = len({each.metrics[0] for each in joined}) == 1
+            if alike and len(row_names(workload, _shown(joined))[0]) <= _NAMES:
+                groups[-1] = joined
+                continue
+        groups.append([workload])
+    return groups
+
+
+def _result(workloads: Sequence[WorkloadResult], run: StoredRun, width: int) -> Section:
+    wrong = [node for workload in workloads for node in troubles(workload)][:_REMARKS]
+    first, title = workloads[0], ", ".join(workload.title for workload in workloads)
+    if not compared(first) or not first.metrics:
+        return Section(Part.WORKLOAD, title, (*of_kind(first, run), *wrong))
+    said = [node for workload in workloads for node in _said(workload)][:_REMARKS]
+    return Section(Part.WORKLOAD, title, (_table(workloads, width), *said, *wrong))
+
+
+def _said(workload: WorkloadResult) -> list[Node]:
     said: list[Node] = []
     metric = workload.metrics[0].name
     if workload.baseline is not None:
@@ -56,21 +77,33 @@ def _workload(workload: WorkloadResult, run: StoredRun, width: int) -> Section:
             (each, each.comparison[metric]) for each in workload.shown if metric in each.comparison
         )
         said += [node for node, verdict in slow_runs(workload, workload.baseline) if verdict in _CLAIMS]
-    said += _totals(workload)
-    return Section(Part.WORKLOAD, workload.title, (_table(workload, width), *said[:_REMARKS], *wrong))
+    return [*said, *_totals(workload)]
+
+
+def _shown(workloads: Sequence[WorkloadResult]) -> list[CellResult]:
+    return [
+        result
+        for workload in workloads
+        for result in workload.shown
+        if result.cell.null_of is None and result.status is not CellStatus.UNUSABLE
+    ]
 
 
 _CLAIMS = {Verdict.FASTER, Verdict.SLOWER}
 
 
-def _table(workload: WorkloadResult, width: int) -> Table:
+def _table(workloads: Sequence[WorkloadResult], width: int) -> Table:
+    workload, shown = workloads[0], _shown(workloads)
     metric = workload.metrics[0]
-    shown = [result for result in workload.shown if result.cell.null_of is None]
-    shown = [result for result in shown if result.status is not CellStatus.UNUSABLE]
     alone = len(shown) == 1
     summaries = [result.summary.get(metric.name) for result in shown]
     unit = figures.table_unit(metric.unit, [summary.mean for summary in summaries if summary])
-    largest = max((summary.mean for summary in summaries if summary), default=0.0)
+    longest = {
+        id(each): max((_mean(result, metric) for result in _shown([each])), default=0.0) for each in workloads
+    }
+    bars = [
+        _mean(result, metric) / (longest[id(each)] or 1.0) for each in workloads for result in _shown([each])
+    ]
     times = [each for name in _PROCESSOR for each in workload.metrics if each.name == name]
     headings, names = row_names(workload, shown)
     spread = alone and len(summaries) == 1 and summaries[0] is not None
@@ -100,9 +133,7 @@ def _table(workload: WorkloadResult, width: int) -> Table:
         _append(cells, [words(of_disk(result)) for result in shown])
     if not alone:
         columns.append(Column("", bar=True))
-        _append(
-            cells, [Cell(bar=_mean(result, metric) / largest if largest > 0 else None) for result in shown]
-        )
+        _append(cells, [Cell(bar=share or None) for share in bars])
     rows = [
         Row(
             name,
@@ -112,7 +143,8 @@ def _table(workload: WorkloadResult, width: int) -> Table:
         )
         for result, name, of_row in zip(shown, names, cells, strict=True)
     ]
-    caption = f"{figures.heading(metric, unit)} of {workload.title}, with ratios to the baseline"
+    of = ", ".join(each.title for each in workloads)
+    caption = f"{figures.heading(metric, unit)} of {of}, with ratios to the baseline"
     return Table(caption, headings, tuple(columns), tuple(rows))
 
 
