@@ -14,7 +14,8 @@ import pytest
 
 # Boxes of all drawn things relative to their drawing, what was fetched, what was said, and which drawings are there
 # after each choice.
-_PROBE = """<script>addEventListener('load',()=>{const out={resources:performance.getEntriesByType('resource').length,
+_PROBE = """<script>addEventListener('load',()=>{document.querySelectorAll('details').forEach(d=>{d.open=true});
+const out={resources:performance.getEntriesByType('resource').length,
 text:document.body.innerText,colours:[...document.querySelectorAll('.bar div')].map(d=>getComputedStyle(d)
 .backgroundColor),drawings:[...document.querySelectorAll('svg')].map(s=>{const o=s.getBoundingClientRect();return{
 id:s.id,width:o.width,height:o.height,things:[...s.querySelectorAll('rect,circle,text,polyline')].map(e=>{const

@@ -9,7 +9,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.exec.params import ExecParams
 from tests.framework.guests import started
 
-WHERE = "readlink /proc/self/fd/1 >&2; echo said"
+WHERE = "if [ /dev/stdout -ef /dev/null ]; then echo null >&2; else echo kept >&2; fi; echo said"
 
 
 def on(platform: str, text: str, **params: object) -> Cell:
@@ -22,7 +22,7 @@ def test_standard_output_goes_to_dev_null_and_standard_error_is_kept(platform: s
     with started(on(platform, WHERE)) as (machine, workload):
         workload.prepare(machine)
         workload.run(machine)
-        assert workload.printed == "/dev/null\n"
+        assert workload.printed == "null\n"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_what_is_read_comes_through_a_pipe(params: dict[str, object]) -> None:
     with started(on("host", WHERE.replace("said", "said 5"), **params)) as (machine, workload):
         workload.prepare(machine)
         workload.run(machine)
-        assert workload.printed.startswith("said 5\npipe:[")
+        assert workload.printed == "said 5\nkept\n"
 
 
 def test_a_metric_in_a_file_needs_no_pipe() -> None:

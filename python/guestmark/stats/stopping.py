@@ -88,12 +88,12 @@ def decide(  # noqa: PLR0917 (all that a decision follows from)
 
 
 def timed(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
-    """The decision for a run that only has to last `enough_s` and have its fewest blocks."""
+    """The decision for a run that only has to last `enough_s` and have its fewest blocks. Every block ends in time."""
     if policy.enough_s is not None and blocks >= policy.min_blocks and used_s >= policy.enough_s:
         return Decision(RunState.COMPLETE, blocks, 0.0)
-    if blocks >= policy.max_blocks or out_of_time(policy, trials, used_s):
-        return Decision(RunState.STOPPED, blocks, 0.0)
     cost = block_cost(trials)
+    if blocks >= policy.max_blocks or (blocks and used_s + cost > policy.time_limit_s):
+        return Decision(RunState.STOPPED, blocks, 0.0)
     in_time = math.ceil(max((policy.enough_s or 0.0) - used_s, 0.0) / cost) if cost > 0 else 0
     goal = min(max(policy.min_blocks, blocks + in_time), policy.max_blocks)
     return Decision(None, goal, (goal - blocks) * cost)
