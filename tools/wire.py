@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def items(source: str) -> Iterator[Item]:
             and item.kind == "enum"
             and (found := re.match(r"(\w+)(?:\((?:#\[[^\]]*\] ?)?(.*)\))?,$", line))
         ):
-            item.parts.append(Field(found[1], found[2] or "", " ".join(doc)))
+            item.parts.append(Field(found[1], found[2] or "", " ".join(doc), "#[default]" in attributes))
         elif line and item is not None and not line.startswith("//"):
             raise SystemExit(f"tools/wire.py does not understand {line!r} in {item.name}")
         doc, attributes = [], ""
@@ -122,8 +122,8 @@ def sentence(doc: str) -> str:
     return plain if len(plain) <= 108 else f"{plain}\n    "
 
 
-def struct(item: Item) -> str:
-    """A struct, and an enum of messages, of which just one is there."""
+def struct(item: Item, usual: Mapping[str, str]) -> str:
+    """A struct, and an enum of messages, of which just one is there; `usual` are the defaults of words."""
     lines = [f"class {item.name}(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):"]
     lines += [f'    """{sentence(item.doc)}"""', ""]
     for part in item.parts:
@@ -131,7 +131,8 @@ def struct(item: Item) -> str:
             lines.append(f"    {snake(part.name)}: {python_type(part.type)} | None = None")
             continue
         kind = python_type(part.type)
-        empty = "None" if kind.endswith("| None") else "()" if kind.startswith("tuple") else _EMPTY.get(kind)
+        empty = usual.get(kind) or _EMPTY.get(kind)
+        empty = "None" if kind.endswith("| None") else "()" if kind.startswith("tuple") else empty
         lines.append(f"    {part.name}: {kind}{f' = {empty}' if part.default else ''}")
     return "\n".join(lines)
 
@@ -173,8 +174,14 @@ def made() -> str:
         words(item) for item in every if item.kind == "enum" and not any(part.type for part in item.parts)
     ]
     # A struct stands after those that it has; Python reads annotations later, msgspec when it makes a decoder.
-    parts += [struct(item) for item in every if item.kind == "struct"]
-    parts += [struct(item) for item in every if item.kind == "enum" and item.name != "Call"
+    usual = {
+        item.name: f"{item.name}.{snake(part.name).upper()}"
+        for item in every
+        for part in item.parts
+        if item.kind == "enum" and part.default
+    }
+    parts += [struct(item, usual) for item in every if item.kind == "struct"]
+    parts += [struct(item, usual) for item in every if item.kind == "enum" and item.name != "Call"
               and any(part.type for part in item.parts)]  # fmt: skip
     parts += [calls(item) for item in every if item.name == "Call"]
     text = "\n\n\n".join(parts) + "\n"

@@ -69,7 +69,7 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream: bool = False
     pty: Winsize | None = None
     counters: tuple[Event, ...] = ()
-    stdout: StandardOutput = None
+    stdout: StandardOutput = StandardOutput.PIPE
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
