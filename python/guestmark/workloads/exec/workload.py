@@ -94,16 +94,10 @@ class ExecWorkload(Workload[Command]):
         named = [
             word for word in words if word not in ("", ".", "..") and os.path.exists(os.path.join(here, word))
         ]
+        discarding = [cell for cell in cells if Command.of(cell).output is StandardOutput.NULL]
         remarks = [
             f"{name} stops early when its output is /dev/null: --output pipe makes it do all of its work"
-            for name in sorted(
-                {
-                    os.path.basename(filled(cell)[0])
-                    for cell in cells
-                    if Command.of(cell).output is StandardOutput.NULL
-                }
-                & _LAZY
-            )
+            for name in sorted({os.path.basename(filled(cell)[0]) for cell in discarding} & _LAZY)
         ]
         return remarks + [
             f"the command runs in a new directory on its disk, where {word} of {here} is not: give its whole path"
