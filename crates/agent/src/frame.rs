@@ -167,9 +167,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::{Decoder, Outbox, HEADER, MAX_FRAME};
-    use guestmark_wire::{
-        Call, Chunk, Exec, Kill, Request, StandardOutput, Winsize, MAX_CHUNK,
-    };
+    use guestmark_wire::{Call, Chunk, Exec, Kill, Request, StandardOutput, Winsize, MAX_CHUNK};
     use proptest::prelude::*;
     use serde_bytes::ByteBuf;
 
