@@ -18,6 +18,7 @@ from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account
 from guestmark.workloads.oltp.databases.confined import launcher
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.server import Server
+from guestmark.workloads.oltp.metrics import Sizes
 from guestmark.workloads.oltp.workload import OltpWorkload
 from tests.framework.cells import plan_of, spec
 
@@ -49,7 +50,7 @@ def bare_server(name: str) -> Iterator[Server]:
     data = parent / f"data-{name}"
     data.mkdir(0o700)
     os.chown(data, account.uid, account.gid)
-    settings = database.settings({"buffer": "32M", "log": "8M"}, 20)
+    settings = database.settings(Sizes(buffer="32M", log="8M"), 20)
     with launcher(str(data), settings, account, on_host=True) as confined:
         agent = store().agent()
         for command in database.install(str(data), settings):

@@ -36,7 +36,8 @@ def measured(
     cell = cell_of(platform, kind, factors, **params)
     with prepared(cell) as (machine, workload):
         values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
-    wanted = {metric.name for metric in kinds.workload_kind(kind).metrics(cell.workload.params)}
+    described = kinds.workload_kind(kind)
+    wanted = {metric.name for metric in described.metrics(described.read(cell.workload.params))}
     assert values.keys() <= wanted
     assert next(iter(values)) == "throughput"
     assert values["throughput"] == pytest.approx(AMOUNT / values["wall_s"])

@@ -1,4 +1,4 @@
-"""Frames over a pair of file descriptors, with a deadline on every wait and a bound on every buffer, and what they hold."""
+"""Frames over two file descriptors, with a deadline on every wait and a bound on every buffer, and what they hold."""
 
 from __future__ import annotations
 

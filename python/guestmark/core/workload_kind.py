@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _PACKAGE = "guestmark.workloads"
 
 
-def runs_programs(_params: Mapping[str, Any]) -> bool:
+def runs_programs(_params: object) -> bool:
     """Of workloads that run programs of the machine, which therefore needs a root."""
     return True
 
 
-def agent_is_enough(_params: Mapping[str, Any]) -> bool:
+def agent_is_enough(_params: object) -> bool:
     """Of workloads that guestmark's agent does alone."""
     return False
 
@@ -42,10 +42,10 @@ class WorkloadKind:
     `model.model_dump(mode="json", exclude_none=True)`, or what the model's method `to_params()` returns when it has one
     (it may raise `ValueError` or `UsageError`). `run` names the class that runs it, a `workloads.base.Workload`.
 
-    The functions are given these final parameters: `metrics` returns those that will be measured, the primary one
-    first; `label` is what tables show by default. `factors` are its own; other workloads do not have
-    them. `takes` tells whether a factor applies to this workload on that platform; where it does not, there is
-    one cell without the factor, as for factors that the platform itself does not take. `decides`, given the parameters
+    The functions are given these final parameters, as a `reads` where that is named: `metrics` returns those that will
+    be measured, the primary one first; `label` is what tables show by default. `factors` are its own; other workloads
+    do not have them. `takes` tells whether a factor applies to this workload on that platform; where it does not, there
+    is one cell without the factor, as for factors that the platform itself does not take. `decides`, given the parameters
     too, overrides both: True accepts a factor even where the platform itself does not (mount options on the host, where
     the workload mounts an image), False rejects it, None leaves the decision to them.
 
@@ -57,16 +57,15 @@ class WorkloadKind:
     help: str
     params: str
     run: str
-    metrics: Callable[[Mapping[str, Any]], tuple[Metric, ...]]
-    label: Callable[[Mapping[str, Any]], str] = lambda _params: ""
+    metrics: Callable[[Any], tuple[Metric, ...]]
+    label: Callable[[Any], str] = lambda _params: ""
+    reads: type[Any] | None = None  # a `msgspec.Struct` or dataclass of the final parameters
     factors: tuple[Factor, ...] = ()
     takes: Callable[[str, PlatformSpec], bool] = lambda _factor, _platform: True
-    decides: Callable[[Mapping[str, Any], str, PlatformSpec], bool | None] = (
-        lambda _params, _factor, _platform: None
-    )
+    decides: Callable[[Any, str, PlatformSpec], bool | None] = lambda _params, _factor, _platform: None
     programs: tuple[Program, ...] = ()  # those it runs, on the host or in guests
     packages: str = ""  # `module:function`: given the parameters, further packages with what it runs
-    needs_root: Callable[[Mapping[str, Any]], bool] = runs_programs  # with these parameters
+    needs_root: Callable[[Any], bool] = runs_programs  # with these parameters
     peer: bool = False  # whether another program starts the machine; ours is then only the host's agent
     sections: tuple[str, ...] = ()
     runs_on_disk: bool = (
@@ -76,7 +75,7 @@ class WorkloadKind:
     # without it, a proof is one of the disk only.
     acknowledges: Callable[[Cell], Mapping[str, Any]] | None = None
     # The user's command that it runs, which may have environment variables as factors; None for what runs its own.
-    command: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
+    command: Callable[[Any], Sequence[str]] | None = None
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property
@@ -97,6 +96,14 @@ class WorkloadKind:
         )
         return made
 
+    def read(self, params: Mapping[str, Any]) -> Any:
+        """The final parameters as the functions are given them."""
+        if self.reads is None:
+            return params
+        import msgspec
+
+        return msgspec.convert(params, self.reads)
+
     def accepts(self, factor: str, platform: PlatformSpec) -> bool:
         """Whether its cells on that platform have the factor, whatever the parameters are."""
         mine = any(known.name == factor for known in self.factors)
@@ -106,16 +113,16 @@ class WorkloadKind:
         """Whether its cells with these parameters on that platform have the factor."""
         if not any(known.name == factor for known in self.factors) and not of_machines(factor):
             return False
-        decided = self.decides(params, factor, platform)
+        decided = self.decides(self.read(params), factor, platform)
         return self.accepts(factor, platform) if decided is None else decided
 
 
 def packages_of(cell: Cell) -> tuple[str, ...]:
     """The packages that have to be in the root of a cell's machine, where that is made of packages."""
     kind = workload_kinds().get(cell.workload.name)
-    if kind is None or not kind.needs_root(cell.workload.params):
+    if kind is None or not kind.needs_root(kind.read(cell.workload.params)):
         return ()
-    more = load(kind.packages)(cell.workload.params) if kind.packages else ()
+    more = load(kind.packages)(kind.read(cell.workload.params)) if kind.packages else ()
     return tuple(sorted({*more, *(program.package for program in kind.programs)}))
 
 
@@ -125,7 +132,7 @@ def packages_measured(workloads: Iterable[WorkloadSpec]) -> set[str]:
     for workload in workloads:
         kind = workload_kinds().get(workload.name)
         if kind is not None and kind.packages:
-            found.update(load(kind.packages)(workload.params))
+            found.update(load(kind.packages)(kind.read(workload.params)))
     return found
 
 

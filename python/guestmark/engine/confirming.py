@@ -146,8 +146,9 @@ def _side(run: StoredRun, cell: Cell) -> _Side:
     )
     used = {name: level for name, level in cell.factors.items() if _may_differ(name)}
     paths: dict[str, str] = {}
-    if (command := workload_kind(cell.workload.name).command) is not None:
-        used["command"] = " ".join(command(cell.workload.params))
+    kind = workload_kind(cell.workload.name)
+    if kind.command is not None:
+        used["command"] = " ".join(kind.command(kind.read(cell.workload.params)))
     if trial is not None:
         paths = {"program": program.host_path} if (program := trial.facts.of(Program)) else {}
         used |= dict(_attested(run, trial))

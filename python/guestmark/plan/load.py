@@ -191,7 +191,7 @@ class _Reader:
         params = self._params((*path, "params"), kind, given.params)
         if params is None:
             return None
-        label = given.label or kind.label(params) or key
+        label = given.label or kind.label(kind.read(params)) or key
         return Entry(
             WorkloadSpec(kind.name, params, label, key),
             levels,
@@ -301,7 +301,7 @@ class _Reader:
     def _metrics(self, entries: Sequence[Entry]) -> tuple[Metric, ...]:
         known: dict[str, Metric] = {}
         for entry in entries:
-            for metric in self._kinds[entry.key].metrics(entry.workload.params):
+            for metric in (kind := self._kinds[entry.key]).metrics(kind.read(entry.workload.params)):
                 known.setdefault(metric.name, metric)
         every = [
             derived(name, given.of, given.unit, given.better) for name, given in self._model.derived.items()

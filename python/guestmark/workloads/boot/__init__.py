@@ -1,17 +1,14 @@
 """The start and the end of a guest, phase by phase."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.workloads.boot.metrics import ALL
+from guestmark.workloads.boot.metrics import ALL, Booted
 
 
-def _label(params: Mapping[str, Any]) -> str:
+def _label(params: Booted) -> str:
     import shlex
 
-    work = f" with {shlex.join(params['command'])}" if "command" in params else ""
-    return f"boot{work}{', initcalls traced' if params['watch']['initcalls'] else ''}"
+    work = f" with {shlex.join(params.command)}" if params.command else ""
+    return f"boot{work}{', initcalls traced' if params.watch.initcalls else ''}"
 
 
 WORKLOADS = (
@@ -22,8 +19,9 @@ WORKLOADS = (
         run="guestmark.workloads.boot.workload:BootWorkload",
         metrics=lambda _params: ALL,
         label=_label,
+        reads=Booted,
         packages="guestmark.workloads.boot.params:of_command",
-        needs_root=lambda params: "command" in params or params["watch"]["initcalls"],
+        needs_root=lambda params: bool(params.command) or params.watch.initcalls,
         sections=("guestmark.workloads.boot.sections:sections",),
     ),
 )

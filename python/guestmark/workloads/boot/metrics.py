@@ -1,5 +1,7 @@
 """What is measured of a guest's start and end; `docs/guide/boot.md` says how each end is known."""
 
+import msgspec
+
 from guestmark.core.metric import Metric
 
 READY = Metric("ready_s", "s")  # process started → agent ready
@@ -27,3 +29,16 @@ PHASES = (
     EXIT,
 )  # in order; they add up to TOTAL
 ALL = (READY, TOTAL, *PHASES)
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """What is watched of a start."""
+
+    initcalls: bool = False
+
+
+class Booted(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them; `command` runs between ready and power-off."""
+
+    watch: Watched
+    command: list[str] = []

@@ -1,11 +1,11 @@
 """The workloads `boot` and `guestfs-run` in plans: how long a guest takes to start and to go, by phase."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
 from guestmark.plan.schema import Strict
+from guestmark.workloads.boot.metrics import Booted
 from guestmark.workloads.exec import packages
 
 
@@ -23,6 +23,6 @@ class BootParams(Strict):
         return {"watch": {"initcalls": self.initcalls}, **work}
 
 
-def of_command(params: Mapping[str, Any]) -> tuple[str, ...]:
+def of_command(params: Booted) -> tuple[str, ...]:
     """As of `exec`; none without a command."""
-    return packages.of_command({"argv": params["command"]}) if "command" in params else ()
+    return packages.of_program(params.command[0]) if params.command else ()

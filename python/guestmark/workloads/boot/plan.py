@@ -46,4 +46,4 @@ def build(
 
 def _entry(kind: WorkloadKind, raw: Mapping[str, Any], key: str) -> Entry:
     params = kind.checked(raw)
-    return Entry(WorkloadSpec(kind.name, params, kind.label(params), key), kind=kind)
+    return Entry(WorkloadSpec(kind.name, params, kind.label(kind.read(params)), key), kind=kind)

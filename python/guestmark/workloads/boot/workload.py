@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
-import msgspec
-
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, WorkloadSpec
@@ -17,6 +15,7 @@ from guestmark.platforms.base import Machine
 from guestmark.workloads.base import Workload
 from guestmark.workloads.boot import facts, metrics
 from guestmark.workloads.boot.facts import Boot
+from guestmark.workloads.boot.metrics import Booted
 from guestmark.workloads.exec.workload import ExecWorkload
 
 if TYPE_CHECKING:
@@ -41,19 +40,6 @@ class _Ends(Machine, Protocol):
 
     def switch_off(self, timeout_s: float) -> None:
         """Orders it to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
-
-
-class Watched(msgspec.Struct, frozen=True):
-    """What is watched of a start."""
-
-    initcalls: bool = False
-
-
-class Booted(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them; `command` runs between ready and power-off."""
-
-    watch: Watched
-    command: list[str] = []
 
 
 class BootWorkload(Workload[Booted]):

@@ -1,8 +1,7 @@
 """Factors that several workloads take, and what they mean for a cell."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
@@ -48,9 +47,17 @@ def crowded(cell: Cell, threads: int) -> str:
     return f"{threads} threads share {counted(processors, 'processor')}"
 
 
-def decides_on_host(params: Mapping[str, Any], factor: str, platform: PlatformSpec) -> bool | None:
+class WithDisks(Protocol):
+    """Parameters of a workload that names its disks, as `setting.disk` has them."""
+
+    @property
+    def disks(self) -> list[dict[str, Any]]:
+        """One for each disk."""
+
+
+def decides_on_host(params: WithDisks, factor: str, platform: PlatformSpec) -> bool | None:
     """Whether a disk factor means anything on the host, as `WorkloadKind.decides`; None for everything else."""
-    disks = params.get("disks")
-    if is_disk_setting(factor) and platform.is_this_host and disks and disks[0]["host"] == "loop":
+    looped = any(disk["host"] == "loop" for disk in params.disks[:1])
+    if is_disk_setting(factor) and platform.is_this_host and looped:
         return is_disk_setting(factor, On.LOOP)
     return None

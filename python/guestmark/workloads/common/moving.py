@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
@@ -30,6 +28,7 @@ from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import BLOCK_SIZE
 from guestmark.workloads.common.facts import Moving
+from guestmark.workloads.common.metrics import MovedBytes
 from guestmark.workloads.common.program import disagreement
 from guestmark.workloads.common.verify import checked
 
@@ -61,34 +60,6 @@ class Timed:
             moved.flush_s,
             moved.clock_warning,
         )
-
-
-class Source(msgspec.Struct, frozen=True):
-    """Where the bytes come from that are moved."""
-
-    content: str
-    size: str = ""
-
-
-class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of all workloads that move bytes, as a stored plan has them."""
-
-    amount: str
-    content: str = "random"
-    source: Source | None = None
-    in_flight: int = 1  # requests at once
-    variant: str = "full"  # of an upload
-    method: str = "upload"  # of guestfish
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes are moved."""
-        return parse_size(self.amount)
-
-    @property
-    def source_content(self) -> str:
-        """What a source disk holds."""
-        return self.content if self.source is None else self.source.content
 
 
 class MovingWorkload(Workload[MovedBytes]):
@@ -262,10 +233,10 @@ def refusals(disk: AttachedDisk) -> Iterator[None]:
 def check_sources(cells: Iterable[Cell]) -> None:
     """Raises `UsageError` for a source file that is missing or shorter than the amount requested."""
     for cell in cells:
-        source = cell.workload.params.get("source")
-        if source is None or not source["content"].startswith("file:"):
+        source = MovingWorkload.read(cell.workload.params).source
+        if source is None or not source.content.startswith("file:"):
             continue
-        path, amount = source["content"].removeprefix("file:"), parse_size(source["size"])
+        path, amount = source.content.removeprefix("file:"), parse_size(source.size)
         try:
             size = Path(path).stat().st_size
         except OSError as error:

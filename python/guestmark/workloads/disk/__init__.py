@@ -1,25 +1,22 @@
 """Bytes moved into a guest's disk in every way there is, and read back."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
 from guestmark.core.workload_kind import WorkloadKind, agent_is_enough, runs_programs
 from guestmark.workloads.common.factors import BLOCK_SIZE
-from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING
+from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING, MovedBytes
 
 
-def _writing(_params: Mapping[str, Any]) -> tuple[Metric, ...]:
+def _writing(_moved: MovedBytes) -> tuple[Metric, ...]:
     return WRITING
 
 
-def _upload_label(params: Mapping[str, Any]) -> str:
+def _upload_label(moved: MovedBytes) -> str:
     return {
-        "full": f"upload of {params['amount']}",
-        "channel": f"{params['amount']} through the channel only",
-        "disk": f"{params['amount']} written in the guest only",
-    }[params["variant"]]
+        "full": f"upload of {moved.amount}",
+        "channel": f"{moved.amount} through the channel only",
+        "disk": f"{moved.amount} written in the guest only",
+    }[moved.variant]
 
 
 def _moves(
@@ -38,7 +35,8 @@ def _moves(
         params=f"guestmark.workloads.disk.params:{model}",
         run=f"guestmark.workloads.disk.{module or name}:{name.capitalize()}Workload",
         metrics=_writing,
-        label=lambda params: f"{verb} {params['amount']}",
+        label=lambda moved: f"{verb} {moved.amount}",
+        reads=MovedBytes,
         factors=factors,
         needs_root=runs_programs if programs else agent_is_enough,
     )
@@ -50,8 +48,9 @@ WORKLOADS = (
         "sends bytes from the host through the guest's channel into a file",
         params="guestmark.workloads.disk.params:Upload",
         run="guestmark.workloads.disk.upload:UploadWorkload",
-        metrics=lambda params: CHANNEL if params["variant"] == "channel" else WRITING,
+        metrics=lambda moved: CHANNEL if moved.variant == "channel" else WRITING,
         label=_upload_label,
+        reads=MovedBytes,
         needs_root=agent_is_enough,
     ),
     _moves(
@@ -93,7 +92,8 @@ WORKLOADS = (
         params="guestmark.workloads.disk.params:Read",
         run="guestmark.workloads.disk.fileread:FilereadWorkload",
         metrics=lambda _params: READING,
-        label=lambda params: f"read of {params['amount']}",
+        label=lambda moved: f"read of {moved.amount}",
+        reads=MovedBytes,
         factors=(BLOCK_SIZE,),
         needs_root=agent_is_enough,
     ),

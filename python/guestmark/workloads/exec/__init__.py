@@ -4,21 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from guestmark.core.metric import Metric
-from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec
+from guestmark.core.metric_spec import DEFAULT_METRICS
 from guestmark.core.model import Cell
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.common.factors import decides_on_host
+from guestmark.workloads.exec.command import Command
 
 
-def _metrics(params: Mapping[str, Any]) -> tuple[Metric, ...]:
-    own = [MetricSpec.from_params(spec).metric for spec in params.get("metrics", ())]
-    return (*own, *DEFAULT_METRICS)
+def _metrics(command: Command) -> tuple[Metric, ...]:
+    return (*(spec.metric for spec in command.specs), *DEFAULT_METRICS)
 
 
-def _label(params: Mapping[str, Any]) -> str:
+def _label(command: Command) -> str:
     import shlex
 
-    return shlex.join(params["argv"])
+    return shlex.join(command.argv)
 
 
 def _syncs(cell: Cell) -> Mapping[str, Any]:
@@ -35,10 +35,11 @@ WORKLOADS = (
         run="guestmark.workloads.exec.workload:ExecWorkload",
         metrics=_metrics,
         label=_label,
+        reads=Command,
         packages="guestmark.workloads.exec.packages:of_command",
         decides=decides_on_host,
         runs_on_disk=True,
         acknowledges=_syncs,
-        command=lambda params: params["argv"],
+        command=lambda command: command.argv,
     ),
 )

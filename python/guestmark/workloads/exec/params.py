@@ -55,7 +55,8 @@ class ExecParams(Strict):
 
     def to_params(self) -> dict[str, Any]:
         """As `guestmark exec` gives them to the workload. Raises `UsageError`, `ValueError` for an unused value."""
-        from guestmark.workloads.exec.plan import Command, described, input_of, output_of
+        from guestmark.workloads.exec.command import Command
+        from guestmark.workloads.exec.plan import described, input_of, output_of
 
         given = {
             "setup": self.setup,

@@ -1,4 +1,4 @@
-"""The plan of `guestmark exec`, one command on several platforms, and the parameters of such a command."""
+"""The plan of `guestmark exec`: one command on several platforms."""
 
 from __future__ import annotations
 
@@ -9,80 +9,24 @@ import shlex
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import msgspec
 
 from guestmark.agent.wire import StandardOutput
 from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
-from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split
+from guestmark.core.metric_spec import DEFAULT_METRICS, parse_metrics, split
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 from guestmark.workloads.common.program import sha256_here
+from guestmark.workloads.exec.command import Command, File, Input
 
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
 _ENOUGH_S = 3.0  # seconds of each such command
 _QUICK_BLOCKS = 6  # the fewest that allow a verdict
 _QUICK_S = 19.0  # of the 20 s that are promised; the rest is for the answer
 STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
-
-
-class Input(msgspec.Struct, frozen=True):
-    """The file of `--input`, by which it is recognised."""
-
-    path: str
-    size: int
-    sha256: str
-
-
-class File(msgspec.Struct, frozen=True):
-    """A file that other machines are brought."""
-
-    path: str
-    sha256: str
-    size: int
-    mode: int
-
-
-class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The parameters of a cell: what is run, what around it, and what becomes of its output."""
-
-    argv: list[str] = []
-    metrics: list[dict[str, Any]] = []  # as `MetricSpec.to_params` has them
-    stdin: Input | None = None
-    hooks: dict[str, str] = {}  # setup, prepare, check, conclude, cleanup
-    parameters: list[str] = []  # factors whose levels stand in the command, as `{name}`
-    ignore_failure: bool = False
-    push: list[File] = []
-    cwd: str | None = None  # instead of the caller's
-    statuses: tuple[int, ...] = (0,)  # with which it may end
-    expect: str | None = None  # has to match what it prints
-    output: StandardOutput = StandardOutput.PIPE  # which runs had before there was a choice
-    disks: list[dict[str, str]] = []  # as `setting.disk` has them
-
-    @classmethod
-    def of(cls, cell: Cell) -> Command:
-        """The cell's."""
-        return msgspec.convert(cell.workload.params, cls)
-
-    @property
-    def specs(self) -> list[MetricSpec]:
-        """The metrics that the user defined."""
-        return [MetricSpec.from_params(spec) for spec in self.metrics]
-
-    @property
-    def texts(self) -> list[str]:
-        """Everything that may hold a `{name}`."""
-        return [*self.argv, *self.hooks.values(), *(spec.file for spec in self.specs)]
-
-    def stored(self) -> dict[str, Any]:
-        """As a plan holds it."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import WorkloadError
-from guestmark.workloads.exec.plan import File
+from guestmark.workloads.exec.command import File
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import LoggedIn, Machine

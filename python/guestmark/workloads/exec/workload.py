@@ -25,7 +25,8 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.moving import target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, find_same, judge, quote
-from guestmark.workloads.exec.plan import Command, Input, read_stdin
+from guestmark.workloads.exec.command import Command, Input
+from guestmark.workloads.exec.plan import read_stdin
 from guestmark.workloads.exec.push import pushed
 
 if TYPE_CHECKING:

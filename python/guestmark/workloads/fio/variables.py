@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from guestmark.workloads.common.factors import THREADS
 
@@ -18,3 +21,12 @@ def variables_of(job: str) -> list[str]:
 def environment(values: Mapping[str, str], factors: Mapping[str, str]) -> dict[str, str]:
     """The variables of a job file: those of the plan, and how many threads there are."""
     return {THREADS_VARIABLE: str(THREADS.of(factors) or 1), **values}
+
+
+class FioJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them: a job file's text and name, values of its variables, its disk."""
+
+    job: str
+    name: str = ""
+    values: dict[str, str] = {}
+    disks: list[dict[str, Any]] = []

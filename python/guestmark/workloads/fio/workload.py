@@ -7,8 +7,6 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
@@ -24,7 +22,7 @@ from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, q
 from guestmark.workloads.fio import metrics
 from guestmark.workloads.fio import output as fio_report
 from guestmark.workloads.fio.facts import Fio
-from guestmark.workloads.fio.variables import JOB_FILE, environment
+from guestmark.workloads.fio.variables import JOB_FILE, FioJob, environment
 from guestmark.workloads.sysbench.metrics import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 if TYPE_CHECKING:
@@ -40,13 +38,6 @@ _FLUSHES = re.compile(
 def flushes(job: str) -> bool:
     """Whether a job file asks for flushes that fio's report does not count: O_SYNC, or one at a file's end."""
     return bool(_FLUSHES.search(job))
-
-
-class FioJob(msgspec.Struct, frozen=True):
-    """The parameters as a stored plan has them: the text of a job file, and values of its variables."""
-
-    job: str
-    values: dict[str, str]
 
 
 class FioWorkload(Workload[FioJob]):

@@ -1,13 +1,10 @@
 """libguestfs as a peer: the real guestfish in a guest of its own moves bytes, makes calls, or only starts."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import WorkloadKind, takes_only
 from guestmark.workloads.boot.metrics import ALL as BOOT_METRICS
-from guestmark.workloads.common.metrics import LAUNCHING
-from guestmark.workloads.guestfs.session import SESSION
+from guestmark.workloads.common.metrics import LAUNCHING, MovedBytes
+from guestmark.workloads.guestfs.session import SESSION, Rounds
 
 _PROGRAMS = (Program("guestfish", "guestfish"),)
 _GUEST = takes_only("memory", "smp", "placement")
@@ -17,10 +14,10 @@ _GUEST_AND_DISK = takes_only(
 )  # fmt: skip
 
 
-def _session_label(params: Mapping[str, Any]) -> str:
+def _session_label(params: Rounds) -> str:
     from guestmark.workloads.guestfs.session import number_of_calls
 
-    return f"libguestfs session of {number_of_calls(params['rounds'])} calls"
+    return f"libguestfs session of {number_of_calls(params.rounds)} calls"
 
 
 WORKLOADS = (
@@ -30,7 +27,8 @@ WORKLOADS = (
         params="guestmark.workloads.guestfs.params:UploadParams",
         run="guestmark.workloads.guestfs.upload:GuestfishWorkload",
         metrics=lambda _params: LAUNCHING,
-        label=lambda params: f"guestfish {params['method']} of {params['amount']}",
+        label=lambda moved: f"guestfish {moved.method} of {moved.amount}",
+        reads=MovedBytes,
         takes=_GUEST_AND_DISK,
         programs=_PROGRAMS,
         peer=True,
@@ -42,6 +40,7 @@ WORKLOADS = (
         run="guestmark.workloads.guestfs.api:GuestfsApiWorkload",
         metrics=lambda _params: SESSION,
         label=_session_label,
+        reads=Rounds,
         takes=_GUEST,
         programs=_PROGRAMS,
     ),

@@ -12,17 +12,16 @@ from guestmark.workloads.guestfs import inside as guestfs_inside
 from guestmark.workloads.guestfs import libguestfs, session
 from guestmark.workloads.guestfs.libguestfs import Mark
 from guestmark.workloads.guestfs.own_guest import OwnGuestWorkload, version
-from guestmark.workloads.guestfs.params import ApiParams
 from guestmark.workloads.guestfs.session import CALLS, WALL
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
-class GuestfsApiWorkload(OwnGuestWorkload[ApiParams]):
+class GuestfsApiWorkload(OwnGuestWorkload[session.Rounds]):
     """`guestfs-api`: one launch, one session; seconds and calls a second without the launch."""
 
-    PARAMS = ApiParams
+    PARAMS = session.Rounds
 
     def prepare(self, machine: Machine) -> None:
         """Prepares the appliance, and notes the version of guestfish."""

@@ -6,12 +6,20 @@ the guest's kernel and for the way to it and back, hardly any for a disk.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from guestmark.core.metric import Better, Metric
 from guestmark.workloads.common.metrics import LAUNCH
 
 WALL = Metric("wall_s", "s")  # of the session, between launch and shutdown
 CALLS = Metric("rate", "calls/s", Better.HIGHER)
 SESSION = (WALL, CALLS, LAUNCH)
+
+
+class Rounds(msgspec.Struct, frozen=True):
+    """The parameters of a session as a stored plan has them."""
+
+    rounds: int
 
 
 _TEXT = "the quick brown fox jumps over the lazy dog"

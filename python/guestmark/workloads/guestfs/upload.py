@@ -20,7 +20,8 @@ from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.image import Format
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.moving import MovedBytes, measured
+from guestmark.workloads.common.metrics import MovedBytes
+from guestmark.workloads.common.moving import measured
 from guestmark.workloads.common.verify import READABLE, compare
 from guestmark.workloads.disk.tar import tar_gz
 from guestmark.workloads.guestfs import libguestfs

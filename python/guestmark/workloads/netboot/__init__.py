@@ -21,7 +21,8 @@ WORKLOADS = (
         params="guestmark.workloads.netboot.params:NetbootParams",
         run="guestmark.workloads.netboot.workload:NetbootWorkload",
         metrics=metrics.of,
-        label=lambda params: f"{params['files']} × {params['size']} by iPXE",
+        label=lambda params: f"{params.files} × {params.size} by iPXE",
+        reads=metrics.Fetched,
         factors=FACTORS,
         sections=(
             "guestmark.workloads.netboot.sections:phases",

@@ -1,8 +1,8 @@
 """What is measured of a network boot: its start once, its files in every round; from captures, but for `wall_s`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from guestmark.core.metric import Better, Metric
 
@@ -56,9 +56,19 @@ ALL = (
 )  # fmt: skip
 
 
-def of(params: Mapping[str, Any]) -> tuple[Metric, ...]:
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them; see `NetbootParams`."""
+
+    size: str
+    files: int
+    port: int = 0
+    kernel: bool = False
+    certificate: str = ""
+
+
+def of(params: Fetched) -> tuple[Metric, ...]:
     """What is measured with these parameters, in table order."""
-    return (*ALL, *((KERNEL, HANDOVER) if params.get("kernel") else ()), *each_file(int(params["files"])))
+    return (*ALL, *((KERNEL, HANDOVER) if params.kernel else ()), *each_file(params.files))
 
 
 def each_file(files: int) -> tuple[Metric, ...]:

@@ -116,7 +116,7 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
     values = found.values
     measurements = [
         Measurement(metric, values[metric.name], (values[metric.name],))
-        for metric in metrics.of(cell.workload.params)
+        for metric in metrics.of(msgspec.convert(cell.workload.params, metrics.Fetched))
         if metric.name in values
     ]
     return Inside(measurements, found.warnings, found.boot)

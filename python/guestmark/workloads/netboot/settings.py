@@ -6,6 +6,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from guestmark.core.architectures import X86_64
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
@@ -28,6 +30,7 @@ from guestmark.setting.network import (
 )
 from guestmark.workloads.netboot import rom
 from guestmark.workloads.netboot.content import Serving
+from guestmark.workloads.netboot.metrics import Fetched
 from guestmark.workloads.netboot.nested import inner_of
 
 _MIB = 1 << 20
@@ -77,7 +80,7 @@ class Settings:
         nic = NIC.among(factors)
         firmware = FIRMWARE.among(factors)
         network = NETWORK.among(factors)
-        if cell.platform.nested and cell.workload.params.get("kernel"):
+        if cell.platform.nested and msgspec.convert(cell.workload.params, Fetched).kernel:
             raise UsageError(
                 "a boot inside an outer guest ends with its files",
                 hint="leave out params.kernel, or use --on tcg or kvm",
@@ -162,7 +165,7 @@ class Settings:
 
 def _serving(cell: Cell) -> Serving:
     protocol = PROTOCOL.among(cell.factors)
-    certificate = str(cell.workload.params.get("certificate", ""))
+    certificate = msgspec.convert(cell.workload.params, Fetched).certificate
     if protocol is Protocol.HTTPS and not certificate:
         raise UsageError(
             "protocol=https needs a certificate that the ROM was built to trust",

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import msgspec
-
 from guestmark.capture.model import drawn
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
@@ -27,6 +25,7 @@ from guestmark.workloads.netboot.control import NOTHING, Request
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.netboot.kernel import BootedKernel, await_answer
 from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, started
+from guestmark.workloads.netboot.metrics import Fetched
 from guestmark.workloads.netboot.network import listen, port_of
 from guestmark.workloads.netboot.settings import Settings
 
@@ -45,15 +44,6 @@ _CLOSING_S = (
     0.05  # for the end of a connection, which reading memory would hold up: the guest stands still meanwhile
 )
 _FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
-
-
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them; see `NetbootParams`."""
-
-    size: str
-    files: int
-    port: int = 0
-    kernel: bool = False
 
 
 class NetbootWorkload(Workload[Fetched]):

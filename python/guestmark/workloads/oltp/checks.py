@@ -7,6 +7,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
@@ -17,6 +19,7 @@ from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.factors import THREADS, crowded
 from guestmark.workloads.oltp.databases.base import Account, Database, sysbench
 from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.metrics import OltpTest
 
 _SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 _TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours
@@ -31,7 +34,7 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
     sysbench()
     remarks: dict[str, None] = {}
     for cell in cells:
-        database = KINDS[cell.workload.params["server"]]()
+        database = KINDS[_of(cell).server]()
         (disk,) = disks_of(cell)
         on_host = cell.platform.is_this_host
         if disk.filesystem is Filesystem.NONE and not on_host:
@@ -52,19 +55,15 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
 
 
 def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory: bool) -> None:
-    params = cell.workload.params
-    needed = (
-        database.needed_bytes
-        + parse_size(params["log"])
-        + database.row_bytes * params["tables"] * params["rows"]
-    )
+    params = _of(cell)
+    needed = database.needed_bytes + parse_size(params.log) + database.row_bytes * params.tables * params.rows
     room = free_bytes(disk.location) if on_directory else disk.size
     if needed > room:
         where = f"{disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
             f"its disk has {format_size(room)}"
         )  # fmt: skip
         raise UsageError(
-            f"{cell.id}: {params['tables']} tables of {params['rows']} rows need at least {needed / 1e6:.0f} MB, "
+            f"{cell.id}: {params.tables} tables of {params.rows} rows need at least {needed / 1e6:.0f} MB, "
             f"{where}",
             hint="use a larger disk (--set size=8G), another directory (--set location=DIRECTORY), or --scale",
         )
@@ -93,5 +92,9 @@ def _may_enter(folder: Path, account: Account) -> bool:
 
 
 def _threads(cell: Cell) -> str:
-    said = crowded(cell, THREADS.of(cell.factors) or int(cell.workload.params["threads"]))
+    said = crowded(cell, THREADS.of(cell.factors) or int(_of(cell).threads))
     return f"{cell.id}: {said}" if said else ""
+
+
+def _of(cell: Cell) -> OltpTest:
+    return msgspec.convert(cell.workload.params, OltpTest)

@@ -1,5 +1,9 @@
 """What `oltp` measures. Durations in seconds, rates a second, as sysbench says them; the rest is per transaction."""
 
+from typing import Any
+
+import msgspec
+
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.disks import metrics as disk
@@ -38,3 +42,24 @@ ALL = (
     GUEST_WALL,
     *BELOW,
 )
+
+
+class Sizes(msgspec.Struct, kw_only=True):
+    """What a server's settings follow from: its own cache, the size of its log, and the user's settings."""
+
+    buffer: str
+    log: str
+    settings: dict[str, str] = {}
+
+
+class OltpTest(Sizes, kw_only=True):
+    """The parameters as a stored plan has them; see `OltpParams`."""
+
+    server: str
+    test: str
+    tables: int
+    rows: int
+    threads: str
+    time: str
+    transactions: str
+    disks: list[dict[str, Any]]

@@ -1,16 +1,14 @@
 """Which packages a database server is from."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.foreign.packages import owner_of
 from guestmark.workloads.oltp.databases import kinds
+from guestmark.workloads.oltp.metrics import OltpTest
 
 
-def of_server(params: Mapping[str, Any]) -> tuple[str, ...]:
+def of_server(params: OltpTest) -> tuple[str, ...]:
     """The packages that this host's server was installed by; none if it is not here, or no package's."""
-    database = kinds.KINDS[params["server"]]
+    database = kinds.KINDS[params.server]
     names = set()
     for program in database.packages:
         try:

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET, Reached
@@ -33,6 +33,7 @@ from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
 from guestmark.workloads.oltp.databases.server import Server
 from guestmark.workloads.oltp.facts import SERVER, Oltp
+from guestmark.workloads.oltp.metrics import OltpTest
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.facts import Sysbench
 from guestmark.workloads.sysbench.workload import spread
@@ -47,17 +48,19 @@ _OF_ITS_SERVER = frozenset({"9p", "hostfs"})  # shares whose files are all made 
 _FULL_BYTES = 8 << 20  # servers extend their files by a few megabytes at a time
 
 
-class OltpWorkload(Workload[Mapping[str, Any]]):
+class OltpWorkload(Workload[OltpTest]):
     """`oltp`: one server for all iterations of a trial; its clean shutdown is part of the trial."""
+
+    PARAMS = OltpTest
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._found = self.facts.add(Oltp())
         self._client = self.facts.add(Sysbench())
-        self._threads = THREADS.of(cell.factors) or int(self.params["threads"])
+        self._threads = THREADS.of(cell.factors) or int(self.params.threads)
         self._on_host = cell.platform.is_this_host
         self._account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
-        self._kind: Database = KINDS[self.params["server"]]()
+        self._kind: Database = KINDS[self.params.server]()
         self._settings = self._kind.settings(self.params, self._threads)
         self._server: Server | None = None
         self._stack = contextlib.ExitStack()
@@ -75,7 +78,7 @@ class OltpWorkload(Workload[Mapping[str, Any]]):
     def impossible(cls, cell: Cell) -> str:
         """Says that the server is not installed, or cannot have its files where they would be."""
         try:
-            KINDS[cell.workload.params["server"]]()
+            KINDS[cls.read(cell.workload.params).server]()
         except PlatformUnusableError as error:
             return f"{error.message} ({error.hint})"
         filesystem = FILESYSTEM.of(cell.factors) or ""
@@ -91,8 +94,8 @@ class OltpWorkload(Workload[Mapping[str, Any]]):
         """The platform's machine with the loaded tables on its disk; at its end, whether the server ended cleanly."""
         made = self._prepared()
         self._found.prepared_s, self._found.from_cache = made.seconds, made.was_there
-        disks = [{**disk, "tree": str(made.tree)} for disk in self.params["disks"]]
-        workload = replace(self.cell.workload, params={**self.params, "disks": disks})
+        disks = [{**disk, "tree": str(made.tree)} for disk in self.params.disks]
+        workload = replace(self.cell.workload, params={**self.cell.workload.params, "disks": disks})
         with self._stack, platform.start(replace(self.cell, workload=workload)) as machine:
             yield machine
             if self._unclean is not None:
@@ -163,8 +166,8 @@ class OltpWorkload(Workload[Mapping[str, Any]]):
         return prepared(
             self._kind,
             self._settings,
-            tables=self.params["tables"],
-            rows=self.params["rows"],
+            tables=self.params.tables,
+            rows=self.params.rows,
             account=self._account,
         )
 
@@ -175,9 +178,9 @@ class OltpWorkload(Workload[Mapping[str, Any]]):
     def _argv(self, server: Server) -> list[str]:
         params = self.params
         return [
-            sysbench(), f"oltp_{params['test']}", *self._kind.connection(server.data),
-            f"--tables={params['tables']}", f"--table-size={params['rows']}", f"--threads={self._threads}",
-            f"--time={params['time']}", f"--events={params['transactions']}", "--rand-seed=1", "run",
+            sysbench(), f"oltp_{params.test}", *self._kind.connection(server.data),
+            f"--tables={params.tables}", f"--table-size={params.rows}", f"--threads={self._threads}",
+            f"--time={params.time}", f"--events={params.transactions}", "--rand-seed=1", "run",
         ]  # fmt: skip
 
     def _measure(self, server: Server) -> tuple[Report, ExecResult]:

@@ -1,14 +1,11 @@
 """What a power cut would leave of a machine's disk."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.workloads.powercut.metrics import ALL
+from guestmark.workloads.powercut.metrics import ALL, Cut
 
 
-def _label(params: Mapping[str, Any]) -> str:
-    return f"power cut: {params['words']}"
+def _label(params: Cut) -> str:
+    return f"power cut: {params.words}"
 
 
 WORKLOADS = (
@@ -19,6 +16,7 @@ WORKLOADS = (
         run="guestmark.workloads.powercut.workload:PowercutWorkload",
         metrics=lambda _params: ALL,
         label=_label,
+        reads=Cut,
         compared=False,
         decides=lambda _params, factor, platform: (
             True

@@ -16,12 +16,12 @@ from guestmark.workloads.oltp.databases.confined import launcher
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
 from guestmark.workloads.oltp.databases.server import Server
+from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.powercut.records import Method
 
-_SMALL: Mapping[str, object] = {"buffer": "32M", "log": "8M"}
 _READY_S = 60.0
 _TABLE = "records"
 _UNSAFE_FROM = 1_000_000  # the control's rows have numbers of their own
@@ -37,7 +37,7 @@ class Rows:
         self._method = method
         self._kind: Database = KINDS[method.value]()
         self._account = account
-        self._settings = self._kind.settings({**_SMALL, "settings": settings}, 1)
+        self._settings = self._kind.settings(Sizes(buffer="32M", log="8M", settings=dict(settings)), 1)
         self._server: Server | None = None
 
     @property

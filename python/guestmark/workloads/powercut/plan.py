@@ -31,7 +31,7 @@ def build(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
         ) from error
     except ValueError as error:
         raise UsageError(str(error), hint="guestmark powercut --check COMMAND -- COMMAND...") from error
-    entry = Entry(WorkloadSpec(kind.name, params, kind.label(params)), kind=kind)
+    entry = Entry(WorkloadSpec(kind.name, params, kind.label(kind.read(params))), kind=kind)
     shape = Shape((entry,), parse_platforms(given.on or ()), title=_TITLE, null=Null.NONE)
     policy = Policy(blocks=1, warmup=0, iterations=1)
     outline = Outline("powercut", shape, policy, metrics.ALL)

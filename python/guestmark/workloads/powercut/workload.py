@@ -7,9 +7,9 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.results import CallError
@@ -48,20 +48,19 @@ _STAT_FLUSHES = 15  # the field of a disk's statistics
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
 
-class PowercutWorkload(Workload[Mapping[str, Any]]):
+class PowercutWorkload(Workload[metrics.Cut]):
     """Writes numbered records, then the same without barriers as a control, and judges both."""
 
+    PARAMS = metrics.Cut
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        self._method = Method(self.params["method"])
+        self._method = Method(self.params.method)
         self._seed = plan.policy.seed or 0
         self._platform: Platform | None = None
         account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
-        self._rows = (
-            Rows(self._method, account, self.params.get("settings", {})) if self._method.served else None
-        )
+        self._rows = Rows(self._method, account, self.params.settings) if self._method.served else None
         self._command = self._program(plan)
         self._disk: AttachedDisk | None = None
 
@@ -69,7 +68,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         """The user's, of the methods that run one."""
         params = self.params
         if self._method is Method.COMMAND:
-            return Acknowledging(params["command"], params["check"])
+            return Acknowledging(params.command, params.check)
         if self._method is not Method.SYNCS:
             return None
         caller = plan.context.caller
@@ -77,8 +76,8 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         user = {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups} if guest else {}
         return Syncing(
             Program(
-                params["command"], {**caller.env, **params["env"]}, params["before"],
-                params["files"], user, params["cwd"], params["statuses"],
+                params.command, {**caller.env, **params.env}, params.before,
+                params.files, user, params.cwd, list(params.statuses),
             )
         )  # fmt: skip
 
@@ -86,7 +85,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` when there is no such command."""
         here = plan.context.caller
-        commands = {tuple(cell.workload.params["command"]) for cell in cells if cell.shares_root}
+        commands = {tuple(cls.read(cell.workload.params).command) for cell in cells if cell.shares_root}
         for argv in sorted(filter(None, commands)):
             check_command(argv, env=here.env, cwd=here.cwd, typed=plan.context.typed)
 
@@ -101,13 +100,13 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         if reason := logged.why_not():
             return f"no log of its writes can be taken: {reason}"
         filesystem = target.filesystem
-        method = Method(cell.workload.params["method"])
+        method = Method(cls.read(cell.workload.params).method)
         served = method.served
         if reason := recovery.why_not(filesystem, mounted=served or method.of_program):
             return f"{filesystem} is recovered by mounting it here: {reason}"
         if served:
             try:
-                KINDS[cell.workload.params["method"]]()
+                KINDS[cls.read(cell.workload.params).method]()
             except PlatformUnusableError as error:
                 return f"{error.message} ({error.hint})"
         return ""
@@ -124,8 +123,10 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         cell = self.cell
         if self._rows is not None:
             tree = str(self._rows.prepared().tree)
-            disks = [{**disk, "tree": tree} for disk in self.params["disks"]]
-            cell = replace(cell, workload=replace(cell.workload, params={**self.params, "disks": disks}))
+            disks = [{**disk, "tree": tree} for disk in self.params.disks]
+            cell = replace(
+                cell, workload=replace(cell.workload, params={**cell.workload.params, "disks": disks})
+            )
         with platform.start(cell) as machine:
             yield machine
 
@@ -181,7 +182,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
                 form=disk.spec.format,
                 location=disk.spec.location,
                 method=self._method,
-                states=int(self.params["states"]),
+                states=self.params.states,
                 seed=self._seed,
                 written=replace(part, settled=settled),
                 control=controlled,
@@ -227,7 +228,7 @@ class PowercutWorkload(Workload[Mapping[str, Any]]):
         files = disk.image.logged
         assert files is not None
         start = writelog.count(files.log)
-        count = int(self.params["records"])
+        count = self.params.records
         with logged.marking(files) as mark:
             mark(0)
             if self._command is not None:

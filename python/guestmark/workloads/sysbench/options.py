@@ -6,6 +6,9 @@ Levels are kept as text in the form sysbench takes them.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from guestmark.core.factor import Factor, one_of
 from guestmark.core.units import format_size, parse_duration, parse_size
@@ -120,3 +123,11 @@ FACTORS = {
     for option in OPTIONS.values()
     if option.name not in _NO_FACTORS
 } | {THREADS.name: THREADS}
+
+
+class SysbenchRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them: a test, options without what factors set, its disk."""
+
+    test: str
+    options: dict[str, str]
+    disks: list[dict[str, Any]] = []

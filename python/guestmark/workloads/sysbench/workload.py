@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
 from guestmark.core.metric import Measurement, Metric
@@ -24,7 +22,7 @@ from guestmark.workloads.sysbench import metrics
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.checks import check_cells, lies_of_memory
 from guestmark.workloads.sysbench.facts import Sysbench
-from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS
+from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchRun
 
 if TYPE_CHECKING:
     from guestmark.agent.client import ExecResult
@@ -49,13 +47,6 @@ def options_of(cell: Cell) -> dict[str, str]:
             max(1, round(parse_size(given["file_total_size"]) / step)) * step
         )
     return given
-
-
-class SysbenchRun(msgspec.Struct, frozen=True):
-    """The parameters as a stored plan has them: a test, and sysbench's options without what factors set."""
-
-    test: str
-    options: dict[str, str]
 
 
 class SysbenchWorkload(Workload[SysbenchRun]):

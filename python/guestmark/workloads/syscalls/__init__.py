@@ -1,16 +1,13 @@
 """A fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from guestmark.agent.syscall_names import CALLS
 from guestmark.core.workload_kind import WorkloadKind, agent_is_enough, takes_only
 from guestmark.workloads.syscalls import metrics
+from guestmark.workloads.syscalls.metrics import Mix
 
 
-def _label(params: Mapping[str, Any]) -> str:
-    calls = params["calls"]
-    return "system calls" if len(calls) == len(CALLS) else f"system calls: {', '.join(calls)}"
+def _label(mix: Mix) -> str:
+    return "system calls" if len(mix.calls) == len(CALLS) else f"system calls: {', '.join(mix.calls)}"
 
 
 WORKLOADS = (
@@ -19,8 +16,9 @@ WORKLOADS = (
         "a fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each",
         params="guestmark.workloads.syscalls.params:SyscallsParams",
         run="guestmark.workloads.syscalls.workload:SyscallsWorkload",
-        metrics=lambda params: metrics.of_calls(params["calls"]),
+        metrics=lambda mix: metrics.of_calls(mix.calls),
         label=_label,
+        reads=Mix,
         needs_root=agent_is_enough,
         sections=("guestmark.workloads.syscalls.sections:sections",),
         takes=takes_only("memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"),

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from guestmark.core.metric import Metric
 
 GEOMEAN = Metric("geomean_ns", "ns")  # geometric mean of the operations' times
@@ -26,3 +28,11 @@ def of_call(name: str) -> Metric:
 def of_calls(names: Sequence[str]) -> tuple[Metric, ...]:
     """All that a mix of these operations can measure, in table order."""
     return (GEOMEAN, *map(of_call, names), *COUNTED.values(), PROCESSOR, WALL)
+
+
+class Mix(msgspec.Struct, frozen=True):
+    """The parameters as a stored plan has them: how often and how long each of these operations is done at least."""
+
+    operations: int
+    time: str
+    calls: list[str]

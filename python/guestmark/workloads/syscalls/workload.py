@@ -21,7 +21,7 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.common.program import disagreement, sha256_here
 from guestmark.workloads.syscalls import metrics
 from guestmark.workloads.syscalls.facts import Call, Syscalls
-from guestmark.workloads.syscalls.params import SyscallsParams
+from guestmark.workloads.syscalls.metrics import Mix
 
 if TYPE_CHECKING:
     from guestmark.agent.clocks import Ping
@@ -31,10 +31,10 @@ _HOST_CPU = "host_cpu_s"
 _LEAST = 0.01  # nanoseconds; times below the clock's resolution still need a logarithm
 
 
-class SyscallsWorkload(Workload[SyscallsParams]):
+class SyscallsWorkload(Workload[Mix]):
     """`syscalls`: nanoseconds of each operation, their geometric mean, and exits, stops or flushes per operation."""
 
-    PARAMS = SyscallsParams
+    PARAMS = Mix
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
     from guestmark.workloads.oltp.databases.link import Link
@@ -102,7 +103,7 @@ class Database(ABC):
         return str(Path(found).resolve())
 
     @abstractmethod
-    def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
+    def settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
         """The server's settings, the user's included, by name."""
 
     @abstractmethod
@@ -132,12 +133,6 @@ class Database(ABC):
     @abstractmethod
     def socket(self, data: str) -> str:
         """Path of the local socket."""
-
-
-def given_settings(params: Mapping[str, object]) -> dict[str, str]:
-    """The user's own settings among a workload's parameters."""
-    given = params.get("settings")
-    return {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
 
 
 def sysbench() -> str:

@@ -7,7 +7,8 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from guestmark.workloads.oltp.databases.base import Database, Session, given_settings
+from guestmark.workloads.oltp.databases.base import Database, Session
+from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
     from guestmark.workloads.oltp.databases.link import Link
@@ -49,15 +50,15 @@ class MariaDB(Database):
         """The program mariadbd."""
         return self.programs["mariadbd"]
 
-    def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
+    def settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
         """The same input and output calls everywhere: no io_uring, no log mapped into memory, which
         MariaDB would choose by kernel and filesystem; and caches that begin empty.
         """
         return {
-            "innodb_buffer_pool_size": str(params["buffer"]),
+            "innodb_buffer_pool_size": sizes.buffer,
             # Newer servers reserve terabytes of address space for a buffer that may grow; UML does not have that much.
-            "loose_innodb_buffer_pool_size_max": str(params["buffer"]),
-            "innodb_log_file_size": str(params["log"]),
+            "loose_innodb_buffer_pool_size_max": sizes.buffer,
+            "innodb_log_file_size": sizes.log,
             "innodb_use_native_aio": "0",
             "loose_innodb_log_file_mmap": "0",
             "innodb_buffer_pool_dump_at_shutdown": "0",
@@ -65,7 +66,7 @@ class MariaDB(Database):
             "skip_networking": "1",
             "skip_name_resolve": "1",
             "max_connections": str(threads + 10),
-            **given_settings(params),
+            **sizes.settings,
         }
 
     def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.units import parse_size
-from guestmark.workloads.oltp.databases.base import Database, Session, given_settings
+from guestmark.workloads.oltp.databases.base import Database, Session
+from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
     from guestmark.workloads.oltp.databases.link import Link
@@ -64,14 +65,14 @@ class PostgreSQL(Database):
 
         return [str(folder) for folder in sorted(_VERSIONS.glob("*/bin"), key=version, reverse=True)]
 
-    def settings(self, params: Mapping[str, object], threads: int) -> dict[str, str]:
+    def settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
         """A log that may grow as far as was asked, and no listening on the network."""
         return {
-            "shared_buffers": f"{parse_size(str(params['buffer'])) >> 20}MB",
-            "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(str(params['log']))) >> 20}MB",
+            "shared_buffers": f"{parse_size(sizes.buffer) >> 20}MB",
+            "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(sizes.log)) >> 20}MB",
             "listen_addresses": "",
             "max_connections": str(threads + 10),
-            **given_settings(params),
+            **sizes.settings,
         }
 
     def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:

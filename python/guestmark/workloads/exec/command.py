@@ -1,0 +1,67 @@
+"""The parameters of the workload `exec` as a plan holds them: a command, and all that belongs to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from guestmark.agent.wire import StandardOutput
+from guestmark.core.metric_spec import MetricSpec
+
+if TYPE_CHECKING:
+    from guestmark.core.model import Cell
+
+
+class Input(msgspec.Struct, frozen=True):
+    """The file of `--input`, by which it is recognised."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file that other machines are brought."""
+
+    path: str
+    sha256: str
+    size: int
+    mode: int
+
+
+class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The parameters of a cell: what is run, what around it, and what becomes of its output."""
+
+    argv: list[str] = []
+    metrics: list[dict[str, Any]] = []  # as `MetricSpec.to_params` has them
+    stdin: Input | None = None
+    hooks: dict[str, str] = {}  # setup, prepare, check, conclude, cleanup
+    parameters: list[str] = []  # factors whose levels stand in the command, as `{name}`
+    ignore_failure: bool = False
+    push: list[File] = []
+    cwd: str | None = None  # instead of the caller's
+    statuses: tuple[int, ...] = (0,)  # with which it may end
+    expect: str | None = None  # has to match what it prints
+    output: StandardOutput = StandardOutput.PIPE  # which runs had before there was a choice
+    disks: list[dict[str, Any]] = []  # as `setting.disk` has them
+
+    @classmethod
+    def of(cls, cell: Cell) -> Command:
+        """The cell's."""
+        return msgspec.convert(cell.workload.params, cls)
+
+    @property
+    def specs(self) -> list[MetricSpec]:
+        """The metrics that the user defined."""
+        return [MetricSpec.from_params(spec) for spec in self.metrics]
+
+    @property
+    def texts(self) -> list[str]:
+        """Everything that may hold a `{name}`."""
+        return [*self.argv, *self.hooks.values(), *(spec.file for spec in self.specs)]
+
+    def stored(self) -> dict[str, Any]:
+        """As a plan holds it."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
