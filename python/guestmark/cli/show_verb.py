@@ -92,7 +92,7 @@ def _console(stored: StoredRun, wanted: str) -> None:
         say(f"{wanted} has no trial in run {stored.id}")
         return
     from guestmark.agent.wire import StandardOutput
-    from guestmark.workloads.exec.plan import Command
+    from guestmark.workloads.exec.command import Command
 
     cell = stored.plan.cells[ids.index(wanted)]
     if cell.workload.name == "exec" and Command.of(cell).output is StandardOutput.NULL:

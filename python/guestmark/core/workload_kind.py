@@ -42,12 +42,13 @@ class WorkloadKind:
     `model.model_dump(mode="json", exclude_none=True)`, or what the model's method `to_params()` returns when it has one
     (it may raise `ValueError` or `UsageError`). `run` names the class that runs it, a `workloads.base.Workload`.
 
-    The functions are given these final parameters, as a `reads` where that is named: `metrics` returns those that will
-    be measured, the primary one first; `label` is what tables show by default. `factors` are its own; other workloads
-    do not have them. `takes` tells whether a factor applies to this workload on that platform; where it does not, there
-    is one cell without the factor, as for factors that the platform itself does not take. `decides`, given the parameters
-    too, overrides both: True accepts a factor even where the platform itself does not (mount options on the host, where
-    the workload mounts an image), False rejects it, None leaves the decision to them.
+    The functions are given these final parameters, as a `reads` where that is named: `metrics` returns those that
+    will be measured, the primary one first; `label` is what tables show by default. `factors` are its own; other
+    workloads do not have them. `takes` tells whether a factor applies to this workload on that platform; where it
+    does not, there is one cell without the factor, as for factors that the platform itself does not take.
+    `decides`, given the parameters too, overrides both: True accepts a factor even where the platform itself does
+    not (mount options on the host, where the workload mounts an image), False rejects it, None leaves the decision
+    to them.
 
     `sections` names functions that add to a report what only this workload knows: given the `WorkloadResult` and the
     `StoredRun`, they return nodes of `page.nodes`.

@@ -14,7 +14,7 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
-from guestmark.core.metric_spec import DEFAULT_METRICS, parse_metrics, split
+from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Shape
