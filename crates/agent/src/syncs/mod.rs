@@ -39,7 +39,7 @@ use calls::{ended, ptrace, resume, wait, Stop};
 use disk::Disk;
 pub use files::digests;
 use files::{hex, key, Content, Key};
-use queues::{process_of, Kind, Memory, Named, Queue, Request};
+use queues::{process_of, submitted, Kind, Memory, Named, Queue, Request};
 
 /// Bytes that are kept of what the program says.
 const SAID: usize = 500;
@@ -379,10 +379,9 @@ impl Tracer {
         let process = process_of(pid);
         let mut queues = self.queues.iter();
         let index = queues.position(|one| one.queue.is_context(process, arguments[0]));
-        let requests = index.and_then(|index| {
+        let requests = index.and_then(|_| {
             let memory = Memory::of(pid).ok()?;
-            let queue = &self.queues[index].queue;
-            queue.submitted(&memory, arguments[1], arguments[2])
+            submitted(&memory, arguments[1], arguments[2])
         });
         match (index, requests) {
             (Some(index), Some(requests)) => self.add(pid, index, requests),

@@ -171,13 +171,6 @@ impl<T> Queue<T> {
         found
     }
 
-    /// What `io_submit(2)` is called with; None when it cannot be read.
-    pub fn submitted(&self, memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
-        (0..count.min(MOST))
-            .map(|index| Context::request(memory, memory.long(pointers + index * 8)?, index))
-            .collect()
-    }
-
     /// Adds what was kept for a request.
     pub fn add(&mut self, request: &Request, kept: T) {
         self.asked.push((request.position, request.key, kept));
@@ -242,6 +235,13 @@ impl<T> Queue<T> {
     }
 }
 
+/// What `io_submit(2)` is called with; None when it cannot be read.
+pub fn submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
+    (0..count.min(MOST))
+        .map(|index| Context::request(memory, memory.long(pointers + index * 8)?, index))
+        .collect()
+}
+
 /// Requests that the program calls by one key.
 struct Alike<T> {
     kept: Vec<T>,
@@ -290,7 +290,7 @@ impl Shared {
     fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
         assert!(at + N <= self.size, "an io_uring's rings end before that");
         // SAFETY: within the mapping, which lives as long as this; others may write to it, so it is read once.
-        let bytes = unsafe { std::ptr::read_volatile(self.at.add(at) as *const [u8; N]) };
+        let bytes = unsafe { std::ptr::read_volatile(self.at.add(at).cast::<[u8; N]>()) };
         fence(Ordering::Acquire);
         bytes
     }
