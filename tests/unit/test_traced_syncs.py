@@ -265,3 +265,61 @@ def test_a_file_that_grows_during_a_flush_is_promised_as_long_as_it_was(tmp_path
     (one,) = found.expected(0, exact=True)
     assert (list(one.blocks), one.most) == ([0, 1], None)
     assert one.least <= 8192
+
+
+@pytest.mark.parametrize(
+    ("change", "blocks", "least"),
+    [
+        ("pass", [0, 1], 8192),
+        ("os.pwrite(f, b'y' * 4096, 4096); os.pwrite(f, b'x' * 4096, 4096)", [0], 8192),
+        ("os.lseek(f, 100, 0); os.write(f, b'y'); os.pwrite(f, b'x', 100)", [1], 8192),
+        ("os.pwritev(f, [b'y', b'y'], 4096); os.pwrite(f, b'xx', 4096)", [0], 8192),
+        ("os.ftruncate(f, 4096); os.pwrite(f, b'x' * 4096, 4096)", [0], 4096),
+        ("os.truncate('f', 0); os.pwrite(f, b'x' * 8192, 0)", [], 0),
+        ("h = os.open('f', os.O_WRONLY | os.O_TRUNC); os.write(h, b'x' * 8192)", [], 0),
+        ("m = mmap.mmap(f, 8192); m[:1] = b'y'; m[:1] = b'x'", [], 8192),
+        (
+            "threading.Thread(target=lambda: (os.pwrite(f, b'y', 0), os.pwrite(f, b'x', 0))).start(); time.sleep(0.2)",
+            [1],
+            8192,
+        ),
+    ],
+)
+def test_what_was_another_for_a_while_is_not_looked_for_later(
+    tmp_path: Path, change: str, blocks: list[int], least: int
+) -> None:
+    """Between two promises a crash may leave what the program wrote over, though it then wrote the same again."""
+    found = python(
+        tmp_path, "import mmap", "f = os.open('f', os.O); os.write(f, b'x' * 8192); os.fsync(f)", change,
+        "os.fsync(f)",
+    )  # fmt: skip
+    later = found.expected(0, exact=False)
+    assert [sorted(one.blocks) for one in later] == ([blocks] if blocks or least else [])
+    assert [one.least for one in later] == ([least] if blocks or least else [])
+    (now,) = found.expected(0, exact=True)
+    assert sorted(now.blocks) == [0, 1]
+
+
+def test_what_another_file_promises_meanwhile_hides_no_change(tmp_path: Path) -> None:
+    found = python(
+        tmp_path,
+        "f = os.open('f', os.O); os.write(f, b'x' * 8192); os.fsync(f)",
+        "g = os.open('g', os.O); os.pwrite(f, b'y', 0); os.write(g, b'y'); os.fsync(g)",
+        "os.pwrite(f, b'x', 0); os.fsync(f)",
+    )
+    for newest, blocks in ((0, [[1]]), (1, [[1], [0]]), (2, [[0, 1], [0]])):
+        assert [sorted(one.blocks) for one in found.expected(newest, exact=False)] == blocks
+
+
+def test_a_write_under_way_changes_its_file_after_a_promise_too(tmp_path: Path) -> None:
+    """It waits for a pipe, while another file is synced twice."""
+    found = asking(
+        tmp_path,
+        "r, f, g, pipe = Ring(), opened('f'), opened('g'), os.pipe(); os.write(f, X); os.fsync(f)\n"
+        "r.ask(POLL, pipe[0], how=1, key=1, flags=LINK); r.ask(WRITE, f, Y, key=2); r.enter(0)\n"
+        "os.write(g, b'1'); os.fsync(g); os.write(g, b'2'); os.fsync(g)\n"
+        "os.write(pipe[1], b'x'); r.enter(2); os.pwrite(f, X[:4096], 0); os.fsync(g)",
+    )
+    for newest in (0, 1, 2):
+        first = found.expected(newest, exact=False)[0]
+        assert sorted(first.blocks) == [1], newest

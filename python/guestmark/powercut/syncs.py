@@ -37,7 +37,9 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A file after so many promises; `promised` blocks were promised then, `changed` ones were others before."""
+    """A file after so many promises; `promised` blocks were promised then, `changed` ones were others before, if only
+    for a while.
+    """
 
     after: int
     path: str
@@ -106,6 +108,10 @@ class Promises:
         match kind:
             case "file":
                 self._seen(words)
+            case "touched":
+                blocks = frozenset(map(int, words[2:]))
+                file = self._files[int(words[0])]
+                file.seen.append(_Seen(len(self.calls), "", int(words[1]), False, {}, blocks))
             case "path":
                 path = "" if words[1] == "-" else words[1]
                 self._files[int(words[0])].paths.append((len(self.calls), path))
@@ -171,10 +177,11 @@ class Promises:
         if last < 0:
             return None
         exactly = exact and last == newest
-        later = next((seen for seen in file.seen if seen.after > newest), None)
-        if not exactly and later is not None:
-            promised = {block: digest for block, digest in promised.items() if block not in later.changed}
-            least = min(least, later.size)
+        upcoming_at = next((seen.after for seen in file.seen if seen.after > newest), None)
+        if not exactly:
+            for later in (seen for seen in file.seen if seen.after == upcoming_at):
+                promised = {block: digest for block, digest in promised.items() if block not in later.changed}
+                least = min(least, later.size)
         paths = [path for after, path in file.paths if after == last]
         since = [(after, path) for after, path in file.paths if after > last]
         upcoming = next((path for after, path in since if after > newest), paths[-1])

@@ -1,6 +1,6 @@
 //! What a program's calls have promised of the files on its disk, as lines; see the head of `syncs`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -17,7 +17,15 @@ struct Known {
     id: usize,
     file: File,
     path: Vec<u8>,
+    size: u64,
     blocks: Blocks,
+}
+
+/// What may have changed in a file since the last promise, if only for a while; `size` is its smallest.
+#[derive(Default)]
+struct Touched {
+    blocks: BTreeSet<u64>,
+    size: u64,
 }
 
 pub struct Disk {
@@ -29,6 +37,9 @@ pub struct Disk {
     known: HashMap<Key, Known>,
     /// What was on the disk when the program began, and what has been promised since.
     safe: HashMap<Key, Blocks>,
+    touched: BTreeMap<Key, Touched>,
+    /// Files that the program may change at any time without a call.
+    mapped: HashSet<Key>,
 }
 
 impl Disk {
@@ -40,6 +51,8 @@ impl Disk {
             elsewhere: BTreeSet::new(),
             known: HashMap::new(),
             safe: HashMap::new(),
+            touched: BTreeMap::new(),
+            mapped: HashSet::new(),
         };
         let begin = disk.snapshot();
         disk.safe = begin
@@ -125,6 +138,7 @@ impl Disk {
             id,
             file,
             path: Vec::new(),
+            size: 0,
             blocks: Blocks::new(),
         });
         known.path = path_now(&known.file, &self.root);
@@ -138,8 +152,47 @@ impl Disk {
             }
         }
         self.lines.push('\n');
-        known.blocks = blocks;
+        (known.size, known.blocks) = (size, blocks);
         Ok(())
+    }
+
+    /// Some bytes of a file are written, or it is made as short as `range` begins. Of files that were never promised
+    /// nothing is kept.
+    pub fn touch(&mut self, key: Key, range: &Range<u64>, shorter: bool) {
+        let Some(known) = self.known.get(&key) else {
+            return;
+        };
+        let block = BLOCK as u64;
+        let touched = self.touched.entry(key).or_insert_with(|| Touched {
+            size: known.size,
+            ..Touched::default()
+        });
+        let end = range.end.min(known.size).div_ceil(block);
+        touched.blocks.extend(range.start / block..end);
+        if shorter {
+            touched.size = touched.size.min(range.start);
+        }
+    }
+
+    /// A file that the program may change at any time from now on.
+    pub fn map(&mut self, key: Key) {
+        self.mapped.insert(key);
+    }
+
+    /// Says what may have changed since the last promise.
+    pub fn changes(&mut self) {
+        for key in self.mapped.clone() {
+            self.touch(key, &(0..u64::MAX), false);
+        }
+        for (key, Touched { blocks, size }) in std::mem::take(&mut self.touched) {
+            if let Some(known) = self.known.get(&key) {
+                let _ = write!(self.lines, "touched {} {size}", known.id);
+                for number in blocks {
+                    let _ = write!(self.lines, " {number}");
+                }
+                self.lines.push('\n');
+            }
+        }
     }
 
     /// Promises the names in a directory.
@@ -197,6 +250,7 @@ impl Disk {
 
     /// Says how all files are in the end; `stopped`: the program was, before it could sync all.
     pub fn finish(&mut self, stopped: bool) -> io::Result<()> {
+        self.changes();
         self.moved();
         let files: Vec<File> = self
             .known

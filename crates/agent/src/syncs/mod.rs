@@ -11,6 +11,8 @@
 //! - `file ID PATH SIZE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes. Listed are the blocks that differ
 //!   from the last such line of that file; digest 0 is a block of zeroes, and `?` after one says that it changed during
 //!   the call. Promised are the blocks from `FIRST` to `END`; none where they are equal.
+//! - `touched ID SIZE BLOCK…`: these blocks of a file may have been others for a while since the last promise, and it may
+//!   have had only `SIZE` bytes.
 //! - `path ID PATH`: a file has another path now; `-` when it has none.
 //! - `directory PATH NAME,…`: the names in it are promised.
 //! - `sync CALL EXACT`: the end of a promise; `EXACT` is 1 when nothing else of the program runs now.
@@ -29,6 +31,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -53,6 +56,9 @@ const REGISTER_FILES: u64 = 2;
 const REPLACE_FILES: u64 = 6;
 const OTHER_FILES: [u64; 2] = [13, 14];
 const RESIZE: u64 = 33;
+/// `ioctl(2)` requests that replace data by that of another file (linux/fs.h).
+const FICLONE: u32 = 0x4004_9409;
+const FICLONERANGE: u32 = 0x4020_940d;
 const OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
@@ -80,6 +86,8 @@ enum Promise {
 struct Call {
     name: &'static str,
     promise: Promise,
+    /// What it does itself.
+    change: Option<Change>,
 }
 
 /// A call that a task is in.
@@ -91,6 +99,18 @@ enum Begun {
     /// Requests are handed over: of an `io_uring`, or of a context's address.
     Entered,
     Submitted(u64),
+    /// A file is changed.
+    Changing(Change),
+    /// One is opened and made empty.
+    Emptying,
+}
+
+/// What a call does to a file: it writes some bytes, or makes the file as short as they begin.
+#[derive(Clone)]
+struct Change {
+    key: Key,
+    bytes: Range<u64>,
+    shorter: bool,
 }
 
 /// A file of the program's on the disk.
@@ -283,24 +303,24 @@ impl Tracer {
         arguments: &[u64; 6],
     ) -> Option<Begun> {
         let whole = 0..u64::MAX;
-        let (name, promise) = match number {
-            libc::SYS_fsync => ("fsync", self.of_descriptor(pid, arguments[0], whole)?),
-            libc::SYS_fdatasync => ("fdatasync", self.of_descriptor(pid, arguments[0], whole)?),
-            libc::SYS_sync => ("sync", self.of_everything()),
+        let change = changed_by(pid, number, arguments, &self.job.disk);
+        if let Some(change) = &change {
+            self.touch(change);
+        }
+        let promise = match number {
+            libc::SYS_fsync => ("fsync", self.of_descriptor(pid, arguments[0], whole)),
+            libc::SYS_fdatasync => ("fdatasync", self.of_descriptor(pid, arguments[0], whole)),
+            libc::SYS_sync => ("sync", Some(self.of_everything())),
             libc::SYS_syncfs => {
                 self.path_of(pid, arguments[0] as i32)?;
-                ("syncfs", self.of_everything())
+                ("syncfs", Some(self.of_everything()))
             }
             libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => {
-                ("msync", self.of_mapping(pid, arguments[0], arguments[1])?)
+                ("msync", self.of_mapping(pid, arguments[0], arguments[1]))
             }
-            libc::SYS_write | libc::SYS_writev => (WRITE, self.of_write(pid, arguments, None, 0)?),
-            libc::SYS_pwrite64 | libc::SYS_pwritev => {
-                (WRITE, self.of_write(pid, arguments, Some(arguments[3]), 0)?)
-            }
-            libc::SYS_pwritev2 => {
-                let at = (arguments[3] != u64::MAX).then_some(arguments[3]);
-                (WRITE, self.of_write(pid, arguments, at, arguments[5])?)
+            libc::SYS_mmap => {
+                self.map(pid, arguments);
+                return None;
             }
             libc::SYS_io_uring_setup => return Some(Begun::Uring(arguments[1])),
             libc::SYS_io_uring_enter => {
@@ -316,9 +336,38 @@ impl Tracer {
                 self.submit(pid, arguments);
                 return Some(Begun::Submitted(arguments[0]));
             }
-            _ => return None,
+            _ if empties(pid, number, arguments) => return Some(Begun::Emptying),
+            _ => match &change {
+                Some(change) => (WRITE, self.of_write(pid, number, arguments, change)),
+                None => return None,
+            },
         };
-        Some(Begun::Promising(Call { name, promise }))
+        match (promise, change) {
+            ((name, Some(promise)), change) => Some(Begun::Promising(Call {
+                name,
+                promise,
+                change,
+            })),
+            (_, Some(change)) => Some(Begun::Changing(change)),
+            _ => None,
+        }
+    }
+
+    fn touch(&mut self, change: &Change) {
+        self.disk.touch(change.key, &change.bytes, change.shorter);
+    }
+
+    /// A file that is mapped to be written may change without a call.
+    fn map(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
+        let shared =
+            [libc::MAP_SHARED, libc::MAP_SHARED_VALIDATE].contains(&(arguments[3] as i32 & 0xf));
+        let written = arguments[2] & libc::PROT_WRITE as u64 != 0;
+        let through = format!("/proc/{pid}/fd/{}", arguments[4] as i32);
+        if shared && written && self.path_of(pid, arguments[4] as i32).is_some() {
+            if let Ok(about) = fs::metadata(through) {
+                self.disk.map(key(&about));
+            }
+        }
     }
 
     /// A call has ended, with a result if it did not fail.
@@ -335,6 +384,13 @@ impl Tracer {
             (Begun::Context(pointer), Some(_)) => {
                 self.follow(Queue::context(process_of(pid), pointer));
             }
+            (Begun::Changing(change), _) => self.touch(&change),
+            (Begun::Emptying, Some(descriptor)) => {
+                let about = fs::metadata(format!("/proc/{pid}/fd/{descriptor}"));
+                if let Ok(about) = about {
+                    self.disk.touch(key(&about), &(0..u64::MAX), true);
+                }
+            }
             (Begun::Entered, _) => self.queues.iter_mut().for_each(|one| one.queue.taken()),
             (Begun::Submitted(context), result) => {
                 let process = process_of(pid);
@@ -343,7 +399,12 @@ impl Tracer {
                     one.queue.accepted(result.unwrap_or(0));
                 }
             }
-            (Begun::Promising(_) | Begun::Uring(_) | Begun::Context(_), None) => {}
+            (Begun::Promising(call), None) => {
+                if let Some(change) = &call.change {
+                    self.touch(change);
+                }
+            }
+            (Begun::Uring(_) | Begun::Context(_) | Begun::Emptying, None) => {}
         }
         Ok(())
     }
@@ -469,6 +530,7 @@ impl Tracer {
                 return;
             }
             pending.writes = Some((key(&about), bytes.clone()));
+            self.disk.touch(key(&about), &bytes, false);
         }
         if request.silent && (flush || through) {
             let why = "it flushes by io_uring without asking for the result";
@@ -476,7 +538,12 @@ impl Tracer {
         } else if flush && target.directory {
             let (name, path) = ("fsync", target.path.clone());
             let promise = Promise::Directory(path);
-            pending.call = Some(Call { name, promise });
+            let change = None;
+            pending.call = Some(Call {
+                name,
+                promise,
+                change,
+            });
         } else if flush || through {
             let Ok(held) = self.disk.read(&file) else {
                 return self.lose("its requests to the kernel cannot be read");
@@ -489,7 +556,12 @@ impl Tracer {
                 (false, _) => WRITE,
             };
             let promise = Promise::File(file, bytes, Some(held));
-            pending.call = Some(Call { name, promise });
+            let change = None;
+            pending.call = Some(Call {
+                name,
+                promise,
+                change,
+            });
         }
     }
 
@@ -552,6 +624,9 @@ impl Tracer {
                 continue;
             };
             for (pending, result) in done {
+                if let Some((key, bytes)) = &pending.writes {
+                    self.disk.touch(*key, bytes, false);
+                }
                 let Some(mut call) = pending.call else {
                     continue;
                 };
@@ -659,27 +734,47 @@ impl Tracer {
     fn of_write(
         &mut self,
         pid: libc::pid_t,
+        number: libc::c_long,
         arguments: &[u64; 6],
-        at: Option<u64>,
-        flags: u64,
+        change: &Change,
     ) -> Option<Promise> {
-        let descriptor = arguments[0] as i32;
-        self.path_of(pid, descriptor)?;
-        let (opened, position) = opened_with(pid, descriptor)?;
-        if opened & libc::O_DSYNC == 0 && flags & RWF_SYNCS == 0 {
+        let descriptor = match number {
+            libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_pwrite64
+            | libc::SYS_pwritev
+            | libc::SYS_pwritev2 => arguments[0] as i32,
+            _ => return None,
+        };
+        let asked = number == libc::SYS_pwritev2 && arguments[5] & RWF_SYNCS != 0;
+        if !asked && opened_with(pid, descriptor)?.0 & libc::O_DSYNC == 0 {
             return None;
         }
         let file = self.target(pid, descriptor)?.file;
-        let begin = if opened & libc::O_APPEND != 0 {
-            file.metadata().ok()?.len()
-        } else {
-            at.unwrap_or(position)
-        };
-        self.of_file(file, begin..u64::MAX)
+        self.of_file(file, change.bytes.clone())
     }
 
     /// Says what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
     fn returned(&mut self, call: Call, result: u64, exact: bool) -> io::Result<()> {
+        if let Some(change) = &call.change {
+            self.touch(change);
+        }
+        let changing: Vec<Change> = self
+            .tasks
+            .values()
+            .filter_map(|begun| match begun {
+                Some(Begun::Changing(change)) => Some(change.clone()),
+                Some(Begun::Promising(other)) => other.change.clone(),
+                _ => None,
+            })
+            .collect();
+        changing.iter().for_each(|change| self.touch(change));
+        for one in self.queues.iter_mut().flat_map(|one| one.queue.each()) {
+            if let Some((key, bytes)) = &one.writes {
+                self.disk.touch(*key, bytes, false);
+            }
+        }
+        self.disk.changes();
         match call.promise {
             Promise::File(file, bytes, before) => {
                 let end = if call.name == WRITE {
@@ -737,4 +832,101 @@ fn opened_with(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
     };
     let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
     Some((flags, field("pos:")?.parse().ok()?))
+}
+
+/// What a call is about to do to a file on the disk.
+fn changed_by(
+    pid: libc::pid_t,
+    number: libc::c_long,
+    arguments: &[u64; 6],
+    disk: &Path,
+) -> Option<Change> {
+    let whole = 0..u64::MAX;
+    let descriptor = match number {
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_pwrite64
+        | libc::SYS_pwritev
+        | libc::SYS_pwritev2
+        | libc::SYS_ftruncate
+        | libc::SYS_sendfile => arguments[0],
+        // One that only reserves room changes no data.
+        libc::SYS_fallocate if arguments[1] & !(libc::FALLOC_FL_KEEP_SIZE as u64) != 0 => {
+            arguments[0]
+        }
+        libc::SYS_copy_file_range | libc::SYS_splice => arguments[2],
+        libc::SYS_ioctl if [FICLONE, FICLONERANGE].contains(&(arguments[1] as u32)) => arguments[0],
+        libc::SYS_truncate => {
+            let path = path_at(pid, libc::AT_FDCWD as u64, arguments[0])?;
+            return path.starts_with(disk).then_some(Change {
+                key: key(&fs::metadata(path).ok()?),
+                bytes: arguments[1]..u64::MAX,
+                shorter: true,
+            });
+        }
+        _ => return None,
+    };
+    let through = format!("/proc/{pid}/fd/{}", descriptor as i32);
+    if !fs::read_link(&through).ok()?.starts_with(disk) {
+        return None;
+    }
+    let about = fs::metadata(&through).ok()?;
+    let written = |at: Option<u64>, length: u64| {
+        let (flags, position) = opened_with(pid, descriptor as i32)?;
+        let begin = if flags & libc::O_APPEND != 0 {
+            about.len()
+        } else {
+            at.unwrap_or(position)
+        };
+        Some(begin..begin.saturating_add(length))
+    };
+    let vector = || Memory::of(pid).ok()?.vector(arguments[1], arguments[2]);
+    let bytes = match number {
+        libc::SYS_write => written(None, arguments[2])?,
+        libc::SYS_writev => written(None, vector()?)?,
+        libc::SYS_pwrite64 => written(Some(arguments[3]), arguments[2])?,
+        libc::SYS_pwritev => written(Some(arguments[3]), vector()?)?,
+        libc::SYS_pwritev2 => written(
+            (arguments[3] != u64::MAX).then_some(arguments[3]),
+            vector()?,
+        )?,
+        libc::SYS_ftruncate => arguments[1]..u64::MAX,
+        _ => whole,
+    };
+    Some(Change {
+        key: key(&about),
+        bytes,
+        shorter: matches!(number, libc::SYS_ftruncate | libc::SYS_fallocate),
+    })
+}
+
+/// Whether a call opens a file and makes it empty.
+fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
+    let flags = match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => Some(arguments[1]),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_creat => return true,
+        libc::SYS_openat => Some(arguments[2]),
+        libc::SYS_openat2 => Memory::of(pid)
+            .ok()
+            .and_then(|memory| memory.bytes(arguments[2]).map(u64::from_ne_bytes)),
+        _ => None,
+    };
+    flags.is_some_and(|flags| flags & libc::O_TRUNC as u64 != 0)
+}
+
+/// The path that a call is given, from its working directory.
+fn path_at(pid: libc::pid_t, directory: u64, name: u64) -> Option<PathBuf> {
+    let memory = Memory::of(pid).ok()?;
+    let name: Vec<u8> = (0..libc::PATH_MAX as u64)
+        .map_while(|at| memory.bytes::<1>(name + at).filter(|byte| byte[0] != 0))
+        .flatten()
+        .collect();
+    let base = if directory as i32 == libc::AT_FDCWD {
+        format!("/proc/{pid}/cwd")
+    } else {
+        format!("/proc/{pid}/fd/{}", directory as i32)
+    };
+    fs::canonicalize(fs::read_link(base).ok()?.join(OsString::from_vec(name))).ok()
 }

@@ -59,7 +59,7 @@ impl Memory {
     }
 
     /// The bytes of `count` parts, by a `struct iovec` each.
-    fn vector(&self, at: u64, count: u64) -> Option<u64> {
+    pub fn vector(&self, at: u64, count: u64) -> Option<u64> {
         (0..count.min(1024))
             .map(|index| self.long(at + index * 16 + 8))
             .sum()
