@@ -38,6 +38,8 @@ from guestmark.workloads.powercut.command import Acknowledging, Program, Syncing
 from guestmark.workloads.powercut.databases import Rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine, Platform
@@ -161,13 +163,11 @@ class PowercutWorkload(Workload[metrics.Cut]):
                 written, after = time.monotonic(), _counts(machine, disk)
                 controlled = self._write(machine.agent, disk, proof.CONTROL)
                 self._rows.stop()
-            self._unmount(machine.agent)
-            settled = writelog.count(log)
+            settled = self._settled(machine.agent, disk, log)
         else:
             part = self._write(machine.agent, disk, proof.PROOF)
             written, after = time.monotonic(), _counts(machine, disk)
-            self._unmount(machine.agent)
-            settled = writelog.count(log)
+            settled = self._settled(machine.agent, disk, log)
             controlled = None if self._command else self._without_barriers(machine.agent, disk)
         followed = self._command.promises if isinstance(self._command, Syncing) else None
         unsynced = f"; {followed.unsynced}" if followed is not None and followed.unsynced else ""
@@ -195,6 +195,12 @@ class PowercutWorkload(Workload[metrics.Cut]):
         found.why += unsynced
         found.run_s = written - begin
         return found
+
+    def _settled(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
+        """The length of the log when the machine, and those around it, have written all they had."""
+        self._unmount(agent)
+        disk.image.flush()
+        return writelog.count(log)
 
     def _again(self) -> Again:
         """What a log of another machine shows: a loss may be a fault of one recording."""
