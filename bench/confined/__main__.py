@@ -8,6 +8,7 @@ with what it needs on some processors.
 """
 
 import argparse
+import json
 import os
 import random
 import statistics
@@ -22,6 +23,7 @@ from bench.sidebyside import measure, ratio, table
 from guestmark.agent.binary import agent_binary
 from guestmark.agent.confinement import Confinement
 from guestmark.core import registry as kinds
+from guestmark.core.context import Context
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import registry
@@ -59,7 +61,7 @@ def _transaction(server: str) -> float:
     """Seconds that a transaction takes, by a client on one thread."""
     workload = WorkloadSpec("oltp", kinds.workload_kind("oltp").checked({**_LOAD, "server": server}))
     cell = Cell("bench", workload, HOST)
-    user = {"uid": os.getuid(), "gid": os.getgid()}
+    user = Context(uid=os.getuid(), gid=os.getgid())
     oltp = OltpWorkload(Plan("bench", (cell,), Policy(trial_limit_s=_LIMIT_S), (), user), cell)
     with oltp.machine(registry.get("host")) as machine:
         oltp.prepare(machine)
@@ -113,6 +115,14 @@ def _with_interval(series: Sequence[float], other: Sequence[float], seed: int) -
     return f"{ratio(series, other):.4f} [{medians[50]:.4f}, {medians[-51]:.4f}]"
 
 
+def _with_earlier(file: Path, values: dict[str, list[float]]) -> dict[str, list[float]]:
+    """These series behind those of earlier calls, of the same contenders, which are in the file; stores both."""
+    earlier = json.loads(file.read_text()) if file.exists() else {}
+    both = {name: [*earlier.get(name, []), *series] for name, series in values.items()}
+    file.write_text(json.dumps(earlier | both))
+    return both
+
+
 def main() -> None:
     """Prints a table, and the ratio of each with to without."""
     parser = argparse.ArgumentParser(
@@ -121,6 +131,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--of", default="uml,uml processes,tcg,tcg processes,guestfish,mariadb,postgresql")
+    parser.add_argument(
+        "--pairs", type=Path, help="a file to which pairs are added; all that are in it count"
+    )
     arguments = parser.parse_args()
     names = arguments.of.split(",")
     contenders: dict[str, Callable[[], float]] = {}
@@ -129,7 +142,10 @@ def main() -> None:
         contenders[f"{name}, unconfined"] = partial(_with, name, False)
         _with(name, True)  # makes what is made once
     values = measure(contenders, arguments.rounds, arguments.seed)
-    table(f"{arguments.rounds} rounds", values, [f"{name}, unconfined" for name in names], "ms")
+    if arguments.pairs:
+        values = _with_earlier(arguments.pairs, values)
+    rounds = len(next(iter(values.values())))
+    table(f"{rounds} rounds", values, [f"{name}, unconfined" for name in names], "ms")
     for name in names:
         with_it, without = values[name], values[f"{name}, unconfined"]
         more = statistics.median(a - b for a, b in zip(with_it, without, strict=True))

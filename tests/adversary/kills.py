@@ -1,4 +1,4 @@
-"""Processes of a running machine are killed or stopped, one or several at once: what is left of it within a second."""
+"""Parts of a running machine are killed, stopped or made to hang: what is left of it within a second."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from guestmark.agent.keeper import is_in_use
 from guestmark.disks.processes import descendants
+from tests.adversary.hanging import hang
 from tests.framework import PACKAGES
 from tests.framework.kernels import without_9p
 from tests.framework.processes import alive, called, started_at, wait_until
@@ -31,23 +32,30 @@ with start(sys.argv[1], **json.loads(sys.argv[2])) as guest:
 _SHARED = (Path("/dev/shm"), Path("/sys/fs/cgroup"))
 _WITHOUT_9P = "KERNEL"
 _HYPERVISORS, _HELPERS = (b"linux.uml", b"qemu-system-x86_64"), (b"qemu-storage-daemon", b"virtiofsd")
-_FILES_S = 4.0  # until they are gone; a stopped keeper is waited for
+_FILES_S = 4.0  # until they are gone, and keepers; one that is stopped or hangs is waited for
+_HUNG_S = 3.0  # until a hung process is taken for one
 _INTERRUPTED_S = 15.0  # for an end in order, with a part that does not react
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What is stopped first, and what is killed then, by the parts they play. Else guestmark is interrupted."""
+    """What is stopped or hangs first, and what is killed then, by its part. Else guestmark is interrupted."""
 
     killed: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
+    hung: tuple[str, ...] = ()
     cleaned: bool = False  # everything is stopped and nothing can react: `guestmark clean` ends it
 
     def __str__(self) -> str:
         stopped = "everything" if self.stopped == _EVERYTHING else " and ".join(self.stopped)
         first = f"{stopped} stopped, then " if stopped else ""
+        first += f"{' and '.join(self.hung)} hung, then " if self.hung else ""
         then = f"{' and '.join(self.killed)} killed" if self.killed else "guestmark interrupted"
-        return f"{first}{then}{', then `guestmark clean`' if self.cleaned else ''}"
+        return f"{first}{then}{', then `guestmark clean`' if self.cleaned else ''}{self._later}"
+
+    @property
+    def _later(self) -> str:
+        return f" ({_HUNG_S:g} s)" if self.hung else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +80,17 @@ BLOWS = (
     Blow(("guestmark",), ("the supervisor", "the cage's outer process")),
     Blow(("guestmark", "the keeper"), ("the supervisor", "the cage's outer process")),
     Blow(("guestmark",), _EVERYTHING, cleaned=True),
+    Blow(("guestmark",), hung=("the hypervisor",)), Blow((), hung=("the hypervisor",)),
+    Blow(("guestmark",), hung=("the supervisor",)), Blow((), hung=("the supervisor",)),
+    Blow(("guestmark",), hung=("the cage's outer process",)), Blow(("guestmark",), hung=("the cage's first process",)),
+    Blow(("guestmark",), hung=("the keeper",)), Blow(("guestmark",), hung=("the keeper's second process",)),
+    Blow((), hung=("the keeper",)),
 )  # fmt: skip
 _WITH_HELPER = (
     Blow(("the supervisor",)), Blow(("the helper",)), Blow(("the supervisor", "the helper")),
     Blow(("guestmark", "the helper")), Blow(("guestmark",), ("the helper",)), Blow((), ("the helper",)),
+    Blow(("guestmark",), hung=("the helper",)), Blow((), hung=("the helper",)),
+    Blow(("the supervisor",), hung=("the helper",)),
 )  # fmt: skip
 MACHINES = {
     "`uml`": Machine("uml", {}, BLOWS),
@@ -95,7 +110,7 @@ MACHINES = {
 
 
 def left_after(machine: Machine, blow: Blow) -> list[str]:
-    """What of a machine is there when it should have been gone; files have some seconds, as a keeper may be stopped."""
+    """What of a machine is there when it should have been gone; files and keepers have some seconds."""
     before = set(_files())
     with tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name:
         scratch = Path(name, "scratch")
@@ -121,16 +136,27 @@ def left_after(machine: Machine, blow: Blow) -> list[str]:
             if blow.cleaned:
                 clean = [sys.executable, "-m", "guestmark", "clean"]
                 subprocess.run(clean, env=environment, cwd=scratch, stdout=subprocess.DEVNULL, check=True)
+            # Those that were stopped together have nobody who could end them.
+            may_stay = (
+                keepers if len(keepers.intersection(parts[part] for part in blow.stopped)) > 1 else set()
+            )
             of_machine = [pid for pid in known if pid not in keepers or blow.cleaned]
 
             def running() -> list[int]:
                 return [pid for pid in of_machine if _is(pid, known)]
 
-            wait_until(lambda: not running(), WITHIN_S)
+            wait_until(lambda: not running(), _HUNG_S if blow.hung else WITHIN_S)
             left = [f"{pid}: {called(pid)[:80]}" for pid in running()]
             controller.kill()
             controller.wait()
-            wait_until(lambda: not [*scratch.iterdir(), *(set(_files()) - before)], _FILES_S)
+            late = [] if blow.cleaned else sorted(keepers - may_stay)
+            wait_until(
+                lambda: not [
+                    *scratch.iterdir(), *(set(_files()) - before), *(pid for pid in late if _is(pid, known))
+                ],
+                _FILES_S,
+            )  # fmt: skip
+            left += [f"{pid}: {called(pid)[:80]}" for pid in late if _is(pid, known)]
             return [*left, *map(str, scratch.iterdir()), *map(str, set(_files()) - before)]
         finally:
             controller.kill()
@@ -148,6 +174,8 @@ def left_after(machine: Machine, blow: Blow) -> list[str]:
 def _strike(blow: Blow, controller: subprocess.Popen[bytes], parts: dict[str, int]) -> None:
     for part in blow.stopped:
         os.kill(parts[part], signal.SIGSTOP)
+    for part in blow.hung:
+        hang(parts[part])
     for part in blow.killed:
         with contextlib.suppress(ProcessLookupError):  # it has gone with what was killed before it
             os.kill(parts[part], signal.SIGKILL)

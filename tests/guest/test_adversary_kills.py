@@ -9,7 +9,7 @@ from tests.adversary.kills import BLOWS, Blow, Machine, left_after
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="another user's hypervisors have no cage")
 
 
-@pytest.mark.parametrize("blow", BLOWS[:1], ids=str)
+@pytest.mark.parametrize("blow", [BLOWS[0], Blow(("guestmark",), hung=("the supervisor",))], ids=str)
 def test_nothing_is_left_of_user_mode_linux(blow: Blow) -> None:
     assert left_after(Machine("uml"), blow) == []
 

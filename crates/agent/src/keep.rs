@@ -6,8 +6,11 @@
 //! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It takes
 //! over when the first one has ended, with another second one, and acts alone when the first one does not.
 //!
-//! A supervisor that is stopped when the controller ends would never let go of the lifeline: it is made to go on.
+//! A supervisor that is stopped when the controller ends would never let go of the lifeline: it is made to go on. One that
+//! hangs, in a circle, is killed; and so is either process of a keeper by the other one, which has done the work.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -33,14 +36,26 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     // No signal ends it before its work is done, but for SIGKILL.
     let _signals = sys::signal_fd(&[])?;
     let mut kept = Kept::default();
-    while let Some(first) = second(&mut kept, &lifeline)? {
-        hear_all(&mut kept, &lifeline, first.as_ref());
-        if lifeline.has_hung_up() {
-            break;
+    let other = loop {
+        match second(&mut kept, &lifeline)? {
+            Place::First(told) => {
+                hear_all(
+                    &mut kept,
+                    &lifeline,
+                    told.as_ref().map(|second| &second.tell),
+                );
+                if lifeline.has_hung_up() {
+                    break told.map(|second| second.pid);
+                }
+            }
+            Place::Second(first) => break first,
         }
-    }
+    };
     for path in &kept.paths {
         remove(path);
+    }
+    if let Some(pid) = other {
+        let _ = sys::kill(pid, libc::SIGKILL);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -49,11 +64,27 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
 const PATIENCE_WITH_FIRST: Duration = Duration::from_secs(1);
 /// How often those who hold the lifeline are looked at once the controller has ended.
 const LOOK: Duration = Duration::from_millis(200);
+/// A supervisor that runs whenever it is looked at, so often one after the other, hangs: those that work wait in between.
+const HANGS: u32 = 4;
+
+/// What a keeper's process knows of the other one.
+enum Place {
+    First(Option<Second>),
+    /// Everything is over. The first one, if it has done nothing about it.
+    Second(Option<libc::pid_t>),
+}
+
+struct Second {
+    pid: libc::pid_t,
+    tell: OwnedFd,
+}
 
 /// What the controller and its supervisors hold, and how to know that the controller itself has ended.
 struct Lifeline {
     names: OwnedFd,
     controller: Option<OwnedFd>,
+    /// Holders that ran when they were looked at, and how often.
+    running: RefCell<HashMap<libc::pid_t, u32>>,
 }
 
 impl Lifeline {
@@ -86,7 +117,8 @@ impl Lifeline {
         }
     }
 
-    /// Makes stopped supervisors go on when the controller has ended: they end what they supervise, and themselves.
+    /// Makes stopped supervisors go on when the controller has ended: they end what they supervise, and themselves. Ends
+    /// those that hang.
     fn continue_holders(&self) {
         let Some(controller) = &self.controller else {
             return;
@@ -98,11 +130,26 @@ impl Lifeline {
         else {
             return;
         };
+        let before = self.running.take();
+        let mut running = HashMap::new();
         for pid in processes() {
-            if is_stopped(pid) && sys::is_this_program(pid) && holds(pid, pipe.ino()) {
-                let _ = sys::kill(pid, libc::SIGCONT);
+            let Some(stat) = reap::Stat::of(pid).filter(|stat| stat.stopped || stat.runs) else {
+                continue;
+            };
+            if !(sys::is_this_program(pid) && holds(pid, pipe.ino())) {
+                continue;
             }
+            if stat.stopped {
+                let _ = sys::kill(pid, libc::SIGCONT);
+                continue;
+            }
+            let often = before.get(&pid).map_or(1, |often| often + 1);
+            if often >= HANGS {
+                let _ = sys::kill(pid, libc::SIGKILL);
+            }
+            running.insert(pid, often);
         }
+        self.running.replace(running);
     }
 }
 
@@ -123,10 +170,6 @@ fn processes() -> impl Iterator<Item = libc::pid_t> {
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-fn is_stopped(pid: libc::pid_t) -> bool {
-    reap::Stat::of(pid).is_some_and(|stat| stat.stopped)
 }
 
 /// Whether a process has the end of a pipe to write to.
@@ -192,19 +235,16 @@ fn copied(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
     }
 }
 
-/// Starts the second process. Returns in the first one, with how to tell it; and in the second one when it is the first
-/// by then, or when everything is over (`None`).
-#[expect(
-    clippy::option_option,
-    reason = "the inner one is missing where no process can be started"
-)]
-fn second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Option<Option<OwnedFd>>> {
+/// Starts the second process. Returns in the first one; and in the second one when it is the first by then, or when
+/// everything is over.
+fn second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
     let (hear, tell) = sys::pipe()?;
+    let first = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: this process has a single thread.
     match unsafe { libc::fork() } {
-        -1 => return Ok(Some(None)),
+        -1 => return Ok(Place::First(None)),
         0 => {}
-        _ => return Ok(Some(Some(tell))),
+        pid => return Ok(Place::First(Some(Second { pid, tell }))),
     }
     drop(tell);
     rustix::process::setsid()?;
@@ -259,14 +299,18 @@ fn second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Option<Option<Owne
         if hung_up.is_some_and(|at| at.elapsed() >= PATIENCE_WITH_FIRST) {
             // The first one is stopped, or busy: what it has not heard is still in the lifeline.
             hear_all(kept, lifeline, None);
-            return Ok(None);
+            return Ok(Place::Second(Some(first).filter(|_| is_child_of(first))));
         }
     }
     if lifeline.has_hung_up() {
         hear_all(kept, lifeline, None);
-        return Ok(None);
+        return Ok(Place::Second(None));
     }
     second(kept, lifeline)
+}
+
+fn is_child_of(pid: libc::pid_t) -> bool {
+    rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == pid)
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Lifeline, lexopt::Error> {
@@ -282,6 +326,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Lifeline, lexopt::
     Ok(Lifeline {
         names: names.ok_or("--lifeline needs a file descriptor above 2")?,
         controller,
+        running: RefCell::default(),
     })
 }
 

@@ -40,6 +40,8 @@ pub struct Stat {
     pub ended: bool,
     /// Whether a signal has stopped it.
     pub stopped: bool,
+    /// Whether it runs, or waits for nothing but a processor.
+    pub runs: bool,
     /// Parent.
     pub parent: libc::pid_t,
     /// Process group.
@@ -64,6 +66,7 @@ impl Stat {
         Some(Self {
             ended: state == "Z" || state == "X",
             stopped: state == "T",
+            runs: state == "R",
             parent: words.next()?.parse().ok()?,
             group: words.next()?.parse().ok()?,
             session: words.next()?.parse().ok()?,
@@ -145,6 +148,7 @@ mod tests {
             Stat {
                 ended: false,
                 stopped: false,
+                runs: true,
                 parent: 3,
                 group: 17,
                 session: 16
