@@ -3,6 +3,7 @@
 - no host of the outside world, but for a few that are meant (package registries least of all: mirrors differ)
 - no number of an issue or a pull request: they live elsewhere, the reason belongs here
 - no path that only one machine has
+- no phrase in a guide or reference that reads as translated: "is that of", "is told", "said of", "held against", "nobody"
 - links between documents, and mentions of documents in code, lead somewhere
 """
 
@@ -30,6 +31,12 @@ _TRACKER = re.compile(
 )
 _NUMBER = re.compile(r"(?<![\w&/#])#\d{1,5}\b")
 _PATH = re.compile(r"(?<![\w.${}~<>*)\]\\/-])/([a-z][\w.-]*)/[a-z]", re.IGNORECASE)
+_TRANSLATED = re.compile(
+    r"\b(?:is|are|was|were|than|with) (?:that|those) of\b|\b(?:is|are) told\b(?! apart)|\bsaid of\b"
+    r"|\b(?:held|holds?) (?:\w+ )?against\b|(?<!`)\b(?:nobody|anybody)\b(?!`)|\bas (?:much|many) of (?:\w+ )+as\b",
+    re.IGNORECASE,
+)
+_RECORDS = ("docs/results/", "CHANGELOG.md")  # what was found or changed once
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")
 _HEADING = re.compile(r"^#{1,6} +(.+?)\s*$", re.MULTILINE)
@@ -49,6 +56,9 @@ def broken_rules(path: str, line: str) -> Iterator[str]:
         yield f"refers to {match[0]}: say what it was about instead"
     places = {str(ROOT), str(Path.home())} - {"/", "/root", "/home", "/tmp", "/src"}
     yield from (f"holds {place}, a path of this machine" for place in places if place in line)
+    if prose and not path.startswith(_RECORDS):
+        for match in _TRANSLATED.finditer(line):
+            yield f"says {match[0]!r}: a plain sentence says who does what"
     if prose:
         for match in _PATH.finditer(re.sub(r"https?://\S+", "", line)):
             if match[1] not in FOLDERS:

@@ -44,7 +44,7 @@ def change(path: Path, statement: str) -> None:
 DAMAGE = {
     "the plan": "update runs set plan = replace(plan, 'sysbench', 'sysbinch')",
     "the record of the environment": "update environments set body = replace(body, 'Core 5', 'Core 6')",
-    "what is said of kvm": "update unusable set reason = 'no /dev/kvn'",
+    "the reason why kvm was left out": "update unusable set reason = 'no /dev/kvn'",
     "the trial of cell": "update trials set duration_s = duration_s + 1e-9 where block = 2",
     "trial of cell": "update trials set console = x'00' where block = 1",
 }

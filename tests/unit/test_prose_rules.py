@@ -26,6 +26,9 @@ TICKET = "issue " + "42"
         ("x.md", "as in " + "#12", "refers to #12"),
         ("x.toml", f'path = "{CHECKOUT}/target"', "a path of this machine"),
         ("x.md", "it is in `/builds/me/checkout`", "no usual directory"),
+        ("x.md", "the interval is that of a machine", "says 'is that of'"),
+        ("x.md", "a later run is held against it", "says 'held against'"),
+        ("x.md", "which nobody has tried", "says 'nobody'"),
     ],
 )
 def test_a_broken_rule_is_said(path: str, line: str, said: str) -> None:
@@ -40,6 +43,8 @@ def test_a_broken_rule_is_said(path: str, line: str, said: str) -> None:
         ("x.py", "import workloads.io"),
         ("x.md", "in `/usr/lib`, `~/.cache/x`, read/write, and `$TMPDIR/guestmark`"),
         ("x.md", "host#2 is a copy of host"),
+        ("x.md", "servers run as `nobody`, and cells are told apart"),
+        ("docs/results/boot.md", "nobody had tried it then"),
     ],
 )
 def test_what_is_meant_passes(path: str, line: str) -> None:

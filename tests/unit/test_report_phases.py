@@ -83,7 +83,7 @@ def test_a_bar_for_each_start_in_its_phases_order(width: int) -> None:
 
 def test_phases_that_are_of_another_start_are_said() -> None:
     text = printed(a_run(), 140)
-    assert "phases of guestfish tcg are those of a second start, which was traced" in text
+    assert "phases of guestfish tcg come from a second, traced start" in text
     assert "phases of boot" not in text
 
 

@@ -18,7 +18,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN RUN...",
-            help="Runs by id, beginning, end, name, or `last`; all are held against the first.",
+            help="Runs by id, beginning, end, name, or `last`; all are compared with the first.",
             autocompletion=options.complete_run,
         ),
     ],

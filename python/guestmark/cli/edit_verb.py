@@ -32,7 +32,7 @@ def command(
 
     said = options.remarks(name, note, label, tag)
     if said == NOTHING and not unlabel and not untag:
-        raise UsageError("nothing is said of the run", hint="give --name, --note, --label or --tag")
+        raise UsageError("nothing to change", hint="give --name, --note, --label or --tag")
     with open_ledger(ledger) as opened:
         run_id = opened.annotate(run, said)
         if unlabel or untag:

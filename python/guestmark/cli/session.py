@@ -169,7 +169,7 @@ def _finish(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
     try:
         judgement.remember()
     except LedgerError as error:  # the result is shown and stored; only later runs lack it
-        say(f"later runs cannot be held against this one: {error.message}")
+        say(f"later runs cannot be compared with this one: {error.message}")
     status = _status(judgement.stored, state)
     judged = gates.judge(judgement.stored, judgement.analysis, outputs.save_junit)
     if judged is None:

@@ -92,7 +92,7 @@ def _unmatched(text: str, gate: Gate, cells: Collection[Cell], metrics: Collecti
         return UsageError(f"--fail-if {text!r}: {error.message}", hint=error.hint)
     if any(cell.baseline and set(gate.words) <= _names(cell) for cell in cells):
         return UsageError(
-            f"--fail-if {text!r}: that is the baseline, which is held against nothing",
+            f"--fail-if {text!r}: that is the baseline, which is compared with nothing",
             hint="name another cell, or another --baseline",
         )
     return UsageError(f"--fail-if {text!r}: no cell is all of that", hint="run --list shows the cells")

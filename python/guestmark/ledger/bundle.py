@@ -180,7 +180,7 @@ def _read(stored: Mapping[str, Any], budget: Budget | None = None) -> Packed:
         ),
         unusable=codec.converted(stored["unusable"], tuple[LeftOut, ...], f"what run {run_id} left out"),
     )
-    said = codec.converted(stored["remarks"], _Said, f"what is said of run {run_id}")
+    said = codec.converted(stored["remarks"], _Said, f"the remarks of run {run_id}")
     check_said(said.name, said.notes, said.labels, said.tags)
     return Packed(run, Remarks(name=said.name, notes=said.notes, labels=said.labels, tags=said.tags))
 

@@ -44,7 +44,7 @@ def described(part: str) -> str:
         block, _, cell = rest.partition(" ")
         return f"the trial of cell {cell!r} in block {int(block) + 1}"
     return {_RUN: "the plan", "environment": "the record of the environment"}.get(
-        kind, f"what is said of {rest}"
+        kind, f"the reason why {rest} was left out"
     )
 
 

@@ -112,7 +112,7 @@ def explained(where: str, doing: str) -> Iterator[None]:
 
 CONNECT_S = 10  # how long a server may take to answer
 WRONG_PASSWORD, NOT_ALLOWED = "28P01", "42501"
-_PASSWORD_FILE = "~/.pgpass (host:port:database:role:password), which nobody else may read"
+_PASSWORD_FILE = "~/.pgpass (host:port:database:role:password), readable by you alone"
 # By SQLSTATE, what the user can do. Source: PostgreSQL's documentation, appendix A.
 _HINTS = {
     WRONG_PASSWORD: f"check the role's password; it belongs into {_PASSWORD_FILE}",

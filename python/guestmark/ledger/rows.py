@@ -61,7 +61,7 @@ def trial_of(row: Row[Any], budget: Budget | None = None) -> Trial:
     what = f"the trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
     trial = codec.unpack_trial(row.body, row.console, what, budget)
     if (trial.block, trial.cell_id) != (row.block, row.cell_id):
-        raise LedgerError(f"{what} is that of another", hint="it is damaged, or made to mislead")
+        raise LedgerError(f"{what} belongs to another", hint="it is damaged, or made to mislead")
     return trial
 
 

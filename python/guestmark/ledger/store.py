@@ -346,7 +346,7 @@ class Ledger:
 
     def remarks(self, run_id: str) -> Remarks:
         """What people have said of a run."""
-        with self._reading(f"reading what is said of run {run_id}") as connection:
+        with self._reading(f"reading the remarks of run {run_id}") as connection:
             return remarks.of_run(connection, run_id)
 
     def runs(self, *, removed: bool = False) -> list[RunOverview]:

@@ -76,7 +76,7 @@ def _nothing(answer: Answer) -> str:
         Asked.BEST: "none of the cells that it is about is part of this run",
         Asked.COMPARE: "no two cells of this run differ in just that",
         Asked.PARTS: "none of its cells has been measured",
-        Asked.DURABILITY: "nobody looked whether anything was flushed; --prove cuts the power",
+        Asked.DURABILITY: "whether anything was flushed was not checked; --prove cuts the power",
     }
     return f"Not answered: {why[answer.question.wants]}."
 

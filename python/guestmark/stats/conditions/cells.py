@@ -40,7 +40,7 @@ def parity(compared: Compared) -> Iterator[Finding]:
     elif elsewhere:
         why = ", as other machines have what they have"
     else:
-        why = ", which nobody asked for"
+        why = ", which was not asked for"
     yield Finding(
         "unequal processors",
         Severity.WARNING if asked or elsewhere else Severity.SEVERE,

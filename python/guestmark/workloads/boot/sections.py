@@ -60,7 +60,7 @@ def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:
         if TOTAL.name in result.summary
         and abs(sum(phases(result)) / result.summary[TOTAL.name].mean - 1) > 0.02
     ]
-    said = f"phases of {', '.join(found)} are those of a second start, which was traced"
+    said = f"phases of {', '.join(found)} come from a second, traced start"
     return [Note(line(said))] if found else []
 
 

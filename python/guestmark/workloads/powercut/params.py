@@ -37,7 +37,7 @@ class Powercut(Strict):
         """As the workload gets them; on the host an image is mounted through a loop device."""
         method = Method(self.method)
         if self.settings and not method.served:
-            raise ValueError(f"settings are those of a database server, and {self.method} has none")
+            raise ValueError(f"settings belong to a database server, and {self.method} has none")
         if bool(self.check) != (method is Method.COMMAND) or bool(self.command) != method.of_program:
             raise ValueError("command and check belong together, and to the method command")
         disk = {"role": "target", "host": "loop", "logged": True}
