@@ -231,6 +231,11 @@ def test_a_history_is_shown_even_where_what_finds_change_points_cannot_be_had(tm
     checkout = without(".guestmark-history", tmp_path / "lab")
     lock = checkout.path / "requirements-history.txt"
     lock.write_text("this is not a requirement\n")
+    for words in (("history", "--help"), ("runs", "history", "-h"), ("exec", "--", "history")):
+        assert checkout.run(*words).stderr == ""  # installs nothing
+    failed = checkout.run("runs", "history", "last")
+    assert handed_over(failed)["argv"] == ["guestmark", "runs", "history", "last"]
+    assert "installing Apache Otava failed" in failed.stderr
     failed = checkout.run("history", "last")
     assert handed_over(failed)["argv"] == ["guestmark", "history", "last"]
     assert "installing Apache Otava failed" in failed.stderr
