@@ -235,7 +235,7 @@ def _notes(found: Found) -> list[Node]:
         nodes.append(
             Note(
                 line(
-                    "A class's ratio is for one more machine of that class (random effects, Hartung and Knapp's interval), "
+                    "A class's ratio is for one more such machine (random effects, Hartung and Knapp's interval), "
                     "not that of any one of them"
                 )
             )
