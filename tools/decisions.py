@@ -4,6 +4,8 @@ Why something failed is a `Cause`. A comparison, a search or a look-up in the te
 program printed changes the program's behaviour when somebody mends the English. Such texts are what is called
 `message`, `reason`, `why`, `hint` or `stderr`, an exception as a string, and names that these were given.
 
+An error that quotes the message of another has to hand on its cause, too.
+
 Texts of other programs are read in one module, and the texts of earlier versions in one function of another.
 """
 
@@ -21,6 +23,10 @@ ALLOWED = {
     ("core/findings.py", "_of_version_0_1"),
 }
 _TEXTS = {"message", "reason", "why", "hint", "meaning", "stderr"}
+_OURS = {
+    "GuestmarkError", "PlatformUnusableError", "MachineError", "AttestationError", "AgentError", "WorkloadError",
+    "UnreachableError",
+}  # fmt: skip
 _ASKING = {"startswith", "endswith", "find", "rfind", "index", "rindex", "count"}
 _SEARCHING = {"search", "match", "fullmatch", "findall", "finditer"}
 _KEEPING = {
@@ -125,13 +131,20 @@ class _Scope(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """`message.startswith("x")`, `PATTERN.search(message)`, `TABLE.get(message)`."""
+        """`message.startswith("x")`, `PATTERN.search(message)`, `TABLE.get(message)`; an error without its cause."""
         if isinstance(node.func, ast.Attribute):
             asked = node.func.attr in _ASKING and self._is_text(node.func.value)
             searched = node.func.attr in _SEARCHING and any(map(self._is_text, node.args))
             looked_up = node.func.attr == "get" and bool(node.args) and self._is_text(node.args[0])
             if asked or searched or looked_up:
                 self._report(node)
+        if isinstance(node.func, ast.Name) and node.func.id in _OURS:
+            quoted = [part for argument in node.args for part in ast.walk(argument)]
+            passed = any(keyword.arg == "cause" for keyword in node.keywords)
+            if not passed and any(
+                isinstance(part, ast.Attribute) and part.attr == "message" for part in quoted
+            ):
+                self.found.append((node.lineno, f"{ast.unparse(node)}, without the cause of what it quotes"))
         self.generic_visit(node)
 
 
@@ -152,7 +165,7 @@ def main() -> int:
     for file in sorted(PACKAGE.rglob("*.py")):
         path = str(file.relative_to(PACKAGE))
         for line, what in decisions(file.read_text(), path):
-            print(f"python/guestmark/{path}:{line}: decides on the words of a message: {what}")
+            print(f"python/guestmark/{path}:{line}: decides on words: {what}")
             broken += 1
     return 1 if broken else 0
 

@@ -43,6 +43,7 @@ def test_nothing_in_the_package_decides_on_words(capsys: pytest.CaptureFixture[s
         "def f(trial): return {'late': 1}.get(trial.reason)",
         "def f(error):\n    match error.message:\n        case 'late': return 1",
         "def f(error): return [word for word in error.message.split() if word == 'late']",
+        "def f(error): return WorkloadError(f'--setup: {error.message}', hint=error.hint)",
         "def f(error): return (said := error.message) and said.startswith('x')",
     ],
 )
@@ -56,6 +57,7 @@ def test_a_planted_decision_is_found(planted: str) -> None:
         "def f(error): return error.cause is Cause.LATE",
         'def f(error): return error.message == "" or error.hint != ""',
         'def f(error): return f"{error.message}: {error.hint}"',
+        "def f(error): return WorkloadError(error.message, cause=error.cause)",
         'def f(error): return " ".join(error.message.split())',
         'def f(error):\n    said = error.message\n    said = "x"\n    return said == "x"',
     ],

@@ -108,6 +108,7 @@ class AttachedDisk:
             f"mount -t {spec.filesystem}{shown} {self.device}: {error.message.rpartition(': ')[2]}{kernel}",
             hint=f"check mount={spec.mount_options or filesystem.DEFAULTS} and whether the guest's kernel has "
             f"{spec.filesystem}",
+            cause=error.cause,
         )
 
     def _attest(self, agent: Agent) -> None:

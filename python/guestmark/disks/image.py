@@ -320,7 +320,7 @@ def _fill(spec: DiskSpec, path: Path, size: int) -> None:
         else:
             agent.fill(str(path), size, Pattern(kind), flush=False, timeout_s=_FILL_S)
     except CallError as error:
-        raise MachineError(f"the source disk cannot be made: {error.message}") from error
+        raise MachineError(f"the source disk cannot be made: {error.message}", cause=error.cause) from error
 
 
 def _contents(directory: str) -> list[str]:

@@ -36,6 +36,7 @@ def make(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
             raise MachineError(
                 f"{spec.filesystem} cannot be made: {error.message}",
                 hint=f"check mkfs={shlex.join(spec.mkfs_options)!r}; {error.hint}",
+                cause=error.cause,
             ) from error
     finally:
         file.unlink(missing_ok=True)

@@ -145,6 +145,7 @@ def _run_maker(spec: DiskSpec, raw: Path, populate: tuple[str, ...], writable: P
         raise MachineError(
             f"{spec.filesystem} cannot be made: {error.message}",
             hint=f"check mkfs={shlex.join(spec.mkfs_options)!r} and size; {error.hint}",
+            cause=error.cause,
         ) from error
 
 

@@ -56,7 +56,9 @@ class HostAgent:
         try:
             judge(result, [], self._limit_s)
         except WorkloadError as error:
-            raise WorkloadError(f"around.{around}.{name}: {error.message}", hint=error.hint) from error
+            raise WorkloadError(
+                f"around.{around}.{name}: {error.message}", hint=error.hint, cause=error.cause
+            ) from error
         return result.wall_s
 
     @contextlib.contextmanager

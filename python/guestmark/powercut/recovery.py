@@ -139,7 +139,9 @@ class Mounted:
                 self._agent.umount(str(self._at), timeout_s=_DEADLINE_S)
             except CallError as error:
                 raise MachineError(
-                    f"a crash state cannot be unmounted: {error.message}", hint="see the kernel's log"
+                    f"a crash state cannot be unmounted: {error.message}",
+                    hint="see the kernel's log",
+                    cause=error.cause,
                 ) from error
         return replace(found, repairs=(*checked.repairs, *found.repairs, *self._repairs(image)))
 

@@ -145,7 +145,7 @@ class InnerImage(Image):
         try:
             yield self.place
         except CallError as error:
-            raise MachineError(f"inside the outer guest: {error.message}") from error
+            raise MachineError(f"inside the outer guest: {error.message}", cause=error.cause) from error
 
 
 def _attached(place: Holder, spec: DiskSpec) -> Image:
@@ -208,7 +208,9 @@ def _source(place: Holder, spec: DiskSpec) -> Image:
                 else:
                     agent.fill(str(path), spec.size, Pattern(kind), flush=False, timeout_s=_PROGRAM_S)
             except CallError as error:
-                raise MachineError(f"the source disk cannot be made: {error.message}") from error
+                raise MachineError(
+                    f"the source disk cannot be made: {error.message}", cause=error.cause
+                ) from error
         place.sources[key] = path
     return InnerImage(spec, place.sources[key], time.monotonic() - begin, was_there, place=place)
 

@@ -154,6 +154,7 @@ class UserPlatform(HostLike):
         return MachineError(
             f"the root of {self.architecture.name} cannot be entered: {error.message}",
             hint="user namespaces have to be allowed: sysctl kernel.unprivileged_userns_clone=1",
+            cause=error.cause,
         )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:

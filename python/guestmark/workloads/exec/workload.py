@@ -163,7 +163,7 @@ class ExecWorkload(Workload[Command]):
         try:
             judge(result, self.warnings, self.limit_s, ignore_failure=False)
         except WorkloadError as error:
-            raise WorkloadError(f"--{name}: {error.message}", hint=error.hint) from error
+            raise WorkloadError(f"--{name}: {error.message}", hint=error.hint, cause=error.cause) from error
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
@@ -194,7 +194,9 @@ class ExecWorkload(Workload[Command]):
             if error.hint or result.stderr or self.params.output is StandardOutput.PIPE:
                 raise
             raise WorkloadError(
-                error.message, hint="its standard output went to /dev/null: --show-output keeps and shows it"
+                error.message,
+                hint="its standard output went to /dev/null: --show-output keeps and shows it",
+                cause=error.cause,
             ) from error
         values: list[tuple[Metric, float]] = []
         if self._metrics or self.params.expect is not None:
@@ -248,7 +250,9 @@ class ExecWorkload(Workload[Command]):
             text = machine.agent.read_file(path, limit=OUTPUT_LIMIT).decode(errors="replace")
         except CommandError as error:
             raise WorkloadError(
-                f"metric {spec.metric.name}: {path} cannot be read: {error.message}", hint=error.hint
+                f"metric {spec.metric.name}: {path} cannot be read: {error.message}",
+                hint=error.hint,
+                cause=error.cause,
             ) from error
         return spec.extract(text, limit_s=self.limit_s)
 
@@ -256,7 +260,9 @@ class ExecWorkload(Workload[Command]):
         try:
             return spec.extract(stdout, stderr, limit_s=self.limit_s)
         except WorkloadError as error:
-            raise WorkloadError(error.message + quote(stdout or stderr), hint=error.hint) from error
+            raise WorkloadError(
+                error.message + quote(stdout or stderr), hint=error.hint, cause=error.cause
+            ) from error
 
 
 def filled(cell: Cell) -> list[str]:

@@ -154,7 +154,7 @@ class OltpWorkload(Workload[OltpTest]):
             if not machine.agent.closed:
                 self._unclean = error
             self._keep_log()
-            raise WorkloadError(error.message, hint=error.hint) from error
+            raise WorkloadError(error.message, hint=error.hint, cause=error.cause) from error
         finally:
             if self._server is not None and not machine.agent.closed:
                 self._server.kill()
