@@ -179,7 +179,7 @@ class Result:
         return {each.cell.id: each for each in self.analysis.cells}
 
     def _cell(self, cell: str) -> CellResult:
-        from guestmark.core.nearest import unknown
+        from guestmark.core.errors import unknown
 
         if cell not in self._by_id:
             raise unknown("cell", cell, self._by_id)

@@ -9,9 +9,8 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability, Proof, Proven, with_fact
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.model import Asked, Cell, Published, PublishedFigure, Question, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.question import Asked, Question
 from guestmark.ledger import codec
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library

@@ -154,7 +154,7 @@ class LazyGroup(TyperGroup):
 
 def _explain(words: list[str]) -> None:
     """Lists a group's members if that was asked for. Raises `UsageError` for a member that it does not have."""
-    from guestmark.core.nearest import unknown
+    from guestmark.core.errors import unknown
     from guestmark.page.say import tell
 
     group, *rest = words
@@ -168,8 +168,7 @@ def _explain(words: list[str]) -> None:
 
 def _refuse(word: str) -> None:
     """Raises `UsageError` with what to type in place of an unknown verb."""
-    from guestmark.core.errors import UsageError
-    from guestmark.core.nearest import unknown
+    from guestmark.core.errors import UsageError, unknown
 
     if word in SYNONYMS:
         raise UsageError(f"unknown verb {word!r}", hint=f"type: guestmark {SYNONYMS[word]}")

@@ -79,8 +79,7 @@ def command(
     machine, or one was given up, 2 the command line, the lab or the plan is wrong, 3 nothing could be measured, 130
     interrupted.
     """
-    from guestmark.core.errors import UsageError
-    from guestmark.core.nearest import unknown
+    from guestmark.core.errors import UsageError, unknown
 
     if action not in _ACTIONS:
         raise unknown("action", action, _OFFERED)

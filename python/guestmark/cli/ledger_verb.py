@@ -32,8 +32,7 @@ def command(
     role NAME: prints SQL for the owner of a PostgreSQL database. It makes the tables and a role that can measure and
     read, but neither change nor remove trials.
     """
-    from guestmark.core.errors import UsageError
-    from guestmark.core.nearest import unknown
+    from guestmark.core.errors import UsageError, unknown
 
     given = arguments or []
     if action not in _ACTIONS:

@@ -75,8 +75,8 @@ def command(
 def _console(stored: StoredRun, wanted: str) -> None:
     """The console, with everything spelled out that the terminal would obey."""
     from guestmark.cli.session import writing_to_stdout
+    from guestmark.core.errors import unknown
     from guestmark.core.model import TrialStatus
-    from guestmark.core.nearest import unknown
 
     ids = [cell.id for cell in stored.plan.cells]
     if wanted not in ids:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guestmark.core.nearest import unknown
+from guestmark.core.errors import unknown
 from guestmark.core.platform_kind import Program
 
 

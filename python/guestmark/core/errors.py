@@ -4,7 +4,7 @@ Every deliberate error derives from `GuestmarkError`; the CLI prints `message` a
 `exit_status`. Any other exception that reaches the CLI is a bug in guestmark.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 from guestmark.core.cause import Cause
@@ -97,3 +97,19 @@ class WorkloadError(GuestmarkError):
 
 class LedgerError(GuestmarkError):
     """The ledger cannot be opened, read or written."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for an unknown name; suggests the nearest known name, then lists all of them.
+
+    A known name may be a form with a part that is to be filled in, `ssh:DEST`.
+    """
+    import difflib
+    import re
+
+    names = sorted(known)
+    # Of a form such as `tcg[@ARCH]` the name itself.
+    bare = {re.split(r"[\[@:]", form, maxsplit=1)[0]: form for form in names}
+    close = difflib.get_close_matches(name.lower(), bare, n=1, cutoff=0.5)
+    nearest = f"did you mean {close[0]!r}? " if close else ""
+    return UsageError(f"unknown {kind} {name!r}", hint=f"{nearest}known: {', '.join(names)}")

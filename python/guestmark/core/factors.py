@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from guestmark.core import registry
-from guestmark.core.errors import UsageError
+from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Factor
-from guestmark.core.nearest import unknown
 
 VARIABLE = "env:"  # before the name of an environment variable of the measured command
 _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

@@ -5,9 +5,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from guestmark.core.errors import UsageError
+from guestmark.core.errors import UsageError, unknown
 from guestmark.core.model import Cell, Plan
-from guestmark.core.nearest import unknown
 
 _FORM = "write CELL METRIC > +5%, e.g. 'tcg wall_s > +5%', 'kernel=new > +2%' or 'throughput < -3%'"
 _GATE = re.compile(r"(?P<what>[^<>]*)(?P<sign>[<>])(?P<limit>[^<>]*)", re.DOTALL)

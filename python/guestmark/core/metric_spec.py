@@ -12,9 +12,8 @@ from typing import Any
 
 from guestmark.core import regex
 from guestmark.core.derived import Derived, derived
-from guestmark.core.errors import UsageError, WorkloadError
+from guestmark.core.errors import UsageError, WorkloadError, unknown
 from guestmark.core.metric import Better, Metric
-from guestmark.core.nearest import unknown
 from guestmark.core.performance_events import EVENTS, PerformanceEvent
 from guestmark.core.units import parse_number
 

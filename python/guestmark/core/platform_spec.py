@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
-from guestmark.core.errors import UsageError
-from guestmark.core.nearest import unknown
+from guestmark.core.errors import UsageError, unknown
 from guestmark.core.platform_kind import PlatformKind, platform_forms, platform_kinds, platform_names
 
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)

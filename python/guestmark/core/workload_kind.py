@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.discovery import by_name, described, load, walked
+from guestmark.core.errors import unknown
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.nearest import unknown
 from guestmark.core.platform_kind import Program, of_machines
 from guestmark.core.platform_spec import PlatformSpec
 

@@ -10,8 +10,7 @@ from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Cell, Plan, runnable
-from guestmark.core.question import Asked, Question
+from guestmark.core.model import Asked, Cell, Plan, Question, runnable
 from guestmark.core.units import counted
 from guestmark.disks.location import default_location, in_memory
 from guestmark.plan.questions import groups_of, pairs_of

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from guestmark.core.errors import UsageError
-from guestmark.core.nearest import unknown
+from guestmark.core.errors import UsageError, unknown
 
 _BUILTIN = Path(__file__).parent / "builtin"
 _LIMIT = 1024 * 1024  # bytes; no real plan is larger

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core import factors, registry
 from guestmark.core.context import HostCommands
 from guestmark.core.derived import Derived, check_names, derived
-from guestmark.core.errors import UsageError
+from guestmark.core.errors import UsageError, unknown
 from guestmark.core.metric import Metric
-from guestmark.core.model import Policy, Published, PublishedFigure, WorkloadSpec
-from guestmark.core.nearest import unknown
+from guestmark.core.model import Policy, Published, PublishedFigure, Question, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.core.question import Question
 from guestmark.core.tuning import Settings
 from guestmark.core.units import parse_duration, parse_fraction
 from guestmark.core.workload_kind import WorkloadKind

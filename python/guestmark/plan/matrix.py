@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from guestmark.core import factors
-from guestmark.core.errors import UsageError
+from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Labelled
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.nearest import unknown
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.workload_kind import WorkloadKind, workload_kind
 from guestmark.plan import pattern

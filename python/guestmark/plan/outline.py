@@ -10,10 +10,9 @@ from guestmark.core.derived import Derived
 from guestmark.core.errors import UsageError
 from guestmark.core.gate import parse_gates
 from guestmark.core.metric import Metric
-from guestmark.core.model import Cell, Plan, Policy, Published
+from guestmark.core.model import Cell, Plan, Policy, Published, Question
 from guestmark.core.placement import NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.core.question import Question
 from guestmark.core.tuning import Settings
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
 

@@ -5,9 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.core import factors
-from guestmark.core.errors import UsageError
+from guestmark.core.errors import UsageError, unknown
 from guestmark.core.model import Cell
-from guestmark.core.nearest import unknown
 from guestmark.core.platform_spec import parse_platform
 
 WORKLOAD, PLATFORM = "workload", "platform"

@@ -1,6 +1,6 @@
 """Units of publications and how they relate to the units guestmark measures in."""
 
-from guestmark.core.nearest import unknown
+from guestmark.core.errors import unknown
 
 # Unit: (guestmark's own unit, how many of them it is). MB/s is 10^6 bytes a second.
 _UNITS = {

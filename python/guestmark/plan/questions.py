@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from guestmark.core import factors
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Metric
-from guestmark.core.model import Cell
-from guestmark.core.question import Asked, Question
+from guestmark.core.model import Asked, Cell, Question
 from guestmark.plan import pattern
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
 

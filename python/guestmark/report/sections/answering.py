@@ -7,7 +7,7 @@ from itertools import combinations
 
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
-from guestmark.core.question import Asked, Question
+from guestmark.core.model import Asked, Question
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
 from guestmark.plan.questions import fits, groups_of, pairs_of, shown_level
 from guestmark.report.sections.durability import durability, of_disk, verdicts

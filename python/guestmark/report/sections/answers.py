@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from guestmark.core.findings import Durability, Proof
-from guestmark.core.model import CellStatus
-from guestmark.core.question import Asked
+from guestmark.core.model import Asked, CellStatus
 from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note

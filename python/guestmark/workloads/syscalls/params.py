@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from guestmark.agent.syscall_names import CALLS
-from guestmark.core.nearest import unknown
+from guestmark.core.errors import unknown
 from guestmark.core.units import parse_duration
 from guestmark.plan.schema import Strict
 
