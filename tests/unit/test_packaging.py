@@ -76,7 +76,7 @@ def job(inputs: Mapping[str, str], environment: Mapping[str, str], folder: Path)
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "step.sh"],
             env={**environment, **variables, "GITHUB_ACTION_PATH": str(ACTION)},
-            cwd=folder, capture_output=True, text=True, check=False, timeout=60,
+            cwd=folder, capture_output=True, text=True, check=False, timeout=200,
         )  # fmt: skip
         printed += done.stdout + done.stderr
         if done.returncode:

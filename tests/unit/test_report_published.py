@@ -154,6 +154,15 @@ def test_cells_that_could_not_be_measured_still_show_what_was_published() -> Non
     assert "unusable" in row(text[text.index("Then and now") + 1 :], "unusable")
 
 
+def test_a_figure_that_was_published_without_a_baseline_has_no_ratio() -> None:
+    alone = PublishedFigure({"workload": "dd", "preallocation": "full"}, 7.5)
+    assert row(printed(run_with(figures=[*FIGURES[:2], alone])), "dd from a disk").split()[-3:] == [
+        "7.5",
+        "–",
+        "–",
+    ]
+
+
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_numbers_are_never_cut(width: int) -> None:
     text = printed(run_with(), width)
