@@ -19,7 +19,8 @@ from tests.framework.runs import constructed
 
 CALLS = WorkloadSpec("syscalls", {}, "system calls")
 HALVES = {
-    half: WorkloadSpec("upload", {"variant": half}, half, key=half) for half in ("full", "channel", "disk")
+    half: WorkloadSpec("upload", {"amount": "1M", "variant": half}, half, key=half)
+    for half in ("full", "channel", "disk")
 }
 
 

@@ -6,6 +6,7 @@ import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.discovery import by_name, described, load, walked
@@ -31,6 +32,14 @@ def runs_programs(_params: object) -> bool:
 def agent_is_enough(_params: object) -> bool:
     """Of workloads that guestmark's agent does alone."""
     return False
+
+
+class Topic(Enum):
+    """What a comparison of backends concludes from a workload."""
+
+    CALLS = auto()  # who is quicker with calls of a kernel or an API
+    START = auto()  # where the time of a start goes
+    TRANSFER = auto()  # what the sending of bytes consists of, by the parameter `variant`
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ class WorkloadKind:
     acknowledges: Callable[[Cell], Mapping[str, Any]] | None = None
     # The user's command that it runs, which may have environment variables as factors; None for what runs its own.
     command: Callable[[Any], Sequence[str]] | None = None
+    topic: Topic | None = None
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property
@@ -135,6 +145,12 @@ def packages_measured(workloads: Iterable[WorkloadSpec]) -> set[str]:
         if kind is not None and kind.packages:
             found.update(load(kind.packages)(kind.read(workload.params)))
     return found
+
+
+def topic_of(workload: WorkloadSpec) -> Topic | None:
+    """What a comparison of backends concludes from the workload; None where nothing, or nobody knows its kind."""
+    kind = workload_kinds().get(workload.name)
+    return None if kind is None else kind.topic
 
 
 def takes_only(*names: str) -> Callable[[str, PlatformSpec], bool]:

@@ -10,7 +10,7 @@ from guestmark.core.home import default_path
 from guestmark.core.model import Cell
 from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import stack
-from guestmark.setting.disk import disks_of, has_disks
+from guestmark.setting.disk import asked_of, disks_of, has_disks
 from guestmark.setting.location import LOCATION, SHARED_MEMORY
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -95,9 +95,7 @@ def storage(cell: Cell, mounts: str | None) -> Storage:
 
 
 def _says_nothing(cell: Cell) -> bool:
-    if LOCATION.name in cell.factors or any(
-        LOCATION.name in need for need in cell.workload.params.get("disks") or ()
-    ):
+    if LOCATION.name in cell.factors or any(LOCATION.name in need for need in asked_of(cell) or ()):
         return False
     return has_disks(cell)
 

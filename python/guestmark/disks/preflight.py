@@ -13,7 +13,7 @@ from guestmark.core.units import parse_size
 from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import devices, loop, programs
 from guestmark.disks.location import in_memory
-from guestmark.setting.disk import DiskSpec, Role, disks_of, has_disks
+from guestmark.setting.disk import DiskSpec, Role, asked_of, disks_of, has_disks
 from guestmark.setting.disk import impossible as cannot_share
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
@@ -55,7 +55,7 @@ def check(cells: Sequence[Cell]) -> None:
 def check_filesystems(cells: Sequence[Cell]) -> None:
     """Raises `UsageError` for a workload that writes files on a disk that is to have no filesystem."""
     for cell in cells:
-        if not any(need.get("role") == Role.TARGET for need in cell.workload.params.get("disks") or ()):
+        if not any(need.get("role") == Role.TARGET for need in asked_of(cell) or ()):
             continue  # a command may do with a bare disk what it wants
         for spec in disks_of(cell):
             formatted = cell.platform.is_guest or spec.loop

@@ -16,7 +16,7 @@ from guestmark.engine.progress import Observer
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.platforms import registry
 from guestmark.setting.base import is_disk_setting, keeps
-from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import DiskSpec, Role, asked_of, disks_of
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.location import LOCATION
 from guestmark.workloads import base as workloads
@@ -72,7 +72,7 @@ def cell_for(cell: Cell) -> Cell:
     """The cell that proves what the target of `cell` keeps."""
     kind = kinds.workload_kind(_WORKLOAD)
     disk = next(disk for disk in disks_of(cell) if disk.role is Role.TARGET)
-    needs = [need for need in cell.workload.params.get("disks") or () if need["role"] == Role.TARGET]
+    needs = [need for need in asked_of(cell) or () if need["role"] == Role.TARGET]
     # What the workload itself says of its disk holds as well.
     given = {
         name: level for need in needs for name, level in need.items() if is_disk_setting(name) and keeps(name)

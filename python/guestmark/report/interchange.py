@@ -14,6 +14,7 @@ from guestmark.core.metric import Better
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.workloads.exec.command import Command, command_of
 
 _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
 
@@ -36,11 +37,11 @@ def _benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
     times = _values(ok, WALL.name)
     if not times:
         return None
-    params = result.cell.workload.params
+    command = command_of(result.cell) or Command()
     levels = result.cell.factors
-    own = {key: levels[key] for key in params.get("parameters", ()) if key in levels}
+    own = {key: levels[key] for key in command.parameters if key in levels}
     memory = [int(value) for value in _values(ok, MAX_RSS.name)]
-    code = None if params.get("ignore_failure") else 0
+    code = None if command.ignore_failure else 0
     return {
         "command": name,
         "mean": statistics.fmean(times),
@@ -109,7 +110,8 @@ def _names(cells: Sequence[Cell]) -> list[str]:
 def _filled(cell: Cell) -> str:
     """The command as it was run: with the levels of its parameters."""
     label = cell.workload.label or cell.workload.name
-    for name in cell.workload.params.get("parameters", ()):
+    command = command_of(cell) or Command()
+    for name in command.parameters:
         label = label.replace("{" + name + "}", cell.factors.get(name, ""))
     return label
 

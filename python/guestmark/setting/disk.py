@@ -7,7 +7,7 @@ cell shape the target disk; a source disk is plain, raw and read-only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -172,13 +172,18 @@ def _defaults() -> dict[str, str]:
     return {factor.name: str(factor.default) for factor in disk_settings() if factor.default}
 
 
+def asked_of(cell: Cell) -> Sequence[Mapping[str, Any]] | None:
+    """The disks that the workload's parameters ask for, each with its role and levels; None where they say nothing."""
+    return cell.workload.params.get("disks")
+
+
 def disks_of(cell: Cell) -> tuple[DiskSpec, ...]:
     """The disks of a cell, in the order in which they are attached: what its workload's parameters ask for, else one
     target when the cell has any disk factor, else none.
 
     Levels of factors override the workload, which overrides defaults. Raises `UsageError` for impossible combinations.
     """
-    needs = cell.workload.params.get("disks")
+    needs = asked_of(cell)
     if needs is None:
         needs = [{"role": "target"}] if any(is_disk_setting(name) for name in cell.factors) else []
     disks = tuple(_disk(need, cell) for need in needs)

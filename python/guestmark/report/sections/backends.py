@@ -3,6 +3,7 @@ and what an upload consists of (libguestfs 1.23.16, 2013)."""
 
 from guestmark.core.findings import Durability
 from guestmark.core.platform_spec import parse_platform
+from guestmark.core.workload_kind import Topic, topic_of, workload_kind
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
@@ -16,17 +17,16 @@ from guestmark.workloads.boot import metrics as boot_metrics
 _BEFORE_KERNEL = (boot_metrics.VMM, boot_metrics.FIRMWARE)
 _KERNEL = (boot_metrics.ENTRY, boot_metrics.KERNEL)  # before its first line it unpacks itself
 _APPLIANCE = (*_KERNEL, boot_metrics.MODULES, boot_metrics.ROOT, boot_metrics.AGENT)
-_CALLS = ("guestfs-api", "syscalls")
 
 
 def backends(analysis: Analysis) -> list[Bullets]:
     """The conclusions that the run's cells allow; empty when it compares no backends with each other."""
     lines: list[Inline] = []
     for workload in analysis.workloads:
-        if workload.workload.name in _CALLS:
+        if topic_of(workload.workload) is Topic.CALLS:
             lines += _who_is_faster(workload, analysis)
     for workload in analysis.workloads:
-        if workload.workload.name == "boot":
+        if topic_of(workload.workload) is Topic.START:
             lines += _where_starting_goes(workload)
     lines += _channel_against_disk(analysis)
     return [Bullets(line("What this says of the backends", Tone.STRONG), tuple(lines))] if lines else []
@@ -90,10 +90,9 @@ def _where_starting_goes(workload: WorkloadResult) -> list[Inline]:
             for metrics in (_BEFORE_KERNEL, _APPLIANCE, _KERNEL)
         )
         whole = before + inside  # a peer's phases are of a start that was traced, unlike `ready`
-        whose = "" if result.cell.workload.name == "boot" else f"{result.cell.workload.label} on "
         lines.append(
             line(
-                f"Start-up of {whose}{result.cell.platform}: of {_seconds(ready.mean)}, hypervisor and firmware have "
+                f"Start-up of {result.cell.platform}: of {_seconds(ready.mean)}, hypervisor and firmware have "
                 f"{figures.percent(before / whole)} and the appliance {figures.percent(inside / whole)}"
                 f" (its kernel alone {figures.percent(kernel / whole)}).",
             )
@@ -108,10 +107,13 @@ def _channel_against_disk(analysis: Analysis) -> list[Inline]:
     parts: dict[str, dict[str, CellResult]] = {}
     for result in analysis.cells:
         workload = result.cell.workload
-        if workload.name == "upload" and result.cell.null_of is None and "wall_s" in result.summary:
-            parts.setdefault(str(result.cell.platform), {})[str(workload.params.get("variant", "full"))] = (
-                result
-            )
+        if (
+            topic_of(workload) is Topic.TRANSFER
+            and result.cell.null_of is None
+            and "wall_s" in result.summary
+        ):
+            variant: str = workload_kind(workload.name).read(workload.params).variant
+            parts.setdefault(str(result.cell.platform), {})[variant] = result
     lines = []
     complete = {name: halves for name, halves in parts.items() if {"channel", "disk"} <= halves.keys()}
     for name, halves in complete.items():

@@ -6,6 +6,7 @@ it is the disk's, and stands in a column of its own.
 
 from guestmark.core.findings import Durability, Flushes, Proof, Proven, Traffic
 from guestmark.core.model import Trial
+from guestmark.setting.disk import asked_of
 from guestmark.stats.analysis import CellResult
 
 MEANING = (
@@ -37,8 +38,7 @@ def of_disk(result: CellResult) -> str:
 
 def of_row(result: CellResult, proven: Proven) -> bool:
     """Whether a proof is about what the row itself acknowledged: it says so, or the row's own disk was logged."""
-    disks = result.cell.workload.params.get("disks", ())
-    return proven.of_row or any(disk.get("logged") for disk in disks)
+    return proven.of_row or any(disk.get("logged") for disk in asked_of(result.cell) or ())
 
 
 def verdicts(result: CellResult) -> set[Durability]:

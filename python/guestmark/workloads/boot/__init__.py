@@ -1,6 +1,6 @@
 """The start and the end of a guest, phase by phase."""
 
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.workload_kind import Topic, WorkloadKind
 from guestmark.workloads.boot.metrics import ALL, Booted
 
 
@@ -20,6 +20,7 @@ WORKLOADS = (
         metrics=lambda _params: ALL,
         label=_label,
         reads=Booted,
+        topic=Topic.START,
         packages="guestmark.workloads.boot.params:of_command",
         needs_root=lambda params: bool(params.command) or params.watch.initcalls,
         sections=("guestmark.workloads.boot.sections:sections",),

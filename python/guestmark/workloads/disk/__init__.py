@@ -2,7 +2,7 @@
 
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
-from guestmark.core.workload_kind import WorkloadKind, agent_is_enough, runs_programs
+from guestmark.core.workload_kind import Topic, WorkloadKind, agent_is_enough, runs_programs
 from guestmark.workloads.common.factors import BLOCK_SIZE
 from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING, MovedBytes
 
@@ -50,6 +50,7 @@ WORKLOADS = (
         run="guestmark.workloads.disk.upload:UploadWorkload",
         metrics=lambda moved: CHANNEL if moved.variant == "channel" else WRITING,
         label=_upload_label,
+        topic=Topic.TRANSFER,
         reads=MovedBytes,
         needs_root=agent_is_enough,
     ),

@@ -8,6 +8,7 @@ import msgspec
 
 from guestmark.agent.wire import StandardOutput
 from guestmark.core.metric_spec import MetricSpec
+from guestmark.core.workload_kind import workload_kinds
 
 if TYPE_CHECKING:
     from guestmark.core.model import Cell
@@ -65,3 +66,9 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """As a plan holds it."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+
+def command_of(cell: Cell) -> Command | None:
+    """The command that a cell's workload runs; None for a workload that runs what is its own."""
+    kind = workload_kinds().get(cell.workload.name)
+    return None if kind is None or kind.command is None else Command.of(cell)

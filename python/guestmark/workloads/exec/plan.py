@@ -20,7 +20,7 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 from guestmark.workloads.common.program import sha256_here
-from guestmark.workloads.exec.command import Command, File, Input
+from guestmark.workloads.exec.command import Command, File, Input, command_of
 
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
 _ENOUGH_S = 3.0  # seconds of each such command
@@ -150,9 +150,9 @@ def _called(commands: Sequence[Sequence[str]], names: Sequence[str]) -> list[tup
 def named_commands(cells: Iterable[Cell]) -> dict[str, str]:
     """What each command with a name of its own is, as one would type it."""
     texts = {
-        cell.workload.label: shlex.join(Command.of(cell).argv)
+        cell.workload.label: shlex.join(command.argv)
         for cell in cells
-        if cell.workload.name == "exec"
+        if (command := command_of(cell)) is not None
     }
     return {name: text for name, text in texts.items() if name and text and name != text}
 

@@ -1,7 +1,7 @@
 """libguestfs as a peer: the real guestfish in a guest of its own moves bytes, makes calls, or only starts."""
 
 from guestmark.core.platform_kind import Program
-from guestmark.core.workload_kind import WorkloadKind, takes_only
+from guestmark.core.workload_kind import Topic, WorkloadKind, takes_only
 from guestmark.workloads.boot.metrics import ALL as BOOT_METRICS
 from guestmark.workloads.common.metrics import LAUNCHING, MovedBytes
 from guestmark.workloads.guestfs.session import SESSION, Rounds
@@ -41,6 +41,7 @@ WORKLOADS = (
         metrics=lambda _params: SESSION,
         label=_session_label,
         reads=Rounds,
+        topic=Topic.CALLS,
         takes=_GUEST,
         programs=_PROGRAMS,
     ),

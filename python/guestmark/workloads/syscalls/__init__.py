@@ -1,7 +1,7 @@
 """A fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each."""
 
 from guestmark.agent.syscall_names import CALLS
-from guestmark.core.workload_kind import WorkloadKind, agent_is_enough, takes_only
+from guestmark.core.workload_kind import Topic, WorkloadKind, agent_is_enough, takes_only
 from guestmark.workloads.syscalls import metrics
 from guestmark.workloads.syscalls.metrics import Mix
 
@@ -20,6 +20,7 @@ WORKLOADS = (
         label=_label,
         reads=Mix,
         needs_root=agent_is_enough,
+        topic=Topic.CALLS,
         sections=("guestmark.workloads.syscalls.sections:sections",),
         takes=takes_only("memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"),
     ),
