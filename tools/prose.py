@@ -3,7 +3,7 @@
 - no host of the outside world, but for a few that are meant (package registries least of all: mirrors differ)
 - no number of an issue or a pull request: they live elsewhere, the reason belongs here
 - no path that only one machine has
-- no phrase in a guide or reference that reads as translated: "is that of", "is told", "said of", "held against", "nobody"
+- no phrase in a guide or reference that reads as translated: "is that of", "is told", "held against", "nobody"
 - links between documents, and mentions of documents in code, lead somewhere
 """
 

@@ -1,0 +1,112 @@
+"""Draws the pictures of the README from a run that was really made, which is kept beside them.
+
+`tools/pictures.py` draws them again; `tools/pictures.py RUN` takes another run of the ledger first. A test compares the
+pictures with what this makes, so they show what the program prints today.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rich.color import ColorSystem
+from rich.console import Console as Recorder
+from rich.text import Text
+
+from guestmark.cli.console import Console
+from guestmark.ledger import open_ledger
+from guestmark.ledger.bundle import Packed, pack, shareable, unpack
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.remarks import NOTHING
+from guestmark.page.nodes import Chart
+from guestmark.report.answer import answer
+from guestmark.report.render import charts, terminal
+from guestmark.report.sections.results import sections
+from guestmark.stats.analysis import Analysis, analyse
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "_static"
+RUN, TERMINAL, CHART = FOLDER / "readme-run.gmk", FOLDER / "terminal.svg", FOLDER / "chart.svg"
+_COLUMNS = 84
+_STYLE = Path(charts.__file__).parent / "templates" / "style.css"
+# Rich's own loads a font from elsewhere.
+_FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{{alt}}">
+<style>.{unique_id}-matrix{{font:{char_height}px ui-monospace,Menlo,Consolas,monospace;line-height:{line_height}px}}
+{styles}</style>
+<defs><clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
+</clipPath>{lines}</defs>
+<rect width="{width}" height="{height}" rx="8" fill="#10141a"/>
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g>
+</svg>
+"""
+
+
+def analysed(run: StoredRun) -> Analysis:
+    """The run's analysis."""
+    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+
+
+def screen(run: StoredRun) -> str:
+    """What a terminal shows of the run, with its colours."""
+    console = Console(file=io.StringIO(), width=_COLUMNS)
+    console._color_system = ColorSystem.TRUECOLOR  # as a terminal has
+    page = answer(run, analysed(run), width=_COLUMNS, latest=True)
+    cells = [cell for cell in run.plan.cells if cell.null_of is None]
+    on = ",".join(dict.fromkeys(str(cell.platform) for cell in cells))
+    typed = f"./guestmark exec --on {on} -- {cells[0].workload.label}"
+    return f"$ {typed}\n\n{terminal.drawn(page, console)}".rstrip("\n")
+
+
+def terminal_svg(run: StoredRun) -> str:
+    """The screen as a picture, without a font from elsewhere."""
+    recorder = Recorder(
+        record=True, file=io.StringIO(), width=_COLUMNS, force_terminal=True, color_system="truecolor"
+    )
+    recorder.print(Text.from_ansi(screen(run)))
+    made = recorder.export_svg(title="", code_format=_FRAME, unique_id="guestmark")
+    return made.replace("{alt}", "A run in a terminal: the table of its results and how to see more")
+
+
+def chart_svg(run: StoredRun) -> str:
+    """The first chart of the run's page, with the colours of that page by day and by night."""
+    (workload,) = analysed(run).workloads
+    chart = next(node for node in sections(workload, run) if isinstance(node, Chart))
+    colours = "".join(
+        re.findall(r"(?::root|@media \(prefers-color-scheme:dark\)){.*?}+\n", _STYLE.read_text(), re.S)[:2]
+    )
+    drawn = str(charts.svg(chart))
+    return (
+        drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
+            ">", f"><style>{colours}svg{{background:var(--paper)}}</style>", 1
+        )
+        + "\n"
+    )
+
+
+def kept() -> StoredRun:
+    """The run beside the pictures."""
+    (packed,) = unpack(RUN.read_bytes(), str(RUN))
+    return packed.run
+
+
+def main() -> int:
+    """Draws both."""
+    if len(sys.argv) > 1:
+        with open_ledger(None, writable=False) as ledger:
+            run = ledger.load_run(sys.argv[1])
+        for private in (socket.gethostname(), str(ROOT)):
+            run = shareable(run, host_name=private)
+        run = replace(run, trials=tuple(replace(trial, command_line=()) for trial in run.trials))
+        RUN.write_bytes(pack([Packed(run, NOTHING)], ""))
+    TERMINAL.write_text(terminal_svg(kept()))
+    CHART.write_text(chart_svg(kept()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
