@@ -167,7 +167,7 @@ def disks() -> StoredRun:
     """Rates with durability, published figures, several tables, an upload in parts."""
     rate = Metric("wall_s", "s")
     halves = {
-        half: WorkloadSpec("upload", {"variant": half}, half, key=half)
+        half: WorkloadSpec("upload", {"amount": "1M", "variant": half}, half, key=half)
         for half in ("full", "channel", "disk")
     }
     cells: list[tuple[Cell, float | None]] = [

@@ -162,3 +162,25 @@ def test_documents_hold_it_exactly_but_escaped(name: str) -> None:
     assert reason == HOSTILE[name].replace("\udcff", "\ufffd\ufffd\ufffd").replace(
         "\ud800", "\ufffd\ufffd\ufffd"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        ("exec", {"argv": 7, "parameters": 3, "ignore_failure": "x"}),
+        ("exec", {"argv": [None], "metrics": [7], "output": []}),
+        ("upload", {"variant": 1}),
+        ("boot", {"watch": 3}),
+        ("nothing that is known", {"argv": 7}),
+    ],
+)
+def test_parameters_of_another_shape_are_shown(kind: str, params: dict[str, object]) -> None:
+    workload = WorkloadSpec(kind, params, "label", "k")
+    cells = [
+        (Cell("host", workload, HOST, {}, True), 1.0),
+        (Cell("uml", workload, PlatformSpec.read("uml")), 2.0),
+    ]
+    run = constructed(cells)
+    assert "uml" in printed(run)
+    for form in Format:
+        assert b"uml" in render(run, form)

@@ -92,10 +92,11 @@ def _console(stored: StoredRun, wanted: str) -> None:
         say(f"{wanted} has no trial in run {stored.id}")
         return
     from guestmark.agent.wire import StandardOutput
-    from guestmark.workloads.exec.command import Command
+    from guestmark.workloads.exec.command import command_of
 
     cell = stored.plan.cells[ids.index(wanted)]
-    if cell.workload.name == "exec" and Command.of(cell).output is StandardOutput.NULL:
+    command = command_of(cell)
+    if command is not None and command.output is StandardOutput.NULL:
         say("standard output went to /dev/null; exec --show-output keeps it")
     elif not shown[0].console.strip():
         say("nothing was printed")

@@ -115,6 +115,15 @@ class WorkloadKind:
 
         return msgspec.convert(params, self.reads)
 
+    def read_stored(self, params: Mapping[str, Any]) -> Any | None:
+        """As `read`, of a plan out of a ledger; None for parameters that are not of this kind."""
+        from msgspec import ValidationError
+
+        try:
+            return self.read(params)
+        except ValidationError:
+            return None
+
     def accepts(self, factor: str, platform: PlatformSpec) -> bool:
         """Whether its cells on that platform have the factor, whatever the parameters are."""
         mine = any(known.name == factor for known in self.factors)

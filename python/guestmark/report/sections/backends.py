@@ -112,8 +112,9 @@ def _channel_against_disk(analysis: Analysis) -> list[Inline]:
             and result.cell.null_of is None
             and "wall_s" in result.summary
         ):
-            variant: str = workload_kind(workload.name).read(workload.params).variant
-            parts.setdefault(str(result.cell.platform), {})[variant] = result
+            params = workload_kind(workload.name).read_stored(workload.params)
+            if params is not None:
+                parts.setdefault(str(result.cell.platform), {})[params.variant] = result
     lines = []
     complete = {name: halves for name, halves in parts.items() if {"channel", "disk"} <= halves.keys()}
     for name, halves in complete.items():

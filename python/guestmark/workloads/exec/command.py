@@ -69,6 +69,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def command_of(cell: Cell) -> Command | None:
-    """The command that a cell's workload runs; None for a workload that runs what is its own."""
+    """The command that the workload of a stored cell runs; None for a workload that runs what is its own."""
     kind = workload_kinds().get(cell.workload.name)
-    return None if kind is None or kind.command is None else Command.of(cell)
+    found = None if kind is None or kind.command is None else kind.read_stored(cell.workload.params)
+    return found if isinstance(found, Command) else None
