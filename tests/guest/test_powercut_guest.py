@@ -19,6 +19,7 @@ from guestmark.engine import proofs
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Silent
 from guestmark.powercut import again
+from guestmark.powercut.recovery import Ext
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
 from tests.framework.known import a, known
@@ -145,6 +146,33 @@ def test_nvme_is_safe_only_where_qemu_heeds_fua() -> None:
 
 
 @pytest.mark.long
+@on_loop
+def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
+    """A file that is written here and there, and then between: its tree could have fewer levels."""
+    image, mounted = tmp_path / "image", tmp_path / "mounted"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run([programs.find("mkfs.ext4"), "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], check=True)
+    try:
+        with (mounted / "file").open("wb", buffering=0) as file:
+            for first in (0, 1):
+                for block in range(first, 400, 2):
+                    os.pwrite(file.fileno(), bytes([1]) * 4096, block * 4096)
+                    if block % 8 < 2:
+                        os.fdatasync(file.fileno())
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+    copy = tmp_path / "copy"
+    shutil.copy(image, copy)
+    said = subprocess.run(
+        [programs.find("e2fsck"), "-fy", str(copy)], capture_output=True, text=True, check=False
+    )
+    assert "could be narrower" in said.stdout
+    assert Ext().repaired(image).repairs == ()
+
+
 @on_loop
 @pytest.mark.parametrize("method", ["append", "replace", "overwrite", "dsync", "sqlite"])
 def test_every_way_to_make_a_record_durable(method: str) -> None:
