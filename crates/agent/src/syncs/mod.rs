@@ -21,9 +21,11 @@
 //! - `end STATUS REASON…`: the program ended; `stopped` after as many promises or digested bytes as were allowed.
 
 mod calls;
+mod changes;
 mod disk;
 mod files;
 mod queues;
+mod requests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -31,34 +33,24 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::ops::Range;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::rc::Rc;
 
 use calls::{ended, ptrace, resume, wait, Stop};
+use changes::{changed_by, empties, opened_with, Change};
 use disk::Disk;
 pub use files::digests;
 use files::{hex, key, Content, Key};
-use queues::{process_of, submitted, Kind, Memory, Named, Queue, Request};
+use queues::{process_of, Queue};
+use requests::Followed;
 
 /// Bytes that are kept of what the program says.
 const SAID: usize = 500;
-/// Queues of one program that are followed.
-const MOST_QUEUES: usize = 64;
 const WRITE: &str = "write";
 const STOPPED: &str = "stopped";
 const RWF_SYNCS: u64 = 0x2 | 0x4;
-/// What `io_uring_register(2)` is asked for: files that requests then name by numbers, other ones, rings of another size.
-const REGISTER_FILES: u64 = 2;
-const REPLACE_FILES: u64 = 6;
-const OTHER_FILES: [u64; 2] = [13, 14];
-const RESIZE: u64 = 33;
-/// `ioctl(2)` requests that replace data by that of another file (linux/fs.h).
-const FICLONE: u32 = 0x4004_9409;
-const FICLONERANGE: u32 = 0x4020_940d;
 const OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
@@ -105,14 +97,6 @@ enum Begun {
     Emptying,
 }
 
-/// What a call does to a file: it writes some bytes, or makes the file as short as they begin.
-#[derive(Clone)]
-struct Change {
-    key: Key,
-    bytes: Range<u64>,
-    shorter: bool,
-}
-
 /// A file of the program's on the disk.
 struct Target {
     file: File,
@@ -120,18 +104,6 @@ struct Target {
     directory: bool,
     /// Flags of open(2).
     flags: i32,
-}
-
-/// A request that is on its way.
-#[derive(Default)]
-struct Pending {
-    call: Option<Call>,
-    /// What is written by others that are done before it.
-    written: Vec<Range<u64>>,
-    /// What it writes itself, and where.
-    writes: Option<(Key, Range<u64>)>,
-    /// Whether something else has been on its way at the same time.
-    beside: bool,
 }
 
 struct Tracer {
@@ -146,12 +118,6 @@ struct Tracer {
     promises: u64,
     /// What the program writes to its standard error.
     errors: File,
-}
-
-/// A queue, and the files that its requests name by numbers.
-struct Followed {
-    queue: Queue<Pending>,
-    files: Vec<Option<Rc<Target>>>,
 }
 
 /// Runs it; see the head of this file.
@@ -409,243 +375,6 @@ impl Tracer {
         Ok(())
     }
 
-    fn follow(&mut self, queue: Option<Queue<Pending>>) {
-        match queue {
-            Some(queue) if self.queues.len() < MOST_QUEUES => self.queues.push(Followed {
-                queue,
-                files: Vec::new(),
-            }),
-            _ => self.lose("it has the kernel write in a way that is not followed"),
-        }
-    }
-
-    /// From now on something may be written or flushed that is not seen.
-    fn lose(&mut self, why: &'static str) {
-        self.asynchronous = true;
-        self.disk.elsewhere.insert(why);
-    }
-
-    /// Whatever the rings hold is about to be handed over.
-    fn take_up(&mut self, pid: libc::pid_t) {
-        let Ok(memory) = Memory::of(pid) else {
-            return self.lose("its requests to the kernel cannot be read");
-        };
-        for index in 0..self.queues.len() {
-            let requests = self.queues[index].queue.upcoming(&memory);
-            self.add(pid, index, requests);
-        }
-    }
-
-    fn submit(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
-        let process = process_of(pid);
-        let mut queues = self.queues.iter();
-        let index = queues.position(|one| one.queue.is_context(process, arguments[0]));
-        let requests = index.and_then(|_| {
-            let memory = Memory::of(pid).ok()?;
-            submitted(&memory, arguments[1], arguments[2])
-        });
-        match (index, requests) {
-            (Some(index), Some(requests)) => self.add(pid, index, requests),
-            _ => self.lose("its requests to the kernel cannot be read"),
-        }
-    }
-
-    /// Keeps what requests promise, and what is known of the files that they are about.
-    fn add(&mut self, pid: libc::pid_t, index: usize, requests: Vec<Request>) {
-        let mut chain: Vec<(Key, Range<u64>)> = Vec::new();
-        for request in requests {
-            let mut pending = Pending::default();
-            if request.kind != Kind::Other {
-                let before = self.before(index, &request, &chain);
-                self.ask(pid, index, &request, before, &mut pending);
-            }
-            if request.linked {
-                chain.extend(pending.writes.clone());
-            } else {
-                chain.clear();
-            }
-            let others = self.queues.iter().any(|one| one.queue.busy());
-            for one in self.queues.iter_mut().flat_map(|one| one.queue.each()) {
-                one.beside = true;
-            }
-            pending.beside = others;
-            self.queues[index].queue.add(&request, pending);
-        }
-    }
-
-    /// What is written before a request begins: in front of it in its chain, and by all others where it waits for them.
-    fn before(
-        &mut self,
-        index: usize,
-        request: &Request,
-        chain: &[(Key, Range<u64>)],
-    ) -> Vec<(Key, Range<u64>)> {
-        let mut found = chain.to_vec();
-        if request.drained {
-            let all = self.queues[index].queue.each();
-            found.extend(all.filter_map(|one| one.writes.clone()));
-        }
-        found
-    }
-
-    fn ask(
-        &mut self,
-        pid: libc::pid_t,
-        index: usize,
-        request: &Request,
-        before: Vec<(Key, Range<u64>)>,
-        pending: &mut Pending,
-    ) {
-        let flush = request.kind == Kind::Flush;
-        let target = match request.file {
-            Named::Descriptor(descriptor) => match self.target(pid, descriptor) {
-                Some(target) => Rc::new(target),
-                None => return,
-            },
-            Named::Fixed(number) => match self.queues[index].files.get(number as usize) {
-                Some(Some(target)) => Rc::clone(target),
-                Some(None) => return,
-                None => {
-                    let why = "it names files to an io_uring in a way that is not followed";
-                    self.disk.elsewhere.insert(why);
-                    return;
-                }
-            },
-        };
-        let (Ok(file), Ok(about)) = (target.file.try_clone(), target.file.metadata()) else {
-            return self.lose("its requests to the kernel cannot be read");
-        };
-        let through =
-            target.flags & libc::O_DSYNC != 0 || u64::from(request.flags) & RWF_SYNCS != 0;
-        let mut bytes = request.bytes.clone();
-        if !flush {
-            if target.flags & libc::O_APPEND != 0 {
-                let length = bytes.end.saturating_sub(bytes.start);
-                bytes = about.len()..about.len().saturating_add(length);
-            } else if bytes.start == u64::MAX {
-                if through {
-                    let why = "it writes by io_uring wherever its file is, which is not followed";
-                    self.disk.elsewhere.insert(why);
-                }
-                return;
-            }
-            pending.writes = Some((key(&about), bytes.clone()));
-            self.disk.touch(key(&about), &bytes, false);
-        }
-        if request.silent && (flush || through) {
-            let why = "it flushes by io_uring without asking for the result";
-            self.disk.elsewhere.insert(why);
-        } else if flush && target.directory {
-            let (name, path) = ("fsync", target.path.clone());
-            let promise = Promise::Directory(path);
-            let change = None;
-            pending.call = Some(Call {
-                name,
-                promise,
-                change,
-            });
-        } else if flush || through {
-            let Ok(held) = self.disk.read(&file) else {
-                return self.lose("its requests to the kernel cannot be read");
-            };
-            let mine = before.into_iter().filter(|(of, _)| *of == key(&about));
-            pending.written = mine.map(|(_, range)| range).collect();
-            let name = match (flush, request.flags & 1) {
-                (true, 1) => "fdatasync",
-                (true, _) => "fsync",
-                (false, _) => WRITE,
-            };
-            let promise = Promise::File(file, bytes, Some(held));
-            let change = None;
-            pending.call = Some(Call {
-                name,
-                promise,
-                change,
-            });
-        }
-    }
-
-    /// Files that an `io_uring` calls by numbers.
-    fn register(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
-        let process = process_of(pid);
-        let by_number = arguments[1] >> 31 & 1 == 1;
-        let (operation, count) = (arguments[1] & 0x7fff_ffff, arguments[3]);
-        let found = if by_number {
-            (self.queues.len() == 1).then_some(0)
-        } else {
-            let descriptor = arguments[0] as i32;
-            let mut queues = self.queues.iter();
-            queues.position(|one| one.queue.is_uring(process, descriptor))
-        };
-        let Some(index) = found else {
-            if [REGISTER_FILES, REPLACE_FILES, RESIZE].contains(&operation)
-                || OTHER_FILES.contains(&operation)
-            {
-                self.lose("it names files to an io_uring in a way that is not followed");
-            }
-            return;
-        };
-        let memory = Memory::of(pid).ok();
-        let mut named = |first: usize, at: u64| {
-            for place in 0..count.min(1 << 16) {
-                let bytes = memory.as_ref().and_then(|it| it.bytes(at + place * 4));
-                let descriptor = bytes.map_or(-1, i32::from_ne_bytes);
-                let target = self.target(pid, descriptor).map(Rc::new);
-                let files = &mut self.queues[index].files;
-                let place = first + place as usize;
-                files.resize_with(files.len().max(place + 1), || None);
-                files[place] = target;
-            }
-        };
-        match operation {
-            REGISTER_FILES => named(0, arguments[2]),
-            REPLACE_FILES => {
-                let words = memory
-                    .as_ref()
-                    .and_then(|it| it.bytes::<16>(arguments[2]))
-                    .unwrap_or_default();
-                let first = u32::from_ne_bytes(words[..4].try_into().expect("four bytes"));
-                let at = u64::from_ne_bytes(words[8..].try_into().expect("eight bytes"));
-                named(first as usize, at);
-            }
-            RESIZE => self.lose("it gives an io_uring another size, which is not followed"),
-            _ if OTHER_FILES.contains(&operation) => {
-                self.lose("it names files to an io_uring in a way that is not followed");
-            }
-            _ => {}
-        }
-    }
-
-    /// What the kernel has done meanwhile: nobody but the program itself can have learnt of it before.
-    fn collect(&mut self) -> io::Result<()> {
-        for index in 0..self.queues.len() {
-            let Some(done) = self.queues[index].queue.done() else {
-                self.lose("its requests to the kernel cannot be read");
-                continue;
-            };
-            for (pending, result) in done {
-                if let Some((key, bytes)) = &pending.writes {
-                    self.disk.touch(*key, bytes, false);
-                }
-                let Some(mut call) = pending.call else {
-                    continue;
-                };
-                if result < 0 {
-                    continue;
-                }
-                if let Promise::File(file, bytes, Some(mut old)) = call.promise {
-                    for range in &pending.written {
-                        old = self.disk.as_written(&file, old, range)?;
-                    }
-                    call.promise = Promise::File(file, bytes, Some(old));
-                }
-                let exact = self.alone() && !pending.beside;
-                self.returned(call, result as u64, exact)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The path of an open file on the disk.
     fn path_of(&self, pid: libc::pid_t, descriptor: i32) -> Option<PathBuf> {
         let path = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
@@ -768,7 +497,9 @@ impl Tracer {
                 _ => None,
             })
             .collect();
-        changing.iter().for_each(|change| self.touch(change));
+        for change in &changing {
+            self.touch(change);
+        }
         for one in self.queues.iter_mut().flat_map(|one| one.queue.each()) {
             if let Some((key, bytes)) = &one.writes {
                 self.disk.touch(*key, bytes, false);
@@ -819,114 +550,4 @@ impl Tracer {
         let _ = writeln!(self.disk.lines, "end {status} {reasons}");
         self.disk.flush()
     }
-}
-
-/// Flags of an open file, and its position.
-fn opened_with(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
-    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
-    let field = |name: &str| {
-        let mut lines = info.lines();
-        lines
-            .find_map(|line| line.strip_prefix(name))
-            .map(str::trim)
-    };
-    let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
-    Some((flags, field("pos:")?.parse().ok()?))
-}
-
-/// What a call is about to do to a file on the disk.
-fn changed_by(
-    pid: libc::pid_t,
-    number: libc::c_long,
-    arguments: &[u64; 6],
-    disk: &Path,
-) -> Option<Change> {
-    let whole = 0..u64::MAX;
-    let descriptor = match number {
-        libc::SYS_write
-        | libc::SYS_writev
-        | libc::SYS_pwrite64
-        | libc::SYS_pwritev
-        | libc::SYS_pwritev2
-        | libc::SYS_ftruncate
-        | libc::SYS_sendfile => arguments[0],
-        // One that only reserves room changes no data.
-        libc::SYS_fallocate if arguments[1] & !(libc::FALLOC_FL_KEEP_SIZE as u64) != 0 => {
-            arguments[0]
-        }
-        libc::SYS_copy_file_range | libc::SYS_splice => arguments[2],
-        libc::SYS_ioctl if [FICLONE, FICLONERANGE].contains(&(arguments[1] as u32)) => arguments[0],
-        libc::SYS_truncate => {
-            let path = path_at(pid, libc::AT_FDCWD as u64, arguments[0])?;
-            return path.starts_with(disk).then_some(Change {
-                key: key(&fs::metadata(path).ok()?),
-                bytes: arguments[1]..u64::MAX,
-                shorter: true,
-            });
-        }
-        _ => return None,
-    };
-    let through = format!("/proc/{pid}/fd/{}", descriptor as i32);
-    if !fs::read_link(&through).ok()?.starts_with(disk) {
-        return None;
-    }
-    let about = fs::metadata(&through).ok()?;
-    let written = |at: Option<u64>, length: u64| {
-        let (flags, position) = opened_with(pid, descriptor as i32)?;
-        let begin = if flags & libc::O_APPEND != 0 {
-            about.len()
-        } else {
-            at.unwrap_or(position)
-        };
-        Some(begin..begin.saturating_add(length))
-    };
-    let vector = || Memory::of(pid).ok()?.vector(arguments[1], arguments[2]);
-    let bytes = match number {
-        libc::SYS_write => written(None, arguments[2])?,
-        libc::SYS_writev => written(None, vector()?)?,
-        libc::SYS_pwrite64 => written(Some(arguments[3]), arguments[2])?,
-        libc::SYS_pwritev => written(Some(arguments[3]), vector()?)?,
-        libc::SYS_pwritev2 => written(
-            (arguments[3] != u64::MAX).then_some(arguments[3]),
-            vector()?,
-        )?,
-        libc::SYS_ftruncate => arguments[1]..u64::MAX,
-        _ => whole,
-    };
-    Some(Change {
-        key: key(&about),
-        bytes,
-        shorter: matches!(number, libc::SYS_ftruncate | libc::SYS_fallocate),
-    })
-}
-
-/// Whether a call opens a file and makes it empty.
-fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
-    let flags = match number {
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_open => Some(arguments[1]),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_creat => return true,
-        libc::SYS_openat => Some(arguments[2]),
-        libc::SYS_openat2 => Memory::of(pid)
-            .ok()
-            .and_then(|memory| memory.bytes(arguments[2]).map(u64::from_ne_bytes)),
-        _ => None,
-    };
-    flags.is_some_and(|flags| flags & libc::O_TRUNC as u64 != 0)
-}
-
-/// The path that a call is given, from its working directory.
-fn path_at(pid: libc::pid_t, directory: u64, name: u64) -> Option<PathBuf> {
-    let memory = Memory::of(pid).ok()?;
-    let name: Vec<u8> = (0..libc::PATH_MAX as u64)
-        .map_while(|at| memory.bytes::<1>(name + at).filter(|byte| byte[0] != 0))
-        .flatten()
-        .collect();
-    let base = if directory as i32 == libc::AT_FDCWD {
-        format!("/proc/{pid}/cwd")
-    } else {
-        format!("/proc/{pid}/fd/{}", directory as i32)
-    };
-    fs::canonicalize(fs::read_link(base).ok()?.join(OsString::from_vec(name))).ok()
 }

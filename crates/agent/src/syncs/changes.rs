@@ -1,0 +1,132 @@
+//! What calls do to the files on a disk.
+
+use std::ffi::OsString;
+use std::fs;
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use super::files::{key, Key};
+use super::queues::Memory;
+
+/// `ioctl(2)` requests that replace data by that of another file (linux/fs.h).
+const FICLONE: u32 = 0x4004_9409;
+const FICLONERANGE: u32 = 0x4020_940d;
+
+/// What a call does to a file: it writes some bytes, or makes the file as short as they begin.
+#[derive(Clone)]
+pub struct Change {
+    pub key: Key,
+    pub bytes: Range<u64>,
+    pub shorter: bool,
+}
+
+/// Flags of an open file, and its position.
+pub fn opened_with(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
+    let field = |name: &str| {
+        let mut lines = info.lines();
+        lines
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
+    let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
+    Some((flags, field("pos:")?.parse().ok()?))
+}
+
+/// What a call is about to do to a file on the disk.
+pub fn changed_by(
+    pid: libc::pid_t,
+    number: libc::c_long,
+    arguments: &[u64; 6],
+    disk: &Path,
+) -> Option<Change> {
+    let whole = 0..u64::MAX;
+    let descriptor = match number {
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_pwrite64
+        | libc::SYS_pwritev
+        | libc::SYS_pwritev2
+        | libc::SYS_ftruncate
+        | libc::SYS_sendfile => arguments[0],
+        // One that only reserves room changes no data.
+        libc::SYS_fallocate if arguments[1] & !(libc::FALLOC_FL_KEEP_SIZE as u64) != 0 => {
+            arguments[0]
+        }
+        libc::SYS_copy_file_range | libc::SYS_splice => arguments[2],
+        libc::SYS_ioctl if [FICLONE, FICLONERANGE].contains(&(arguments[1] as u32)) => arguments[0],
+        libc::SYS_truncate => {
+            let path = path_at(pid, libc::AT_FDCWD as u64, arguments[0])?;
+            return path.starts_with(disk).then_some(Change {
+                key: key(&fs::metadata(path).ok()?),
+                bytes: arguments[1]..u64::MAX,
+                shorter: true,
+            });
+        }
+        _ => return None,
+    };
+    let through = format!("/proc/{pid}/fd/{}", descriptor as i32);
+    if !fs::read_link(&through).ok()?.starts_with(disk) {
+        return None;
+    }
+    let about = fs::metadata(&through).ok()?;
+    let written = |at: Option<u64>, length: u64| {
+        let (flags, position) = opened_with(pid, descriptor as i32)?;
+        let begin = if flags & libc::O_APPEND != 0 {
+            about.len()
+        } else {
+            at.unwrap_or(position)
+        };
+        Some(begin..begin.saturating_add(length))
+    };
+    let vector = || Memory::of(pid).ok()?.vector(arguments[1], arguments[2]);
+    let bytes = match number {
+        libc::SYS_write => written(None, arguments[2])?,
+        libc::SYS_writev => written(None, vector()?)?,
+        libc::SYS_pwrite64 => written(Some(arguments[3]), arguments[2])?,
+        libc::SYS_pwritev => written(Some(arguments[3]), vector()?)?,
+        libc::SYS_pwritev2 => written(
+            (arguments[3] != u64::MAX).then_some(arguments[3]),
+            vector()?,
+        )?,
+        libc::SYS_ftruncate => arguments[1]..u64::MAX,
+        _ => whole,
+    };
+    Some(Change {
+        key: key(&about),
+        bytes,
+        shorter: matches!(number, libc::SYS_ftruncate | libc::SYS_fallocate),
+    })
+}
+
+/// Whether a call opens a file and makes it empty.
+pub fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
+    let flags = match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => Some(arguments[1]),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_creat => return true,
+        libc::SYS_openat => Some(arguments[2]),
+        libc::SYS_openat2 => Memory::of(pid)
+            .ok()
+            .and_then(|memory| memory.bytes(arguments[2]).map(u64::from_ne_bytes)),
+        _ => None,
+    };
+    flags.is_some_and(|flags| flags & libc::O_TRUNC as u64 != 0)
+}
+
+/// The path that a call is given, from its working directory.
+fn path_at(pid: libc::pid_t, directory: u64, name: u64) -> Option<PathBuf> {
+    let memory = Memory::of(pid).ok()?;
+    let name: Vec<u8> = (0..libc::PATH_MAX as u64)
+        .map_while(|at| memory.bytes::<1>(name + at).filter(|byte| byte[0] != 0))
+        .flatten()
+        .collect();
+    let base = if directory as i32 == libc::AT_FDCWD {
+        format!("/proc/{pid}/cwd")
+    } else {
+        format!("/proc/{pid}/fd/{}", directory as i32)
+    };
+    fs::canonicalize(fs::read_link(base).ok()?.join(OsString::from_vec(name))).ok()
+}

@@ -1,0 +1,274 @@
+//! Requests to the kernel that are under way, and what they promise when they are done.
+
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::files::{key, Key};
+use super::queues::{process_of, submitted, Kind, Memory, Named, Queue, Request};
+use super::{Call, Promise, Target, Tracer, RWF_SYNCS, WRITE};
+
+/// Queues of one program that are followed.
+const MOST_QUEUES: usize = 64;
+/// What `io_uring_register(2)` is asked for: files that requests then name by numbers, other ones, rings of another size.
+const REGISTER_FILES: u64 = 2;
+const REPLACE_FILES: u64 = 6;
+const OTHER_FILES: [u64; 2] = [13, 14];
+const RESIZE: u64 = 33;
+
+/// A request that is on its way.
+#[derive(Default)]
+pub(super) struct Pending {
+    call: Option<Call>,
+    /// What is written by others that are done before it.
+    written: Vec<Range<u64>>,
+    /// What it writes itself, and where.
+    pub(super) writes: Option<(Key, Range<u64>)>,
+    /// Whether something else has been on its way at the same time.
+    beside: bool,
+}
+
+/// A queue, and the files that its requests name by numbers.
+pub(super) struct Followed {
+    pub(super) queue: Queue<Pending>,
+    files: Vec<Option<Rc<Target>>>,
+}
+
+impl Tracer {
+    pub(super) fn follow(&mut self, queue: Option<Queue<Pending>>) {
+        match queue {
+            Some(queue) if self.queues.len() < MOST_QUEUES => self.queues.push(Followed {
+                queue,
+                files: Vec::new(),
+            }),
+            _ => self.lose("it has the kernel write in a way that is not followed"),
+        }
+    }
+
+    /// From now on something may be written or flushed that is not seen.
+    fn lose(&mut self, why: &'static str) {
+        self.asynchronous = true;
+        self.disk.elsewhere.insert(why);
+    }
+
+    /// Whatever the rings hold is about to be handed over.
+    pub(super) fn take_up(&mut self, pid: libc::pid_t) {
+        let Ok(memory) = Memory::of(pid) else {
+            return self.lose("its requests to the kernel cannot be read");
+        };
+        for index in 0..self.queues.len() {
+            let requests = self.queues[index].queue.upcoming(&memory);
+            self.add(pid, index, requests);
+        }
+    }
+
+    pub(super) fn submit(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
+        let process = process_of(pid);
+        let mut queues = self.queues.iter();
+        let index = queues.position(|one| one.queue.is_context(process, arguments[0]));
+        let requests = index.and_then(|_| {
+            let memory = Memory::of(pid).ok()?;
+            submitted(&memory, arguments[1], arguments[2])
+        });
+        match (index, requests) {
+            (Some(index), Some(requests)) => self.add(pid, index, requests),
+            _ => self.lose("its requests to the kernel cannot be read"),
+        }
+    }
+
+    /// Keeps what requests promise, and what is known of the files that they are about.
+    fn add(&mut self, pid: libc::pid_t, index: usize, requests: Vec<Request>) {
+        let mut chain: Vec<(Key, Range<u64>)> = Vec::new();
+        for request in requests {
+            let mut pending = Pending::default();
+            if request.kind != Kind::Other {
+                let before = self.before(index, &request, &chain);
+                self.ask(pid, index, &request, before, &mut pending);
+            }
+            if request.linked {
+                chain.extend(pending.writes.clone());
+            } else {
+                chain.clear();
+            }
+            let others = self.queues.iter().any(|one| one.queue.busy());
+            for one in self.queues.iter_mut().flat_map(|one| one.queue.each()) {
+                one.beside = true;
+            }
+            pending.beside = others;
+            self.queues[index].queue.add(&request, pending);
+        }
+    }
+
+    /// What is written before a request begins: in front of it in its chain, and by all others where it waits for them.
+    fn before(
+        &mut self,
+        index: usize,
+        request: &Request,
+        chain: &[(Key, Range<u64>)],
+    ) -> Vec<(Key, Range<u64>)> {
+        let mut found = chain.to_vec();
+        if request.drained {
+            let all = self.queues[index].queue.each();
+            found.extend(all.filter_map(|one| one.writes.clone()));
+        }
+        found
+    }
+
+    fn ask(
+        &mut self,
+        pid: libc::pid_t,
+        index: usize,
+        request: &Request,
+        before: Vec<(Key, Range<u64>)>,
+        pending: &mut Pending,
+    ) {
+        let flush = request.kind == Kind::Flush;
+        let target = match request.file {
+            Named::Descriptor(descriptor) => match self.target(pid, descriptor) {
+                Some(target) => Rc::new(target),
+                None => return,
+            },
+            Named::Fixed(number) => match self.queues[index].files.get(number as usize) {
+                Some(Some(target)) => Rc::clone(target),
+                Some(None) => return,
+                None => {
+                    let why = "it names files to an io_uring in a way that is not followed";
+                    self.disk.elsewhere.insert(why);
+                    return;
+                }
+            },
+        };
+        let (Ok(file), Ok(about)) = (target.file.try_clone(), target.file.metadata()) else {
+            return self.lose("its requests to the kernel cannot be read");
+        };
+        let through =
+            target.flags & libc::O_DSYNC != 0 || u64::from(request.flags) & RWF_SYNCS != 0;
+        let mut bytes = request.bytes.clone();
+        if !flush {
+            if target.flags & libc::O_APPEND != 0 {
+                let length = bytes.end.saturating_sub(bytes.start);
+                bytes = about.len()..about.len().saturating_add(length);
+            } else if bytes.start == u64::MAX {
+                if through {
+                    let why = "it writes by io_uring wherever its file is, which is not followed";
+                    self.disk.elsewhere.insert(why);
+                }
+                return;
+            }
+            pending.writes = Some((key(&about), bytes.clone()));
+            self.disk.touch(key(&about), &bytes, false);
+        }
+        if request.silent && (flush || through) {
+            let why = "it flushes by io_uring without asking for the result";
+            self.disk.elsewhere.insert(why);
+        } else if flush && target.directory {
+            let (name, path) = ("fsync", target.path.clone());
+            let promise = Promise::Directory(path);
+            let change = None;
+            pending.call = Some(Call {
+                name,
+                promise,
+                change,
+            });
+        } else if flush || through {
+            let Ok(held) = self.disk.read(&file) else {
+                return self.lose("its requests to the kernel cannot be read");
+            };
+            let mine = before.into_iter().filter(|(of, _)| *of == key(&about));
+            pending.written = mine.map(|(_, range)| range).collect();
+            let name = match (flush, request.flags & 1) {
+                (true, 1) => "fdatasync",
+                (true, _) => "fsync",
+                (false, _) => WRITE,
+            };
+            let promise = Promise::File(file, bytes, Some(held));
+            let change = None;
+            pending.call = Some(Call {
+                name,
+                promise,
+                change,
+            });
+        }
+    }
+
+    /// Files that an `io_uring` calls by numbers.
+    pub(super) fn register(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
+        let process = process_of(pid);
+        let by_number = arguments[1] >> 31 & 1 == 1;
+        let (operation, count) = (arguments[1] & 0x7fff_ffff, arguments[3]);
+        let found = if by_number {
+            (self.queues.len() == 1).then_some(0)
+        } else {
+            let descriptor = arguments[0] as i32;
+            let mut queues = self.queues.iter();
+            queues.position(|one| one.queue.is_uring(process, descriptor))
+        };
+        let Some(index) = found else {
+            if [REGISTER_FILES, REPLACE_FILES, RESIZE].contains(&operation)
+                || OTHER_FILES.contains(&operation)
+            {
+                self.lose("it names files to an io_uring in a way that is not followed");
+            }
+            return;
+        };
+        let memory = Memory::of(pid).ok();
+        let mut named = |first: usize, at: u64| {
+            for place in 0..count.min(1 << 16) {
+                let bytes = memory.as_ref().and_then(|it| it.bytes(at + place * 4));
+                let descriptor = bytes.map_or(-1, i32::from_ne_bytes);
+                let target = self.target(pid, descriptor).map(Rc::new);
+                let files = &mut self.queues[index].files;
+                let place = first + place as usize;
+                files.resize_with(files.len().max(place + 1), || None);
+                files[place] = target;
+            }
+        };
+        match operation {
+            REGISTER_FILES => named(0, arguments[2]),
+            REPLACE_FILES => {
+                let words = memory
+                    .as_ref()
+                    .and_then(|it| it.bytes::<16>(arguments[2]))
+                    .unwrap_or_default();
+                let first = u32::from_ne_bytes(words[..4].try_into().expect("four bytes"));
+                let at = u64::from_ne_bytes(words[8..].try_into().expect("eight bytes"));
+                named(first as usize, at);
+            }
+            RESIZE => self.lose("it gives an io_uring another size, which is not followed"),
+            _ if OTHER_FILES.contains(&operation) => {
+                self.lose("it names files to an io_uring in a way that is not followed");
+            }
+            _ => {}
+        }
+    }
+
+    /// What the kernel has done meanwhile: nobody but the program itself can have learnt of it before.
+    pub(super) fn collect(&mut self) -> io::Result<()> {
+        for index in 0..self.queues.len() {
+            let Some(done) = self.queues[index].queue.done() else {
+                self.lose("its requests to the kernel cannot be read");
+                continue;
+            };
+            for (pending, result) in done {
+                if let Some((key, bytes)) = &pending.writes {
+                    self.disk.touch(*key, bytes, false);
+                }
+                let Some(mut call) = pending.call else {
+                    continue;
+                };
+                if result < 0 {
+                    continue;
+                }
+                if let Promise::File(file, bytes, Some(mut old)) = call.promise {
+                    for range in &pending.written {
+                        old = self.disk.as_written(&file, old, range)?;
+                    }
+                    call.promise = Promise::File(file, bytes, Some(old));
+                }
+                let exact = self.alone() && !pending.beside;
+                self.returned(call, result as u64, exact)?;
+            }
+        }
+        Ok(())
+    }
+}
