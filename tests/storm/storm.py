@@ -158,7 +158,7 @@ class Storm:
             (folder / "storm.toml").write_text(mode.plan)
 
     def rage(self, kills: int, until: float, outcome: Outcome) -> None:
-        """Ends it `kills` times, or until that moment, or as much later as a whole run takes; then lets the last run come to its end.
+        """Ends it `kills` times, or until that moment and as long as a whole run takes; then lets the last one end.
 
         The first one comes to its end, too: else all ends fall into what is found out and made once. A run that takes
         longer here than its mode expects has up to twice that time.
