@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from guestmark.core.errors import (
     ExitStatus,
 )
+from guestmark.page.say import tell
 from guestmark.testing.factor import check_factor
 from guestmark.testing.platform import check_platform
 from guestmark.testing.trials import SELF, one_trial
@@ -36,7 +37,7 @@ def main(words: Sequence[str]) -> int:
             )
             return ExitStatus.USAGE
     for violation in found:
-        print(violation)
+        tell(violation)
     return ExitStatus.SOME_FAILED if found else ExitStatus.ALL_MEASURED
 
 

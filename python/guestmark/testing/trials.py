@@ -27,6 +27,7 @@ from guestmark.disks.processes import descendants, status
 from guestmark.engine.interrupt import Interrupted, Interruption
 from guestmark.engine.progress import Silent
 from guestmark.engine.trial import Slot, run_trial
+from guestmark.page.say import tell
 from guestmark.platforms import registry as platforms
 from guestmark.testing.rules import Rule, Violation, environment, guarded
 from guestmark.workloads import base
@@ -186,7 +187,8 @@ def _say_when_it_runs(thread: int) -> None:
         frame = sys._current_frames().get(thread)
         while frame is not None:
             if frame.f_code.co_name == "run" and isinstance(frame.f_locals.get("self"), base.Workload):
-                print("measuring", flush=True)
+                tell("measuring")
+                sys.stdout.flush()
                 return
             frame = frame.f_back
         time.sleep(0.002)
