@@ -215,6 +215,19 @@ def test_the_console_says_that_output_was_discarded(guestmark: CommandLine) -> N
     assert "nothing was printed" in guestmark("show", "--console", "host").stderr
 
 
+def test_show_open_hands_the_page_to_a_browser(guestmark: CommandLine, tmp_path: Path) -> None:
+    guestmark("exec", "-q", "-r", "1", "--", "true")
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >{seen}\n')
+    browser.chmod(0o755)
+    done = guestmark("show", "--open", env={"BROWSER": str(browser)})
+    page = Path(done.stdout.strip())
+    assert page.parent.name == "pages"
+    assert "<h1>true</h1>" in page.read_text()
+    assert seen.read_text().strip() == page.as_uri()
+
+
 def test_programs_that_look_for_dev_null_are_named(guestmark: CommandLine) -> None:
     assert "--output pipe" in guestmark("exec", "-r", "1", "--", "grep", "root", "/etc/passwd").stderr
     assert (

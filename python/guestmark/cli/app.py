@@ -81,6 +81,9 @@ SYNONYMS = {
     "report": "show --details", "html": "show --html FILE", "delete": "runs rm RUN", "remove": "runs rm RUN",
     "continue": "resume", "check": "doctor", "stats": "show --details", "help": "--help", "version": "--version",
     "ssh": "exec --on ssh:DEST -- COMMAND", "pcap": "capture FILE", "init": "doctor", "ci": "gate RUN",
+    "open": "show --open", "view": "show", "share": "runs export RUN --bundle FILE",
+    "bundle": "runs export RUN --bundle FILE",
+    "regression": "bisect", "kernel": "ab --kernel A B -- COMMAND", "setup": "doctor", "install": "doctor",
 }  # fmt: skip
 
 

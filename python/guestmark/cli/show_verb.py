@@ -12,6 +12,7 @@ from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
+    from guestmark.stats.analysis import Analysis
 
 
 def command(
@@ -29,6 +30,7 @@ def command(
         bool,
         typer.Option("--environment", help="Show all that is known of the host and the guests, too."),
     ] = False,
+    browser: Annotated[bool, typer.Option("--open", help="Open the run's page in a browser.")] = False,
     details: options.Details = False,
     published: options.Published = False,
     baseline: options.Baseline = None,
@@ -69,7 +71,27 @@ def command(
         return
     if published:
         options.check_published(stored.plan)
+    if browser:
+        _open(stored, analysis)
+        return
     show(stored, outputs, analysis, latest=run == LATEST)
+
+
+def _open(stored: StoredRun, analysis: Analysis) -> None:
+    """Writes the run's page beside the ledger, where only its owner writes, and hands it to the desktop's browser."""
+    import webbrowser
+
+    from guestmark.core.home import default_path
+    from guestmark.report import formats
+    from guestmark.report.export_format import Format
+
+    folder = default_path().parent / "pages"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{stored.id}.html"
+    formats.write(file, formats.render(stored, Format.HTML, analysis))
+    tell(str(file))
+    if not webbrowser.open(file.as_uri()):
+        say("there is no browser here; open that file in one")
 
 
 def _console(stored: StoredRun, wanted: str) -> None:
