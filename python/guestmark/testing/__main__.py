@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
             )
             return ExitStatus.USAGE
     for violation in found:
-        tell(violation)
+        tell(str(violation))
     return ExitStatus.SOME_FAILED if found else ExitStatus.ALL_MEASURED
 
 
