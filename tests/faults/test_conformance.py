@@ -386,6 +386,19 @@ def test_a_factor_that_breaks_a_rule_is_found(
     assert found("factor", name, "uml") == breaches
 
 
+def test_without_a_test_runner_each_rule_is_a_line_and_a_hint() -> None:
+    command = [sys.executable, "-m", "guestmark.testing", "workload"]
+    environment = {**os.environ, "PYTHONPATH": IMPORTABLE}
+    done = subprocess.run(
+        [*command, "\x1bunheard"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    said, hint = done.stdout.splitlines()[:2]
+    assert said.startswith("described: unknown workload")
+    assert "\x1b" not in done.stdout
+    assert hint.startswith("  name it in an entry point")
+
+
 def test_the_examples_check_themselves(tmp_path: Path) -> None:
     examples = [CHECKOUT / "examples" / name for name in ("guestmark-walk", "guestmark-unshare")]
     for example in examples:
