@@ -148,7 +148,7 @@ mod tests {
             Stat {
                 ended: false,
                 stopped: false,
-                runs: true,
+                runs: false,
                 parent: 3,
                 group: 17,
                 session: 16
@@ -156,6 +156,7 @@ mod tests {
         );
         assert!(Stat::parse(b"17 (x) Z 3 17 16").unwrap().ended);
         assert!(Stat::parse(b"17 (x) T 3 17 16").unwrap().stopped);
+        assert!(Stat::parse(b"17 (x) R 3 17 16").unwrap().runs);
         assert_eq!(Stat::parse(b"17 (x"), None);
     }
 }
