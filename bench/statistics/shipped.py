@@ -25,6 +25,7 @@ from guestmark.engine.trial import Slot
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis, CellResult, analyse
 from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.pairwise import between
 from guestmark.stats.tails import slow_counts
 from guestmark.workloads.exec.plan import ExecOptions, build
 
@@ -43,20 +44,25 @@ class Truth:
     slow: float  # difference of the shares of slow iterations
 
 
-def truth_of(scenario: Scenario, effect: float) -> Truth:
-    """The true values by a large simulation; known exactly where the cells' laws differ by the effect alone."""
+def truth_of(scenario: Scenario, effect: float, iterations: int) -> Truth:
+    """The true values for trials of so many iterations, whose median is the trial's value.
+
+    By a large simulation; known exactly where the cells' laws differ by the effect alone.
+    """
     if scenario.own is None and scenario.tail is None:
         return Truth(effect, effect, 0.0)
     if scenario.name in {"unequal variance", "unequal durations"}:
         spread = 0.03 if scenario.own is not None else 0.0
         return Truth(effect, effect + spread**2 / 2, 0.0)
-    typical, total, slow = _truth_without_effect(scenario.name)  # an effect is a factor on every value
+    typical, total, slow = _truth_without_effect(
+        scenario.name, iterations
+    )  # an effect is a factor on every value
     return Truth(effect + typical, effect + total, slow)
 
 
 @functools.cache
-def _truth_without_effect(name: str) -> tuple[float, float, float]:
-    values, _ = BY_NAME[name].run(np.random.default_rng(0), 20, 20_000, (0.0, 0.0, 0.0))
+def _truth_without_effect(name: str, iterations: int) -> tuple[float, float, float]:
+    values, _ = BY_NAME[name].run(np.random.default_rng(0), 20, 20_000, (0.0, 0.0, 0.0), iterations)
     medians = np.log(np.median(values, axis=3))
     d = (medians[:, :, OWN] - medians[:, :, 0]).ravel()
     partner = np.random.default_rng(1).permutation(d)
@@ -85,10 +91,7 @@ class Case:
     scatter_s: float = 0.1  # of system time, log
     same_rest: bool = False  # whether the effect is of wall time alone
     timed: bool = False  # a pair of commands as `exec -- A --- B` times it on the host
-
-    @property
-    def truth(self) -> Truth:
-        return truth_of(self.scenario, self.effect)
+    quick: bool = False  # the same with --quick
 
     @property
     def equal(self) -> bool:
@@ -112,6 +115,11 @@ def _timed(seconds: float, name: str, scenario: str, effect: float = 0.0) -> Cas
     return replace(case, name=case.name.replace("host", "timed pair", 1), timed=True)
 
 
+def _quick(name: str, scenario: str, effect: float = 0.0) -> Case:
+    case = _host(0.1, name, scenario, effect)
+    return replace(case, name=f"quick pair: {name}", timed=True, quick=True)
+
+
 _TAILS = ("x2 in 10 % of iterations", "x2 in 5 % of iterations", "x5 in 1 % of iterations")
 CASES = {
     case.name: case
@@ -125,12 +133,15 @@ CASES = {
         *(_timed(seconds, "iid", "iid") for seconds in (0.001, 0.02, 0.1, 1.0)),
         *(_timed(0.1, scenario.name, scenario.name) for scenario in SCENARIOS if scenario.name != "iid"),
         _timed(0.001, "AR .8", "AR .8"),
+        *(_quick(scenario.name, scenario.name) for scenario in SCENARIOS),
         _timed(0.001, "quantised clock", "quantised clock"),
         _guest("+2 %, 1 % noise", "1 % noise", float(np.log(1.02))),
         _host(0.1, "+2 %, 1 % noise", "1 % noise", float(np.log(1.02))),
         *(_timed(seconds, "+2 %, 1 % noise", "1 % noise", float(np.log(1.02))) for seconds in (0.001, 0.1)),
         _guest("+5 %", "iid", float(np.log(1.05))),
         _timed(0.1, "+5 %", "iid", float(np.log(1.05))),
+        _quick("+5 %", "iid", float(np.log(1.05))),
+        _quick("x2", "iid", float(np.log(2))),
         _timed(0.1, "+5 %, spikes", "spikes", float(np.log(1.05))),
         _guest("+5 %, spikes", "spikes", float(np.log(1.05))),
         _guest("+5 %, carry-over", "carry-over", float(np.log(1.05))),
@@ -167,7 +178,8 @@ def simulate(case: Case, runs: int, seed: int, first: int = 0) -> Counts:
 
 def plan_of(case: Case, seed: int = 0) -> Plan:
     if case.timed:
-        plan = build(ExecOptions(commands=[["new"]], timing=True, metrics=(), seed=seed), ["old"])
+        options = ExecOptions(commands=[["new"]], timing=not case.quick, quick=case.quick, seed=seed)
+        plan = build(options, ["old"])
         assert plan.policy.enough_s is not None, "exec times pairs in another way"
         return replace(plan, cells=tuple(replace(cell, factors={}, processors=0) for cell in plan.cells))
     work = WorkloadSpec("exec", {"command": ["true"]}, "true")
@@ -270,7 +282,8 @@ def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> No
     if headline is None:
         return
     counts.runs += 1
-    truth = case.truth
+    held = max(len(each.iterations) for trial in result.trials for each in trial.measurements[:1])
+    truth = truth_of(case.scenario, case.effect, held)
     claims = _claims(result)
     for name, verdict in claims.items():
         counts.found[f"{name} {verdict.value}"] += 1
@@ -284,10 +297,13 @@ def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> No
     counts.found["total covered"] += result.answers is None or _covers(result.answers.total, truth.total)
     counts.found["blocks"] += headline.n
     counts.found["seconds"] += round(seconds)
-    counts.found["iterations"] += max(
-        len(each.iterations) for trial in result.trials for each in trial.measurements[:1]
-    )
+    counts.found["iterations"] += held
     counts.found["alike"] += headline.alike
+    pairs = [(result.cell.id, analysis.cells[0].cell.id), (analysis.cells[0].cell.id, result.cell.id)]
+    ahead = between(pairs, WALL, analysis)
+    counts.found["leads"] += any(pair.verdict is Verdict.FASTER for pair in ahead.values())
+    for finding in (*analysis.findings, *analysis.workloads[0].findings):
+        counts.found[f"finding {finding.name}"] += 1
     counts.found["downgraded"] += bool(analysis.workloads[0].widened)
 
 

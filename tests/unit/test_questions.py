@@ -85,6 +85,13 @@ def test_the_best_is_found_among_cells_that_are_not_the_baseline() -> None:
     assert "is fastest; behind it: ext4 ×0.6" in said
 
 
+def test_cells_that_are_alike_have_no_fastest() -> None:
+    (said,) = sentences(run_of({"ext2": 2.0, "ext3": 1.0, "ext4": 1.0}, BEST))
+    assert " leads; typical run as it: ext" in said
+    assert "behind it: ext2 ×" in said
+    assert "is fastest" not in said
+
+
 def test_cells_that_hardly_differ_are_not_ranked() -> None:
     found = ranked(run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 1.001}, BEST))
     assert {known(found.best).cell.id, *(result.cell.id for result in found.open)} == {"ext2", "ext4"}

@@ -97,6 +97,22 @@ def test_who_is_faster_bare_and_nested() -> None:
     assert "the time of tcg/tcg" in nested
 
 
+def test_nothing_is_fastest_that_is_not_shown_to_be() -> None:
+    """The least mean of equal cells is chance, however many blocks there are."""
+    cells = [
+        (Cell(name, CALLS, PlatformSpec.read(name), {}, name == "uml"), 1.0) for name in ("uml", "tcg", "kvm")
+    ]
+    (said,) = sentences(cells)
+    assert "uml takes ×" in said
+    assert "Fastest" not in said
+    halves = [
+        (Cell(f"{half} {name}", HALVES[half], PlatformSpec.read(name), {}, name == "uml"), ratio)
+        for name in ("uml", "tcg")
+        for half, ratio in (("full", 3.0), ("channel", 2.0), ("disk", 1.0))
+    ]
+    assert not any("Quickest" in line for line in sentences(halves))
+
+
 def test_an_upload_is_taken_apart() -> None:
     cells = [
         (Cell(f"{half} {name}", HALVES[half], PlatformSpec.read(name), {}, name == "uml"), ratio * times)
@@ -106,7 +122,7 @@ def test_an_upload_is_taken_apart() -> None:
     said = "\n".join(sentences(cells))
     assert "Upload on uml: the channel takes" in said
     assert "channel over disk ×2.0" in said or "channel over disk ×1.9" in said
-    assert "Quickest channel bare: tcg's; uml's is ×" in said
+    assert "Quickest channel bare: tcg's; uml's takes ×" in said
 
 
 def test_runs_of_other_things_say_nothing_of_backends() -> None:

@@ -150,17 +150,18 @@ def test_blocks_needed_is_where_precision_is_reached() -> None:
     assert blocks_needed(early, 0) is None
 
 
-def test_one_number_of_iterations_minimises_the_variance_for_the_time_of_all_cells() -> None:
+def test_one_number_of_iterations_is_the_most_at_a_twentieth_above_the_least_cost_of_all_cells() -> None:
     start, level = {"host": 0.05, "tcg": 4.0}, {"host": 0.05, "tcg": 0.4}
     pilots = {name: Pilot(start[name], level[name]) for name in start}
 
-    def variance_times_cost(r: int, warmup: int) -> float:
+    def variance_times_cost(r: float, warmup: int) -> float:
         cost = sum(start[name] + (warmup + r) * level[name] for name in start)
         return (1 + 1 / r) * cost
 
     for warmup in (0, 1, 6):
-        best = min(range(1, 40), key=lambda r: variance_times_cost(r, warmup))
-        assert choose_iterations(pilots, warmup) == best
+        least = min(variance_times_cost(r / 100, warmup) for r in range(50, 4000))
+        most = max(r for r in range(1, 40) if variance_times_cost(r, warmup) <= 1.05 * least)
+        assert choose_iterations(pilots, warmup) == most
     assert choose_iterations(pilots, 6) > choose_iterations(pilots, 0)
 
 
@@ -194,10 +195,10 @@ def test_scatter_of_too_little_is_unknown() -> None:
 
 def test_iterations_are_bounded() -> None:
     assert choose_iterations({"a": Pilot(100, 0.01)}, 1, block_limit_s=1e9) == 20
-    assert choose_iterations({"a": Pilot(30, 5)}, 1) == 3
+    assert choose_iterations({"a": Pilot(30, 5)}, 1) == 4
     assert choose_iterations({"a": Pilot(30, 5)}, 1, block_limit_s=45) == 2
     assert choose_iterations({"a": Pilot(1, 40)}, 1) == 1
-    assert choose_iterations({"a": Pilot(2.0, 0.02)}, 1) == 10
+    assert choose_iterations({"a": Pilot(2.0, 0.02)}, 1) == 20
     with pytest.raises(ValueError, match="no pilot"):
         choose_iterations({}, 1)
 

@@ -432,10 +432,9 @@ def iterations_of(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -
         return _as_before(cell, earlier)
     first = min(trial.block for trial in earlier)
     pilots = [trial for trial in earlier if trial.block == first]
-    chosen = _chosen(
-        pilots, plan.policy.warmup, boot=boots(other for other in plan.cells if other.id in others)
-    )
     enough = plan.policy.enough_s
+    boot = boots(other for other in plan.cells if other.id in others)
+    chosen = _chosen(pilots, plan.policy.warmup, boot=boot, timed=enough is not None)
     return chosen if enough is None else min(chosen, _in_time(pilots, enough, plan.policy.min_blocks))
 
 
@@ -456,14 +455,22 @@ def warmups_of(plan: Plan, cell: Cell, trials: Sequence[Trial]) -> int:
     return 0 if warm else plan.policy.warmup
 
 
-def _chosen(pilots: Sequence[Trial], warmup: int, *, boot: bool) -> int:
-    from guestmark.stats.repetition import Pilot, choose_iterations, iterations_without_boot
+def _chosen(pilots: Sequence[Trial], warmup: int, *, boot: bool, timed: bool) -> int:
+    from guestmark.stats.repetition import (
+        MEASURING,
+        MEASURING_TIMED,
+        Pilot,
+        choose_iterations,
+        iterations_without_boot,
+    )
 
     found = {
         trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), trial.run_s[-1])
         for trial in pilots
     }
-    return choose_iterations(found, warmup) if boot else iterations_without_boot(found.values())
+    if boot:
+        return choose_iterations(found, warmup)
+    return iterations_without_boot(found.values(), measuring=MEASURING_TIMED if timed else MEASURING)
 
 
 def _as_before(cell: Cell, earlier: Sequence[Trial]) -> int:

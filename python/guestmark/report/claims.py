@@ -24,3 +24,16 @@ class Claim(StrEnum):
     COPIES_ALIKE = "Copies of one cell, {copy} to {cell}: {ratio}, alike as they should be"
     CHANGED = "{earlier}; this one is {ratio} of them: changed"
     NOT_CHANGED = "{earlier}; this one is {ratio} of them: no change shown"
+    FASTEST = " Fastest {where}: {platform}."
+    QUICKEST = "Quickest channel {where}: {platform}'s"
+    FILESYSTEM_DIFFERS = "All else is equal, virtio too: the filesystem makes that difference."
+    FILESYSTEM_ALIKE = "The typical run does not depend on the filesystem, within {margin}."
+    PUBLISHED_HOLDS = "the published conclusion holds"
+    PUBLISHED_FAILS = "it does not hold here."
+    PUBLISHED_EXCLUDED = (
+        "so large a difference is excluded here, and this run cannot tell whether there is one."
+    )
+    PUBLISHED_AGREES = "which agrees"
+    PUBLISHED_FACTOR = "the same direction, by another factor"
+    PUBLISHED_OUTSIDE = "which is excluded here"
+    BEST = " is {superlative}"

@@ -13,7 +13,7 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.stats import signed_rank, total
 from guestmark.stats.noise import Null, bias_from, floor_from
-from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p
+from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p, t_quantile
 
 Array = NDArray[np.float64]
 
@@ -408,8 +408,9 @@ def widened(
     """Return the comparison with its interval widened by what may systematically add to the log of its ratio.
 
     `spread` is the half-width of a 95 % interval of something independent of the blocks (the bias of equal cells in
-    earlier runs, the error of a correction) and adds in quadrature; `reach` is a bound and adds at each end. A verdict
-    that the longer interval no longer bears out becomes inconclusive with `reason`.
+    earlier runs, the error of a correction) and adds in quadrature; `reach` is a bound and adds at each end. p and q
+    rise with it: what is claimed at a level of its own needs more than an interval that excludes 1. A verdict that the
+    longer interval no longer bears out becomes inconclusive with `reason`.
     """
     if comparison.ci is None or comparison.ratio is None or not (spread or reach):
         return comparison
@@ -429,11 +430,32 @@ def widened(
         unseen = (min(unseen[0], low), max(unseen[1], high))
     before = math.log(comparison.ci[1] / comparison.ci[0]) if comparison.ci[0] > 0 else 0.0
     stretch = (math.log(high / low) - before) / 2 if low > 0 else 0.0
-    longer = replace(comparison, ci=(low, high), unseen_ci=unseen, stretch=comparison.stretch + stretch)
+    nearest = comparison.ci[0] if middle > 0 else comparison.ci[1]
+    half = math.hypot(abs(math.log(nearest) - middle), spread) if nearest > 0 else math.inf
+    p = _least_p(max(abs(middle) - reach, 0.0), half, comparison.n)
+    longer = replace(
+        comparison,
+        ci=(low, high),
+        p=None if comparison.p is None else max(comparison.p, p),
+        q=None
+        if not comparison.p or comparison.q is None
+        else max(comparison.q, min(p * comparison.q / comparison.p, 1.0)),
+        unseen_ci=unseen,
+        stretch=comparison.stretch + stretch,
+    )
     differs = low > 1 or high < 1
     equal = 1 / (1 + margin) < low and high < 1 + margin
     borne_out = {Verdict.FASTER: differs, Verdict.SLOWER: differs, Verdict.NO_DIFFERENCE: equal}
     return longer if borne_out.get(comparison.verdict, True) else downgraded(longer, reason)
+
+
+def _least_p(distance: float, half: float, n: int) -> float:
+    """The two-sided p by Student's t of a log ratio so far from 0, with an interval of `NOMINAL` of this half-width."""
+    from scipy.special import stdtr
+
+    if n < 2 or half <= 0:
+        return 0.0
+    return 2 * float(stdtr(n - 1, -distance / half * t_quantile(n - 1, (1 + signed_rank.NOMINAL) / 2)))
 
 
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})

@@ -14,8 +14,10 @@ Array = NDArray[np.float64]
 RELATIVE_PRECISION = 0.05  # of the effect itself: ×7.6 ± 10 % is known well enough, ×1.02 ± 10 % is not
 ANSWER_PRECISION = 0.5  # of the effect, where a plan only asks which is better: ×7.6 to a factor of 2.8 tells
 MAX_ITERATIONS = 20
+SPARED = 0.05  # of a run's time, for iterations beyond those that make its typical run most precise
 MAX_WARMUP = 3
 MEASURING = 0.95  # share of a trial's time, where nothing boots
+MEASURING_TIMED = 0.85  # the same of runs of a fixed time, to which more blocks are worth more than that
 _MAX_BLOCKS = 100_000
 _STEADY = 0.05  # an iteration within 5 % of the later ones is warm
 _MIN_COST_S = 1e-6
@@ -109,22 +111,29 @@ def choose_iterations(
     that between machines plus that within divided by r. Their product is least at r = √(Σ(start + warmup·iteration) /
     Σ iteration · within / between): Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013), §6, for
     cells that must agree. One trial of each cell says nothing of either variance, and a few would say so little that
-    two runs of one experiment chose differently, so both count as equal. At least 1, at most `most`, and where possible
-    no more than `block_limit_s` seconds a block. Raises ValueError without a pilot.
+    two runs of one experiment chose differently, so both count as equal. The product is flat around its least value,
+    and slow runs are found by their number: so it is the most that cost `SPARED` of the time beside that. At least 1,
+    at most `most`, and where possible no more than `block_limit_s` seconds a block. Raises ValueError without a pilot.
     """
     if not pilots:
         raise ValueError("no pilot")
     iterations = sum(max(pilot.iteration_s, _MIN_COST_S) for pilot in pilots.values())
     starts = sum(max(pilot.start_s, 0.0) for pilot in pilots.values()) + warmup * iterations
     affordable = math.floor((block_limit_s - starts) / iterations)
-    return max(round(min(math.sqrt(starts / iterations), affordable, most)), 1)
+    ratio = starts / iterations  # the product is 1 + ratio + r + ratio / r, and least at √ratio
+    best = math.sqrt(ratio)
+    room = (1 + SPARED) * (best + 1) ** 2 - ratio - 1
+    largest = math.floor((room + math.sqrt(max(room**2 - 4 * ratio, 0.0))) / 2)
+    return max(min(max(round(best), largest), affordable, most), 1)
 
 
-def iterations_without_boot(pilots: Iterable[Pilot], most: int = MAX_ITERATIONS) -> int:
+def iterations_without_boot(
+    pilots: Iterable[Pilot], most: int = MAX_ITERATIONS, measuring: float = MEASURING
+) -> int:
     """Return how many iterations every trial holds where no machine is started for it.
 
     Such trials scatter as iterations do, so more blocks are worth as much as more iterations, and pair better: as few
-    as leave `MEASURING` of the time to measuring. Raises ValueError without a pilot.
+    as leave the share `measuring` of the time to measuring. Raises ValueError without a pilot.
     """
     found = list(pilots)
     if not found:
@@ -132,7 +141,7 @@ def iterations_without_boot(pilots: Iterable[Pilot], most: int = MAX_ITERATIONS)
     # The first trial of a process also loads what all of them need.
     start = min(pilot.start_s for pilot in found)
     shortest = min(max(pilot.iteration_s, _MIN_COST_S) for pilot in found)
-    return max(1, min(math.ceil(MEASURING / (1 - MEASURING) * start / shortest), most))
+    return max(1, min(math.ceil(measuring / (1 - measuring) * start / shortest), most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,14 @@ _ROUNDING = 1e-12
 _WINSOR = 3.0  # times the spread; a spike should neither hide an order effect nor make one
 
 
+class OrderFinding(StrEnum):
+    """Names of the findings that a test of the run's values makes: each has an error rate."""
+
+    CARRY_OVER = "carry-over"
+    POSITION = "position"
+    TREND = "trend"
+
+
 class Severity(StrEnum):
     """What a finding does: stands in the report, stands beside the verdict, or takes the verdict back."""
 
@@ -125,18 +133,18 @@ def order_effects(
     before = _before(place, np.array([levels.index(one) for one in kinds]))
     block, cell = (np.asarray(index) for index in np.indices(logs.shape))
     findings = []
-    for name, factor in (("carry-over", before), ("position", place)):
+    for name, factor in ((OrderFinding.CARRY_OVER, before), (OrderFinding.POSITION, place)):
         use = ~np.isnan(logs) & ~np.isnan(factor)
         fitted = _f_test(_drawn_in(logs)[use], block[use], cell[use], factor[use].astype(np.int64))
         if fitted is None:
             continue
         p = min(1.0, 2 * fitted.p)
-        if p >= (max(alpha, CORRECTED) if name == "carry-over" else alpha):
+        if p >= (max(alpha, CORRECTED) if name is OrderFinding.CARRY_OVER else alpha):
             continue
         effect = float(np.expm1(fitted.effect))
-        what = "what ran before it" if name == "carry-over" else "its position in the block"
+        what = "what ran before it" if name is OrderFinding.CARRY_OVER else "its position in the block"
         said = f"a trial depends on {what}, by {effect:.1%}"
-        if name == "carry-over":
+        if name is OrderFinding.CARRY_OVER:
             corrected, carried, moved = _corrected(fitted, names, baseline, before)
             message = f"{said}; ratios are corrected for it, by up to {moved:.1%}"
             severity = Severity.WARNING if p < alpha else Severity.NOTE
@@ -323,7 +331,7 @@ def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
     change = float(np.median((x[second] - x[first]) / (block[second] - block[first]))) * float(np.ptp(block))
     severity = Severity.WARNING if abs(change) > np.log1p(margin) else Severity.NOTE
     return Finding(
-        "trend", severity, f"the ratio changed by {np.expm1(change):+.1%} in the course of the run",
+        OrderFinding.TREND, severity, f"the ratio changed by {np.expm1(change):+.1%} in the course of the run",
         float(np.expm1(change)), p, advice=_ADVICE["trend"], primary_only=True,
     )  # fmt: skip
 

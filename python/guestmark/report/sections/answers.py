@@ -14,6 +14,7 @@ from guestmark.page.nodes import Bullets, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.plan.questions import NESTED_WORDS
+from guestmark.report.claims import Claim
 from guestmark.report.sections.answering import (
     Against,
     Answer,
@@ -121,11 +122,14 @@ def _best(ranked: Ranked) -> Inline:
     for title, some in (("typical run as", same), ("not told apart from", unclear), ("behind", behind)):
         if some:
             said.append(f"{title} it: {_listed(some, names, ranked)}")
-    verb = "leads" if unclear else f"is {superlative}"
+    shown_behind = all(
+        _verdict(ranked, result) is Verdict.SLOWER for result in ranked.cells if result is not best
+    )
+    verb = Claim.BEST.format(superlative=superlative) if shown_behind else " leads"
     return spans(
         where,
         Span(shown, Tone.FASTER if ranked.answered else Tone.UNCLEAR),
-        f" {verb}{'; ' if said else ''}{'; '.join(said)}.{_more(ranked, unclear)}{_space(_lacking(ranked))}",
+        f"{verb}{'; ' if said else ''}{'; '.join(said)}.{_more(ranked, unclear)}{_space(_lacking(ranked))}",
     )
 
 
@@ -284,11 +288,11 @@ def _then(against: Against, comparison: Comparison) -> str:
         return f"; published ×{then:.2g}, of which one block says nothing"
     differs = not comparison.same and not comparison.undecided
     if not comparison.excludes(then):
-        held = "which agrees" if differs else "which these blocks do not exclude"
+        held = Claim.PUBLISHED_AGREES if differs else "which these blocks do not exclude"
     elif differs and (then > 1) == ((comparison.ratio or 1.0) > 1) and then != 1:
-        held = "the same direction, by another factor"
+        held = Claim.PUBLISHED_FACTOR
     else:
-        held = "which is excluded here"
+        held = Claim.PUBLISHED_OUTSIDE
     return f"; published ×{then:.2g}, {held}"
 
 

@@ -1,17 +1,23 @@
 """What a comparison of backends says, in the words of the published result: who is faster nested, where start-up goes,
 and what an upload consists of (libguestfs 1.23.16, 2013)."""
 
+from collections.abc import Sequence
+
 from guestmark.core.findings import Durability
+from guestmark.core.metric import Metric
+from guestmark.core.metric_spec import WALL
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.workload_kind import Topic, topic_of, workload_kind
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
+from guestmark.report.claims import Claim
 from guestmark.report.sections.durability import verdicts
 from guestmark.report.sections.nested import ratio
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.compare import MIN_BLOCKS
+from guestmark.stats.compare import Verdict
+from guestmark.stats.pairwise import between
 from guestmark.workloads.boot import metrics as boot_metrics
 
 _BEFORE_KERNEL = (boot_metrics.VMM, boot_metrics.FIRMWARE)
@@ -58,12 +64,23 @@ def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Inline]
                 said.append(f"{found} the time of {other.cell.platform}{then}")
         where = "nested" if nested else "bare"
         if said:
-            best = min((uml, *others), key=lambda result: result.summary[metric].mean)
-            fastest = f" Fastest {where}: {best.cell.platform}." if analysis.blocks >= MIN_BLOCKS else ""
+            best = _shown_to_lead((uml, *others), workload.metrics[0], analysis)
+            fastest = ""
+            if best is not None:
+                fastest = Claim.FASTEST.format(where=where, platform=best.cell.platform)
             lines.append(
                 line(f"{workload.title}, {where}: {uml.cell.platform} takes {'; '.join(said)}.{fastest}")
             )
     return lines
+
+
+def _shown_to_lead(cells: Sequence[CellResult], metric: Metric, analysis: Analysis) -> CellResult | None:
+    """The cell with the least mean, where each of the others is shown to be slower, all of them together."""
+    first = min(cells, key=lambda result: result.summary[metric.name].mean)
+    pairs = [(first.cell.id, result.cell.id) for result in cells if result is not first]
+    found = between(pairs, metric, analysis)
+    led = all(pair in found and found[pair].verdict is Verdict.FASTER for pair in pairs)
+    return first if pairs and led else None
 
 
 def _then(uml: CellResult, other: CellResult, analysis: Analysis) -> str:
@@ -131,10 +148,11 @@ def _channel_against_disk(analysis: Analysis) -> list[Inline]:
                 f"{_durable(disk)}"
             )
         )
-    return [*lines, *_slow_channel({name: halves["channel"] for name, halves in complete.items()})]
+    channels = {name: halves["channel"] for name, halves in complete.items()}
+    return [*lines, *_slow_channel(channels, analysis)]
 
 
-def _slow_channel(channels: dict[str, CellResult]) -> list[Inline]:
+def _slow_channel(channels: dict[str, CellResult], analysis: Analysis) -> list[Inline]:
     """How many times the quickest channel the others are, bare and nested apart."""
     lines = []
     for nested in (False, True):
@@ -143,13 +161,18 @@ def _slow_channel(channels: dict[str, CellResult]) -> list[Inline]:
             continue
         best = min(there, key=lambda result: result.summary["wall_s"].mean)
         said = [
-            f"{result.cell.platform}'s is {found} as slow"
+            f"{result.cell.platform}'s takes {found} as long"
             for result in there
             if result is not best and (found := ratio(result, best, "wall_s")) is not None
         ]
         if said:
             where = "nested" if nested else "bare"
-            lines.append(line(f"Quickest channel {where}: {best.cell.platform}'s; {'; '.join(said)}."))
+            quickest = _shown_to_lead(there, WALL, analysis)
+            if quickest is None:
+                lines.append(line(f"Channels {where}, over {best.cell.platform}'s: {'; '.join(said)}."))
+            else:
+                leads = Claim.QUICKEST.format(where=where, platform=quickest.cell.platform)
+                lines.append(line(f"{leads}; {'; '.join(said)}."))
     return lines
 
 

@@ -6,6 +6,7 @@ from itertools import permutations
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
+from guestmark.report.claims import Claim
 from guestmark.report.sections.published import figure_for
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
@@ -58,7 +59,7 @@ def _sentences(
         return
     yield line(
         f"{where}: the same disk moves {_rate(fastest)} with {_name(fastest)} and {_rate(slowest)} with "
-        f"{_name(slowest)}, {_said(apart)}. {_blamed(apart)}"
+        f"{_name(slowest)}, {_said(apart)}. {_blamed(apart, analysis.plan.policy.margin)}"
     )
     for quick, slow, then in _published(there, analysis):
         pair = _of(quick, slow, found)
@@ -101,22 +102,22 @@ def _said(found: Comparison) -> str:
     return figures.ratio(found.ratio or 1.0, found.ci)
 
 
-def _blamed(apart: Comparison) -> str:
+def _blamed(apart: Comparison, margin: float) -> str:
     if apart.verdict is Verdict.FASTER:
-        return "All else is equal, virtio too: the filesystem makes that difference."
+        return Claim.FILESYSTEM_DIFFERS
     if apart.same:
-        return "The filesystem makes no difference."
+        return Claim.FILESYSTEM_ALIKE.format(margin=figures.percent(margin))
     return "Whether the filesystem makes a difference this run cannot tell."
 
 
 def _holds(found: Comparison, then: float) -> str:
     if found.verdict is Verdict.FASTER:
         more = ", though by another factor" if found.excludes(then) else ""
-        return f"the published conclusion holds{more}."
+        return f"{Claim.PUBLISHED_HOLDS}{more}."
     if found.verdict is Verdict.SLOWER or (found.same and found.excludes(then)):
-        return "it does not hold here."
+        return Claim.PUBLISHED_FAILS
     if found.excludes(then):
-        return "so large a difference is excluded here, and this run cannot tell whether there is one."
+        return Claim.PUBLISHED_EXCLUDED
     return "this run cannot tell whether that holds."
 
 

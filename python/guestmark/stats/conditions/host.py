@@ -57,11 +57,11 @@ def _taken(compared: Compared, name: str, share: float, said: str, advice: str) 
     unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
     widens = {cell.id: -math.log1p(-_suffered(compared, cell, share)) for cell in unlike}
     widest = max(widens.values(), default=0.0)
-    costs = (
-        f"; ratios between platforms may be off by up to {100 * math.expm1(widest):.0f} %"
-        if widest > 0.005
-        else ""
-    )
+    costs = ""
+    if widest >= -math.log1p(-_MOST):
+        costs = f"; ratios between platforms may be off by a factor of {math.exp(widest):.0f} or more"
+    elif widest > 0.005:
+        costs = f"; ratios between platforms may be off by up to {100 * math.expm1(widest):.0f} %"
     return Finding(name, Severity.WARNING, f"{said}{costs}", share, advice=advice, widens=widens)
 
 
