@@ -111,7 +111,7 @@ def test_a_published_difference_within_the_margin_is_not_refused() -> None:
 
 def test_filesystems_that_are_alike_are_said_to_make_no_difference() -> None:
     about, _ = said_of_filesystems({"ext4": 1.0, "ext3": 1.0}, {"ext4": 20.0, "ext3": 10.0})
-    assert re.search(r"The typical run does not depend on the filesystem, within 3\s%\.$", about)
+    assert re.search(r"The typical run does not depend on the filesystem, within 3\.0\s%\.$", about)
 
 
 def test_only_published_differences_in_the_same_metric_have_a_sentence() -> None:
