@@ -1,19 +1,21 @@
 """A small model of a TCP connection whose every interval is known: who sends what, when, and what the other end says.
 
 Times are in milliseconds at the client; the path takes `way_ms` each way. `seen_at` gives the packets as a capture at
-either end holds them, with time stamps of the segments' own clock left out: nothing but numbers and windows. A path may
-delay a packet, or double it; systems that are `numbered` count their packets in IPv4's identification.
+either end holds them: nothing but numbers and windows, and time stamps where systems have `stamps`. A path may delay a
+packet, double it, or lose it; systems that are `numbered` count their packets in IPv4's identification.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field
 
 from tests.framework import captures as cf
 
 MSS = 1460
-_SYN_OPTIONS = b"\x02\x04\x05\xb4\x04\x02\x01\x01"  # segment size, selective acknowledgements
+_FIRST_STAMP = {True: 1_000_000, False: 7_000_000}
+SYN_OPTIONS = b"\x02\x04\x05\xb4\x04\x02\x01\x01"  # segment size, selective acknowledgements
 
 
 @dataclass
@@ -22,6 +24,7 @@ class Model:
 
     way_ms: float = 10.0
     numbered: bool = False
+    stamps: bool = False
     largest_window: int = 60_000
     sent: list[tuple[float, bool, float, bytes]] = field(default_factory=list)
     copies: list[tuple[float, bool, float, bytes]] = field(default_factory=list)
@@ -38,24 +41,31 @@ class Model:
         options: bytes = b"",
         late_ms: float = 0.0,
         copied_ms: float = 0.0,
+        lost: bool = False,
     ) -> None:
         """One packet, sent at `at_ms` by its sender's clock; both clocks are the same.
 
-        It takes `late_ms` longer than others, and a copy that the path makes arrives `copied_ms` after it.
+        It takes `late_ms` longer than others, and a copy that the path makes arrives `copied_ms` after it. Only its
+        sender sees one that is `lost`.
         """
+        if self.stamps:
+            # Each system counts milliseconds from a value of its own, and echoes the last one that arrived.
+            others = (at for at, by, way, _ in self.sent if by != client and at + way <= at_ms)
+            echoed = int(max(others, default=0)) + _FIRST_STAMP[not client]
+            options += struct.pack(">BBBBII", 1, 1, 8, 10, int(at_ms) + _FIRST_STAMP[client], echoed)
         ends = (cf.CLIENT, cf.SERVER) if client else (cf.SERVER, cf.CLIENT)
         data = cf.tcp(*ends, flags, seq, ack, b"x" * payload, min(window, self.largest_window), options)
         if self.numbered:
             number = 1 + sum(by_client == client for _, by_client, _, _ in self.sent)
             data = data[:4] + struct.pack(">H", number) + data[6:]
-        self.sent.append((at_ms, client, self.way_ms + late_ms, data))
+        self.sent.append((at_ms, client, math.inf if lost else self.way_ms + late_ms, data))
         if copied_ms:
             self.copies.append((at_ms, client, self.way_ms + late_ms + copied_ms, data))
 
     def shake_hands(self) -> float:
         """A handshake from time 0; returns when the client has connected."""
-        self.packet(0, True, cf.SYN, 0, 0, options=_SYN_OPTIONS)
-        self.packet(self.way_ms, False, cf.SYN | cf.ACK, 0, 1, options=_SYN_OPTIONS)
+        self.packet(0, True, cf.SYN, 0, 0, options=SYN_OPTIONS)
+        self.packet(self.way_ms, False, cf.SYN | cf.ACK, 0, 1, options=SYN_OPTIONS)
         self.packet(2 * self.way_ms, True, cf.ACK, 1, 1)
         return 2 * self.way_ms
 
@@ -64,10 +74,40 @@ class Model:
         seen = []
         for number, (at, by_client, way, data) in enumerate(self.sent):
             ms = at if by_client == client else at + way
+            if math.isinf(ms):
+                continue
             seen.append((round(ms * 1e6) + 10**18, number, data))
         arrived = ((at + way, data) for at, by_client, way, data in self.copies if by_client != client)
         seen += [(round(ms * 1e6) + 10**18, len(seen), data) for ms, data in arrived]
         return cf.pcap(cf.frames((ns, data) for ns, _, data in sorted(seen)), nanos=True)
+
+
+def download(
+    count: int, flight: int, apart_ms: float, paced_ms: float = 0.0, pause: tuple[int, float] = (0, 0.0)
+) -> Model:
+    """A server sends `count` segments, `flight` of them at once; they leave the slowest link `apart_ms` apart.
+
+    It sends at most each `paced_ms`, and does nothing for (ms) before the segment with the number that `pause` says.
+    """
+    model = Model(10, stamps=True)
+    now = model.shake_hands()
+    model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
+    now += model.way_ms
+    acked: list[float] = []
+    sent, free = now - paced_ms, now
+    segments = []
+    for number in range(count):
+        sent = max(sent + paced_ms, acked[number - flight] if number >= flight else now)
+        if pause[0] and number == pause[0]:
+            sent += pause[1]
+        free = max(free, sent) + apart_ms
+        acked.append(free + 2 * model.way_ms)
+        segments.append((sent, free))
+    for number, (at, left) in enumerate(segments):
+        last = cf.PSH if number == count - 1 else 0
+        model.packet(at, False, cf.ACK | last, 1 + number * MSS, 101, MSS, late_ms=left - at)
+        model.packet(left + model.way_ms, True, cf.ACK, 101, 1 + (number + 1) * MSS)
+    return model
 
 
 def sack(*blocks: tuple[int, int]) -> bytes:

@@ -14,7 +14,7 @@ from guestmark.capture.model import Causes
 from guestmark.capture.verdict import NAMES
 from guestmark.core.errors import GuestmarkError
 from tests.framework import captures as cf
-from tests.framework.tcp_model import MSS, Model, sack
+from tests.framework.tcp_model import MSS, SYN_OPTIONS, Model, download, sack
 
 ENDS = pytest.mark.parametrize("at_client", [True, False], ids=["client", "server"])
 
@@ -147,6 +147,104 @@ def test_acknowledgements_of_one_answer_say_nothing_about_the_next(at_client: bo
     found = causes(model, at_client, tmp_path)
     assert found["bandwidth"] < 5, found
     assert found["client"] == pytest.approx(9 * 150, rel=0.03), found
+
+
+@ENDS
+def test_a_pause_that_a_queue_outlasts_is_the_paths(at_client: bool, tmp_path: Path) -> None:
+    found = causes(download(200, 20, 12, pause=(100, 90)), at_client, tmp_path)
+    assert found["server"] + found["client"] < 15, found
+    assert found["bandwidth"] > 0.93 * sum(found.values()), found
+
+
+@ENDS
+def test_a_pause_that_empties_the_queue_is_the_servers(at_client: bool, tmp_path: Path) -> None:
+    found = causes(download(200, 20, 12, pause=(100, 700)), at_client, tmp_path)
+    # The first 200 ms of it held nothing up.
+    assert found["server"] == pytest.approx(500, abs=30), found
+    assert found["client"] < 5, found
+
+
+@ENDS
+@pytest.mark.parametrize("pause", [60, 200])
+def test_a_server_that_thinks_on_a_wide_path_is_no_queue(
+    at_client: bool, pause: float, tmp_path: Path
+) -> None:
+    model = download(400, 8, 0.1, pause=(200, pause))
+    found = causes(model, at_client, tmp_path)
+    assert found["server"] == pytest.approx(pause, abs=25), found
+    assert found["bandwidth"] < 10, found
+
+
+@ENDS
+def test_a_small_send_buffer_is_no_narrow_path(at_client: bool, tmp_path: Path) -> None:
+    found = causes(download(600, 8, 0.1, paced_ms=2.5), at_client, tmp_path)
+    assert found["server_send_buffer"] > 0.8 * sum(found.values()), found
+    assert found["bandwidth"] + found["server"] < 0.05 * sum(found.values()), found
+
+
+def test_a_lost_first_request_is_not_the_clients_thinking(tmp_path: Path) -> None:
+    model = Model(20, numbered=True)
+    now = model.shake_hands()
+    model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100, lost=True)
+    model.packet(now + 240, True, cf.ACK | cf.PSH, 1, 1, 100)
+    model.packet(now + 260, False, cf.ACK | cf.PSH, 1, 101, 500)
+    model.packet(now + 280, True, cf.ACK, 101, 501)
+    near, far = (causes(model, at_client, tmp_path) for at_client in (True, False))
+    assert near["recovery"] == pytest.approx(240, abs=5), near
+    assert far["client"] < 5, far
+    assert far["unknown"] == pytest.approx(240, abs=25), far
+
+
+def test_a_lost_handshake_acknowledgement_is_not_the_clients_thinking(tmp_path: Path) -> None:
+    model = Model(40)
+    model.packet(0, True, cf.SYN, 0, 0, options=SYN_OPTIONS)
+    model.packet(40, False, cf.SYN | cf.ACK, 0, 1, options=SYN_OPTIONS)
+    model.packet(80, True, cf.ACK, 1, 1, lost=True)
+    model.packet(80, True, cf.ACK | cf.PSH, 1, 1, 100)
+    model.packet(120, False, cf.ACK | cf.PSH, 1, 101, 500)
+    model.packet(160, True, cf.ACK, 101, 501)
+    for at_client in (True, False):
+        found = causes(model, at_client, tmp_path)
+        assert found["client"] + found["server"] < 2, found
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        download(200, 20, 12),
+        download(200, 20, 12, pause=(100, 90)),
+        download(200, 20, 12, pause=(100, 700)),
+        download(400, 8, 0.1, pause=(200, 60)),
+        download(600, 8, 0.1, paced_ms=2.5),
+        download(600, 4, 0.1),
+        download(300, 40, 1),
+    ],
+    ids=["queue", "short pause", "long pause", "thinking", "send buffer", "far", "shallow queue"],
+)
+def test_both_ends_tell_the_same_story(model: Model, tmp_path: Path) -> None:
+    near, far = (causes(model, at_client, tmp_path) for at_client in (True, False))
+    whole = sum(near.values())
+    apart = {cause: abs(time - far[cause]) / whole for cause, time in near.items()}
+    assert max(apart.values()) < 0.05, (near, far)
+
+
+@ENDS
+def test_an_answer_whose_first_packet_was_overtaken_lost_nothing(at_client: bool, tmp_path: Path) -> None:
+    model = Model(10, numbered=True)
+    now, seq, reply = model.shake_hands(), 1, 1
+    for turn in range(12):
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100)
+        seq += 100
+        late = 4.0 if turn == 8 else 0.0
+        model.packet(now + 160, False, cf.ACK, reply, seq, MSS, late_ms=late)
+        model.packet(now + 160, False, cf.ACK | cf.PSH, reply + MSS, seq, MSS)
+        reply += 2 * MSS
+        now += 170 + late
+        model.packet(now, True, cf.ACK, seq, reply)
+        now += 0.05
+    found = causes(model, at_client, tmp_path)
+    assert found["recovery"] == 0, found
+    assert found["server"] == pytest.approx(12 * 150, rel=0.02), found
 
 
 def test_every_cause_has_one_colour() -> None:

@@ -118,6 +118,8 @@ pub enum Order {
     Next,
     /// Some between it and the one before did not pass.
     Jumped,
+    /// The same, of an end that has sent too few to be sure that it counts.
+    Perhaps,
     /// It was sent before one that has passed already.
     Earlier,
 }
@@ -222,12 +224,16 @@ impl Conn {
             // The one that does not read has not gone on.
             spent[on::APPLICATION + usize::from(!self.is_shut(0))] += left;
         } else {
-            let network = if other {
-                self.paths[end].round_trip().min(left)
-            } else {
-                0
+            let trip = self.paths[end].round_trip().min(left);
+            let network = match other {
+                // The last acknowledgements of a stream come as soon as its data have left the queues.
+                true if self.causes.streaming => left,
+                true => trip,
+                false => 0,
             };
-            spent[on::LATENCY] += network;
+            let latency = network.min(trip);
+            spent[on::LATENCY] += latency;
+            spent[on::BANDWIDTH] += network - latency;
             let cause = if left - network >= IDLE_FROM {
                 on::IDLE
             } else {

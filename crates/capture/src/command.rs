@@ -8,10 +8,12 @@ use crate::guilty;
 use crate::inert::{inert, Shown};
 use crate::largest;
 use crate::memory;
+use crate::points::{self, Pair};
 use crate::output::{By, Format, Options, Writer};
 use crate::services::Services;
 use crate::watch::Watch;
 use lexopt::prelude::*;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
@@ -34,6 +36,7 @@ gzip, zstd, xz or bzip2.
   --sequences N                  the same of the N largest, at most 8
   --guilty                       with the packets that ended the longest waits (json)
   --extract OUT --frames N,N…    write these packets of FILE as pcapng, and nothing else
+  --points                       how packets went from each FILE's point to the next one's, and nothing else (json)
   --memory MB                    limit for open connections [an eighth of what is available, at least 128]
   --progress                     tell every second on standard error how it stands
   -h, --help  -V, --version
@@ -52,6 +55,7 @@ struct Args {
     guilty: bool,
     extract: Option<String>,
     frames: BTreeSet<u64>,
+    points: bool,
 }
 
 fn parse() -> Result<Option<Args>, String> {
@@ -71,6 +75,7 @@ fn parse() -> Result<Option<Args>, String> {
         guilty: false,
         extract: None,
         frames: BTreeSet::new(),
+        points: false,
     };
     let mut parser = lexopt::Parser::from_env();
     let text = |parser: &mut lexopt::Parser| -> Result<String, String> {
@@ -116,6 +121,7 @@ fn parse() -> Result<Option<Args>, String> {
                     args.frames.insert(number(part)? as u64);
                 }
             }
+            Long("points") => args.points = true,
             Long("progress") => args.progress = true,
             Short('h') | Long("help") => {
                 print!("{USAGE}");
@@ -169,6 +175,9 @@ pub fn main() -> ExitCode {
         Some((_, filter)) => filter,
         None => None,
     };
+    if args.points {
+        return compare(&args.files, filter.as_ref());
+    }
     let job = Job {
         filter,
         services: Services::system(),
@@ -224,6 +233,38 @@ fn extract(args: &Args, out: &str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("guestmark: {}", inert(&message));
+            ExitCode::from(1)
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Points {
+    schema: &'static str,
+    pairs: Vec<Pair>,
+}
+
+/// How packets went from point to point.
+fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
+    let pairs = match points::compare(files, filter) {
+        Ok(pairs) => pairs,
+        Err((file, fault)) => {
+            eprintln!("guestmark: {}", inert(&format!("{file}: {fault}")));
+            if !fault.hint.is_empty() {
+                eprintln!("  {}", fault.hint);
+            }
+            return ExitCode::from(1);
+        }
+    };
+    let schema = "guestmark-capture-points/1";
+    let mut out = Shown::new(io::stdout().lock());
+    let written = serde_json::to_writer(&mut out, &Points { schema, pairs })
+        .map_err(io::Error::from)
+        .and_then(|()| out.flush());
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("guestmark: the output cannot be written: {e}");
             ExitCode::from(1)
         }
     }

@@ -4,6 +4,7 @@ use crate::cause::{Causes, Step};
 use crate::latency::Few;
 use crate::packet::{flag, Direction, FlowKey, Segment, NO_TIME, TCP};
 use crate::path::Path;
+use crate::queue::Queue;
 use crate::sent::{sequence, Rare, Sent};
 
 /// A byte with one value: where `Option<Conn>` keeps whether there is a connection, in the line that is looked at anyway.
@@ -68,6 +69,8 @@ pub struct Conn {
     pub rtt: [Few; 2],
     /// Both directions.
     rare: Option<Box<[Rare; 2]>>,
+    /// Where what each end sends waits, in connections of more than a few packets.
+    pub(crate) queues: Option<Box<[Queue; 2]>>,
     /// Smallest time.
     pub start_ts: i64,
     /// Largest time before a step backwards.
@@ -105,6 +108,7 @@ impl Conn {
             causes: Causes::new(segment.ts, segment.from),
             rtt: Default::default(),
             rare: None,
+            queues: None,
             start_ts: segment.ts,
             latest: NO_TIME,
             index,

@@ -32,6 +32,7 @@ impl Conn {
                 self.paths[from].took(took, segment.ts, whole);
                 if segment.payload == 0 {
                     self.paths[from].acknowledged(took);
+                    self.follow_queue(took, segment, from, whole);
                 }
                 grown += self.rtt[from].record(took);
             }
@@ -70,6 +71,18 @@ impl Conn {
             }
         }
         grown
+    }
+
+    /// An acknowledgement without data came `took` after the last of a stream that it acknowledges: it was not delayed.
+    #[inline]
+    fn follow_queue(&mut self, took: u64, segment: &Segment, from: usize, whole: u64) {
+        if !self.causes.streaming || usize::from(self.causes.from) == from || self.is_repairing() {
+            return;
+        }
+        let late = took.saturating_sub(self.paths[from].round_trip());
+        if let Some(queues) = &mut self.queues {
+            queues[1 - from].acknowledged(late, segment.ts, whole);
+        }
     }
 
     /// Without selective acknowledgements, a loss shows as an acknowledgement that says the same once more.

@@ -4,10 +4,13 @@ use crate::cause::{on, Order, Step, IDLE_FROM};
 use crate::conn::Conn;
 use crate::packet::{flag, Segment, NO_TIME};
 use crate::path::NO_SCALE;
+use crate::queue::Queue;
 use crate::view::{Arrived, View};
 
 /// A jump of packet numbers explains a silence from this length on: no timer that repeats a packet is faster.
 const REPEATED_FROM: u64 = 20_000_000;
+/// What was not acknowledged is sent again after this time at the soonest (RFC 6298, as Linux has it).
+const AGAIN_FROM: u64 = 200_000_000;
 /// How exactly a packet must follow an acknowledgement to be released by it, besides a sixteenth of the round trip.
 const EXACTLY: u64 = 300_000;
 /// How much sooner than usual an end may answer, besides a sixteenth of the round trip.
@@ -21,6 +24,8 @@ const LONG: u64 = 1_000_000;
 /// The same datagram again after this time was waited for in vain.
 const SAID_AGAIN_FROM: u64 = 50_000_000;
 const DHCP: u16 = 67;
+/// Packets of connections whose queues are not followed, unless an end sends several in a row.
+const SHORT: u64 = 16;
 
 impl Conn {
     /// Explain the time until `segment`, which moves on. Returns the heap's growth.
@@ -37,6 +42,7 @@ impl Conn {
             grown = self.begin_view(from, step.next, segment.ts);
         }
         let arrived = self.arrive(segment, from);
+        grown += self.stamp_queue(segment, from);
         if self.causes.unseen {
             self.causes.unseen = false;
             self.causes.spent[on::UNKNOWN] += gap;
@@ -79,9 +85,12 @@ impl Conn {
         if continues || still && self.had_more(from) {
             self.goes_on(segment, step, gap, from, flying, arrived);
         } else {
-            self.answers(step, gap, from);
+            self.answers(segment, step, gap, from);
         }
         let whole = self.both_trips();
+        if let Some(queues) = &mut self.queues {
+            queues[from].sent(segment.ts, whole);
+        }
         if let Some(view) = &mut self.paths[from].view {
             if !continues && !still {
                 view.forget_flight(segment.ts);
@@ -95,7 +104,17 @@ impl Conn {
 
     /// `from` answers what the other end sent: the way there and back is the path's, the rest its own.
     #[inline]
-    fn answers(&mut self, step: &Step, gap: u64, from: usize) {
+    fn answers(&mut self, segment: &Segment, step: &Step, gap: u64, from: usize) {
+        if self.paths[from].nearest == u64::MAX && self.causes.covered == NO_TIME {
+            // The acknowledgement that came first was lost or overtaken: how long the way takes, nothing tells.
+            let cause = if gap < AGAIN_FROM {
+                on::LATENCY
+            } else {
+                on::UNKNOWN
+            };
+            self.causes.spent[cause] += gap;
+            return;
+        }
         let covered = (self.causes.covered != NO_TIME)
             .then(|| (self.causes.covered - self.causes.mark).max(0) as u64);
         let way = match covered {
@@ -105,15 +124,22 @@ impl Conn {
             Some(covered) if covered <= self.paths[from].varies_to() => covered,
             _ => self.paths[from].usually(),
         };
+        let (late, varies) = self
+            .queues
+            .as_ref()
+            .map_or((0, 0), |queues| queues[from].variation());
+        let way = way.max(self.paths[from].round_trip() + late);
         let network = way.min(gap);
         let rest = gap - network;
         let latency = network.min(self.paths[from].varies_to());
         self.causes.spent[on::LATENCY] += latency;
         self.causes.spent[on::BANDWIDTH] += network - latency;
         if step.order == Order::Jumped && rest >= self.both_trips().max(REPEATED_FROM) {
-            self.causes.spent[on::RECOVERY] += rest;
-            self.losses_mut().inferred += rest;
-        } else if rest <= 2 * self.losses().map_or(0, |losses| losses.varies) {
+            self.infer_loss(segment, rest);
+        } else if step.order == Order::Perhaps && rest >= AGAIN_FROM {
+            // A first packet that was lost and sent again looks like this behind the loss.
+            self.causes.spent[on::UNKNOWN] += rest;
+        } else if rest <= varies.max(2 * self.losses().map_or(0, |losses| losses.varies)) {
             // Packets overtake each other by as much: the path may have taken it as well as the end.
             self.causes.spent[on::UNKNOWN] += rest;
         } else {
@@ -146,8 +172,7 @@ impl Conn {
             .map_or(flying, |view| view.ack != step.next);
         if step.order == Order::Jumped && !released && gap >= self.both_trips().max(REPEATED_FROM) {
             self.causes.release_held(false);
-            self.causes.spent[on::RECOVERY] += gap;
-            self.losses_mut().inferred += gap;
+            self.infer_loss(segment, gap);
             return;
         }
         if flying && !flies_on && released && !whole && path.pushed {
@@ -180,11 +205,46 @@ impl Conn {
                 view.usual = (7 * view.usual + gap) / 8;
             }
         } else {
-            self.charge(from, gap);
+            // Whatever the sender did meanwhile: the queue before the path's slowest link kept that busy.
+            let queue = if flying {
+                self.emptied(from, segment.ts).min(gap)
+            } else {
+                0
+            };
+            self.causes.spent[on::BANDWIDTH] += queue;
+            self.charge(from, gap - queue);
             if let Some(view) = &mut self.paths[from].view {
                 view.limit = (on::APPLICATION + from) as u8;
             }
         }
+    }
+
+    /// The time stamp of `segment` tells how long it stood in queues so far. Returns the heap's growth.
+    #[inline]
+    fn stamp_queue(&mut self, segment: &Segment, from: usize) -> usize {
+        let Some((stamp, _)) = segment.options.stamps else {
+            return 0;
+        };
+        let whole = self.both_trips();
+        if let Some(queues) = &mut self.queues {
+            queues[from].stamped(stamp, segment.ts, whole);
+            return 0;
+        }
+        let packets = self.sent[0].packets + self.sent[1].packets;
+        if packets < SHORT && self.paths[from].view.is_none() {
+            return 0;
+        }
+        self.queues.get_or_insert_default()[from].stamped(stamp, segment.ts, whole);
+        size_of::<[Queue; 2]>()
+    }
+
+    /// How much of the time since `from` last sent its queues took to empty.
+    #[inline]
+    fn emptied(&self, from: usize, ts: i64) -> u64 {
+        let whole = self.both_trips();
+        self.queues
+            .as_ref()
+            .map_or(0, |queues| queues[from].emptied(ts, whole))
     }
 
     /// Put `gap` down to `cause`, which also limits what `from` sends until something else does.
@@ -224,7 +284,15 @@ impl Conn {
         let silent = view.silent_at.min(view.sent_after_silence);
         let busy = segment.ts.saturating_sub(silent).max(0) as u64;
         let long = least >= LONG;
-        if !long || busy >= 2 * least || deeply || queued && busy >= least / 2 {
+        let queue = self.queues.as_mut().map(|queues| &mut queues[from]);
+        if let Some(queue) = queue.filter(|queue| long && queue.is_known()) {
+            let stands = queue.standing(segment.ts, least) > least / 4;
+            queue.seen |= stands;
+            if stands || queue.seen && busy >= 2 * least {
+                view.latency_since = 0;
+                return on::BANDWIDTH;
+            }
+        } else if !long || busy >= 2 * least || deeply || queued && busy >= least / 2 {
             view.latency_since = 0;
             return on::BANDWIDTH;
         }
@@ -292,7 +360,10 @@ impl Conn {
         } else {
             (waited, rest)
         };
-        let cause = if self.reads_late(peer, at, arrived) {
+        let cause = if self.losses().is_some_and(|losses| losses.holds_window(at)) {
+            // What lay beyond a loss filled the window, and no program could read it.
+            on::LATENCY
+        } else if self.reads_late(peer, at, arrived) {
             on::APPLICATION + peer
         } else {
             on::RECEIVE_BUFFER + peer

@@ -7,6 +7,7 @@
 pub mod ahead;
 pub mod analysis;
 pub mod cause;
+pub mod clocks;
 pub mod command;
 pub mod conn;
 pub mod csv;
@@ -40,6 +41,8 @@ pub mod pages;
 pub mod path;
 pub mod pcap;
 pub mod pcapng;
+pub mod points;
+pub mod queue;
 pub mod sent;
 pub mod seqspace;
 pub mod services;

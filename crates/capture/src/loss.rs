@@ -59,15 +59,24 @@ pub struct Losses {
     again: Option<Again>,
     /// Recovery that only jumps in IPv4's identification tell of.
     pub inferred: u64,
+    /// The last such: when, how much, and of which end.
+    jumped: Option<(i64, u64, u8)>,
     /// Packets that were overtaken.
     pub overtaken: u32,
     /// By how long at most, nanoseconds: so much at least does the path vary each way.
     pub varies: u64,
+    /// When the last one ended, 0 before.
+    ended: i64,
     /// Episodes of recovery.
     pub episodes: u32,
 }
 
 impl Losses {
+    /// Does what is missing fill the window, or did it until the acknowledgement at `at`?
+    pub(crate) fn holds_window(&self, at: i64) -> bool {
+        self.since.is_some() || self.ended != 0 && self.ended == at
+    }
+
     /// A loss is being repaired.
     pub(crate) fn repairing(&self) -> bool {
         self.since.is_some() && self.repaired
@@ -77,6 +86,12 @@ impl Losses {
 impl Conn {
     pub(crate) fn losses(&self) -> Option<&Losses> {
         self.causes.losses.as_deref()
+    }
+
+    /// Something is missing at the receiver, or was until what was sent again is acknowledged.
+    pub(crate) fn is_repairing(&self) -> bool {
+        self.losses()
+            .is_some_and(|losses| losses.since.is_some() || losses.again.is_some())
     }
 
     pub(crate) fn losses_mut(&mut self) -> &mut Losses {
@@ -95,6 +110,9 @@ impl Conn {
     ) -> usize {
         let had = self.causes.losses.is_some();
         let from = usize::from(segment.from & 1);
+        if had && step.late {
+            self.was_overtaken(from, segment.ts);
+        }
         if let Some(before) = before {
             self.begin_hole(segment, step, before);
         }
@@ -243,6 +261,36 @@ impl Conn {
         });
     }
 
+    /// The packets before `segment` did not pass after `gap`: they were lost, or it has overtaken them.
+    pub(crate) fn infer_loss(&mut self, segment: &Segment, gap: u64) {
+        self.causes.spent[on::RECOVERY] += gap;
+        let losses = self.losses_mut();
+        losses.inferred += gap;
+        losses.jumped = Some((segment.ts, gap, segment.from & 1));
+    }
+
+    /// A packet of `from` passes that was sent before others: they had only overtaken it.
+    fn was_overtaken(&mut self, from: usize, ts: i64) {
+        let both = self.both_trips();
+        let Some(losses) = &mut self.causes.losses else {
+            return;
+        };
+        let Some((at, gap, _)) = losses
+            .jumped
+            .take_if(|&mut (_, _, end)| usize::from(end) == from)
+        else {
+            return;
+        };
+        let waited = ts.saturating_sub(at).max(0) as u64;
+        let gap = gap.min(self.causes.spent[on::RECOVERY]);
+        if waited >= both {
+            return;
+        }
+        losses.inferred = losses.inferred.saturating_sub(gap);
+        self.causes.spent[on::RECOVERY] -= gap;
+        self.causes.spent[on::APPLICATION + from] += gap;
+    }
+
     /// The other end has received twice what `end` sent again from `seq` on: it was not lost, only its acknowledgement was late.
     fn nothing_was_lost(&mut self, end: usize, seq: u32) {
         let Some(again) = self.causes.losses.as_mut().and_then(|losses| {
@@ -274,6 +322,7 @@ impl Conn {
             return false;
         }
         losses.since = None;
+        losses.ended = ts;
         let took = ts.saturating_sub(since).max(0) as u64;
         if !losses.repaired {
             // Nothing was sent again: what was missing had only been overtaken.
@@ -333,7 +382,7 @@ impl Conn {
         let again = match step.order {
             Order::Earlier => false,
             Order::Next | Order::Jumped => true,
-            Order::Unknown => waited.is_some_and(|waited| waited >= both - both / 5),
+            Order::Unknown | Order::Perhaps => waited.is_some_and(|waited| waited >= both - both / 5),
         };
         if !again {
             losses.overtaken = losses.overtaken.saturating_add(1);

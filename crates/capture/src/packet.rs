@@ -34,7 +34,7 @@ pub enum Family {
 pub type AddrWords = [u64; 2];
 
 /// A flow, the smaller end first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
     /// Addresses of both ends.
     pub addr: [AddrWords; 2],

@@ -13,6 +13,8 @@ const MOST: usize = 10_000;
 pub const NO_SCALE: u8 = u8::MAX;
 /// So many identifications must have risen as expected before a jump means anything, and as many more for each jump.
 const STEADY: u8 = 4;
+/// A step of so many is a loss even of a counter that rose only once as expected, if the silence before fits a repeat.
+const FEW_LOST: u16 = 8;
 /// A larger step is a counter that others use, too.
 const MOST_LOST: u16 = 1000;
 
@@ -289,9 +291,12 @@ impl Path {
             };
         }
         let jumped = self.steady >= STEADY && step > 1 && step < MOST_LOST;
+        let perhaps = self.steady > 0 && step > 1 && step <= FEW_LOST;
         self.steady = if jumped { self.steady - STEADY } else { 0 };
         if jumped {
             Order::Jumped
+        } else if perhaps {
+            Order::Perhaps
         } else {
             Order::Unknown
         }

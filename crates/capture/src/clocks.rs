@@ -1,0 +1,158 @@
+//! Two points' clocks, from packets that both have seen: offset and skew.
+//!
+//! What differs between a packet's times at two points is its delay and the difference of the clocks. The shortest delays of
+//! a direction lie on a line whose slope is the skew: the edge of the lower convex hull of all differences that lies in the
+//! middle of the time (Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network Delay Measurements, INFOCOM
+//! 1999). Both directions together give the offset, up to half of what the shortest delays there and back add up to: no
+//! clock tells how a path divides it.
+
+use serde::Serialize;
+
+/// Shorter captures do not tell a skew from delays that vary.
+const LONG: i64 = 2_000_000_000;
+
+/// The second clock against the first one.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Clock {
+    /// The second one is so far ahead, in seconds, in the middle of the common time.
+    pub offset_s: f64,
+    /// At most so wrong is that, if no shortest delay is negative.
+    pub offset_error_s: f64,
+    /// So many seconds does the second one gain each second; 0 where none can be told from nothing.
+    pub skew: f64,
+    /// How exact that is.
+    pub skew_error: f64,
+    /// The time for which the offset holds, nanoseconds of the first clock.
+    #[serde(skip)]
+    middle: i64,
+}
+
+impl Clock {
+    /// What the first clock shows when the second one shows `ts`.
+    #[must_use]
+    pub fn back(&self, ts: i64) -> i64 {
+        let near = ts - (self.offset_s * 1e9).round() as i64;
+        let since = (near - self.middle) as f64;
+        near - (since * self.skew).round() as i64
+    }
+
+    /// From (time, second clock less first) of packets that went there, and (time, second less first) of those back.
+    /// `None` where a direction is not there.
+    #[must_use]
+    pub fn of(there: &[(i64, i64)], back: &[(i64, i64)]) -> Option<Self> {
+        let first = there.first()?.0.min(back.first()?.0);
+        let last = there.last()?.0.max(back.last()?.0);
+        let middle = first + (last - first) / 2;
+        let at = |&(ts, _): &(i64, i64)| (ts - middle) as f64;
+        let ahead: Vec<_> = there.iter().map(|p| (at(p), p.1 as f64)).collect();
+        let behind: Vec<_> = back.iter().map(|p| (at(p), -p.1 as f64)).collect();
+        let (up, up_error) = lowest(&ahead);
+        let (down, down_error) = lowest(&behind);
+        let long = last - first >= LONG;
+        // The two slopes are the skew and its opposite; what they have in common is delays that grew or shrank.
+        let skew = (up.slope - down.slope) / 2.0;
+        let skew_error = (up.slope + down.slope).abs() / 2.0 + up_error + down_error;
+        let told = long && skew.abs() > skew_error;
+        let (shortest_up, shortest_down) = if told {
+            (up.at_zero, down.at_zero)
+        } else {
+            let least = |points: &[(f64, f64)]| points.iter().map(|p| p.1).fold(f64::MAX, f64::min);
+            (least(&ahead), least(&behind))
+        };
+        Some(Self {
+            offset_s: (shortest_up - shortest_down) / 2e9,
+            offset_error_s: (shortest_up + shortest_down).abs() / 2e9,
+            skew: if told { skew } else { 0.0 },
+            skew_error: if long { skew_error } else { 1.0 },
+            middle,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Line {
+    slope: f64,
+    at_zero: f64,
+}
+
+/// The line below all `points` (by rising x) that is nearest to them, and how far its slope may be wrong.
+fn lowest(points: &[(f64, f64)]) -> (Line, f64) {
+    let mut hull: Vec<(f64, f64)> = Vec::new();
+    for &point in points {
+        while let [.., a, b] = hull[..] {
+            // `b` is not below the line from `a` to `point`.
+            if (b.1 - a.1) * (point.0 - a.0) < (point.1 - a.1) * (b.0 - a.0) {
+                break;
+            }
+            hull.pop();
+        }
+        if hull.last().is_some_and(|last| last.0 == point.0) {
+            if hull.last().is_some_and(|last| last.1 <= point.1) {
+                continue;
+            }
+            hull.pop();
+        }
+        hull.push(point);
+    }
+    let mean = points.iter().map(|p| p.0).sum::<f64>() / points.len() as f64;
+    let Some(edge) = hull
+        .windows(2)
+        .find(|edge| edge[0].0 <= mean && mean <= edge[1].0)
+    else {
+        let at_zero = hull.first().map_or(0.0, |p| p.1);
+        return (Line { slope: 0.0, at_zero }, f64::MAX);
+    };
+    let slope = (edge[1].1 - edge[0].1) / (edge[1].0 - edge[0].0);
+    let at_zero = edge[0].1 - slope * edge[0].0;
+    // The least of each eighth is above the line by what the slope does not know.
+    let (first, last) = (points[0].0, points[points.len() - 1].0);
+    let span = (last - first).max(1.0);
+    let mut above = [f64::MAX; 8];
+    for &(x, y) in points {
+        let part = ((8.0 * (x - first) / span) as usize).min(7);
+        above[part] = above[part].min(y - at_zero - slope * x);
+    }
+    let mut known: Vec<f64> = above.into_iter().filter(|&y| y < f64::MAX).collect();
+    known.sort_by(f64::total_cmp);
+    let usual = known[known.len() / 2];
+    (Line { slope, at_zero }, usual / span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(skew: f64, offset: f64, way: f64, sign: f64) -> Vec<(i64, i64)> {
+        (0..2000_i64)
+            .map(|number| {
+                let ts = number * 10_000_000;
+                let late = f64::from(((number * 7919) % 101) as i32) * 30_000.0;
+                let clocks = offset + skew * (ts as f64 - 10e9);
+                (ts, (clocks + sign * (way + late)).round() as i64)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn offset_and_skew_are_found_within_their_error() {
+        for (skew, offset) in [(0.0, 5e9), (40e-6, -3e6), (-12e-6, 3e12)] {
+            let clock = Clock::of(
+                &points(skew, offset, 20e6, 1.0),
+                &points(skew, offset, 20e6, -1.0),
+            )
+            .unwrap();
+            assert!((clock.offset_s - offset / 1e9).abs() < 0.0005, "{clock:?}");
+            assert!((clock.skew - skew).abs() <= clock.skew_error.max(2e-6), "{clock:?}");
+            assert!(clock.skew_error < 10e-6, "{clock:?}");
+            let seen = 3_000_000_000 + (offset + skew * (3e9 - 10e9)) as i64;
+            assert!((clock.back(seen) - 3_000_000_000).abs() < 500_000);
+        }
+    }
+
+    #[test]
+    fn a_path_that_takes_longer_one_way_is_within_the_error() {
+        let clock = Clock::of(&points(0.0, 0.0, 10e6, 1.0), &points(0.0, 0.0, 30e6, -1.0)).unwrap();
+        assert!(clock.offset_s.abs() <= clock.offset_error_s, "{clock:?}");
+        assert!(Clock::of(&[], &[(0, 0)]).is_none());
+    }
+}

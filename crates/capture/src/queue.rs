@@ -1,0 +1,195 @@
+//! The queues that one end's data stand in, on its way to the point of capture and beyond it.
+//!
+//! Before the point of capture a queue shows in the sender's own time stamps (RFC 7323): they say when a segment was sent,
+//! and no program's time is in between. Beyond it, a queue shows in how late acknowledgements come back that carry no data.
+//! The sum is the same wherever the capture was taken, and an end that thinks adds nothing to it.
+
+/// Nanoseconds that a step of a time stamp may take: most count milliseconds; others microseconds, or more coarsely.
+const TICKS: [i64; 4] = [1_000, 1_000_000, 4_000_000, 10_000_000];
+/// Time stamps may be so far ahead of time, by queues that have gone since.
+const KNOWN_AFTER: i64 = 20_000_000;
+/// Time stamps that are behind for so long count more coarsely.
+const SURE_AFTER: i64 = 500_000_000;
+/// Clocks differ by no more than one part in this many.
+const SKEW: i64 = 10_000;
+/// Shorter queues are not told from the time that ends take.
+const NOISE: u64 = 1_500_000;
+
+/// The least of the last times, in 1,024 nanoseconds.
+#[derive(Debug)]
+struct Lately {
+    least: [u32; 2],
+    began: u32,
+    last: u32,
+}
+
+impl Default for Lately {
+    fn default() -> Self {
+        Self {
+            least: [u32::MAX; 2],
+            began: 0,
+            last: 0,
+        }
+    }
+}
+
+impl Lately {
+    fn add(&mut self, nanos: u64, ts: i64, round: u64) {
+        let now = (ts >> 20) as u32;
+        let passed = now.wrapping_sub(self.began);
+        let round = ((round >> 20) as u32).max(4);
+        if passed >= 2 * round {
+            self.least = [u32::MAX; 2];
+            self.began = now;
+        } else if passed >= round {
+            self.least = [u32::MAX, self.least[0]];
+            self.began = now;
+        }
+        let coarse = u32::try_from(nanos >> 10).unwrap_or(u32::MAX);
+        self.least[0] = self.least[0].min(coarse);
+        self.last = now;
+    }
+
+    /// Nanoseconds; nothing where the last time is older than a queue of its length and `round`.
+    fn least(&self, ts: i64, round: u64) -> u64 {
+        let least = self.least[0].min(self.least[1]);
+        if least == u32::MAX {
+            return 0;
+        }
+        let nanos = u64::from(least) << 10;
+        let age = u64::from(((ts >> 20) as u32).wrapping_sub(self.last)) << 20;
+        if age <= nanos + round {
+            nanos
+        } else {
+            0
+        }
+    }
+}
+
+/// What is known of one end's queues.
+#[derive(Debug, Default)]
+pub struct Queue {
+    /// A time stamp, and when it passed.
+    base: Option<(u32, i64)>,
+    /// The least that time stamps were behind, and when.
+    floor: (i64, i64),
+    tick: i64,
+    /// How late the last segment was, and how much that usually differs from one to the next.
+    late: u64,
+    jitter: u64,
+    stamped: u64,
+    /// How long what it sent last had to stand in queues beyond the point of capture.
+    left: u64,
+    before: Lately,
+    beyond: Lately,
+    /// A queue was there at some time.
+    pub seen: bool,
+}
+
+impl Queue {
+    /// A segment with a time stamp passes, on a path whose round trip takes `whole`.
+    #[inline]
+    pub fn stamped(&mut self, stamp: u32, ts: i64, whole: u64) {
+        let Some((first, at)) = self.base else {
+            self.base = Some((stamp, ts));
+            self.floor = (0, ts);
+            self.tick = TICKS[1];
+            return;
+        };
+        let passed = ts - at;
+        let steps = i64::from(stamp.wrapping_sub(first) as i32);
+        if steps > 0 {
+            self.count_by(passed, steps, ts);
+        }
+        let behind = passed - steps * self.tick;
+        let floor = self.floor.0 + (ts - self.floor.1) / SKEW;
+        if behind <= floor {
+            self.floor = (behind, ts);
+        }
+        let queued = (behind - floor - self.tick).max(0) as u64;
+        let differs = queued.abs_diff(self.late);
+        self.late = queued;
+        self.stamped = (self.stamped + 1).min(16);
+        self.jitter = self.jitter - self.jitter / self.stamped + differs / self.stamped;
+        self.before.add(queued, ts, whole / 2);
+    }
+
+    /// Learn how long a step of its time stamps takes: `steps` of them in `passed` nanoseconds.
+    #[inline]
+    fn count_by(&mut self, passed: i64, steps: i64, ts: i64) {
+        let counted = steps * self.tick;
+        let (ahead, behind) = (
+            counted > passed + self.tick + KNOWN_AFTER,
+            passed >= SURE_AFTER && counted < passed / 2,
+        );
+        if !ahead && !behind {
+            return;
+        }
+        // Nobody sends stamps of the future. And a queue does not go on for long growing as fast as time passes.
+        let fits = |tick: &&i64| steps * **tick >= passed / 2;
+        let tick = TICKS.iter().find(fits).copied().unwrap_or(TICKS[3]);
+        if tick != self.tick {
+            self.floor = if tick < self.tick {
+                (0, ts - passed)
+            } else {
+                (passed - steps * tick, ts)
+            };
+            self.tick = tick;
+            self.before = Lately::default();
+        }
+    }
+
+    /// An acknowledgement without data came this much later than the first ones of its path.
+    #[inline]
+    pub fn acknowledged(&mut self, late: u64, ts: i64, whole: u64) {
+        self.beyond.add(late, ts, whole / 2);
+    }
+
+    /// How late the last segment was, and by how much the path seems to vary (RFC 3550, 6.4.1).
+    #[inline]
+    #[must_use]
+    pub fn variation(&self) -> (u64, u64) {
+        let steps = self.tick as u64 / 2;
+        (self.late, 3 * self.jitter.saturating_sub(steps))
+    }
+
+    /// Are time stamps there to tell?
+    #[inline]
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// The sender has sent something at `ts`.
+    #[inline]
+    pub fn sent(&mut self, ts: i64, whole: u64) {
+        self.left = self.beyond.least(ts, whole);
+    }
+
+    /// So much of the time since it sent last did the queues take to empty: a segment that passes at `ts` has stood in
+    /// one, or what was sent before it has.
+    #[inline]
+    #[must_use]
+    pub fn emptied(&self, ts: i64, whole: u64) -> u64 {
+        let before = self.before.least(ts, whole);
+        if before >= NOISE {
+            u64::MAX
+        } else if self.left >= NOISE {
+            self.left
+        } else {
+            0
+        }
+    }
+
+    /// How long the queues take to empty at `ts`, as far as they are longer than a path varies.
+    #[inline]
+    #[must_use]
+    pub fn standing(&self, ts: i64, whole: u64) -> u64 {
+        let queued = self.before.least(ts, whole) + self.beyond.least(ts, whole);
+        if queued >= NOISE {
+            queued
+        } else {
+            0
+        }
+    }
+}
