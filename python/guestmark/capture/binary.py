@@ -83,7 +83,7 @@ def stream(selection: Selection, options: Sequence[str], output: int | None = No
     command = [str(capture_binary()), *options, *selection.arguments()]
     with _outliving_interrupts(selection):
         done = subprocess.run(command, stdin=selection.source, stdout=output, check=False)
-    return _checked(done.returncode)
+    return checked(done.returncode)
 
 
 def analyse(
@@ -115,7 +115,7 @@ def analyse(
     command += selection.arguments()
     with _outliving_interrupts(selection):
         done = subprocess.run(command, stdin=selection.source, stdout=subprocess.PIPE, check=False)
-    status = _checked(done.returncode)
+    status = checked(done.returncode)
     try:
         document = msgspec.json.decode(done.stdout, type=Document)
     except msgspec.DecodeError as error:
@@ -131,7 +131,7 @@ def extract(file: str, frames: Iterable[int], output: Path) -> None:
     """Writes the packets `frames` of `file` to `output`, as pcapng. Raises `GuestmarkError` when it cannot."""
     numbers = ",".join(str(frame) for frame in sorted(frames))
     command = [str(capture_binary()), f"--extract={output}", f"--frames={numbers}", "--", file]
-    if _checked(subprocess.run(command, check=False).returncode):
+    if checked(subprocess.run(command, check=False).returncode):
         raise GuestmarkError(f"{output} was not written", hint="see the message above")
 
 
@@ -159,7 +159,8 @@ def _outliving_interrupts(selection: Selection) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _checked(status: int) -> int:
+def checked(status: int) -> int:
+    """The program's exit status. Raises `UsageError` for bad arguments, `GuestmarkError` when a signal ended it."""
     if status == USAGE_STATUS:
         raise UsageError("the capture was not analysed", hint="see the messages above")
     if status < 0:

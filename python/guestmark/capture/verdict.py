@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guestmark.capture.model import Causes, Ended, Trace
+from guestmark.capture.units import duration
 
 NAMES = {
     "client": "client",
@@ -25,6 +26,8 @@ NAMES = {
     "window": "receive window closed",
 }
 _ALWAYS = ("client", "server")
+_NO_PACKETS = {"idle", "unknown"}
+_TOLD = 3  # of the longest waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,16 @@ def guilty(trace: Trace) -> list[Ended]:
 def display_filter(packets: Sequence[Ended]) -> str:
     """Shows these packets in Wireshark."""
     return f"frame.number in {{{', '.join(str(frame) for frame in sorted(p.frame for p in packets))}}}"
+
+
+def waits(trace: Trace) -> str | None:
+    """The longest waits for the main cause, with the frames that ended them; None where no cause can be blamed."""
+    main, packets = main_part(trace.causes), guilty(trace)
+    found = doubt(trace)
+    if main is None or not packets or main.cause in _NO_PACKETS or (found is not None and found.refused):
+        return None
+    told = ", ".join(f"frame {packet.frame} ({duration(packet.waited_s)})" for packet in packets[:_TOLD])
+    return f"longest waits for {main.name}: {told}"
 
 
 @dataclass(frozen=True, slots=True)

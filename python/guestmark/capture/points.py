@@ -1,0 +1,288 @@
+"""One answer from captures at several points of a path: each host's own time as it was seen next to that host.
+
+The engine matches the packets by content and aligns the clocks (`guestmark-capture --points`). Here a connection's
+causes at its two outer points become one, and what happened between the points becomes text.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import msgspec
+
+from guestmark.capture import verdict
+from guestmark.capture.binary import BUILD, Selection, analyse, capture_binary, checked
+from guestmark.capture.model import Causes, Connection, Document, Trace
+from guestmark.capture.units import duration, percent
+from guestmark.core.errors import GuestmarkError, UsageError
+
+SCHEMA = "guestmark-capture-points/1"
+_TELLING = 0.05  # of the duration: the points tell different stories beyond it
+_MOST_LINES = 12
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """The second point's clock against the first one's, in seconds, and seconds for each second."""
+
+    offset_s: float
+    offset_error_s: float
+    skew: float
+    skew_error: float
+
+
+class Delay(msgspec.Struct, frozen=True):
+    """One-way delays of matched packets, by aligned clocks."""
+
+    count: int
+    min_s: float | None
+    p50_s: float | None
+    p95_s: float | None
+    max_s: float | None
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One direction of a connection between two points; `uncaptured` packets arrived, but not in the capture."""
+
+    sent: int
+    lost: int
+    uncaptured: int
+    delay: Delay
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """A connection between two points: `nearer` is the point (0 or 1) nearer to the first of its ends."""
+
+    ends: tuple[tuple[str, int], tuple[str, int]]
+    nearer: int | None
+    ways: tuple[Way, Way]
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two points that follow each other; `ways` is everything from the first to the second, and back.
+
+    Without a clock no connection was seen in both directions at both.
+    """
+
+    clock: Clock | None
+    matched: int
+    ways: tuple[Way, Way]
+    flows: list[Flow]
+
+
+class Points(msgspec.Struct, frozen=True):
+    """The engine's answer: a pair for each file and the next one."""
+
+    schema: str
+    pairs: list[Pair]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """One trace made of all points', and what was between them as lines of text."""
+
+    document: Document
+    lines: tuple[str, ...]
+    status: int
+
+
+def matched(selection: Selection) -> Points:
+    """How packets went from each file's point to the next one's. Raises `GuestmarkError` for an unreadable file."""
+    command = [str(capture_binary()), "--points", *selection.arguments()]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if checked(done.returncode):
+        raise GuestmarkError("the captures were not compared", hint="see the message above")
+    points = msgspec.json.decode(done.stdout, type=Points)
+    if points.schema != SCHEMA:
+        raise GuestmarkError(f"guestmark-capture speaks {points.schema}, not {SCHEMA}", hint=BUILD)
+    return points
+
+
+def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
+    """One answer from all files of `selection`, with the `top` longest connections.
+
+    Raises `GuestmarkError` when the files have no connection in common.
+    """
+    points = matched(selection)
+    files = [PurePath(file).name for file in selection.files]
+    for number, pair in enumerate(points.pairs):
+        if pair.clock is None:
+            raise GuestmarkError(
+                f"{files[number]} and {files[number + 1]} have no connection in common in both directions"
+                f" ({pair.matched:,} packets match)",
+                hint="capture the same connections at both points, at the same time; addresses must not be translated",
+            )
+    document, status = analyse(selection, histograms=sequences > 0, sequences=sequences)
+    traces = document.files
+    known = [_named(trace) for trace in traces]
+    first, last = traces[0], traces[-1]
+    connections, apart = [], []
+    for name, connection in known[0].items():
+        if any(name not in at for at in known):
+            continue
+        ends = (connection, known[-1][name])
+        client, server = ends if _client_first(connection, points) else ends[::-1]
+        merged, difference = _merged(client, server)
+        connections.append(merged)
+        apart.append(difference)
+    if not connections:
+        raise GuestmarkError(
+            "no connection is in all captures", hint="capture the same connections at each point"
+        )
+    connections.sort(key=lambda connection: -connection.duration_s)
+    counters = {name: max(trace.counters.get(name, 0) for trace in traces) for name in first.counters} | {
+        "one_sided": 0
+    }
+    trace = msgspec.structs.replace(
+        first,
+        file=" ⇄ ".join(files),
+        connections=connections[:top],
+        connection_count=len(connections),
+        causes=_sum([connection.causes for connection in connections]),
+        counters=counters,
+        limits=[limit for known_trace in traces for limit in known_trace.limits],
+        error=first.error or last.error,
+    )
+    lines = [
+        line for number, pair in enumerate(points.pairs) for line in _lines(files[number : number + 2], pair)
+    ]
+    far = sum(difference > _TELLING for difference in apart)
+    if far:
+        lines.append(
+            f"{far:,} of {len(apart):,} connections look different from the two ends"
+            f" (by up to {percent(max(apart))} of their time)"
+        )
+    return Joined(msgspec.structs.replace(document, files=[trace]), tuple(lines), status)
+
+
+_Name = tuple[str, frozenset[tuple[str, int]], int]
+
+
+def _named(trace: Trace) -> dict[_Name, Connection]:
+    """Connections by what they are known by at every point: protocol, ends, and which one between these it is."""
+    named: dict[_Name, Connection] = {}
+    counts: dict[tuple[str, frozenset[tuple[str, int]]], int] = {}
+    for connection in sorted(trace.connections, key=lambda connection: connection.start_ns):
+        ends = frozenset((side.address, side.port) for side in (connection.client, connection.server))
+        number = counts[connection.protocol, ends] = counts.get((connection.protocol, ends), 0) + 1
+        named[connection.protocol, ends, number] = connection
+    return named
+
+
+def _client_first(connection: Connection, points: Points) -> bool:
+    """Is the first file's point nearer to the client than the last one's?"""
+    client = (connection.client.address, connection.client.port)
+    ends = {client, (connection.server.address, connection.server.port)}
+    for pair in points.pairs:
+        for flow in pair.flows:
+            if set(flow.ends) == ends and flow.nearer is not None:
+                return (flow.nearer == 0) == (flow.ends[0] == client)
+    return True
+
+
+_OF_CLIENT = ("client_s", "client_receive_buffer_s", "client_send_buffer_s")
+_OF_SERVER = ("server_s", "server_receive_buffer_s", "server_send_buffer_s")
+_OF_PATH = ("latency_s", "bandwidth_s", "nagle_s", "recovery_s", "idle_s", "unknown_s")
+
+
+def _merged(client: Connection, server: Connection) -> tuple[Connection, float]:
+    """One connection from what the point next to each end tells, and by how much of its time the two differ."""
+    near, far = client.causes, server.causes
+    if near.client_s is None or far.client_s is None:
+        return client, 0.0
+    shares = [{part.cause: part.share for part in verdict.parts(causes)} for causes in (near, far)]
+    apart = max((abs(share - shares[1].get(cause, 0.0)) for cause, share in shares[0].items()), default=0.0)
+    whole = client.duration_s
+    own = {name: _of(near, name) for name in _OF_CLIENT} | {name: _of(far, name) for name in _OF_SERVER}
+    shrink = min(1.0, whole / (sum(own.values()) or 1.0))
+    own = {name: value * shrink for name, value in own.items()}
+    path = {name: (_of(near, name) + _of(far, name)) / 2 for name in _OF_PATH}
+    left = max(whole - sum(own.values()), 0.0)
+    between = sum(path.values())
+    if between:
+        path = {name: value * left / between for name, value in path.items()}
+    else:
+        path["unknown_s"] = left
+    confidences = {client.confidence, server.confidence}
+    confidence = next((known for known in ("low", "medium", "high") if known in confidences), None)
+    if apart > _TELLING and confidence == "high":
+        confidence = "medium"
+    return msgspec.structs.replace(client, causes=Causes(**own, **path), confidence=confidence), apart
+
+
+def _of(causes: Causes, name: str) -> float:
+    value: float | None = getattr(causes, name)
+    return value or 0.0
+
+
+def _sum(causes: Sequence[Causes]) -> Causes:
+    known = [one for one in causes if one.client_s is not None]
+    if not known:
+        return Causes()
+    return Causes(
+        **{name: sum(_of(one, name) for one in known) for name in (*_OF_CLIENT, *_OF_SERVER, *_OF_PATH)}
+    )
+
+
+def _lines(files: Sequence[str], pair: Pair) -> list[str]:
+    """What happened between two points."""
+    assert pair.clock is not None
+    clock = pair.clock
+    ahead = "ahead of" if clock.offset_s >= 0 else "behind"
+    skew = (
+        f", gaining {clock.skew * 1e6:+.1f} ± {clock.skew_error * 1e6:.1f} µs each second"
+        if clock.skew
+        else ""
+    )
+    lines = [
+        f"clocks: {files[1]} is {duration(abs(clock.offset_s))} ± {duration(clock.offset_error_s)} {ahead} {files[0]}"
+        f"{skew} ({pair.matched:,} packets at both)"
+    ]
+    lines += [
+        f"{sender} → {receiver}: {_way(way)}"
+        for way, sender, receiver in zip(pair.ways, files, reversed(files), strict=True)
+        if way.sent
+    ]
+    losing = [
+        (flow.ends[end], flow.ends[1 - end], flow.ways[end])
+        for flow in pair.flows
+        for end in (0, 1)
+        if flow.ways[end].lost or flow.ways[end].uncaptured
+    ]
+    losing.sort(key=lambda one: -one[2].lost)
+    if len(pair.flows) > 1:
+        for sender, receiver, way in losing[:_MOST_LINES]:
+            lines.append(f"{_name(sender)} → {_name(receiver)}: {_way(way)}")
+        if len(losing) > _MOST_LINES:
+            lines.append(f"… and {len(losing) - _MOST_LINES:,} more that lost packets")
+    return lines
+
+
+def _name(end: tuple[str, int]) -> str:
+    from guestmark.capture.table import host_port
+
+    return host_port(*end)
+
+
+def _way(way: Way) -> str:
+    delay = way.delay
+    told = [f"{way.sent:,} packets", f"{way.lost:,} lost between the points ({way.lost / way.sent:.2%})"]
+    if way.uncaptured:
+        told.append(f"{way.uncaptured:,} arrived and were not captured")
+    if delay.count:
+        told.append(
+            f"one-way delay {duration(delay.min_s)} at least, median {duration(delay.p50_s)},"
+            f" 95 % {duration(delay.p95_s)}, most {duration(delay.max_s)}"
+        )
+    return ", ".join(told)
+
+
+def need_several(files: Sequence[str]) -> None:
+    """Refuse what cannot be compared. Raises `UsageError`."""
+    if len(files) < 2 or "-" in files or len(set(files)) < len(files):
+        raise UsageError(
+            "--both compares captures of two points or more",
+            hint="guestmark capture --both CLIENT.pcapng SERVER.pcapng",
+        )

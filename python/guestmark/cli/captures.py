@@ -1,0 +1,180 @@
+"""Answers of `guestmark capture`: what is read, how it is written, and what is said about it.
+
+The options are in `cli.capture_verb`; this module is all that a command line without any needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.capture.binary import Selection
+from guestmark.core.errors import GuestmarkError, UsageError
+
+if TYPE_CHECKING:
+    from guestmark.capture.model import Trace
+
+ROWS = 20
+
+
+class Format(StrEnum):
+    """What the answer can be written as."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    TCP_STATS = "tcp-stats"
+    PARQUET = "parquet"
+
+
+class By(StrEnum):
+    """What a row is."""
+
+    CONNECTION = "connection"
+    ENDPOINT = "endpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to read and what to write; with `both`, the files are captures of one traffic at several points."""
+
+    selection: Selection
+    format: Format = Format.TABLE
+    by: By = By.CONNECTION
+    plot: Path | None = None
+    extract: Path | None = None
+    top: int | None = None
+    output: str = "-"
+    live: bool = False
+    both: bool = False
+
+
+def of_files(words: list[str]) -> Request | None:
+    """The request of a command line that only names files; None where there are options, which a parser must read."""
+    if not words or any(word.startswith("-") or not word for word in words):
+        return None
+    return Request(Selection(tuple(words)))
+
+
+def answer(request: Request) -> int:
+    """Reads, writes, and returns the exit status. Raises `GuestmarkError` for what cannot be answered."""
+    if request.plot and "-" in request.selection.files and request.format is not Format.TABLE:
+        raise UsageError(
+            "standard input can be read only once, for the picture or for the rows",
+            hint="leave out --format, or save the capture to a file first",
+        )
+    try:
+        if request.format is Format.TABLE:
+            return _table(request)
+        status = _rows(request)
+        if request.plot:
+            _draw(request.selection, request.plot)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise GuestmarkError(f"{error.filename} cannot be written: {error.strerror}") from error
+    return status
+
+
+def _table(request: Request) -> int:
+    from guestmark.capture import table, verdict
+    from guestmark.capture.binary import MOST_SEQUENCES, analyse
+    from guestmark.cli.console import Console
+    from guestmark.page.say import say
+
+    top, plot, sequences = request.top or ROWS, request.plot, MOST_SEQUENCES if request.plot else 0
+    lines: tuple[str, ...] = ()
+    if request.both:
+        from guestmark.capture import points
+
+        joined = points.joined(request.selection, top, sequences)
+        document, lines, status = joined.document, joined.lines, joined.status
+    else:
+        document, status = analyse(
+            request.selection,
+            top=top,
+            histograms=plot is not None,
+            sequences=sequences,
+            progress=request.live,
+            guilty=True,
+        )
+    if request.live and sys.stderr.isatty():
+        say("", prefix="")
+    output = request.output
+    file = None if output == "-" else Path(output).open("w", encoding="utf-8")  # noqa: SIM115
+    # Nothing is left out where no terminal limits the width.
+    limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
+    console = Console(file=file, width=None if limited else table.WIDEST)
+    for trace in document.files:
+        console.print(
+            table.render(trace, request.by.value, named=len(document.files) > 1, width=console.width)
+        )
+        if (line := verdict.waits(trace)) and not request.extract and not request.live:
+            console.print(line)
+    for line in lines:
+        console.print(line)
+    if request.extract:
+        _extract(document.files[0], request.selection.files[0], request.extract)
+    if file:
+        file.close()
+    if plot:
+        from guestmark.capture import picture
+
+        picture.write(document, plot)
+    return status
+
+
+def _extract(trace: Trace, file: str, output: Path) -> None:
+    """Write the packets that ended the longest waits for the main cause, and say how Wireshark shows them."""
+    from guestmark.capture import verdict
+    from guestmark.capture.binary import extract
+    from guestmark.capture.units import duration
+    from guestmark.page.say import say
+
+    doubt, main, packets = verdict.doubt(trace), verdict.main_part(trace.causes), verdict.guilty(trace)
+    if doubt is not None and doubt.refused:
+        raise GuestmarkError(
+            f"no packet can be blamed: {doubt.reason}",
+            hint="see the limits below the table for what to capture",
+        )
+    if main is None or not packets:
+        raise GuestmarkError(
+            "no packet can be blamed: no connection was seen in both directions",
+            hint="capture both directions, from the beginning of a connection",
+        )
+    if output.exists() and output.samefile(file):
+        raise UsageError(f"{output} is the capture itself", hint="name another file for --extract")
+    extract(file, [packet.frame for packet in packets], output)
+    whole = sum(packet.waited_s for packet in packets)
+    count = f"{len(packets)} packets" if len(packets) > 1 else "1 packet"
+    say(f"{output}: {count} that ended the longest waits for {main.name}, {duration(whole)} in all")
+    say(f"in {file}, for Wireshark: {verdict.display_filter(packets)}")
+
+
+def _rows(request: Request) -> int:
+    from guestmark.capture import parquet
+    from guestmark.capture.binary import stream
+
+    options = [] if request.top is None else [f"--top={request.top}"]
+    if request.format is Format.PARQUET:
+        if request.output == "-":
+            raise UsageError("Parquet needs a file", hint="name one: -o connections.parquet")
+        return parquet.write(request.selection, request.by.value, Path(request.output), options)
+    options += [f"--format={request.format.value}", f"--by={request.by.value}"]
+    if request.output == "-":
+        sys.stdout.flush()
+        return stream(request.selection, options)
+    with Path(request.output).open("wb") as out:
+        return stream(request.selection, options, out.fileno())
+
+
+def _draw(selection: Selection, plot: Path) -> None:
+    from guestmark.capture import picture
+    from guestmark.capture.binary import MOST_SEQUENCES, analyse
+
+    document, _ = analyse(selection, top=ROWS, histograms=True, sequences=MOST_SEQUENCES)
+    picture.write(document, plot)
