@@ -1,10 +1,11 @@
-"""The `ptrace` that User-Mode Linux is given on processors whose state is larger than its kernel knows."""
+"""The `ptrace` that User-Mode Linux is given: it counts, and completes states that are larger than its kernel knows."""
 
 import ctypes
 import errno
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,3 +85,30 @@ def test_all_else_is_as_it_was(stopped: int) -> None:
     assert mended.get(832) == Tracer(None, stopped).get(832)
     assert mended.call(SETREGSET, 0, XSTATE, ctypes.addressof(Iovec(None, 0))) == -1
     assert ctypes.get_errno() == errno.ESRCH
+
+
+def test_requests_to_resume_are_counted_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, as the library opens its file once."""
+    stops = tmp_path / "stops"
+    stops.write_bytes(bytes(8))
+    program = (
+        "import ctypes, os, subprocess, sys\n"
+        "call = ctypes.CDLL(sys.argv[1], use_errno=True).ptrace\n"
+        "call.argtypes = [ctypes.c_long] * 4\n"
+        "child = subprocess.Popen(['true'], preexec_fn=lambda: call(0, 0, 0, 0))\n"  # TRACEME
+        "os.waitpid(child.pid, 0)\n"
+        "for _ in range(7):\n"
+        "    assert call(24, child.pid, 0, 0) == 0\n"  # SYSCALL
+        "    os.waitpid(child.pid, 0)\n"
+        "    call(12, child.pid, 0, 0)\n"  # GETREGS, into nothing
+        "assert call(7, 2**22 + 1, 0, 0) == -1\n"  # CONT of nobody
+        "child.kill()\n"
+    )
+    with stops.open("r+b") as file:
+        monkeypatch.setenv("GUESTMARK_STOPS", str(file.fileno()))
+        subprocess.run(
+            [sys.executable, "-c", program, str(library())], check=True, pass_fds=(file.fileno(),), timeout=60
+        )
+    assert int.from_bytes(stops.read_bytes(), sys.byteorder) == 7

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 
+STOPS = (
+    "stops"  # in the scratch directory of User-Mode Linux: its guest's stops so far, 8 bytes in native order
+)
 PROCESSES = 4096  # that one machine has at most, threads and those of its helpers included
 
 
@@ -35,12 +38,13 @@ class Confinement:
         *,
         lifeline: int | None = None,
         groups: Sequence[Path] = (),
+        scratch: Path | None = None,
     ) -> list[str]:
         """The command that becomes `command`, confined.
 
         `temporary` is its `TMPDIR`. What it writes to `/tmp` all the same is kept apart, and in memory, when it has an
         empty directory `over_temporary` for that. It ends with the other end of the pipe `lifeline`, and is in the
-        control groups `groups`.
+        control groups `groups`. Stops are counted in its directory `scratch`, if it traces and has one.
         """
         return [
             str(agent_binary()), "confine",
@@ -52,6 +56,7 @@ class Confinement:
             *(["--sockets"] if self.sockets else []),
             *([] if self.rings else ["--no-io-uring"]),
             *(["--traces"] if self.memory_file else []),
+            *([f"--stops={scratch / STOPS}"] if self.memory_file and scratch else []),
             *(["--own-memory"] if self.own_memory else []),
             *(["--own-files"] if self.own_files else []),
             *(["--metadata"] if self.metadata else []),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.cause import Cause
@@ -31,7 +32,7 @@ from guestmark.disks.traffic import Watch
 from guestmark.engine.around import HostAgent
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
-from guestmark.platforms import confinement
+from guestmark.platforms import confinement, counters
 from guestmark.platforms.base import Remarks, innermost
 from guestmark.platforms.place import HERE
 from guestmark.workloads import base as workloads
@@ -274,13 +275,12 @@ def _one_line(error: GuestmarkError) -> str:
 
 
 class Counting:
-    """Sums of differences. If a reading fails (the guest was shut down), its iteration is left out."""
+    """Differences of readings. If a reading fails (the guest was shut down), its iteration is left out."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._before: Mapping[str, float] = {}
-        self._totals: dict[str, float] = {}
-        self._iterations = 0
+        self._each: dict[str, list[float]] = {}
 
     def begin(self) -> None:
         """Reads the counters before an iteration."""
@@ -289,15 +289,13 @@ class Counting:
     def end(self) -> None:
         """Reads the counters after the iteration."""
         after = self._read()
-        went_on = {name: after[name] - value for name, value in self._before.items() if name in after}
-        if went_on:
-            self._iterations += 1
-            for name, value in went_on.items():
-                self._totals[name] = self._totals.get(name, 0.0) + value
+        advanced = {name: after[name] - value for name, value in self._before.items() if name in after}
+        for name, value in counters.steady(advanced).items():
+            self._each.setdefault(name, []).append(value)
 
     def each(self) -> dict[str, float]:
         """Averages over the iterations, by the names of `platforms.counters`; empty where nothing can be counted."""
-        return {name: value / self._iterations for name, value in self._totals.items()}
+        return {name: fmean(values) for name, values in self._each.items()}
 
     def _read(self) -> Mapping[str, float]:
         with contextlib.suppress(GuestmarkError):

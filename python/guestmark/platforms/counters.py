@@ -7,7 +7,7 @@
 | `tcg_blocks`, `tcg_code_bytes` | TCG | blocks translated so far and the code made of them; back to 0 at a flush |
 | `tcg_invalidations`, `tcg_flushes` | TCG | blocks dropped because their code was written to; all of them dropped |
 | `tcg_tlb_flushes` | TCG | times that an emulated TLB was flushed, whole or in part |
-| `uml_stops` | UML | times that the kernel's process slept until a process of its guest stopped |
+| `uml_stops` | UML | times that the kernel resumed a process of its guest and waited until it stopped |
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from guestmark.agent.confinement import STOPS
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
@@ -40,25 +42,37 @@ _JIT = {
 _DEBUGFS = Path("/sys/kernel/debug/kvm")
 
 
-def of_guest(pid: int | None, query: Query | None, place: Place = HERE) -> dict[str, float]:
+def of_guest(
+    pid: int | None, query: Query | None, place: Place = HERE, scratch: Path | None = None
+) -> dict[str, float]:
     """Counters of the hypervisor with this process id at `place`: QEMU if it has a monitor, else UML.
 
-    Unknown counters are absent. Raises `MachineError` when the monitor does not answer.
+    `scratch` is the directory of the hypervisor. Unknown counters are absent. Raises `MachineError` when the monitor
+    does not answer.
     """
     if query is None:
-        return of_uml(pid, place)
+        return of_uml(scratch, place) if scratch else {}
     return of_kvm(query, pid if place is HERE else None) or of_tcg(query)
 
 
-def of_uml(pid: int | None, place: Place = HERE) -> dict[str, float]:
-    """A UML kernel is the tracer of its guest's processes: it sleeps until one of them stops, once for each stop.
+def steady(advanced: Mapping[str, float]) -> dict[str, float]:
+    """Differences of two readings without those of counters that began again in between.
 
-    So these are its voluntary context switches; idle sleeps are among them.
+    When its buffer is full TCG drops all blocks, and counts from 0 what it translates from then on.
+    """
+    restarted = ("tcg_blocks", "tcg_code_bytes") if advanced.get("tcg_flushes") else ()
+    return {name: value for name, value in advanced.items() if name not in restarted}
+
+
+def of_uml(scratch: Path, place: Place = HERE) -> dict[str, float]:
+    """What the library that the agent puts before UML's libc has counted: its requests to resume a process.
+
+    Each is one stop, whichever of the two processes ran first. Empty where none was counted: a kernel that was linked
+    statically does not load the library, and one that does not trace makes no such request.
     """
     with contextlib.suppress(OSError):
-        for line in place.read(f"/proc/{pid}/status").splitlines():
-            if line.startswith("voluntary_ctxt_switches:"):
-                return {"uml_stops": float(line.split()[1])}
+        if stops := int.from_bytes(place.content(f"{scratch}/{STOPS}"), sys.byteorder):
+            return {"uml_stops": float(stops)}
     return {}
 
 

@@ -105,7 +105,7 @@ class Guest:
 
     def counters(self) -> Mapping[str, float]:
         """The hypervisor's counters, which explain the times; see `platforms.counters`."""
-        return counters.of_guest(self.vmm_pid, self.query, self.place)
+        return counters.of_guest(self.vmm_pid, self.query, self.place, self.process.scratch)
 
 
 def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[str, float]) -> None:

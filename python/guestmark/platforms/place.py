@@ -122,7 +122,10 @@ class Place(Protocol):
         """A name for an image, relative to `scratch`, without characters that are special to UML."""
 
     def read(self, path: str) -> str:
-        """Content of a small file. Raises `OSError`."""
+        """Content of a small text file. Raises `OSError`."""
+
+    def content(self, path: str) -> bytes:
+        """Bytes of a small file. Raises `OSError`."""
 
     def links(self, directory: str) -> list[str]:
         """Where the links in a directory lead. Raises `OSError`."""
@@ -235,7 +238,11 @@ class Here:
 
     def read(self, path: str) -> str:
         """Read directly; bytes that are no text are replaced."""
-        return Path(path).read_text(errors="replace")
+        return self.content(path).decode(errors="replace")
+
+    def content(self, path: str) -> bytes:
+        """Read directly."""
+        return Path(path).read_bytes()
 
     def links(self, directory: str) -> list[str]:
         """Of a directory's entries, or of the path itself when it is a link."""

@@ -175,7 +175,13 @@ class SupervisedProcess:
         self.groups = groups.made("machine")
         self._directories += self.groups
         return self._confinement.around(
-            command, self.writable, temporary, over_temporary, lifeline=lifeline, groups=self.groups
+            command,
+            self.writable,
+            temporary,
+            over_temporary,
+            lifeline=lifeline,
+            groups=self.groups,
+            scratch=self.scratch,
         )
 
     @property

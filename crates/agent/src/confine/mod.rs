@@ -57,6 +57,7 @@ struct Options {
     serves_files: bool,
     no_io_uring: bool,
     traces: bool,
+    stops: Option<PathBuf>,
     lifeline: Option<OwnedFd>,
     groups: Vec<PathBuf>,
     processes: Option<u32>,
@@ -85,6 +86,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             Arg::Long("serves-files") => options.serves_files = true,
             Arg::Long("no-io-uring") => options.no_io_uring = true,
             Arg::Long("traces") => options.traces = true,
+            Arg::Long("stops") => options.stops = Some(absolute(parser.value()?)?),
             Arg::Value(first) => {
                 options.command.push(first);
                 options.command.extend(parser.raw_args()?);
@@ -155,7 +157,7 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     }
     std::env::set_var(CONFINED, held.join(","));
     if options.traces {
-        registers::complete()?;
+        registers::complete(options.stops.as_deref())?;
     }
     become_command(&options.command)
 }
@@ -232,12 +234,9 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<mounts::D
 
 /// Becomes a command that runs User-Mode Linux where it is not confined: on another machine, inside another guest.
 pub fn trace(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let command: Vec<_> = arguments.collect();
-    if command.is_empty() {
-        return Err(io::Error::other("no command given"));
-    }
-    registers::complete()?;
-    become_command(&command)
+    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    registers::complete(options.stops.as_deref())?;
+    become_command(&options.command)
 }
 
 /// Takes away what the options do not leave; what holds.

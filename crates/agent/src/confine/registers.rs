@@ -1,24 +1,32 @@
-//! User-Mode Linux on processors with more state than its kernel knows: `preload/registers.rs` is put before its libc.
+//! What User-Mode Linux needs: `preload/registers.rs` is put before its libc. It counts stops, and on processors with
+//! more state than its kernel knows it fills that up.
 
 use std::env;
 use std::ffi::{CString, OsString};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
-
-use crate::cpuid;
+use std::path::Path;
 
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/registers.so"));
 const ABOVE: i32 = 200;
 const PRELOAD: &str = "LD_PRELOAD";
-/// What its kernels before 6.13 keep (`HOST_FP_SIZE`, arch/x86/um/user-offsets.c).
-const KNOWN: u32 = 2696;
+const STOPS: &str = "GUESTMARK_STOPS";
 
-/// Has the library loaded by what is executed next, where it is needed; whether it is. A kernel that was linked
-/// statically goes without.
-pub fn complete() -> io::Result<bool> {
-    if LIBRARY.is_empty() || cpuid::state_size().is_none_or(|size| size <= KNOWN) {
-        return Ok(false);
+/// Has the library loaded by what is executed next, and stops counted in the file `stops`. A kernel that was linked
+/// statically goes without: its file stays all zeroes.
+pub fn complete(stops: Option<&Path>) -> io::Result<()> {
+    if LIBRARY.is_empty() {
+        return Ok(());
+    }
+    if let Some(path) = stops {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
+        file.write_all(&0u64.to_ne_bytes())?;
+        env::set_var(STOPS, inherited(&file)?.to_string());
     }
     // SAFETY: the name is terminated; the descriptor, if any, is ours.
     let mut file = unsafe {
@@ -34,16 +42,21 @@ pub fn complete() -> io::Result<bool> {
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: as above. Low numbers belong to the scripts that start some of these programs.
-    let descriptor = match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, ABOVE) } {
-        -1 => return Err(io::Error::last_os_error()),
-        descriptor => descriptor,
-    };
+    let descriptor = inherited(&file)?;
     let mut value = OsString::from(format!("/proc/self/fd/{descriptor}"));
     if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
         value.push(":");
         value.push(others);
     }
     env::set_var(PRELOAD, value);
-    Ok(true)
+    Ok(())
+}
+
+/// A descriptor of the file that outlives the next `exec`. Low numbers belong to the scripts that start some programs.
+fn inherited(file: &File) -> io::Result<i32> {
+    // SAFETY: the descriptor is open, and the command takes one number.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, ABOVE) } {
+        -1 => Err(io::Error::last_os_error()),
+        descriptor => Ok(descriptor),
+    }
 }

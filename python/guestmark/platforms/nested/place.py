@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import PROGRAM as AGENT
 from guestmark.agent.binary import tsc_khz
-from guestmark.agent.confinement import HYPERVISOR, Confinement
+from guestmark.agent.confinement import HYPERVISOR, STOPS, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
@@ -145,10 +145,14 @@ class OuterPlace:
         return str(image)
 
     def read(self, path: str) -> str:
+        """By the outer guest's agent; bytes that are no text are replaced."""
+        return self.content(path).decode(errors="replace")
+
+    def content(self, path: str) -> bytes:
         """By the outer guest's agent, whose errors become `OSError`."""
         try:
             with self.calling() as agent:
-                return agent.read_file(path).decode(errors="replace")
+                return agent.read_file(path)
         except CallError as error:
             raise OSError(error.errno or errno.EIO, error.message) from error
         except AgentError as error:
@@ -272,7 +276,7 @@ class InnerProcess:
         with place.calling() as agent:
             started = ["sh", "-c", script, "guestmark", *command]
             if self._traces:
-                started = [AGENT, "traces", *started]
+                started = [AGENT, "traces", f"--stops={self.scratch / STOPS}", "--", *started]
             self._background = agent.background(started, env=place.environment())
         self._channel.send(_GO)
         threading.Thread(target=self._watch, name="inner guest", daemon=True).start()

@@ -12,7 +12,7 @@ COUNTS = {  # counters of `platforms.counters`, and what their columns are calle
 }
 LEGEND = {
     "exits": "exits from the guest to KVM",
-    "stops": "times that User-Mode Linux waited for a traced process to stop",
+    "stops": "times that a process stopped for User-Mode Linux",
     "flushes": "flushes of an emulated TLB",
     "blocks": "blocks of code that TCG translated",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guestmark import __version__
@@ -66,8 +67,10 @@ class SyscallsWorkload(Workload[Mix]):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """The whole mix once. Raises `WorkloadError` when the agent cannot do a call, or at the time limit."""
+        from guestmark.platforms import counters
+
         before = machine.agent.ping()
-        nothing, *sections = syscalls.measure(
+        found = syscalls.measure(
             machine.agent,
             operations=self.params.operations,
             time_s=parse_duration(self.params.time),
@@ -75,6 +78,7 @@ class SyscallsWorkload(Workload[Mix]):
             counters=functools.partial(_counters, machine),
             timeout_s=self.limit_s,
         )
+        nothing, *sections = [replace(each, counted=counters.steady(each.counted)) for each in found]
         self._check_clocks(before, machine.agent.ping())
         self._found.calls = {section.measured.name: _described(section, nothing) for section in sections}
         times = [max(section.measured.median_ns, _LEAST) for section in sections]

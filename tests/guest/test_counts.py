@@ -1,0 +1,82 @@
+"""What hypervisors count, against programs that cause a known number of it, wherever and beside whatever they run."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from guestmark.platforms import counters
+from guestmark.platforms.base import Machine
+from tests.framework import counted_programs
+from tests.framework.guests import start
+
+WITHIN = 0.02
+
+
+def counted(machine: Machine, program: bytes) -> dict[str, float]:
+    """How far each counter goes on while a program runs."""
+    machine.agent.write_file("/run/counted", program, mode=0o755)
+    before = machine.counters()
+    assert machine.agent.exec(["/run/counted"], timeout_s=120).ok
+    after = machine.counters()
+    return counters.steady({name: after[name] - before[name] for name in before if name in after})
+
+
+def caused(machine: Machine, counter: str, program: Callable[[int], bytes], times: int) -> float:
+    """How many more are counted for a program that does it so often than for the same one that does not."""
+    counted(machine, program(1))  # the first run of all reads what the others find in memory
+    return counted(machine, program(times))[counter] - counted(machine, program(0))[counter]
+
+
+@contextlib.contextmanager
+def busy_processors() -> Iterator[None]:
+    """A loop for each processor."""
+    with contextlib.ExitStack() as stack:
+        for _ in os.sched_getaffinity(0):
+            loop = stack.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
+            stack.callback(loop.kill)
+        yield
+
+
+@pytest.mark.parametrize("beside", [contextlib.nullcontext, busy_processors], ids=["alone", "beside loops"])
+@pytest.mark.parametrize("factors", [{}, {"placement": "pinned"}], ids=["bare", "pinned"])
+def test_stops_are_the_system_calls(
+    beside: Callable[[], contextlib.AbstractContextManager[None]], factors: dict[str, str]
+) -> None:
+    with beside(), start("uml", memory="256M", **factors) as guest:
+        stops = caused(guest, "uml_stops", counted_programs.system_calls, 20_000)
+    assert stops == pytest.approx(20_000, rel=WITHIN)
+
+
+@pytest.mark.long
+def test_stops_are_the_system_calls_inside_another_guest() -> None:
+    with start("tcg/uml", memory="256M") as guest:
+        stops = caused(guest, "uml_stops", counted_programs.system_calls, 20_000)
+    assert stops == pytest.approx(20_000, rel=WITHIN)
+
+
+@pytest.mark.parametrize("beside", [contextlib.nullcontext, busy_processors], ids=["alone", "beside loops"])
+def test_blocks_and_flushes_are_those_of_the_program(
+    beside: Callable[[], contextlib.AbstractContextManager[None]],
+) -> None:
+    with beside(), start("tcg", memory="256M", placement="pinned") as guest:
+        blocks = caused(guest, "tcg_blocks", counted_programs.jumps, 50_000)
+        flushes = caused(guest, "tcg_tlb_flushes", counted_programs.protections, 5000) / 5000
+    assert blocks == pytest.approx(50_000, rel=WITHIN)
+    assert flushes >= 1 - WITHIN
+    assert flushes == pytest.approx(round(flushes), rel=WITHIN)  # one for each mode whose TLB held something
+
+
+@pytest.mark.long
+def test_exits_are_those_of_the_program() -> None:
+    with start("tcg/kvm", memory="256M") as guest:
+        exits = caused(guest, "kvm_exits", counted_programs.identifications, 100_000)
+    assert exits == pytest.approx(100_000, rel=WITHIN)
+
+
+def test_a_count_that_began_again_is_left_out() -> None:
+    advanced = {"tcg_blocks": -4000.0, "tcg_code_bytes": -1e6, "tcg_flushes": 1.0, "tcg_tlb_flushes": 7.0}
+    assert counters.steady(advanced) == {"tcg_flushes": 1.0, "tcg_tlb_flushes": 7.0}
+    assert counters.steady({"tcg_blocks": 5.0, "tcg_flushes": 0.0}) == {"tcg_blocks": 5.0, "tcg_flushes": 0.0}
