@@ -288,6 +288,30 @@ install_command() {
 
 as_root() { [ "$(id -u)" -eq 0 ] || echo sudo; }
 
+may_install() { # sets $may to yes or no, and $become to what has to stand before apt-get
+    become=
+    command -v apt-get >/dev/null && may=yes || may=no
+    if [ "$(id -u)" -ne 0 ]; then
+        become='sudo '
+        if ! command -v sudo >/dev/null; then may=no; elif [ ! -t 0 ] && ! sudo -n true 2>/dev/null; then may=no; fi
+    fi
+}
+
+apt_install() { # PACKAGE…
+    [ -z "$(dpkg --audit 2>/dev/null)" ] ||
+        step_apt "finishing an interrupted package installation" ${become:+sudo} dpkg --configure -a
+    step_apt "installing these packages" ${become:+sudo} env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get \
+        -qy -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 --no-remove --no-install-recommends install "$@"
+}
+
+# install_named PACKAGE…: for what the program finds missing later (foreign/installing.py). Ends with 2 where it may not.
+install_named() {
+    may_install
+    [ "$(family)" = debian ] && [ "$may" = yes ] || exit 2
+    step_apt "fetching package lists" ${become:+sudo} apt-get -q update
+    apt_install "$@"
+}
+
 # install_packages NAME…: has the system's packages installed, or says how and stops.
 install_packages() {
     family=$(family)
@@ -302,12 +326,7 @@ install_packages() {
         set -- $kept
         [ $# -gt 0 ] || return 0
     }
-    become=
-    command -v apt-get >/dev/null && may=yes || may=no
-    if [ "$(id -u)" -ne 0 ]; then
-        become='sudo '
-        if ! command -v sudo >/dev/null; then may=no; elif [ ! -t 0 ] && ! sudo -n true 2>/dev/null; then may=no; fi
-    fi
+    may_install
     if [ "$family" = debian ] && [ "$may" = yes ]; then
         step_apt "fetching package lists" ${become:+sudo} apt-get -q update
     fi
@@ -323,11 +342,8 @@ install_packages() {
         [ "$family" != other ] || command="the packages above, with your package manager"
         fail 2 "these packages must be installed first" "as root: ${command#sudo }" "then start again"
     fi
-    [ -z "$(dpkg --audit 2>/dev/null)" ] ||
-        step_apt "finishing an interrupted package installation" ${become:+sudo} dpkg --configure -a
     # shellcheck disable=SC2086
-    step_apt "installing these packages" ${become:+sudo} env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get \
-        -qy -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 --no-remove --no-install-recommends install $packages
+    apt_install $packages
 }
 
 # ---- the parts -------------------------------------------------------------------------------------------------

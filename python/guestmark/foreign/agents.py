@@ -22,7 +22,7 @@ from guestmark.foreign.packages import candidate
 from guestmark.foreign.progress import Progress
 
 KIND = "agent"
-_ABOUT_S = 100.0
+ABOUT_S = 100.0  # of two processors
 _SOURCES = ("Cargo.toml", "Cargo.lock", ".cargo/config.toml", "crates/agent", "crates/wire")
 # Where the standard library is compiled too, whole-program optimisation would double the time.
 _PROFILE = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
@@ -138,6 +138,12 @@ def toolchain(architecture: Architecture) -> Toolchain | None:
     return Toolchain(chosen.cargo, chosen.rustc, chosen.version, bool(_sysroot_has(chosen, architecture)))
 
 
+def look_again() -> None:
+    """Forgets which compilers there are, when others have been installed."""
+    _toolchains.cache_clear()
+    _sysroot_has.cache_clear()
+
+
 @functools.cache
 def _toolchains() -> tuple[Toolchain, ...]:
     """All pairs of cargo and rustc that are new enough."""
@@ -180,7 +186,7 @@ def make(architecture: Architecture, progress: Progress) -> Path:
             f"there is no agent for {architecture.name}, and it cannot be built here",
             hint="make it in a checkout of guestmark with Rust's sources installed: guestmark prepare --help",
         )
-    with store.making(architecture, KIND, key(architecture), progress) as making:
+    with store.making(architecture, KIND, key(architecture), progress, lock=".lock-agent") as making:
         triple = architecture.target.upper().replace("-", "_")
         flags = (
             f"--remap-path-prefix={folder}={name}" for folder, name in _named(root, chain, making.scratch)
@@ -217,7 +223,7 @@ def make(architecture: Architecture, progress: Progress) -> Path:
             progress=progress,
             cwd=root,
             env=environment,
-            about_s=_ABOUT_S,
+            about_s=ABOUT_S,
         )
         shutil.copy2(making.scratch / architecture.target / "release" / NAME, making.path / NAME)
         return making.complete(_tools(architecture, chain), (NAME,)) / NAME

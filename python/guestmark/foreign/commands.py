@@ -72,6 +72,7 @@ def _await(
         try:
             process.wait(_LOOK_S)
         except subprocess.TimeoutExpired:
+            progress.check()
             now = time.monotonic()
             if now - told >= _TELL_S:
                 told = now

@@ -23,7 +23,7 @@ from guestmark.foreign.progress import Progress
 
 KIND = "kernel"
 _IMAGE, _RELEASE, _CONFIG, _MODULES = "image", "release", "config", "modules"
-_BUILD_ABOUT_S = 330.0
+_BUILD_ABOUT_S, _FETCH_ABOUT_S = 150.0, 20.0
 _BUILD_NEEDS = 3 << 30  # bytes, for the sources and what is compiled
 _BUILD_PROGRAMS = (
     Program("make", "make"),
@@ -68,6 +68,11 @@ def missing(architecture: Architecture) -> list[Program]:
     if architecture.kernel is Source.DISTRIBUTION:
         return []
     return [each for each in (*_BUILD_PROGRAMS, architecture.cross) if shutil.which(each.name) is None]
+
+
+def about_s(architecture: Architecture) -> float:
+    """Seconds that it takes to get it, on two processors."""
+    return _FETCH_ABOUT_S if architecture.kernel is Source.DISTRIBUTION else _BUILD_ABOUT_S
 
 
 def make(architecture: Architecture, progress: Progress) -> Kernel:

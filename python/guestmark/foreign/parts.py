@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +13,9 @@ from guestmark.appliance.kernel import Kernel
 from guestmark.core.architectures import ARCHITECTURES, Architecture, Source
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.platform_kind import Program
-from guestmark.foreign import agents, kernels, roots
+from guestmark.foreign import agents, installing, kernels, roots
 from guestmark.foreign.packages import served
-from guestmark.foreign.progress import Progress
+from guestmark.foreign.progress import Progress, Whole
 from guestmark.foreign.roots import Root
 
 SILENT = Progress()
@@ -37,18 +39,66 @@ def find(architecture: Architecture, packages: Iterable[str] = ()) -> Parts | No
     return Parts(agent, kernel, root)
 
 
-def get(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Parts:
-    """The parts; those that are not there yet are made. What has to be installed for that is said before any is made.
+def get(
+    architecture: Architecture,
+    packages: Iterable[str] = (),
+    progress: Progress = SILENT,
+    besides: Callable[[], Sequence[Program]] = lambda: (),
+) -> Parts:
+    """The parts; those that are not there yet are made, the agent at the same time as the others.
 
+    What has to be installed for that, and what `besides` lacks, is installed first where this user may do so.
     Raises `PlatformUnusableError` naming the packages, `GuestmarkError` when something fails.
     """
     wanted = tuple(packages)
-    if there := find(architecture, wanted):
+    lacking = [*besides(), *missing(architecture)]
+    if not lacking and (there := find(architecture, wanted)):
         return there
-    check(architecture)
-    agent = agents.find(architecture) or agents.make(architecture, progress)
-    kernel = kernels.find(architecture) or kernels.make(architecture, progress)
-    return Parts(agent, kernel, root(architecture, wanted, progress) if architecture.root else None)
+    whole = Whole(
+        progress,
+        f"setting up tcg@{architecture.name}",
+        _about_s(architecture, _made(architecture, wanted), lacking),
+    )
+    if lacking and installing.install(_packages(lacking), whole):
+        agents.look_again()
+    _check(architecture, [*besides(), *missing(architecture)])
+    with ThreadPoolExecutor(1) as beside:
+        making = beside.submit(lambda: agents.find(architecture) or agents.make(architecture, whole))
+        making.add_done_callback(lambda made: whole.cancel() if made.exception() else None)
+        try:
+            kernel = kernels.find(architecture) or kernels.make(architecture, whole)
+            made = root(architecture, wanted, whole) if architecture.root else None
+            agent = making.result()
+        except BaseException:
+            whole.cancel()
+            if making.done():
+                making.result()  # the first error, of which the other only is the consequence
+            raise
+    whole.complete()
+    return Parts(agent, kernel, made)
+
+
+def _made(architecture: Architecture, packages: Iterable[str] = ()) -> dict[str, bool]:
+    """Whether each of the parts that it needs is there."""
+    made = {
+        "agent": agents.find(architecture) is not None,
+        "kernel": kernels.find(architecture) is not None,
+    }
+    if architecture.root:
+        made["root"] = roots.find(architecture, packages) is not None
+    return made
+
+
+def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequence[Program]) -> float:
+    """Seconds that what is missing takes on a fast network; compiling takes longer on a single processor."""
+    compiled = 2 / min(2, len(os.sched_getaffinity(0)))
+    cost = {
+        "agent": agents.ABOUT_S * compiled,
+        "kernel": kernels.about_s(architecture) * compiled,
+        "root": roots.ABOUT_S,
+    }
+    installed = installing.ABOUT_S if lacking else 0.0
+    return installed + sum(cost[name] for name, there in made.items() if not there)
 
 
 def agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
@@ -83,15 +133,16 @@ def check(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
 def _check(architecture: Architecture, found: Sequence[Program]) -> None:
     if found:
         names = ", ".join(dict.fromkeys(program.name for program in found))
-        packages = " ".join(dict.fromkeys(program.package for program in found))
+        packages = " ".join(_packages(found))
         raise PlatformUnusableError(
             f"machines of {architecture.name} need programs that are not installed here: {names}",
             hint=f"as root: apt-get install {packages}; or carry what they make here: guestmark prepare --help",
         )
 
 
-# What it takes the first time, on two processors and a fast network; seconds.
-_AGENT_S, _FETCH_S, _KERNEL_S = 90, 30, 330
+def _packages(programs: Sequence[Program]) -> list[str]:
+    """Each once; a program can need several."""
+    return list(dict.fromkeys(name for program in programs for name in program.package.split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +162,7 @@ class State:
     @property
     def first_use_s(self) -> int:
         """About how long the first use takes; 0 when everything has been made."""
-        built = self.architecture.kernel is Source.BUILT
-        cost = {"agent": _AGENT_S, "kernel": _KERNEL_S if built else _FETCH_S, "root": _FETCH_S}
-        return sum(cost[name] for name, there in self.made.items() if not there)
+        return round(_about_s(self.architecture, self.made, self.missing)) if self.made else 0
 
 
 def survey() -> list[State]:
@@ -129,9 +178,7 @@ def _state(row: Architecture, known: frozenset[str] | None) -> State:
     if row.is_host:
         return State(row, {}, lacking)
     try:
-        made = {"agent": agents.find(row) is not None, "kernel": kernels.find(row) is not None}
-        if row.root:
-            made["root"] = roots.find(row) is not None
+        made = _made(row)
         fault = ""
         absent = known is not None and row.name not in known
         if row.kernel is Source.DISTRIBUTION and not made["kernel"] and absent:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 
+from guestmark.core.errors import GuestmarkError
 from guestmark.core.units import format_duration
 from guestmark.page.text import inert
 
@@ -24,6 +26,53 @@ class Progress:
 
     def done(self, what: str, elapsed_s: float) -> None:
         """The step has ended."""
+
+    def check(self) -> None:
+        """Called several times a second during a step. Raises `GuestmarkError` when it is not wanted any more."""
+
+
+class Whole(Progress):
+    """One line for several steps, of which some go on at the same time; `about_s` is what all of them take."""
+
+    def __init__(self, line: Progress, what: str, about_s: float) -> None:
+        self._line = line
+        self._what = what
+        self._about_s = about_s
+        self._begin = time.monotonic()
+        self._going: list[str] = []
+        self._lock = threading.Lock()
+        self._cancelled = False
+
+    def say(self, text: str) -> None:
+        """Passed on."""
+        self._line.say(text)
+
+    def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
+        """The time is that of the whole; all steps that go on are named."""
+        with self._lock:
+            if what not in self._going:
+                self._going.append(what)
+            text = f"{self._what}: {' and '.join(self._going)}"
+            self._line.step(text, time.monotonic() - self._begin, self._about_s)
+
+    def done(self, what: str, elapsed_s: float) -> None:
+        """The next line is without it."""
+        with self._lock:
+            if what in self._going:
+                self._going.remove(what)
+
+    def check(self) -> None:
+        """After `cancel`, raises."""
+        if self._cancelled:
+            raise GuestmarkError(f"{self._what} was given up")
+
+    def cancel(self) -> None:
+        """Ends the steps that go on."""
+        self._cancelled = True
+
+    def complete(self) -> None:
+        """All steps have ended."""
+        self._line.done(self._what, time.monotonic() - self._begin)
 
 
 class Lines(Progress):

@@ -80,15 +80,17 @@ def check(part: Path) -> None:
 
 
 @contextlib.contextmanager
-def making(architecture: Architecture, kind: str, key: str, progress: Progress) -> Iterator[Making]:
+def making(
+    architecture: Architecture, kind: str, key: str, progress: Progress, *, lock: str = ".lock"
+) -> Iterator[Making]:
     """Makes a part in a directory that nobody sees until it is complete.
 
     The body fills `Making.path` and calls `complete`. Whatever interrupts it, a SIGKILL too, leaves nothing behind.
-    While another process makes a part of this architecture, waits.
+    While somebody else makes a part of this kind, or with apt's files of this architecture, waits.
     """
     parent = directory(architecture)
     parent.mkdir(parents=True, exist_ok=True)
-    with _alone(parent, architecture, progress):
+    with _alone(parent / lock, architecture, progress):
         staged = keeper().directory("foreign", parent, 0o755)
         try:
             yield Making(staged, parent / f"{kind}-{key}", kind)
@@ -129,8 +131,8 @@ class Making:
 
 
 @contextlib.contextmanager
-def _alone(parent: Path, architecture: Architecture, progress: Progress) -> Iterator[None]:
-    with (parent / ".lock").open("w") as lock:
+def _alone(path: Path, architecture: Architecture, progress: Progress) -> Iterator[None]:
+    with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

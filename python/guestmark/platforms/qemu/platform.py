@@ -19,6 +19,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.machine_facts import GuestMachine, Vmm
 from guestmark.core.model import Cell
+from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import Layer
 from guestmark.disks.image import Image
 from guestmark.foreign import parts
@@ -209,10 +210,16 @@ class QemuPlatform:
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes what guests of another architecture boot, if that is not there yet. Raises `GuestmarkError`."""
-        if found := self.missing():
-            raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
-        if not self.architecture.is_host:
-            parts.get(self.architecture, packages, progress)
+        if self.architecture.is_host:
+            if found := self.missing():
+                raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
+        else:
+            parts.get(self.architecture, packages, progress, self._programs)
+
+    def _programs(self) -> list[Program]:
+        """What its machines run on and is not installed."""
+        row = self.architecture
+        return [row.emulator] if shutil.which(row.emulator.name) is None else []
 
     def missing(self) -> Unusable | None:
         """What has to be installed first."""
@@ -220,7 +227,7 @@ class QemuPlatform:
         if row.is_host:
             return missing_program(row.emulator.name, row.emulator.package)
         try:
-            parts.check(row, [row.emulator] if shutil.which(row.emulator.name) is None else [])
+            parts.check(row, self._programs())
         except PlatformUnusableError as error:
             return Unusable.of(error)
         return None

@@ -27,7 +27,7 @@ from guestmark.core.machine_facts import EmulatedPrograms
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.core.workload_kind import packages_of
-from guestmark.foreign import parts
+from guestmark.foreign import installing, parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.host_like import Host, HostLike
@@ -35,6 +35,7 @@ from guestmark.setting.disk import DiskSpec
 
 INSIDE = "/run/guestmark"  # where agent and emulator are in the root
 _PT_INTERP = 3
+_PACKAGE = "qemu-user-static"
 _KNOWN_BY = "usr/bin/true"
 _NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
 # The root with a layer in memory over it, this host's /proc, /dev and /sys, and the two programs; then the agent.
@@ -159,7 +160,12 @@ class UserPlatform(HostLike):
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes the root, if that is not there yet. Raises `GuestmarkError`."""
-        self._emulator()
+        try:
+            self._emulator()
+        except PlatformUnusableError:
+            if not installing.install([_PACKAGE], progress):
+                raise
+            self._emulator()
         parts.root(self.architecture, packages, progress)
 
     def _emulator(self) -> str:
@@ -170,7 +176,7 @@ class UserPlatform(HostLike):
                 return found
         raise PlatformUnusableError(
             f"{name}-static is not installed (one that needs this host's libraries cannot be used in another root)",
-            hint="install the package qemu-user-static",
+            hint=f"install the package {_PACKAGE}",
         )
 
 

@@ -1,0 +1,147 @@
+"""Making parts: what is installed for it, what goes on at the same time, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from guestmark.agent import binary
+from guestmark.core.architectures import ARCHITECTURES
+from guestmark.core.errors import GuestmarkError, PlatformUnusableError
+from guestmark.foreign import agents, installing, kernels, parts
+from guestmark.foreign.commands import run
+from guestmark.foreign.progress import Progress, Whole
+
+SPARC64 = ARCHITECTURES["sparc64"]
+
+
+class Heard(Progress):
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.about: set[float | None] = set()
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
+        self.lines.append(what)
+        self.about.add(about_s)
+
+    def done(self, what: str, elapsed_s: float) -> None:
+        self.lines.append(f"{what} done")
+
+
+def system(place: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+    """PATH has nothing but these scripts, and what a shell needs."""
+    for name in ("id", "date", "sleep", "tail", "sed", "cat"):
+        (place / name).symlink_to(f"/usr/bin/{name}")
+    for name, script in {"dpkg": "", **programs}.items():
+        file = place / name.replace("_", "-")
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(place))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+
+
+def test_packages_are_installed_by_the_installer_of_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system(
+        tmp_path,
+        monkeypatch,
+        apt_get=f'echo "$*" >> {tmp_path}/asked; sleep 0.5',
+        sudo='[ "$1" = -n ] || exec "$@"',
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    heard = Heard()
+    assert installing.install(["bison", "flex"], heard)
+    update, install = (tmp_path / "asked").read_text().splitlines()
+    assert update.endswith("update")
+    assert install.endswith("--no-remove --no-install-recommends install bison flex")
+    assert heard.lines[0] == "installing packages: bison flex"
+
+
+def test_what_apt_says_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "case $* in *install*) echo E: Unable to fetch some archives; exit 100;; esac"
+    system(tmp_path, monkeypatch, apt_get=script, sudo='[ "$1" = -n ] || exec "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(GuestmarkError, match="bison cannot be installed: E: Unable to fetch") as caught:
+        installing.install(["bison"], Progress())
+    assert "apt-get install bison" in caught.value.hint
+
+
+def test_without_the_right_to_install_the_packages_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system(tmp_path, monkeypatch)
+    assert not installing.install(["bison"], Progress())
+    with pytest.raises(PlatformUnusableError, match="need programs that are not installed here") as caught:
+        parts.get(SPARC64)
+    assert "apt-get install" in caught.value.hint
+    monkeypatch.setattr(binary, "checkout", lambda: tmp_path)  # installed from a wheel: no set-up
+    monkeypatch.setattr(installing, "checkout", lambda: tmp_path)
+    assert not installing.install(["bison"], Progress())
+
+
+def test_agent_and_kernel_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(parts, "missing", lambda _: [])
+    both = threading.Barrier(2, timeout=30)
+
+    def made(what: str, result: object) -> object:
+        def make(_: object, progress: Progress) -> object:
+            progress.step(what, 1, 5)
+            both.wait()
+            progress.step(what, 2, 5)
+            both.wait()
+            progress.done(what, 3)
+            return result
+
+        return make
+
+    monkeypatch.setattr(agents, "make", made("the agent", tmp_path / "agent"))
+    monkeypatch.setattr(kernels, "make", made("the kernel", "kernel"))
+    heard = Heard()
+    found = parts.get(SPARC64, (), heard)
+    assert (found.agent, found.kernel) == (tmp_path / "agent", "kernel")
+    assert any(
+        line.endswith(("the agent and the kernel", "the kernel and the agent")) for line in heard.lines
+    )
+    assert heard.lines[-1] == "setting up tcg@sparc64 done"
+    assert len(heard.about) == 1
+
+
+@pytest.mark.parametrize("first", [agents, kernels])
+def test_one_that_fails_ends_the_other(
+    first: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(parts, "missing", lambda _: [])
+    started = threading.Event()
+
+    def fails(*_: object) -> None:
+        started.wait(30)
+        raise GuestmarkError("it does not compile")
+
+    def goes_on(_: object, progress: Progress) -> None:
+        started.set()
+        run(["sleep", "600"], "waiting", log=tmp_path / "log", progress=progress, cwd=tmp_path)
+
+    for each in (agents, kernels):
+        monkeypatch.setattr(each, "make", fails if each is first else goes_on)
+    with pytest.raises(GuestmarkError, match="it does not compile"):
+        parts.get(SPARC64)
+
+
+def test_the_line_has_the_time_of_the_whole() -> None:
+    heard = Heard()
+    whole = Whole(heard, "setting up", 240.0)
+    whole.step("one", 3.0, 5.0)
+    whole.done("one", 4.0)
+    whole.step("two", 0.0, None)
+    assert heard.lines == ["setting up: one", "setting up: two"]
+    assert heard.about == {240.0}
