@@ -37,7 +37,7 @@ class Heard(Progress):
 
 def system(place: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
     """PATH has nothing but these scripts, and what a shell needs."""
-    for name in ("id", "date", "sleep", "tail", "sed", "cat"):
+    for name in ("apt-cache", "id", "date", "sleep", "tail", "sed", "cat"):
         (place / name).symlink_to(f"/usr/bin/{name}")
     for name, script in {"dpkg": "", **programs}.items():
         file = place / name.replace("_", "-")
@@ -107,7 +107,7 @@ def test_agent_and_kernel_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kernels, "make", made("the kernel", "kernel"))
     heard = Heard()
     found = parts.get(SPARC64, (), heard)
-    assert (found.agent, found.kernel) == (tmp_path / "agent", "kernel")
+    assert [found.agent, found.kernel] == [tmp_path / "agent", "kernel"]
     assert any(
         line.endswith(("the agent and the kernel", "the kernel and the agent")) for line in heard.lines
     )

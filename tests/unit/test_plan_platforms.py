@@ -27,6 +27,11 @@ def test_names_are_their_own_canonical_spelling(name: str) -> None:
     assert str(parse_platform(f" {name} ")) == name
 
 
+@pytest.mark.parametrize("name", ["tcg@ARM64", "tcg@AArch64", "tcg@aarch64"])
+def test_architectures_may_be_called_otherwise(name: str) -> None:
+    assert str(parse_platform(name)) == "tcg@arm64"
+
+
 def test_parts_of_a_nested_name() -> None:
     spec = parse_platform("tcg@sparc64/kvm")
     assert (spec.outer.kind, spec.outer.arch, spec.inner.kind) == ("tcg", "sparc64", "kvm")

@@ -225,7 +225,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
         raise UsageError(
             f"platform {whole!r}: {layer.kind} has the host's architecture", hint=f"write {layer.kind}"
         )
-    if not _ARCH.fullmatch(layer.arch):
+    if not _ARCH.fullmatch(layer.arch.lower()):
         raise UsageError(
             f"platform {whole!r}: {layer.arch!r} is not an architecture", hint="e.g. tcg@sparc64"
         )

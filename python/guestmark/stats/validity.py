@@ -17,7 +17,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 ALPHA = 0.01  # a sound run should not be warned of one time in twenty
-CORRECTED = 0.5  # a carry-over that may be there is corrected for: missing one is worse than the width that it costs
+# A carry-over that may be there is corrected for: missing one is worse than the width that it costs.
+CORRECTED = 0.5
 SHOWN = 0.05  # it is said to be there from here on, and warned of from `ALPHA` on
 MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
 CLOCKS_APART = 0.01
