@@ -100,7 +100,13 @@ fn lowest(points: &[(f64, f64)]) -> (Line, f64) {
         .find(|edge| edge[0].0 <= mean && mean <= edge[1].0)
     else {
         let at_zero = hull.first().map_or(0.0, |p| p.1);
-        return (Line { slope: 0.0, at_zero }, f64::MAX);
+        return (
+            Line {
+                slope: 0.0,
+                at_zero,
+            },
+            f64::MAX,
+        );
     };
     let slope = (edge[1].1 - edge[0].1) / (edge[1].0 - edge[0].0);
     let at_zero = edge[0].1 - slope * edge[0].0;
@@ -142,7 +148,10 @@ mod tests {
             )
             .unwrap();
             assert!((clock.offset_s - offset / 1e9).abs() < 0.0005, "{clock:?}");
-            assert!((clock.skew - skew).abs() <= clock.skew_error.max(2e-6), "{clock:?}");
+            assert!(
+                (clock.skew - skew).abs() <= clock.skew_error.max(2e-6),
+                "{clock:?}"
+            );
             assert!(clock.skew_error < 10e-6, "{clock:?}");
             let seen = 3_000_000_000 + (offset + skew * (3e9 - 10e9)) as i64;
             assert!((clock.back(seen) - 3_000_000_000).abs() < 500_000);

@@ -382,7 +382,9 @@ impl Conn {
         let again = match step.order {
             Order::Earlier => false,
             Order::Next | Order::Jumped => true,
-            Order::Unknown | Order::Perhaps => waited.is_some_and(|waited| waited >= both - both / 5),
+            Order::Unknown | Order::Perhaps => {
+                waited.is_some_and(|waited| waited >= both - both / 5)
+            }
         };
         if !again {
             losses.overtaken = losses.overtaken.saturating_add(1);

@@ -43,7 +43,16 @@ impl Seen {
 
     /// What is the same at every point.
     fn whole(&self) -> Key {
-        (self.flow, self.from, self.flags, self.seq, self.ack, self.length, self.stamp, self.id)
+        (
+            self.flow,
+            self.from,
+            self.flags,
+            self.seq,
+            self.ack,
+            self.length,
+            self.stamp,
+            self.id,
+        )
     }
 
     /// What is the same wherever segments were cut or joined; nothing of a packet without data.
@@ -159,7 +168,9 @@ pub fn compare(files: &[String], filter: Option<&Filter>) -> Result<Vec<Pair>, (
         points.push(point.map_err(|fault| (file.clone(), fault))?);
     }
     let pairs = points.windows(2);
-    Ok(pairs.map(|pair| pair_of(&pair[0], &pair[1], &flows)).collect())
+    Ok(pairs
+        .map(|pair| pair_of(&pair[0], &pair[1], &flows))
+        .collect())
 }
 
 fn read(
@@ -232,7 +243,11 @@ impl Matches {
         let mut places: HashMap<Key, [Vec<u32>; 2]> = HashMap::new();
         for (number, point) in points.into_iter().enumerate() {
             for (at, seen) in point.seen.iter().enumerate() {
-                let known = if number == 0 { &self.of_first } else { &self.of_second };
+                let known = if number == 0 {
+                    &self.of_first
+                } else {
+                    &self.of_second
+                };
                 if known[at].is_some() {
                     continue;
                 }
@@ -425,7 +440,10 @@ fn ways_of(
     let mut whole: [Way; 2] = Default::default();
     let mut all: [Vec<i64>; 2] = Default::default();
     let time = |point: usize, ts: i64| if point == 0 { ts } else { clock.back(ts) };
-    for (point, known) in [&matches.of_first, &matches.of_second].into_iter().enumerate() {
+    for (point, known) in [&matches.of_first, &matches.of_second]
+        .into_iter()
+        .enumerate()
+    {
         for (at, other) in known.iter().enumerate() {
             let seen = &points[point].seen[at];
             let Some(near) = nearer[seen.flow as usize] else {
@@ -453,7 +471,10 @@ fn ways_of(
             let acked = covers[point][flow][end].acked;
             if same {
                 // It arrived in other pieces.
-            } else if seen.length > 0 && !any && acked.is_some_and(|acked| not_after(seen.end(), acked)) {
+            } else if seen.length > 0
+                && !any
+                && acked.is_some_and(|acked| not_after(seen.end(), acked))
+            {
                 way.uncaptured += 1;
             } else {
                 way.lost += 1;
