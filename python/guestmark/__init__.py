@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from guestmark.library import Ratio, Result, exec, load, run  # noqa: A004
 
 __all__ = ["Ratio", "Result", "__version__", "exec", "load", "run"]
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:

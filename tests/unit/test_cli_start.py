@@ -100,7 +100,7 @@ def test_synonyms_lead_to_commands_that_exist() -> None:
 
 
 def test_version() -> None:
-    assert guestmark("--version").stdout == "guestmark 0.2.0\n"
+    assert guestmark("--version").stdout == "guestmark 0.3.0\n"
 
 
 @pytest.mark.parametrize(
