@@ -17,9 +17,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 ALPHA = 0.01  # a sound run should not be warned of one time in twenty
-# A carry-over that may be there is corrected for: missing one is worse than the width that it costs.
-CORRECTED = 0.5
-SHOWN = 0.05  # it is said to be there from here on, and warned of from `ALPHA` on
+CORRECTED = 0.05  # a carry-over is corrected for from here on, and warned of from `ALPHA` on
 MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
 CLOCKS_APART = 0.01
 CLOCKS_FAR_APART = 0.05
@@ -148,8 +146,7 @@ def order_effects(
         said = f"a trial depends on {what}, by {effect:.1%}"
         if name is OrderFinding.CARRY_OVER:
             corrected, carried, moved = _corrected(fitted, names, baseline, before)
-            message = said if p < SHOWN else f"a trial may depend on {what}"
-            message += f"; ratios are corrected for it, by up to {moved:.1%}"
+            message = f"{said}; ratios are corrected for it, by up to {moved:.1%}"
             severity = Severity.WARNING if p < alpha else Severity.NOTE
             findings.append(
                 Finding(
