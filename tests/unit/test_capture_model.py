@@ -217,7 +217,7 @@ def test_a_lost_handshake_acknowledgement_is_not_the_clients_thinking(tmp_path: 
         download(400, 8, 0.1, pause=(200, 60)),
         download(600, 8, 0.1, paced_ms=2.5),
         download(600, 4, 0.1),
-        download(300, 40, 1),
+        download(1200, 40, 1),
     ],
     ids=["queue", "short pause", "long pause", "thinking", "send buffer", "far", "shallow queue"],
 )

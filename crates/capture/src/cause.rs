@@ -137,6 +137,10 @@ impl Conn {
         let before = self.opens_hole(segment, step).then_some(self.causes.spent);
         if moves {
             grown += self.settle(segment, step);
+            let whole = self.both_trips();
+            if let Some(queues) = &mut self.queues {
+                queues[from].sent(segment.ts, whole);
+            }
             self.moved(from, segment.ts);
         }
         grown += self.measure(segment, from);

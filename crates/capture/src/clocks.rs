@@ -56,8 +56,9 @@ impl Clock {
         let (shortest_up, shortest_down) = if told {
             (up.at_zero, down.at_zero)
         } else {
-            let least = |points: &[(f64, f64)]| points.iter().map(|p| p.1).fold(f64::MAX, f64::min);
-            (least(&ahead), least(&behind))
+            let shortest =
+                |points: &[(f64, f64)]| points.iter().map(|p| p.1).fold(f64::MAX, f64::min);
+            (shortest(&ahead), shortest(&behind))
         };
         Some(Self {
             offset_s: (shortest_up - shortest_down) / 2e9,
@@ -86,7 +87,7 @@ fn lowest(points: &[(f64, f64)]) -> (Line, f64) {
             }
             hull.pop();
         }
-        if hull.last().is_some_and(|last| last.0 == point.0) {
+        if hull.last().is_some_and(|last| last.0 >= point.0) {
             if hull.last().is_some_and(|last| last.1 <= point.1) {
                 continue;
             }

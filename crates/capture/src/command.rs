@@ -44,6 +44,10 @@ gzip, zstd, xz or bzip2.
 Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage.
 ";
 
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of its own"
+)]
 struct Args {
     files: Vec<String>,
     options: Options,

@@ -88,9 +88,6 @@ impl Conn {
             self.answers(segment, step, gap, from);
         }
         let whole = self.both_trips();
-        if let Some(queues) = &mut self.queues {
-            queues[from].sent(segment.ts, whole);
-        }
         if let Some(view) = &mut self.paths[from].view {
             if !continues && !still {
                 view.forget_flight(segment.ts);
@@ -338,6 +335,8 @@ impl Conn {
         let full = !arrived.has_room(segment.seq, least);
         let base = self.paths[from].recently();
         let slack = self.both_trips() / 16 + EXACTLY;
+        // While a queue stands, a window that has room holds nobody up.
+        let queued = self.emptied(from, segment.ts) > 0;
         let at = if full {
             arrived.released
         } else {
@@ -347,7 +346,7 @@ impl Conn {
             let nearly = room < (window / 8).max(3 * mss);
             arrived.at.filter(|at| {
                 let since = (segment.ts - at).max(0) as u64;
-                nearly && since <= self.paths[from].round_trip() + slack
+                nearly && !queued && since <= self.paths[from].round_trip() + slack
             })
         };
         let Some(at) = at else { return false };
@@ -365,6 +364,9 @@ impl Conn {
             on::LATENCY
         } else if self.reads_late(peer, at, arrived) {
             on::APPLICATION + peer
+        } else if queued {
+            // A larger window would only lengthen the queue.
+            on::BANDWIDTH
         } else {
             on::RECEIVE_BUFFER + peer
         };

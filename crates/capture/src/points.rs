@@ -320,13 +320,13 @@ fn pair_of(one: &Point, two: &Point, flows: &Flows) -> Pair {
         matches.by(points, |seen| Some(seen.whole()), Some((clock, &nearer)));
         matches.by(points, Seen::tail, Some((clock, &nearer)));
     }
-    let matched = matches.of_first.iter().flatten().count() as u64;
+    let count = matches.of_first.iter().flatten().count();
     let (ways, flows) = clock
         .and_then(|clock| ways_of(points, &matches, &clock, &nearer, flows))
         .unwrap_or_default();
     Pair {
         clock,
-        matched,
+        matched: count as u64,
         ways,
         flows,
     }
