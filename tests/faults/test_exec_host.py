@@ -44,7 +44,9 @@ def test_the_result_document(guestmark: CommandLine) -> None:
 
 
 def test_the_console_of_a_host_is_what_the_command_printed(guestmark: CommandLine) -> None:
-    guestmark.measure("--blocks", 1, "--", "sh", "-c", "echo out; echo err >&2; seq 10000 | tr '\\n' x")
+    guestmark.measure(
+        "--output", "pipe", "--blocks", 1, "--", "sh", "-c", "echo out; echo err >&2; seq 10000 | tr '\\n' x"
+    )
     printed = guestmark("show", "--console", "host").stdout
     assert "err" in printed
     assert printed.count("9999x10000x") == 1

@@ -1,7 +1,7 @@
 """Real machines of other architectures: what they are, what they run, and what is told of their programs.
 
-What they boot is made if it has not been, and what that takes is installed. This takes minutes, so only one
-architecture is tried every time. One of which this system's package sources have nothing is skipped.
+What they boot is made if it has not been, and what that takes is installed. This takes minutes, so they are
+tried with `--long` only. One of which this system's package sources have nothing is skipped.
 """
 
 import hashlib
@@ -53,8 +53,8 @@ def can_be_had(row: Architecture, log: Path) -> None:
 
 
 def of_each(rows: Iterable[Architecture]) -> list[ParameterSet]:
-    """The rows; all but one are tried with `--long` only."""
-    return [pytest.param(row, id=row.name, marks=() if row is ARM64 else (pytest.mark.long,)) for row in rows]
+    """The rows by their names."""
+    return [pytest.param(row, id=row.name, marks=pytest.mark.long) for row in rows]
 
 
 @pytest.fixture(params=of_each(FOREIGN))
