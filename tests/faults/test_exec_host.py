@@ -228,6 +228,8 @@ def test_a_cell_that_never_succeeds_is_given_up(guestmark: CommandLine) -> None:
 
 def test_megabytes_of_output_are_marked(guestmark: CommandLine) -> None:
     result = guestmark.measure(
+        "--output",
+        "pipe",
         "--blocks",
         1,
         "--null",

@@ -245,7 +245,7 @@ def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark: CommandLine, tm
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    resumed = guestmark("resume", "last", "--quiet", "--json", "-")
+    resumed = guestmark("resume", "last", "--quiet", "--json", "-", timeout=180)
     assert resumed.status == 0
     assert {cell["factors"]["block_size"] for cell in resumed.document()["cells"]} == {"64K", "1M"}
     assert len(all_trials(resumed.document())) == 3 * 15  # the null copy, too
