@@ -23,6 +23,7 @@ const ALWAYS: &[libc::c_long] = &[
     438, // pidfd_getfd
     libc::SYS_kcmp,
     libc::SYS_move_pages,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_migrate_pages,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -34,6 +35,7 @@ const ALWAYS: &[libc::c_long] = &[
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_kexec_file_load,
     libc::SYS_reboot,
     libc::SYS_swapon,
@@ -58,16 +60,27 @@ const ALWAYS: &[libc::c_long] = &[
 
 /// Message queues, semaphores and shared memory by number or name.
 const QUEUES: &[libc::c_long] = &[
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_msgget,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_msgsnd,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_msgrcv,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_msgctl,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_semget,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_semop,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_semtimedop,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_semctl,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_shmget,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_shmat,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_shmctl,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
