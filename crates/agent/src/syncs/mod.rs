@@ -49,6 +49,11 @@ use requests::Followed;
 /// Bytes that are kept of what the program says.
 const SAID: usize = 500;
 const WRITE: &str = "write";
+/// The call that maps files; a 32-bit one counts in pages.
+#[cfg(target_arch = "arm")]
+const MMAP: libc::c_long = libc::SYS_mmap2;
+#[cfg(not(target_arch = "arm"))]
+const MMAP: libc::c_long = libc::SYS_mmap;
 const STOPPED: &str = "stopped";
 const RWF_SYNCS: u64 = 0x2 | 0x4;
 const OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
@@ -284,7 +289,7 @@ impl Tracer {
             libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => {
                 ("msync", self.of_mapping(pid, arguments[0], arguments[1]))
             }
-            libc::SYS_mmap => {
+            MMAP => {
                 self.map(pid, arguments);
                 return None;
             }
