@@ -179,7 +179,7 @@ fn limit_processes(most: u32) -> io::Result<()> {
     // SAFETY: both calls are given a structure that outlives them.
     unsafe {
         check(libc::getrlimit(libc::RLIMIT_NPROC, &raw mut limits))?;
-        limits.rlim_max = limits.rlim_max.min(now + u64::from(most));
+        limits.rlim_max = limits.rlim_max.min((now + u64::from(most)) as libc::rlim_t);
         limits.rlim_cur = limits.rlim_cur.min(limits.rlim_max);
         check(libc::setrlimit(libc::RLIMIT_NPROC, &raw const limits)).map(drop)
     }
