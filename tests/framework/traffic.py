@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import shutil
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.framework import IMPORTABLE
 
 PACKAGES = {
     "tshark": "tshark",
@@ -217,3 +221,16 @@ def by_tcptrace(path: Path) -> list[Traced]:
             )
         )
     return out
+
+
+def relayed(folder: Path, *scenarios: str) -> None:
+    """Captures these at both ends of a relay: `client.pcapng` and `server.pcapng` in the folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.framework.relay", str(folder), *scenarios],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, f"the relay needs root and /dev/net/tun: {done.stderr}"

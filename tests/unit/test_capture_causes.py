@@ -45,15 +45,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with client.pcapng and server.pcapng: every scenario, at the same time."""
     ct.need("dumpcap", "tshark")
     folder = tmp_path_factory.mktemp("two-points")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.framework.relay", str(folder), *BY_NAME],
-        env={**os.environ, "PYTHONPATH": IMPORTABLE},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 0, f"the relay needs root and /dev/net/tun: {done.stderr}"
+    ct.relayed(folder, *BY_NAME)
     return folder
 
 

@@ -141,15 +141,7 @@ def test_captures_without_a_common_connection_are_refused(tmp_path: Path) -> Non
 
 def test_real_traffic_through_a_relay_is_matched(tmp_path: Path) -> None:
     ct.need("dumpcap")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.framework.relay", str(tmp_path), "losing link", "far", "slow server"],
-        env={**os.environ, "PYTHONPATH": IMPORTABLE},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 0, f"the relay needs root and /dev/net/tun: {done.stderr}"
+    ct.relayed(tmp_path, "losing link", "far", "slow server")
     files = (str(tmp_path / "client.pcapng"), str(tmp_path / "server.pcapng"))
     (pair,) = matched(Selection(files)).pairs
     assert pair.clock is not None
