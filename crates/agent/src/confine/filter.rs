@@ -215,8 +215,11 @@ pub fn install(refused: Refused) -> io::Result<bool> {
     }
 }
 
+fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
 fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
-    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let refuse = ERRNO | libc::EPERM as u32;
     let mut program = vec![
         step(LOAD, 4, 0, 0),
@@ -288,7 +291,6 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
 
 /// Refuses requests to devices and terminals; any other `ioctl` is allowed.
 fn refuse_requests() -> Vec<libc::sock_filter> {
-    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let mut tests = vec![step(LOAD, ARGUMENTS + 8, 0, 0)];
     let refuse = |tests: &mut Vec<_>, value| {
         tests.push(step(EQUAL, value, 0, 1));
@@ -309,43 +311,40 @@ fn refuse_requests() -> Vec<libc::sock_filter> {
 
 /// Refuses `number` with any of `bits` in its argument `position`; anything else of it is allowed.
 fn refuse_bits(number: libc::c_long, position: u32, bits: u32) -> [libc::sock_filter; 5] {
-    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    [
-        step(EQUAL, number as u32, 0, 4),
-        step(LOAD, ARGUMENTS + 8 * position, 0, 0),
-        step(ANY_BIT, bits, 0, 1),
-        step(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
-        step(RETURN, ALLOW, 0, 0),
-    ]
+    let allowed = step(RETURN, ALLOW, 0, 0);
+    refuse_where(number, position, step(ANY_BIT, bits, 0, 1), allowed)
 }
 
 /// Refuses `number` unless its argument `position` is 0; then what follows decides.
 fn refuse_unless_zero(number: libc::c_long, position: u32) -> [libc::sock_filter; 5] {
-    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    [
-        step(EQUAL, number as u32, 0, 4),
-        step(LOAD, ARGUMENTS + 8 * position, 0, 0),
-        step(EQUAL, 0, 1, 0),
-        step(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
-        step(LOAD, 0, 0, 0),
-    ]
+    let undecided = step(LOAD, 0, 0, 0);
+    refuse_where(number, position, step(EQUAL, 0, 1, 0), undecided)
 }
 
 /// Refuses `number` with this value of its argument `position`; then what follows decides.
 fn refuse_value(number: libc::c_long, position: u32, value: u32) -> [libc::sock_filter; 5] {
-    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let undecided = step(LOAD, 0, 0, 0);
+    refuse_where(number, position, step(EQUAL, value, 0, 1), undecided)
+}
+
+/// Refuses `number` where a test of its argument `position` goes on; where it skips one step, `otherwise` is done.
+fn refuse_where(
+    number: libc::c_long,
+    position: u32,
+    test: libc::sock_filter,
+    otherwise: libc::sock_filter,
+) -> [libc::sock_filter; 5] {
     [
         step(EQUAL, number as u32, 0, 4),
         step(LOAD, ARGUMENTS + 8 * position, 0, 0),
-        step(EQUAL, value, 0, 1),
+        test,
         step(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
-        step(LOAD, 0, 0, 0),
+        otherwise,
     ]
 }
 
 /// Sockets of these families, and pairs of local ones, which reach nobody else.
 fn allow_families(families: &[(bool, libc::c_int)]) -> Vec<libc::sock_filter> {
-    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let mut tests = Vec::new();
     for &(_, family) in families.iter().filter(|(on, _)| *on) {
         tests.push(step(EQUAL, family as u32, 0, 1));

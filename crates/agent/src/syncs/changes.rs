@@ -57,7 +57,7 @@ pub fn changed_by(
         libc::SYS_copy_file_range | libc::SYS_splice => arguments[2],
         libc::SYS_ioctl if [FICLONE, FICLONERANGE].contains(&(arguments[1] as u32)) => arguments[0],
         libc::SYS_truncate => {
-            let path = path_at(pid, libc::AT_FDCWD as u64, arguments[0])?;
+            let path = path_at(pid, arguments[0])?;
             return path.starts_with(disk).then_some(Change {
                 key: key(&fs::metadata(path).ok()?),
                 bytes: arguments[1]..u64::MAX,
@@ -117,16 +117,12 @@ pub fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> 
 }
 
 /// The path that a call is given, from its working directory.
-fn path_at(pid: libc::pid_t, directory: u64, name: u64) -> Option<PathBuf> {
+fn path_at(pid: libc::pid_t, name: u64) -> Option<PathBuf> {
     let memory = Memory::of(pid).ok()?;
     let name: Vec<u8> = (0..libc::PATH_MAX as u64)
         .map_while(|at| memory.bytes::<1>(name + at).filter(|byte| byte[0] != 0))
         .flatten()
         .collect();
-    let base = if directory as i32 == libc::AT_FDCWD {
-        format!("/proc/{pid}/cwd")
-    } else {
-        format!("/proc/{pid}/fd/{}", directory as i32)
-    };
-    fs::canonicalize(fs::read_link(base).ok()?.join(OsString::from_vec(name))).ok()
+    let base = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+    fs::canonicalize(base.join(OsString::from_vec(name))).ok()
 }

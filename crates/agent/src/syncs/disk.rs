@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::changes::Change;
 use super::files::{files_below, hex, key, names, path_now, Blocks, Content, Key, BLOCK};
 
 /// Files that are followed at a time, each by an open descriptor.
@@ -156,21 +157,20 @@ impl Disk {
         Ok(())
     }
 
-    /// Some bytes of a file are written, or it is made as short as `range` begins. Of files that were never promised
-    /// nothing is kept.
-    pub fn touch(&mut self, key: Key, range: &Range<u64>, shorter: bool) {
-        let Some(known) = self.known.get(&key) else {
+    /// Of files that were never promised nothing is kept.
+    pub fn touch(&mut self, change: &Change) {
+        let Some(known) = self.known.get(&change.key) else {
             return;
         };
         let block = BLOCK as u64;
-        let touched = self.touched.entry(key).or_insert_with(|| Touched {
+        let touched = self.touched.entry(change.key).or_insert_with(|| Touched {
             size: known.size,
             ..Touched::default()
         });
-        let end = range.end.min(known.size).div_ceil(block);
-        touched.blocks.extend(range.start / block..end);
-        if shorter {
-            touched.size = touched.size.min(range.start);
+        let end = change.bytes.end.min(known.size).div_ceil(block);
+        touched.blocks.extend(change.bytes.start / block..end);
+        if change.shorter {
+            touched.size = touched.size.min(change.bytes.start);
         }
     }
 
@@ -182,7 +182,11 @@ impl Disk {
     /// Says what may have changed since the last promise.
     pub fn changes(&mut self) {
         for key in self.mapped.clone() {
-            self.touch(key, &(0..u64::MAX), false);
+            self.touch(&Change {
+                key,
+                bytes: 0..u64::MAX,
+                shorter: false,
+            });
         }
         for (key, Touched { blocks, size }) in std::mem::take(&mut self.touched) {
             if let Some(known) = self.known.get(&key) {

@@ -87,6 +87,17 @@ struct Call {
     change: Option<Change>,
 }
 
+impl Call {
+    /// One that changes nothing itself, or whose changes are known apart from it.
+    fn of(name: &'static str, promise: Promise) -> Self {
+        Self {
+            name,
+            promise,
+            change: None,
+        }
+    }
+}
+
 /// A call that a task is in.
 enum Begun {
     Promising(Call),
@@ -276,7 +287,7 @@ impl Tracer {
         let whole = 0..u64::MAX;
         let change = changed_by(pid, number, arguments, &self.job.disk);
         if let Some(change) = &change {
-            self.touch(change);
+            self.disk.touch(change);
         }
         let promise = match number {
             libc::SYS_fsync => ("fsync", self.of_descriptor(pid, arguments[0], whole)),
@@ -324,10 +335,6 @@ impl Tracer {
         }
     }
 
-    fn touch(&mut self, change: &Change) {
-        self.disk.touch(change.key, &change.bytes, change.shorter);
-    }
-
     /// A file that is mapped to be written may change without a call.
     fn map(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
         let shared =
@@ -355,11 +362,15 @@ impl Tracer {
             (Begun::Context(pointer), Some(_)) => {
                 self.follow(Queue::context(process_of(pid), pointer));
             }
-            (Begun::Changing(change), _) => self.touch(&change),
+            (Begun::Changing(change), _) => self.disk.touch(&change),
             (Begun::Emptying, Some(descriptor)) => {
                 let about = fs::metadata(format!("/proc/{pid}/fd/{descriptor}"));
                 if let Ok(about) = about {
-                    self.disk.touch(key(&about), &(0..u64::MAX), true);
+                    self.disk.touch(&Change {
+                        key: key(&about),
+                        bytes: 0..u64::MAX,
+                        shorter: true,
+                    });
                 }
             }
             (Begun::Entered, _) => self.queues.iter_mut().for_each(|one| one.queue.taken()),
@@ -372,7 +383,7 @@ impl Tracer {
             }
             (Begun::Promising(call), None) => {
                 if let Some(change) = &call.change {
-                    self.touch(change);
+                    self.disk.touch(change);
                 }
             }
             (Begun::Uring(_) | Begun::Context(_) | Begun::Emptying, None) => {}
@@ -491,23 +502,21 @@ impl Tracer {
     /// Says what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
     fn returned(&mut self, call: Call, result: u64, exact: bool) -> io::Result<()> {
         if let Some(change) = &call.change {
-            self.touch(change);
+            self.disk.touch(change);
         }
-        let changing: Vec<Change> = self
-            .tasks
-            .values()
-            .filter_map(|begun| match begun {
-                Some(Begun::Changing(change)) => Some(change.clone()),
-                Some(Begun::Promising(other)) => other.change.clone(),
-                _ => None,
-            })
-            .collect();
-        for change in &changing {
-            self.touch(change);
+        for begun in self.tasks.values().flatten() {
+            match begun {
+                Begun::Changing(change)
+                | Begun::Promising(Call {
+                    change: Some(change),
+                    ..
+                }) => self.disk.touch(change),
+                _ => {}
+            }
         }
         for one in self.queues.iter_mut().flat_map(|one| one.queue.each()) {
-            if let Some((key, bytes)) = &one.writes {
-                self.disk.touch(*key, bytes, false);
+            if let Some(change) = &one.writes {
+                self.disk.touch(change);
             }
         }
         self.disk.changes();

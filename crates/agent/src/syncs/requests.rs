@@ -4,7 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::files::{key, Key};
+use super::changes::Change;
+use super::files::key;
 use super::queues::{process_of, submitted, Kind, Memory, Named, Queue, Request};
 use super::{Call, Promise, Target, Tracer, RWF_SYNCS, WRITE};
 
@@ -23,7 +24,7 @@ pub(super) struct Pending {
     /// What is written by others that are done before it.
     written: Vec<Range<u64>>,
     /// What it writes itself, and where.
-    pub(super) writes: Option<(Key, Range<u64>)>,
+    pub(super) writes: Option<Change>,
     /// Whether something else has been on its way at the same time.
     beside: bool,
 }
@@ -78,7 +79,7 @@ impl Tracer {
 
     /// Keeps what requests promise, and what is known of the files that they are about.
     fn add(&mut self, pid: libc::pid_t, index: usize, requests: Vec<Request>) {
-        let mut chain: Vec<(Key, Range<u64>)> = Vec::new();
+        let mut chain: Vec<Change> = Vec::new();
         for request in requests {
             let mut pending = Pending::default();
             if request.kind != Kind::Other {
@@ -100,12 +101,7 @@ impl Tracer {
     }
 
     /// What is written before a request begins: in front of it in its chain, and by all others where it waits for them.
-    fn before(
-        &mut self,
-        index: usize,
-        request: &Request,
-        chain: &[(Key, Range<u64>)],
-    ) -> Vec<(Key, Range<u64>)> {
+    fn before(&mut self, index: usize, request: &Request, chain: &[Change]) -> Vec<Change> {
         let mut found = chain.to_vec();
         if request.drained {
             let all = self.queues[index].queue.each();
@@ -119,7 +115,7 @@ impl Tracer {
         pid: libc::pid_t,
         index: usize,
         request: &Request,
-        before: Vec<(Key, Range<u64>)>,
+        before: Vec<Change>,
         pending: &mut Pending,
     ) {
         let flush = request.kind == Kind::Flush;
@@ -155,39 +151,33 @@ impl Tracer {
                 }
                 return;
             }
-            pending.writes = Some((key(&about), bytes.clone()));
-            self.disk.touch(key(&about), &bytes, false);
+            let change = Change {
+                key: key(&about),
+                bytes: bytes.clone(),
+                shorter: false,
+            };
+            self.disk.touch(&change);
+            pending.writes = Some(change);
         }
         if request.silent && (flush || through) {
             let why = "it flushes by io_uring without asking for the result";
             self.disk.elsewhere.insert(why);
         } else if flush && target.directory {
             let (name, path) = ("fsync", target.path.clone());
-            let promise = Promise::Directory(path);
-            let change = None;
-            pending.call = Some(Call {
-                name,
-                promise,
-                change,
-            });
+            pending.call = Some(Call::of(name, Promise::Directory(path)));
         } else if flush || through {
             let Ok(held) = self.disk.read(&file) else {
                 return self.lose("its requests to the kernel cannot be read");
             };
-            let mine = before.into_iter().filter(|(of, _)| *of == key(&about));
-            pending.written = mine.map(|(_, range)| range).collect();
+            let mine = before.into_iter().filter(|one| one.key == key(&about));
+            pending.written = mine.map(|one| one.bytes).collect();
             let name = match (flush, request.flags & 1) {
                 (true, 1) => "fdatasync",
                 (true, _) => "fsync",
                 (false, _) => WRITE,
             };
             let promise = Promise::File(file, bytes, Some(held));
-            let change = None;
-            pending.call = Some(Call {
-                name,
-                promise,
-                change,
-            });
+            pending.call = Some(Call::of(name, promise));
         }
     }
 
@@ -250,8 +240,8 @@ impl Tracer {
                 continue;
             };
             for (pending, result) in done {
-                if let Some((key, bytes)) = &pending.writes {
-                    self.disk.touch(*key, bytes, false);
+                if let Some(change) = &pending.writes {
+                    self.disk.touch(change);
                 }
                 let Some(mut call) = pending.call else {
                     continue;
