@@ -110,7 +110,7 @@ MACHINES = {
 
 
 def left_after(machine: Machine, blow: Blow) -> list[str]:
-    """What of a machine is there when it should have been gone; files and keepers have some seconds."""
+    """Parts of a machine that are there when they should be gone; files and keepers have some seconds."""
     before = set(_files())
     with tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name:
         scratch = Path(name, "scratch")

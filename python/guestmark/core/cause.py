@@ -1,4 +1,4 @@
-"""Why something failed: one member for each reason that is told apart, with its words.
+"""Why something failed: one member for each reason, with its words.
 
 Errors, failed trials and platforms that cannot be used carry a `Cause`, and whatever depends on why asks for it:
 nothing is decided on the words of a message (`tools/decisions.py` checks that). What other programs say is turned into

@@ -64,7 +64,7 @@ def kept(ledger: Ledger, fleet: str) -> FleetOrder:
 
 
 def reachable(ledger: str | None, members: Sequence[Member]) -> str:
-    """The ledger as machines are told of it. Raises `UsageError` for a file that others cannot reach."""
+    """The address by which machines reach the ledger. Raises `UsageError` for a file that others cannot reach."""
     path = ledger or str(default_path())
     if "://" in path:
         return path

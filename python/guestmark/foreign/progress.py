@@ -48,7 +48,7 @@ class Whole(Progress):
         self._line.say(text)
 
     def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
-        """The time is that of the whole; all steps that go on are named."""
+        """Names all steps under way, with the time since the first began."""
         with self._lock:
             if what not in self._going:
                 self._going.append(what)

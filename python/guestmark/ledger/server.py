@@ -332,7 +332,7 @@ _SAY_AFTER_S = 2.0
 
 
 class Patience:
-    """How long a server may be away; `notice` is told when it is and when it is back."""
+    """How long a server may be away; `notice` gets a line when it is and when it is back."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.patience_s = patience_s

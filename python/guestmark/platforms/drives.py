@@ -107,7 +107,7 @@ class VirtioBus:
 
     @classmethod
     def of(cls, architecture: Architecture, machine: str) -> "VirtioBus":
-        """That of a machine type; microvm has no PCI."""
+        """The bus of a machine type; microvm has no PCI."""
         if machine.startswith("microvm"):
             return cls(MachineBus.MMIO)
         return cls(architecture.bus, architecture.pci_bus, architecture.legacy_virtio)

@@ -135,7 +135,7 @@ class RemotePlace(OuterPlace):
         return int(text) if text.isdigit() else None
 
     def environment(self) -> Mapping[str, str] | None:
-        """That of the user there."""
+        """None: the environment of the user there."""
         return None
 
     def port(self, name: str) -> str:
@@ -163,7 +163,7 @@ class RemotePlace(OuterPlace):
 
 @dataclass(slots=True)
 class _Reached:
-    """As much of an outer guest as its place needs, of a machine that was not started by us."""
+    """What a place needs of its outer guest, for a machine that we did not start."""
 
     remote: Remote
 

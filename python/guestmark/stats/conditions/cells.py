@@ -172,7 +172,7 @@ def _listed(numbers: frozenset[int]) -> str:
 def storage(compared: Compared) -> Iterator[Finding]:
     """Disks in memory: severe where nobody named the place, a warning where it was asked for.
 
-    Images of guests inside guests are in the outer guest's memory always, which is told and no more.
+    Images of guests inside guests are always in the outer guest's memory: that is only reported.
     """
     unnamed = set(compared.plan.context.default_locations)
     found = [cell for cell in compared.cells if any(map(_in_memory, compared.good(cell)))]
