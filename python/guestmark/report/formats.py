@@ -12,10 +12,10 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Trial
@@ -46,11 +46,6 @@ _ANSWERED = {
 ANSWERS = tuple(
     f"{each}_{end}" for each, what in _ANSWERED.items() for end in (what, "low", "high", "verdict")
 )
-_INTERCHANGE: dict[Format, Callable[[Analysis], Any]] = {
-    Format.HYPERFINE: interchange.hyperfine,
-    Format.BENCHER: interchange.bencher,
-    Format.GITHUB: interchange.github_action_benchmark,
-}
 FACTOR = "factor_"  # prefix of the columns of factors, which follow `platform`
 
 
@@ -60,28 +55,42 @@ def render(
     """The run in this format; text is UTF-8 and ends with a line feed. Pages begin with the sections `first`."""
     form = Format(form)
     found = analysis or analyse(run.plan, run.trials, run.unusable)
-    if form is Format.CSV:
-        return _csv(run, found).encode()
-    if form is Format.PARQUET:
-        return _parquet(run, found)
-    if form in _INTERCHANGE:
-        text = json.dumps(_INTERCHANGE[form](found), indent=2, ensure_ascii=False, allow_nan=False)
-        return (escaped_in_json(text) + "\n").encode()
+    match form:
+        case Format.PARQUET:
+            return _parquet(run, found)
+        case Format.CSV:
+            text = _csv(run, found)
+        case Format.HYPERFINE:
+            text = _json(interchange.hyperfine(found))
+        case Format.BENCHER:
+            text = _json(interchange.bencher(found))
+        case Format.GITHUB:
+            text = _json(interchange.github_action_benchmark(found))
+        case Format.MARKDOWN:
+            from guestmark.report.render import markdown
+
+            text = markdown.render(_page(run, found, first))
+        case Format.HTML:
+            from guestmark.report.render import html
+
+            text = html.render(_page(run, found, first))
+        case Format.JSON:
+            text = _json(result_document(run, found, _page(run, found, first)))
+        case _:
+            assert_never(form)
+    return text.encode()
+
+
+def _page(run: StoredRun, found: Analysis, first: Sequence[Section]) -> Page:
     from guestmark.report.sections import page
 
     made = page(run, found)
-    made = replace(made, sections=(*first, *made.sections))
-    if form is Format.MARKDOWN:
-        from guestmark.report.render import markdown
+    return replace(made, sections=(*first, *made.sections))
 
-        return markdown.render(made).encode()
-    if form is Format.HTML:
-        from guestmark.report.render import html
 
-        return html.render(made).encode()
-    document = result_document(run, found, made)
+def _json(document: Any) -> str:
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return (escaped_in_json(text) + "\n").encode()
+    return escaped_in_json(text) + "\n"
 
 
 def write(file: Path, data: bytes) -> None:
