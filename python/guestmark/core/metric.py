@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 
 MIN_BLOCKS = 6  # with fewer the smallest two-sided p of a signed-rank test, 2^(1-n), is above .05
 
@@ -29,3 +30,11 @@ class Measurement:
     metric: Metric
     value: float
     iterations: tuple[float, ...]
+
+
+_LARGEST = 1e60  # its square, and a ratio of two such figures squared, are still floats
+
+
+def can_be_compared(value: float) -> bool:
+    """Whether sums, ratios and squares of such figures are finite: zero, or between 1e-60 and 1e60 in size."""
+    return value == 0 or (isfinite(value) and 1 / _LARGEST <= abs(value) <= _LARGEST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from guestmark.core.errors import (
 )
 from guestmark.core.findings import Counted, Findings
 from guestmark.core.machine_facts import placement_of
-from guestmark.core.metric import Measurement, Metric
+from guestmark.core.metric import Measurement, Metric, can_be_compared
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
@@ -253,8 +252,8 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
             raise WorkloadError(
                 f"metric {name} was measured in {len(series)} of {len(rounds)} iterations only"
             )
-        if not all(map(math.isfinite, series)):
-            raise WorkloadError(f"metric {name} is no number in one of {len(rounds)} iterations")
+        if not all(map(can_be_compared, series)):
+            raise WorkloadError(f"metric {name} is no usable number in one of {len(rounds)} iterations")
     return tuple(
         Measurement(metric, reduce_iterations(values[name]), tuple(values[name]))
         for name, metric in metrics.items()

@@ -6,7 +6,6 @@ charges its output to the same budget before it makes it.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import zlib
@@ -15,7 +14,7 @@ from typing import Any
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.home import LATEST
-from guestmark.core.metric import Measurement
+from guestmark.core.metric import Measurement, can_be_compared
 from guestmark.core.model import Cell, Plan, Policy, Trial
 from guestmark.ledger.model import StoredRun
 
@@ -206,13 +205,13 @@ def _of_trial(trial: Trial, now: float) -> Iterator[str]:
     )
     for measurement in (*trial.measurements, *trial.warmups):
         yield from (f"{where}: {problem}" for problem in _of_measurement(measurement))
-    if not all(map(math.isfinite, (*trial.phases.values(), *trial.run_s))):
+    if not all(map(can_be_compared, (*trial.phases.values(), *trial.run_s))):
         yield f"{where} has a time that is no number"
 
 
 def _of_measurement(measurement: Measurement) -> Iterator[str]:
-    if not all(map(math.isfinite, (measurement.value, *measurement.iterations))):
-        yield f"{measurement.metric.name} is no finite number"
+    if not all(map(can_be_compared, (measurement.value, *measurement.iterations))):
+        yield f"{measurement.metric.name} is no usable number"
 
 
 def _twice(names: Iterable[str]) -> set[str]:
