@@ -8,10 +8,11 @@ use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::figures::Causes;
 use crate::filter::Filter;
-use crate::front::{Front, Kind};
+use crate::front::{Deliver, Front, Kind};
 use crate::guilty::{Ended, Guilty};
 use crate::input::Source;
 use crate::largest::Largest;
+use crate::live::Ring;
 use crate::packet::Segment;
 use crate::services::Services;
 use crate::summary::Summary;
@@ -237,6 +238,23 @@ impl<'o> Analysis<'o> {
                 Err(fault) => (None, Err(fault)),
             };
         }
+        self.apart(|front, deliver| match opened(Source::open(name)) {
+            Ok(mut source) => front.read(&mut source, services, deliver),
+            Err(fault) => (None, Err(fault)),
+        })
+    }
+
+    /// The same for what comes from an interface, until a signal ends it.
+    ///
+    /// # Errors
+    ///
+    /// Where the interface goes away.
+    pub fn listen(&mut self, mut ring: Ring) -> io::Result<()> {
+        self.apart(move |front, deliver| front.listen(&mut ring, deliver))
+    }
+
+    /// One processor does `read`, the other counts what that delivers.
+    fn apart<T: Send>(&mut self, read: impl FnOnce(&mut Front, &mut Deliver<'_>) -> T + Send) -> T {
         let Self {
             front,
             back,
@@ -246,11 +264,7 @@ impl<'o> Analysis<'o> {
         let (empty, used) = channel::<Vec<Segment>>();
         thread::scope(|scope| {
             let reader = scope.spawn(move || {
-                let mut source = match opened(Source::open(name)) {
-                    Ok(source) => source,
-                    Err(fault) => return (None, Err(fault)),
-                };
-                front.read(&mut source, services, &mut |segments, names| {
+                read(front, &mut |segments, names| {
                     let next = used
                         .try_recv()
                         .unwrap_or_else(|_| Vec::with_capacity(segments.capacity()));

@@ -6,12 +6,13 @@ use crate::filter::Filter;
 use crate::front::Kind;
 use crate::guilty;
 use crate::inert::{inert, Shown};
-use crate::largest;
+use crate::largest::{self, Chosen};
+use crate::live::{self, Ring};
 use crate::memory;
 use crate::output::{By, Format, Options, Writer};
 use crate::points::{self, Pair};
 use crate::services::Services;
-use crate::watch::Watch;
+use crate::watch::{Series, Watch};
 use lexopt::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -38,11 +39,15 @@ gzip, zstd, xz or bzip2.
   --extract OUT --frames N,N…    write these packets of FILE as pcapng, and nothing else
   --points                       how packets went from each FILE's point to the next one's, and nothing else (json)
   --memory MB                    limit for open connections [an eighth of what is available, at least 128]
+  --live                         FILE is an interface, or any for all: until SIGINT or SIGTERM
   --progress                     tell every second on standard error how it stands
   -h, --help  -V, --version
 
 Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage.
 ";
+
+/// As in sysexits.h.
+const NOT_PERMITTED: u8 = 77;
 
 #[allow(
     clippy::struct_excessive_bools,
@@ -60,6 +65,7 @@ struct Args {
     extract: Option<String>,
     frames: BTreeSet<u64>,
     points: bool,
+    live: bool,
 }
 
 fn parse() -> Result<Option<Args>, String> {
@@ -80,6 +86,7 @@ fn parse() -> Result<Option<Args>, String> {
         extract: None,
         frames: BTreeSet::new(),
         points: false,
+        live: false,
     };
     let mut parser = lexopt::Parser::from_env();
     let text = |parser: &mut lexopt::Parser| -> Result<String, String> {
@@ -125,6 +132,7 @@ fn parse() -> Result<Option<Args>, String> {
                     args.frames.insert(number(part)? as u64);
                 }
             }
+            Long("live") => args.live = true,
             Long("points") => args.points = true,
             Long("progress") => args.progress = true,
             Short('h') | Long("help") => {
@@ -190,13 +198,26 @@ pub fn main() -> ExitCode {
         progress: args.progress,
         guilty: args.guilty,
     };
+    let ring = match (&args.files[..], args.live) {
+        (_, false) => None,
+        ([interface], true) => {
+            live::end_on_signal();
+            match Ring::open(interface) {
+                Ok(ring) => Some(ring),
+                Err(error) => return refused(interface, &error),
+            }
+        }
+        _ => return usage("one interface at a time"),
+    };
     if args.files.iter().any(|file| file == "-") {
         outlive_interrupt();
     }
     let out = Shown::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()));
     let mut writer = Writer::new(out, args.options, services);
     let mut whole = true;
-    if args.merge {
+    if let Some(ring) = ring {
+        whole &= job.listen(ring, &args.files[0], &mut writer);
+    } else if args.merge {
         whole &= job.run(&args.files, &args.files.join(" + "), &mut writer);
     } else {
         for file in &args.files {
@@ -240,6 +261,18 @@ fn extract(args: &Args, out: &str) -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// Why nothing can be captured; another status where another program may be permitted to.
+fn refused(interface: &str, error: &io::Error) -> ExitCode {
+    if error.kind() == ErrorKind::PermissionDenied {
+        return ExitCode::from(NOT_PERMITTED);
+    }
+    eprintln!(
+        "guestmark: cannot capture on {}: {error}\n  ip link lists the interfaces",
+        inert(interface)
+    );
+    ExitCode::from(1)
 }
 
 #[derive(Serialize)]
@@ -342,14 +375,7 @@ impl Job {
             let again = Some(Watch::new(Some(wanted)));
             report.watch = self.read(files, again, &mut |_: &_| {}).1.watch;
         }
-        let sequences = chosen
-            .into_iter()
-            .filter_map(|connection| {
-                let watch = report.watch.as_mut()?;
-                let series = watch.take(connection.index, connection.end)?;
-                Some((connection, series))
-            })
-            .collect();
+        let sequences = series(chosen, &mut report);
         writer.end(
             kind,
             &report,
@@ -365,12 +391,28 @@ impl Job {
         faults.is_empty()
     }
 
-    fn read<'f>(
+    /// Analyse what comes from `interface` until a signal ends it; false when it went away.
+    fn listen<W: Write>(&self, ring: Ring, interface: &str, writer: &mut Writer<W>) -> bool {
+        writer.begin(interface);
+        let mut told = tell;
+        let watch = (self.sequences > 0).then(|| Watch::new(None));
+        let mut analysis = self.analysis(watch, writer, &mut told);
+        let ended = analysis.listen(ring);
+        let mut report = analysis.end();
+        let mut chosen = std::mem::take(&mut report.largest.of_first);
+        chosen.truncate(self.sequences);
+        let sequences = series(chosen, &mut report);
+        let fault = ended.err().map(|error| Fault::io(0, &error));
+        writer.end(None, &report, fault.as_ref(), sequences);
+        fault.is_none()
+    }
+
+    fn analysis<'o>(
         &self,
-        files: &'f [String],
         watch: Option<Watch>,
-        output: &mut dyn crate::analysis::Output,
-    ) -> (Option<Kind>, Report, Vec<(&'f str, Fault)>) {
+        output: &'o mut dyn crate::analysis::Output,
+        told: &'o mut dyn FnMut(&SoFar),
+    ) -> Analysis<'o> {
         let mut analysis = Analysis::new(self.memory, self.filter.clone(), output);
         if let Some(watch) = watch {
             analysis = analysis.watching(watch);
@@ -378,10 +420,20 @@ impl Job {
         if self.guilty {
             analysis = analysis.with_guilty();
         }
-        let mut told = tell;
         if self.progress {
-            analysis = analysis.told_to(&mut told);
+            analysis = analysis.told_to(told);
         }
+        analysis
+    }
+
+    fn read<'f>(
+        &self,
+        files: &'f [String],
+        watch: Option<Watch>,
+        output: &mut dyn crate::analysis::Output,
+    ) -> (Option<Kind>, Report, Vec<(&'f str, Fault)>) {
+        let mut told = tell;
+        let mut analysis = self.analysis(watch, output, &mut told);
         let mut kind = None;
         let mut faults = Vec::new();
         for file in files {
@@ -400,4 +452,16 @@ impl Job {
         }
         (kind, analysis.end(), faults)
     }
+}
+
+/// The points of the chosen connections.
+fn series(chosen: Vec<Chosen>, report: &mut Report) -> Vec<(Chosen, Series)> {
+    chosen
+        .into_iter()
+        .filter_map(|connection| {
+            let watch = report.watch.as_mut()?;
+            let series = watch.take(connection.index, connection.end)?;
+            Some((connection, series))
+        })
+        .collect()
 }

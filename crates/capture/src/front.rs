@@ -5,12 +5,14 @@ use crate::decode::{decode, fast_into};
 use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::input::{Compression, Source};
+use crate::live::Ring;
 use crate::mapped::cut_short;
 use crate::packet::{Packet, PacketSink, Segment, NO_TIME, UDP};
 use crate::packetlist::{self, Names, RowSink};
 use crate::services::Services;
 use crate::truth::Truth;
 use crate::{pcap, pcapng};
+use std::io;
 use std::sync::Arc;
 
 const MAX_INTERFACES: usize = 65_536;
@@ -46,7 +48,7 @@ pub struct Front {
 }
 
 /// Where segments go, with names that are new; the receiver empties or replaces the batch.
-type Deliver<'d> = dyn FnMut(&mut Vec<Segment>, &[Arc<str>]) + 'd;
+pub type Deliver<'d> = dyn FnMut(&mut Vec<Segment>, &[Arc<str>]) + 'd;
 
 struct Reading<'f, 'd> {
     front: &'f mut Front,
@@ -96,6 +98,24 @@ impl Front {
         self.truth.overlapping += u64::from(overlaps);
         self.first_ts = before.into_iter().chain(self.first_ts).min();
         (kind, result)
+    }
+}
+
+impl Front {
+    /// Read what comes from an interface until a signal ends it.
+    ///
+    /// # Errors
+    ///
+    /// Where the interface goes away.
+    pub fn listen(&mut self, ring: &mut Ring, deliver: &mut Deliver<'_>) -> io::Result<()> {
+        self.together = BATCH;
+        let mut reading = Reading {
+            front: self,
+            deliver,
+        };
+        let result = ring.read(&mut reading, Reading::flush);
+        reading.flush();
+        result
     }
 }
 

@@ -30,6 +30,7 @@ pub mod input;
 pub mod ip;
 pub mod largest;
 pub mod latency;
+pub mod live;
 pub mod loss;
 pub mod mapped;
 pub mod memory;

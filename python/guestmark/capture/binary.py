@@ -23,6 +23,7 @@ from guestmark.core.errors import GuestmarkError, UsageError
 NAME = "guestmark-capture"
 BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"
 USAGE_STATUS = 2
+_NOT_PERMITTED = 77  # as in sysexits.h
 MOST_SEQUENCES = 8  # connections whose points the program keeps
 
 
@@ -64,6 +65,7 @@ class Selection:
     merge: bool = False
     memory_mb: int | None = None
     source: int | None = None  # a file descriptor that becomes the program's standard input
+    live: bool = False  # the one of `files` is an interface
 
     def arguments(self) -> list[str]:
         """As arguments of the program."""
@@ -72,6 +74,8 @@ class Selection:
             out.append(f"--filter={self.filter_by}")
         if self.merge:
             out.append("--merge")
+        if self.live:
+            out.append("--live")
         if self.memory_mb is not None:
             out.append(f"--memory={self.memory_mb}")
         return [*out, "--", *self.files]
@@ -146,10 +150,17 @@ def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = F
     return trace
 
 
+class NotPermittedError(GuestmarkError):
+    """This process may not capture; a program that is installed for that perhaps may."""
+
+
 @contextlib.contextmanager
 def _outliving_interrupts(selection: Selection) -> Iterator[None]:
     """Ctrl-C ends whoever writes a capture to standard input; what was captured until then is the result."""
-    if "-" not in selection.files or threading.current_thread() is not threading.main_thread():
+    if (
+        not (selection.live or "-" in selection.files)
+        or threading.current_thread() is not threading.main_thread()
+    ):
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -163,6 +174,10 @@ def checked(status: int) -> int:
     """The program's exit status. Raises `UsageError` for bad arguments, `GuestmarkError` when a signal ended it."""
     if status == USAGE_STATUS:
         raise UsageError("the capture was not analysed", hint="see the messages above")
+    if status == _NOT_PERMITTED:
+        raise NotPermittedError(
+            "capturing is not permitted", hint="capturing needs root or CAP_NET_RAW: run it with sudo"
+        )
     if status < 0:
         raise GuestmarkError(f"guestmark-capture died of signal {-status}")
     return status

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from guestmark.capture.binary import Selection
+from guestmark.capture.binary import NotPermittedError, Selection
 from guestmark.cli.captures import ROWS, By, Format, Request, answer
 from guestmark.core.errors import UsageError
 
@@ -94,10 +94,14 @@ def command(  # noqa: PLR0917 - one parameter per option
     request = Request(selection, format, by, plot, extract, top, output, both=both)
     if live is None:
         raise typer.Exit(answer(request))
-    from guestmark.agent.binary import ending_with_us
-    from guestmark.capture.live import capturing
+    try:
+        status = answer(replace(request, selection=replace(selection, files=(live,), live=True), live=True))
+    except NotPermittedError:
+        # Tools that capture are often installed with the right to.
+        from guestmark.agent.binary import ending_with_us
+        from guestmark.capture.live import capturing
 
-    with capturing(live, partial(ending_with_us, grace_ms=_GRACE_MS)) as source:
-        selection = replace(selection, source=source)
-        status = answer(replace(request, selection=selection, live=True))
+        with capturing(live, partial(ending_with_us, grace_ms=_GRACE_MS)) as source:
+            selection = replace(selection, source=source)
+            status = answer(replace(request, selection=selection, live=True))
     raise typer.Exit(status)
