@@ -232,12 +232,14 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     """Has libguestfs build its appliance where it is missing or older than the host's packages, so that no
     measured launch does.
     """
-    appliance = _home(home) / "appliance.d" / "root"
+    appliance = _home(home) / "appliance.d"
     changed = max(
         (path.stat().st_mtime for path in map(Path, _PACKAGE_DATABASES) if path.exists()), default=0.0
     )
-    if appliance.exists() and appliance.stat().st_mtime >= changed:
+    # As supermin does, which would build it again if one of them were older.
+    if min((path.stat().st_mtime for path in appliance.glob("*")), default=-1.0) >= changed:
         return
+    begin = time.time()  # packages that are installed meanwhile are newer
     process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True, sockets=True))
     try:
         process.start(
@@ -249,7 +251,8 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     if status is None:
         raise MachineError(f"libguestfs did not make its appliance within {_BUILD_S:.0f} s")
     _check(status, process.console.text(), "libguestfs")
-    os.utime(appliance)
+    for path in appliance.glob("*"):
+        os.utime(path, (begin, begin))
 
 
 def _home(cache: Path | str) -> Path:
