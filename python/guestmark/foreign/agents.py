@@ -5,38 +5,49 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
 
 from guestmark import __version__
 from guestmark.agent.binary import NAME, agent_binary, checkout
-from guestmark.core.architectures import Architecture, architecture
+from guestmark.core.architectures import Architecture, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
 from guestmark.foreign.commands import run
-from guestmark.foreign.packages import candidate
+from guestmark.foreign.packages import Package, Packages, candidate, owner_of, package_of
 from guestmark.foreign.progress import Progress
 
 KIND = "agent"
-ABOUT_S = 100.0  # of two processors
+_FETCHED_ABOUT_S, _COMPILED_ABOUT_S = 30.0, 100.0  # of two processors
 _SOURCES = ("Cargo.toml", "Cargo.lock", ".cargo/config.toml", "crates/agent", "crates/wire")
-# Where the standard library is compiled too, whole-program optimisation would double the time.
+# Whole-program optimisation would double the time.
 _PROFILE = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
 _LEAST_RUST = (1, 85)
 
 
+class Library(IntEnum):
+    """Where the target's standard library comes from, the quickest first."""
+
+    INSTALLED = 0
+    PACKAGE = 1  # the distribution's, of the target's architecture and of the compiler's own version
+    COMPILED = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A Rust compiler with its build tool; `std` says whether it has the standard library ready for the target."""
+    """A Rust compiler with its build tool, and the library for the target. `package` has this host's own library."""
 
     cargo: Path
     rustc: Path
     version: str
-    std: bool
+    library: Library = Library.INSTALLED
+    package: Package | None = None
 
 
 class NotMadeError(PlatformUnusableError):
@@ -104,7 +115,8 @@ def missing(architecture: Architecture) -> list[Program]:
     """The programs needed to build it, and their packages."""
     found = []
     if toolchain(architecture) is None:
-        found.append(Program("rustc with the sources of its library", _rust_packages()))
+        name = "rustc" if architecture.root else "rustc with the sources of its library"
+        found.append(Program(name, _rust_packages(architecture)))
     if shutil.which(architecture.cross.name) is None:
         found.append(architecture.cross)
     if not _has_libc(architecture):
@@ -121,27 +133,41 @@ def _has_libc(architecture: Architecture) -> bool:
     return os.path.isabs(said) and os.path.exists(said)
 
 
-@functools.cache
-def _rust_packages() -> str:
+def _rust_packages(architecture: Architecture) -> str:
     """Debian 12 keeps a new enough Rust under another name."""
-    if _version(candidate("rustc")) < _LEAST_RUST and candidate("rustc-web"):
-        return "cargo-web rustc-web rust-web-src"
-    return "cargo rustc rust-src"
+    web = "-web" if _version(candidate("rustc")) < _LEAST_RUST and candidate("rustc-web") else ""
+    sources = "" if architecture.root else f" rust{web}-src"
+    return f"cargo{web} rustc{web}{sources}"
 
 
 def toolchain(architecture: Architecture) -> Toolchain | None:
-    """A compiler that can make programs for the target: one with its library, else one with the library's sources."""
-    able = [chain for chain in _toolchains() if _sysroot_has(chain, architecture) is not None]
-    chosen = min(able, key=lambda chain: not _sysroot_has(chain, architecture), default=None)
-    if chosen is None:
-        return None
-    return Toolchain(chosen.cargo, chosen.rustc, chosen.version, bool(_sysroot_has(chosen, architecture)))
+    """The compiler that can make programs for the target in the least time; None where there is none."""
+    return min(_able(architecture), key=lambda chain: chain.library, default=None)
+
+
+def _able(architecture: Architecture) -> Iterator[Toolchain]:
+    """Every compiler with every library that it can use."""
+    for chain in _toolchains():
+        rustlib = _sysroot(chain) / "lib" / "rustlib"
+        if any((rustlib / architecture.target / "lib").glob("libstd-*.rlib")):
+            yield chain
+        if architecture.root and (package := _own_library(rustlib)):
+            yield replace(chain, library=Library.PACKAGE, package=package)
+        if (rustlib / "src/rust/library/std/Cargo.toml").exists():
+            yield replace(chain, library=Library.COMPILED)
+
+
+def _own_library(rustlib: Path) -> Package | None:
+    files = (rustlib / host_architecture().target / "lib").glob("libstd-*.rlib")
+    return next((package for file in files if (package := package_of(str(file)))), None)
 
 
 def look_again() -> None:
     """Forgets which compilers there are, when others have been installed."""
     _toolchains.cache_clear()
-    _sysroot_has.cache_clear()
+    _sysroot.cache_clear()
+    owner_of.cache_clear()
+    package_of.cache_clear()
 
 
 @functools.cache
@@ -157,19 +183,14 @@ def _toolchains() -> tuple[Toolchain, ...]:
         said = subprocess.run([rustc, "--version"], capture_output=True, text=True, check=False).stdout
         words = said.split()
         if len(words) > 1 and _version(words[1]) >= _LEAST_RUST:
-            chains.append(Toolchain(cargo, rustc, said.strip(), std=False))
+            chains.append(Toolchain(cargo, rustc, said.strip()))
     return tuple(chains)
 
 
 @functools.cache
-def _sysroot_has(chain: Toolchain, architecture: Architecture) -> bool | None:
-    """True: the target's library; False: its sources; None: neither."""
+def _sysroot(chain: Toolchain) -> Path:
     asked = [str(chain.rustc), "--print", "sysroot"]
-    sysroot = Path(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
-    rustlib = sysroot / "lib" / "rustlib"
-    if any((rustlib / architecture.target / "lib").glob("libstd-*.rlib")):
-        return True
-    return False if (rustlib / "src/rust/library/std/Cargo.toml").exists() else None
+    return Path(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -187,6 +208,8 @@ def make(architecture: Architecture, progress: Progress) -> Path:
             hint="make it in a checkout of guestmark with Rust's sources installed: guestmark prepare --help",
         )
     with store.making(architecture, KIND, key(architecture), progress, lock=".lock-agent") as making:
+        if chain.package:
+            chain = _with_library(chain, chain.package, architecture, making, progress)
         triple = architecture.target.upper().replace("-", "_")
         flags = (
             f"--remap-path-prefix={folder}={name}" for folder, name in _named(root, chain, making.scratch)
@@ -203,30 +226,66 @@ def make(architecture: Architecture, progress: Progress) -> Path:
         }
         # The user's own flags would replace those that link statically.
         without = ("env", "-u", "RUSTFLAGS", "-u", "CARGO_ENCODED_RUSTFLAGS", "-u", "CARGO_BUILD_RUSTFLAGS")
-        library = [] if chain.std else ["-Zbuild-std=std,panic_abort"]
-        options = ["--no-default-features", "--target", architecture.target, *library]
+        build = (str(chain.cargo), "build", "--release", "--locked", "-p", NAME, "--bin", NAME)
+        options = ["--no-default-features", "--target", architecture.target]
+        if chain.library is Library.COMPILED:
+            options.append("-Zbuild-std=std,panic_abort")
         run(
-            [
-                *without,
-                str(chain.cargo),
-                "build",
-                "--release",
-                "--locked",
-                "-p",
-                NAME,
-                "--bin",
-                NAME,
-                *options,
-            ],
+            [*without, *build, *options],
             f"building the agent for {architecture.name}",
             log=making.log,
             progress=progress,
             cwd=root,
             env=environment,
-            about_s=ABOUT_S,
+            about_s=about_s(architecture),
         )
         shutil.copy2(making.scratch / architecture.target / "release" / NAME, making.path / NAME)
         return making.complete(_tools(architecture, chain), (NAME,)) / NAME
+
+
+def about_s(architecture: Architecture) -> float:
+    """Seconds that it takes to make it, on two processors."""
+    chain = toolchain(architecture)
+    compiled = chain.library is Library.COMPILED if chain else not architecture.root
+    return _COMPILED_ABOUT_S if compiled else _FETCHED_ABOUT_S
+
+
+def _with_library(
+    chain: Toolchain, package: Package, architecture: Architecture, making: store.Making, progress: Progress
+) -> Toolchain:
+    """The compiler with the package's library beside its own; where no such package is served, one that compiles it.
+
+    Raises `GuestmarkError` where there is neither.
+    """
+    packages = Packages(architecture, progress)
+    packages.refresh(making.log)
+    if not packages.has(package.name, package.version):
+        compiling = [each for each in _able(architecture) if each.library is Library.COMPILED]
+        if not compiling:
+            raise GuestmarkError(
+                f"the package sources of this system have no {package.name} {package.version} for {architecture.name}",
+                hint=f"as root: apt-get install {_rust_packages(architecture)}",
+            )
+        return compiling[0]
+    archive = f"{package.name}={package.version}"
+    (file,) = packages.download([archive], making.scratch / "archives", making.log, alone=True)
+    tree, sysroot = making.scratch / "library", making.scratch / "sysroot"
+    run(
+        ["dpkg-deb", "-x", str(file), str(tree)],
+        f"unpacking {package.name} of {architecture.name}",
+        log=making.log, progress=progress, cwd=making.scratch, about_s=3,
+    )  # fmt: skip
+    rustlib = sysroot / "lib" / "rustlib"
+    rustlib.mkdir(parents=True)
+    for name, place in ((architecture.target, tree / "usr"), (host_architecture().target, _sysroot(chain))):
+        (rustlib / name).symlink_to(place / "lib" / "rustlib" / name)
+    # As an option of the compiler's in cargo's flags, the directory would be in the names of symbols.
+    rustc = sysroot / "rustc"
+    rustc.write_text(
+        f'#!/bin/sh\nexec {shlex.quote(str(chain.rustc))} --sysroot {shlex.quote(str(sysroot))} "$@"\n'
+    )
+    rustc.chmod(0o755)
+    return replace(chain, rustc=rustc)
 
 
 def _named(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, str]]:
@@ -234,7 +293,7 @@ def _named(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, 
     yield root, "/guestmark"
     yield scratch, "/target"
     yield Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo"), "/cargo"
-    yield chain.rustc.parent.parent / "lib" / "rustlib", "/rustlib"
+    yield _sysroot(chain) / "lib" / "rustlib", "/rustlib"
 
 
 def _tools(architecture: Architecture, chain: Toolchain) -> dict[str, str]:

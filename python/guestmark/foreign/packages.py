@@ -8,6 +8,7 @@ distribution's signatures as always.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import re
@@ -75,11 +76,16 @@ class Packages:
 
     def refresh(self, log: Path) -> None:
         """Reads the package lists, unless that was done a short while ago."""
+        for part in ("state", "lists/partial", "cache/archives/partial"):
+            (self._home / part).mkdir(parents=True, exist_ok=True)
+        with (self._home / "lock").open("w") as lock:  # the agent's library is fetched while the kernel is
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._refresh(log)
+
+    def _refresh(self, log: Path) -> None:
         stamp = self._home / "read"
         if stamp.exists() and time.time() - stamp.stat().st_mtime < _LISTS_ARE_OLD_S:
             return
-        for part in ("state", "lists/partial", "cache/archives/partial"):
-            (self._home / part).mkdir(parents=True, exist_ok=True)
         (self._home / "status").touch()
         try:
             run(
@@ -101,8 +107,10 @@ class Packages:
             )
         stamp.touch()
 
-    def has(self, package: str) -> bool:
-        """Whether there is such a package."""
+    def has(self, package: str, version: str = "") -> bool:
+        """Whether there is such a package, of any version or this one."""
+        if version:
+            return bool(self._ask("show", f"{package}={version}"))
         return bool(candidate(package, self._options[:-1]))
 
     def depends(self, package: str, pattern: str) -> list[str]:

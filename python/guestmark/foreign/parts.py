@@ -93,7 +93,7 @@ def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequ
     """Seconds that what is missing takes on a fast network; compiling takes longer on a single processor."""
     compiled = 2 / min(2, len(os.sched_getaffinity(0)))
     cost = {
-        "agent": agents.ABOUT_S * compiled,
+        "agent": agents.about_s(architecture) * compiled,
         "kernel": kernels.about_s(architecture) * compiled,
         "root": roots.ABOUT_S,
     }

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,7 @@ class Making:
         if target.exists():  # the same tools have made it before: the same bytes, which may be in use
             os.utime(target / MADE)
         else:
+            shutil.rmtree(self.scratch)  # or gigabytes of it would be written to the disk
             os.sync()  # a part that is there is whole, also after a power cut
             self.path.rename(target)
         self.log.unlink(missing_ok=True)
