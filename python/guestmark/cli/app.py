@@ -26,6 +26,7 @@ GROUPS = {
         "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
         "tune": "Race configurations within your limits.",
         "fleet": "Run a plan on the machines of a lab.",
+        "block": "Measure one block of a run, as a job of a cluster.",
         "resume": "Continue a run where it stopped, or take it further.",
         "campaign": "Compare two sides of a host over restarts, A B B A.",
         "bisect": "Find the commit that made a command slower.",
@@ -63,7 +64,7 @@ FIRST = (
 )  # fmt: skip
 # Group: its members, each with the verb that it is.
 GROUPED = {
-    "runs": {name: name for name in ("history", "export", "import", "edit", "rm", "vacuum")}
+    "runs": {name: name for name in ("block", "history", "export", "import", "edit", "rm", "vacuum")}
     | {"list": "runs"},
     "changes": {"bisect": "bisect", "campaign": "campaign"},
     "disk": {"powercut": "powercut"},

@@ -36,6 +36,12 @@ def command(
         bool,
         typer.Option("--list", help="Show the cells that would run and how long they take; run nothing."),
     ] = False,
+    prepare_only: Annotated[
+        bool,
+        typer.Option(
+            "--prepare-only", help="Make the run, print its id, measure nothing: see guestmark block."
+        ),
+    ] = False,
     override_: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,6 +95,9 @@ def command(
         _list(made, given.ledger)
         return
     outputs = replace(given.outputs(published=published), budget_s=budget_s)
+    if prepare_only:
+        tell(session.prepare(made, given.ledger, outputs))
+        return
     raise typer.Exit(session.execute(made, given.ledger, outputs))
 
 

@@ -110,6 +110,23 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
         return _finish(run.judge(), state, outputs)
 
 
+def prepare(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:
+    """Stores a new run of what can be measured here, and returns its id."""
+    from guestmark.core.gate import with_gates
+    from guestmark.engine import preflight, run
+    from guestmark.ledger import open_ledger
+    from guestmark.ledger.remarks import NOTHING
+
+    plan = with_gates(plan, outputs.gates)
+    preflight.check_requests(plan, plan.cells)
+    with open_ledger(ledger_path) as ledger:
+        made = run.prepare(
+            plan, ledger, audience_of(outputs), said=outputs.said or NOTHING, prove=outputs.prove,
+            budget_s=outputs.budget_s,
+        )  # fmt: skip
+        return made.id
+
+
 def resume(
     wanted: str, ledger_path: str | None, outputs: Outputs, further: Further, *, trust: bool = False
 ) -> int:

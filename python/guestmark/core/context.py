@@ -99,6 +99,7 @@ class Context:
     race_limit_s: float | None = None  # that its trials may take together
     budget_s: float | None = None  # wall time of the whole command
     no_time: tuple[str, ...] = ()  # ids of cells that were left out when the time got short
+    iterations: Mapping[str, int] = field(default_factory=dict)  # by cell, what blocks at once agreed on
     elapsed_s: float | None = None  # wall time of the run's commands, from their first to their last moment
     extended: tuple[Extension, ...] = ()
     typed: bool = False  # whether its commands stood on the command line, not in a plan

@@ -33,6 +33,19 @@ class GateStatus(IntEnum):
     FAILED = 128
 
 
+class BlockStatus(IntEnum):
+    """Exit status of `guestmark block`, for whoever calls it again and again; a stable interface.
+
+    Other errors have their status of `ExitStatus`. 69 and 75 mean in `sysexits.h` what they mean here.
+    """
+
+    DONE = 0
+    SOME_FAILED = 1  # done, but some of its trials failed
+    NOTHING_LEFT = 4  # the run has all its blocks
+    NOT_POSSIBLE = 69  # this machine cannot measure it, another may
+    LOST = 75  # to another process, or others measure the last blocks: try again later
+
+
 class GuestmarkError(Exception):
     """Base of every expected error: `message` says what is wrong, `hint` what to do about it (may be empty).
 
@@ -97,6 +110,10 @@ class WorkloadError(GuestmarkError):
 
 class LedgerError(GuestmarkError):
     """The ledger cannot be opened, read or written."""
+
+
+class TakenError(LedgerError):
+    """Another process executes the run, or has taken over what this one was about to measure or store."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -223,6 +223,12 @@ class Counted(Fact, kw_only=True):
     each: dict[str, float] = msgspec.field(name="counted")
 
 
+class MeasuredOn(Fact, kw_only=True):
+    """Which machine measured the trial, where several may share a run."""
+
+    machine: str = msgspec.field(name="measured_on")
+
+
 class Around(Fact, kw_only=True):
     """How long each command of the user's around the measured one took, each time, in seconds."""
 
@@ -261,6 +267,12 @@ def flat(fact: Fact) -> dict[str, Any]:
 def with_fact(facts: Facts, fact: Fact) -> Facts:
     """The facts of a trial that has ended, and one more."""
     return Facts({**facts.kept, **flat(fact)})
+
+
+def machine_of(facts: Facts) -> str:
+    """The machine that measured a trial with these facts; empty where only one measures."""
+    found = facts.of(MeasuredOn)
+    return "" if found is None else found.machine
 
 
 def programs(facts: Facts) -> list[Program]:

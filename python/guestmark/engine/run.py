@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from guestmark.core.actions import actions
 from guestmark.core.context import Extension
-from guestmark.core.errors import LedgerError, UsageError
+from guestmark.core.errors import BlockStatus, LedgerError, PlatformUnusableError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, runnable
 from guestmark.engine import budget, preflight
 from guestmark.engine.asking import with_askable
@@ -237,6 +237,66 @@ def resume(
         _tell_left_out(ready.left_out, audience)
         run = Run(stored.id, plan, ledger, audience, clock)
         return run, run.measure()
+
+
+def block(
+    stored: StoredRun,
+    ledger: Ledger,
+    audience: Audience,
+    machine: str,
+    *,
+    interruption: Interruption | None = None,
+    wait: bool = True,
+    trust: bool = False,
+    examined: bool = False,
+) -> BlockStatus:
+    """Measures one block of a stored run that no other process has, as the machine of that name, and stores it.
+
+    Any number of processes may do so at once, on any machines that reach the ledger. Where a platform of the run cannot
+    be used here nothing is begun; with `examined` that is known already. Raises `TakenError` as `runner.run_block`.
+    """
+    from guestmark.engine import runner
+
+    require_trust(stored, audience.tell, trust=trust)
+    ledger.patience.notice = audience.tell
+    plan, _ = restored(stored.plan, os.environ)
+    mine = Interruption()
+    with (
+        nullcontext() if interruption is not None else mine.handled(),
+        exclusively(plan, audience.tell, wait=wait),
+    ):
+        if not examined:
+            try:
+                missing = preflight.examine_again(plan, stored.unusable, _prober(audience)).left_out
+            except PlatformUnusableError as error:
+                audience.tell(f"{error.message}\n  {error.hint}")
+                return BlockStatus.NOT_POSSIBLE
+            if missing:
+                for entry in missing:
+                    audience.tell(
+                        f"{entry.name} cannot be used on this machine: {entry.reason}\n  {entry.hint}"
+                    )
+                return BlockStatus.NOT_POSSIBLE
+        _add_environment(ledger, stored, plan)
+        with audience.observed() as observer, exclusive.telling(observer.note):
+            return runner.run_block(
+                plan,
+                ledger,
+                stored.id,
+                machine=machine,
+                observer=observer,
+                interruption=interruption or mine,
+            )
+
+
+def _add_environment(ledger: Ledger, stored: StoredRun, plan: Plan) -> None:
+    """Records this machine's, unless the run has one that is the same in all that matters."""
+    from guestmark.stats.conditions.surroundings import changes
+
+    here = record_for(plan)
+    known = [each for each in stored.environments if each.get("machine") == here.get("machine")]
+    if not any(changes(each, here) == ({}, {}) for each in known):
+        ledger.add_environment(stored.id, here)
 
 
 @dataclass(frozen=True, slots=True)

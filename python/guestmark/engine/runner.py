@@ -2,15 +2,15 @@
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.context import Context
-from guestmark.core.errors import WorkloadError
-from guestmark.core.findings import Proof, Proven, with_fact
+from guestmark.core.errors import BlockStatus, WorkloadError
+from guestmark.core.findings import MeasuredOn, Proof, Proven, machine_of, with_fact
 from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, boots, runnable
 from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
@@ -20,8 +20,9 @@ from guestmark.engine.around import RUN, HostAgent
 from guestmark.engine.asking import comparisons
 from guestmark.engine.clock import Clock
 from guestmark.engine.interrupt import Interrupted, Interruption
-from guestmark.engine.progress import Estimate, Observer
+from guestmark.engine.progress import Estimate, Observer, Silent
 from guestmark.engine.trial import Slot, run_trial
+from guestmark.ledger.attempts import Attempts, lose
 from guestmark.platforms import registry
 from guestmark.powercut import evidence
 from guestmark.setting.disk import disks_of
@@ -30,7 +31,6 @@ from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
-    from guestmark.ledger.attempts import Attempts
     from guestmark.ledger.store import Ledger
 
 _ESTIMATE_SHARE = 50.0  # a look at the results waits this many times what the last one took
@@ -84,6 +84,86 @@ def run(
     return state
 
 
+_ENDED = frozenset({RunState.COMPLETE, RunState.STOPPED, RunState.FAILED})
+_INTERRUPTED = "it was interrupted in the middle of the trial"
+_WORKER_GONE = "its worker ended in the middle of the trial"
+
+
+def is_divisible(plan: Plan) -> bool:
+    """Whether blocks of the plan may be measured at once: none decides what is measured in the next."""
+    context = plan.context
+    return context.tune is None and context.budget_s is None and not context.prove and not context.around.run
+
+
+def run_block(
+    plan: Plan,
+    ledger: "Ledger",
+    run_id: str,
+    *,
+    machine: str,
+    observer: Observer,
+    interruption: Interruption,
+) -> BlockStatus:
+    """Measures one block of the run that nobody else has, on the `machine` of that name, and stores it.
+
+    What somebody began in a block and never ended is recorded as lost, and the rest of that block is measured first. A
+    plan that is not divisible is measured as a whole by one process at a time, a race to its end. Raises `TakenError`
+    when another process executes the run as a whole or has taken over the block, `Interrupted` by a signal.
+    """
+    attempts = Attempts(ledger, run_id, machine)
+    if not is_divisible(plan):
+        if ledger.load_run(run_id).state in _ENDED:
+            return BlockStatus.NOTHING_LEFT
+        with ledger.claim(run_id):  # so whoever began what has not ended is gone
+            lose(ledger, run_id, _WORKER_GONE)
+        ended = run(
+            plan,
+            ledger,
+            run_id,
+            observer=observer,
+            interruption=interruption,
+            attempts=attempts,
+            most_blocks=1,
+        )
+        if interruption.received is not None and ended is RunState.INTERRUPTED:
+            raise Interrupted
+        return BlockStatus.DONE
+
+    def loop(observer: Observer = Silent()) -> _Loop:  # noqa: B008 (it holds nothing)
+        stored = ledger.load_run(run_id)
+        cells = runnable(plan.cells, stored.unusable)
+        agreed = replace(plan, context=replace(plan.context, iterations=stored.plan.context.iterations))
+        return _Loop(
+            plan=agreed, cells=cells, ledger=ledger, run_id=run_id, trials=list(stored.trials), observer=observer,
+            interruption=interruption, attempts=attempts, machine=machine,
+        )  # fmt: skip
+
+    while True:
+        if ledger.load_run(run_id).state in _ENDED:
+            return BlockStatus.NOTHING_LEFT
+        state, candidates = loop().open_blocks()
+        if state is not None:
+            ledger.set_run_state(run_id, state)
+            return BlockStatus.NOTHING_LEFT
+        with ledger.claim_block(run_id, candidates) as block:
+            if block is None:
+                return BlockStatus.LOST
+            lose(ledger, run_id, _WORKER_GONE, block=block)
+            here = loop(observer)
+            if here.is_complete(block):  # somebody has just ended it
+                continue
+            try:
+                whole = here.block(block)
+            except Interrupted:
+                lose(ledger, run_id, _INTERRUPTED, block=block)
+                ledger.set_run_state(run_id, RunState.INTERRUPTED)
+                raise
+        after, _ = loop().open_blocks()
+        ledger.set_run_state(run_id, after or RunState.INTERRUPTED)
+        if whole is not None:
+            return whole
+
+
 @contextmanager
 def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
     """The outer guests that nested cells of one block share; they are stopped when the block ends."""
@@ -117,8 +197,10 @@ class _Loop:
         attempts: "Attempts | None" = None,
         most_blocks: int | None = None,
         clock: Clock | None = None,
+        machine: str = "",
     ) -> None:
         self._clock = clock
+        self._machine = machine
         self._attempts = attempts
         self._most_blocks = most_blocks
         self._plan = plan
@@ -210,16 +292,60 @@ class _Loop:
                 return RunState.INTERRUPTED
             if all(self._given_up(cell) for cell in self._cells):
                 return RunState.FAILED
-            with outer_guests(cell for cell in self._cells if not self._given_up(cell)):
-                for order, cell in missing_trials(
-                    self._plan.policy.seed, block, self._plan.cells, self._done
-                ):
-                    if cell in self._cells and not self._given_up(cell):
-                        if self._time_is_up() and not self._owed(block):
-                            return self._final(RunState.STOPPED)
-                        self._trial(cell, block, order)
+            if self._measure_missing(block):
+                return self._final(RunState.STOPPED)
             block += 1
             self._keep_to_budget()
+
+    def open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
+        """How the run has ended by what is stored; None with the blocks that may be measured, those begun first."""
+        complete = [
+            block for block in sorted({trial.block for trial in self._trials}) if self.is_complete(block)
+        ]
+        decision = self._decide(len(complete), complete)
+        if decision.state is not None:
+            return self._final(decision.state), ()
+        if all(self._given_up(cell) for cell in self._cells):
+            return RunState.FAILED, ()
+        most = self._plan.policy.max_blocks if self._plan.policy.blocks is None else decision.goal or 0
+        done = set(complete)
+        return None, [block for block in range(most) if block not in done]
+
+    def is_complete(self, block: int) -> bool:
+        """Whether every cell that is still tried has its trial in the block."""
+        return all((block, cell.id) in self._done for cell in self._cells if not self._given_up(cell))
+
+    def block(self, block: int) -> BlockStatus | None:
+        """Measures what is missing of one block; None where it lacks a trial that was lost."""
+        self._observer.started(self._plan, block)
+        self._measure_missing(block)
+        mine = [trial for trial in self._trials if trial.block == block]
+        if any(trial.status is TrialStatus.LOST for trial in mine):
+            return None
+        self._agree(block)
+        good = all(trial.status is TrialStatus.OK for trial in mine)
+        return BlockStatus.DONE if good else BlockStatus.SOME_FAILED
+
+    def _agree(self, block: int) -> None:
+        """Keeps the iterations of all further blocks: those measured at once must not choose for themselves."""
+        if self._plan.policy.iterations is not None or self._plan.context.iterations:
+            return
+        mine = [trial for trial in self._trials if trial.block == block]
+        plan = self._ledger.load_run(self._run_id).plan
+        if plan.context.iterations:
+            return
+        chosen = {cell.id: iterations_of(self._plan, cell, block + 1, mine) for cell in self._cells}
+        self._ledger.set_plan(self._run_id, replace(plan, context=replace(plan.context, iterations=chosen)))
+
+    def _measure_missing(self, block: int) -> bool:
+        """Measures what a block lacks; whether the time was up before its end."""
+        with outer_guests(cell for cell in self._cells if not self._given_up(cell)):
+            for order, cell in missing_trials(self._plan.policy.seed, block, self._plan.cells, self._done):
+                if cell in self._cells and not self._given_up(cell):
+                    if self._time_is_up() and not self._owed(block):
+                        return True
+                    self._trial(cell, block, order)
+        return False
 
     def _keep_to_budget(self) -> None:
         """Leaves out cells for which there is no time, by what the blocks took so far."""
@@ -281,7 +407,8 @@ class _Loop:
                 return block
         return last + 1
 
-    def _decide(self, blocks: int) -> stopping.Decision:
+    def _decide(self, blocks: int, these: Collection[int] | None = None) -> stopping.Decision:
+        """Whether the run is done with so many blocks: `these`, or the first ones."""
         if not self._trials:  # keeps the import of the analysis out of the first trial
             return stopping.Decision(None, self._plan.policy.blocks, None)
         if self._plan.policy.blocks is not None and not self._estimate_due():
@@ -303,7 +430,8 @@ class _Loop:
         from guestmark.stats.analysis import analyse
 
         begin = time.monotonic()
-        stored = [trial for trial in self._trials if trial.block < blocks]
+        counted_blocks = range(blocks) if these is None else these
+        stored = [trial for trial in self._trials if trial.block in counted_blocks]
         analysis = analyse(self._plan, stored, metrics={self._plan.metrics[0].name})
         alive = [cell.id for cell in self._cells if not self._given_up(cell)]
         asked = comparisons(self._plan, analysis, alive)
@@ -326,6 +454,12 @@ class _Loop:
         return bool(extended) and extended[-1].after_blocks == block
 
     def _used_s(self) -> float:
+        if self._machine:  # of the machine that has measured longest, as they measure at once
+            used: dict[str, float] = {}
+            for trial in self._trials:
+                name = machine_of(trial.facts)
+                used[name] = used.get(name, 0.0) + trial.duration_s
+            return max(used.values(), default=0.0)
         if self._clock is None:
             return sum(trial.duration_s for trial in self._trials)
         return self._clock.elapsed_s + _CLOSING_S
@@ -340,11 +474,13 @@ class _Loop:
         self._observer.trial_started(cell, block)
         token = None if self._attempts is None else self._attempts.begin(cell.id, block, order)
         wanted = iterations_of(self._plan, cell, block, self._trials)
-        slot = Slot(cell, block, order, wanted, warmups_of(self._plan, cell, self._trials))
+        slot = Slot(cell, block, order, wanted, warmups_of(self._plan, cell, self._here()))
         platform = registry.get(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         if proof := self._proofs.get(cell.id):
             trial = replace(trial, facts=with_fact(trial.facts, proof))
+        if self._machine:
+            trial = replace(trial, facts=with_fact(trial.facts, MeasuredOn(machine=self._machine)))
         if self._attempts is not None and token is not None:
             self._attempts.append(trial, token)
         else:
@@ -356,6 +492,12 @@ class _Loop:
             self._observer.note(
                 f"{cell.id} has failed {GIVE_UP_AFTER} times and never succeeded; it is not tried again: {trial.reason}"
             )
+
+    def _here(self) -> list[Trial]:
+        """Those of this machine."""
+        if not self._machine:
+            return self._trials
+        return [trial for trial in self._trials if machine_of(trial.facts) == self._machine]
 
     def _of(self, cell: Cell) -> list[Trial]:
         return [trial for trial in self._trials if trial.cell_id == cell.id]
@@ -420,6 +562,8 @@ def iterations_of(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -
     """How many iterations the trial of `cell` in `block` holds, given the trials so far."""
     if plan.policy.iterations is not None:
         return plan.policy.iterations
+    if (agreed := plan.context.iterations.get(cell.id)) is not None:
+        return agreed
     others = {other.id for other in plan.cells if other.compares_with(cell)}
     earlier = [
         trial

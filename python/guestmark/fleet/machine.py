@@ -19,7 +19,7 @@ import msgspec
 
 from guestmark.core.context import FleetOrder
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
-from guestmark.core.model import RunState, TrialStatus
+from guestmark.core.model import TrialStatus
 from guestmark.fleet.order import FLEET, HOST, KIND, MACHINE, Progress
 
 if TYPE_CHECKING:
@@ -69,10 +69,9 @@ def one_block(order: bytes) -> bytes:
 
 def _one_block(order: FleetOrder, machine: str) -> Progress:
     from guestmark.engine.interrupt import Interruption
-    from guestmark.engine.run import Audience, Run, exclusively
+    from guestmark.engine.run import Audience, block, exclusively
     from guestmark.fleet import watch
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.attempts import Attempts, lose
     from guestmark.platforms import affinity
 
     affinity.take_along(watch.others())
@@ -84,13 +83,10 @@ def _one_block(order: FleetOrder, machine: str) -> Progress:
             run_id = run_id or run_of(ledger, order.fleet, machine)  # of a worker that was waited for
             if run_id is None:
                 run_id = _begun(ledger, order, machine, plan)
-            stored = ledger.load_run(run_id)
-            if stored.state not in {RunState.COMPLETE, RunState.STOPPED, RunState.FAILED}:
-                with ledger.claim(run_id):  # so whoever began what has not ended is gone
-                    lose(ledger, run_id, "its worker ended in the middle of the trial")
-                Run(run_id, stored.plan, ledger, Audience(tell)).measure(
-                    Interruption(), attempts=Attempts(ledger, run_id, machine), most_blocks=1
-                )
+            block(
+                ledger.load_run(run_id), ledger, Audience(tell), machine,
+                interruption=Interruption(), trust=True, examined=True,
+            )  # fmt: skip
         return progress_of(ledger.load_run(run_id), machine)
 
 

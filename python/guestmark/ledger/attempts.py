@@ -18,7 +18,7 @@ from sqlalchemy import case, insert, inspect, select, update
 from sqlalchemy.dialects import sqlite
 
 from guestmark.core.cause import Cause
-from guestmark.core.errors import LedgerError
+from guestmark.core.errors import TakenError
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.remarks import IMPORTED, LABEL
@@ -62,7 +62,7 @@ class Attempts:
 
             (kept,) = self._ledger.write_at_once(doing, _begun(postgresql), values)
         if kept != token:
-            raise LedgerError(
+            raise TakenError(
                 f"failed while {doing}: it was begun before",
                 hint="each trial is tried once; what was lost is made up for in a later block",
             )
@@ -73,13 +73,15 @@ class Attempts:
         self._ledger.append(self._run_id, trial, token=token)
 
 
-def lose(ledger: Ledger, run_id: str, reason: str) -> int:
-    """Records every attempt of the run that has not ended as a lost trial; how many these were."""
+def lose(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) -> int:
+    """Records every attempt of the run, or of a block, that has not ended as a lost trial; how many these were."""
 
     def store(connection: Connection) -> int:
         if not inspect(connection).has_table(table.name):
             return 0
-        pending = table.c.run_id == run_id, table.c.outcome == BEGUN
+        pending = [table.c.run_id == run_id, table.c.outcome == BEGUN]
+        if block is not None:
+            pending.append(table.c.block == block)
         lost = 0
         for row in connection.execute(select(table).where(*pending)).all():
             key = _key(run_id, row.block, row.cell_id)

@@ -1,43 +1,69 @@
-"""One process executes a run at a time.
+"""One process executes a run at a time, or several measure blocks of it, one each.
 
 The claim is an open-file-description lock of the operating system on one byte of a file beside the database,
 the byte chosen by the run's id. The kernel drops it when its owner dies, in whatever way, so a killed run can
 always be resumed, and nothing has to guess whether a process id still refers to the same process. The lock file
-itself stays; it is empty.
+itself stays; it is empty. Whoever measures a block shares
+the lock of the run's byte, and holds the lock of the block's byte alone.
 """
 
 import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import Connection
 
-from guestmark.core.errors import LedgerError
+from guestmark.core.errors import TakenError
 from guestmark.ledger.faults import explain
 from guestmark.ledger.server import autocommitting
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a process holds of a run: all of it or, where it asked for one, this block."""
+
+    run: bool
+    block: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.run
+
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
 
-def _byte_of(run_id: str) -> int:
-    return int.from_bytes(blake2b(run_id.encode(), digest_size=7).digest(), "little")
+def _byte_of(run_id: str, block: int | None = None) -> int:
+    name = run_id if block is None else f"{run_id}/{block}"
+    return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "little")
 
 
-def _request(kind: int, run_id: str) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, _byte_of(run_id), 1, 0)
+def _request(kind: int, byte: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)
+
+
+def _locked(descriptor: int, kind: int, byte: int) -> bool:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(kind, byte))
+    except (BlockingIOError, PermissionError):  # POSIX allows either for "held by another"
+        return False
+    return True
 
 
 @contextmanager
-def file_claim(lock_file: Path, run_id: str, where: str) -> Iterator[bool]:
-    """Yields whether this process now holds the claim on `run_id`; gives it back on leaving. Never waits.
+def file_claim(
+    lock_file: Path, run_id: str, where: str, blocks: Sequence[int] | None = None
+) -> Iterator[Held]:
+    """Yields what this process now holds of `run_id`, and gives it back on leaving. Never waits.
 
-    Raises `LedgerError` about the ledger `where` when the lock file cannot be made.
+    With `blocks` that is the first of these that is free. Raises `LedgerError` about the ledger `where` when the lock
+    file cannot be made.
     """
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -45,10 +71,13 @@ def file_claim(lock_file: Path, run_id: str, where: str) -> Iterator[bool]:
         raise explain(error, where, f"claiming run {run_id}") from error
     try:
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK, run_id))
-            held = True
-        except (BlockingIOError, PermissionError):  # POSIX allows either for "held by another"
-            held = False
+            if blocks is None:
+                held = Held(_locked(descriptor, fcntl.F_WRLCK, _byte_of(run_id)))
+            elif _locked(descriptor, fcntl.F_RDLCK, _byte_of(run_id)):
+                free = (each for each in blocks if _locked(descriptor, fcntl.F_WRLCK, _byte_of(run_id, each)))
+                held = Held(True, next(free, None))
+            else:
+                held = Held(False)
         except OSError as error:  # a network file system without locks
             raise explain(error, where, f"claiming run {run_id}") from error
         yield held
@@ -63,39 +92,64 @@ def is_claimed(lock_file: Path, run_id: str) -> bool:
     except OSError:  # never claimed, or not accessible to us
         return False
     try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK, run_id))
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK, _byte_of(run_id)))
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
     finally:
         os.close(descriptor)
 
 
-class ServerClaim:
-    """A claim in PostgreSQL: an advisory lock of a session, which the server drops when the session ends."""
+def is_claimed_on_server(connection: Connection, run_id: str) -> bool:
+    """Whether any session holds the claim on `run_id`, or has a block of it; takes no lock that others could meet."""
+    high, low = divmod(_byte_of(run_id), 2**32)
+    return connection.execute(text(_CLAIMED), {"high": high, "low": low}).first() is not None
 
-    def __init__(self, engine: Engine, run_id: str) -> None:
+
+class ServerClaim:
+    """A claim in PostgreSQL: advisory locks of one session, which the server drops when the session ends.
+
+    Of the whole run, or of the first of `blocks` that is free.
+    """
+
+    def __init__(self, engine: Engine, run_id: str, blocks: Sequence[int] | None = None) -> None:
         self._engine = engine
         self._run_id = run_id
+        self._blocks = blocks
         self._session: Connection | None = None
         self._identity: dict[str, object] = {}  # of the session, on the server
 
-    def take(self) -> bool:
-        """Whether this process now holds the claim."""
+    def take(self) -> Held:
+        """What this process now holds."""
         session = autocommitting(self._engine)
         try:
             self._end_former(session)
-            key = {"key": _byte_of(self._run_id)}
-            held = bool(session.execute(text("SELECT pg_try_advisory_lock(:key)"), key).scalar())
+            held = self._locked(session)
             found = session.execute(
                 text(f"SELECT pid, backend_start FROM pg_stat_activity WHERE {_MINE}")
             ).one()
         except BaseException:
             _drop(session)
             raise
-        if not held:
+        if not held or (self._blocks is not None and held.block is None):
             _drop(session)
-            return False
+            return held
         self._session, self._identity = session, {"pid": found[0], "start": found[1]}
-        return True
+        self._blocks = None if held.block is None else (held.block,)  # if it has to be taken again
+        return held
+
+    def _locked(self, session: Connection) -> Held:
+        own = {"key": _byte_of(self._run_id)}
+        if self._blocks is None:
+            return Held(bool(session.execute(text("SELECT pg_try_advisory_lock(:key)"), own).scalar()))
+        if not session.execute(text("SELECT pg_try_advisory_lock_shared(:key)"), own).scalar():
+            return Held(False)
+        keys = [_byte_of(self._run_id, block) for block in self._blocks]
+        place = session.execute(text(_FIRST_FREE), {"keys": keys}).scalar()
+        return Held(True, None if place is None else self._blocks[int(place) - 1])
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held as far as is known here."""
+        return self._session is not None
 
     def hold(self) -> None:
         """Makes sure that the claim is still held; takes it again when the session was lost.
@@ -114,9 +168,12 @@ class ServerClaim:
 
         Raises as `hold` does.
         """
-        if self._session is None and not self.take():
-            raise LedgerError(
-                f"run {self._run_id} was claimed by another process while the ledger's server was away",
+        if self._session is None:
+            self.take()
+        if self._session is None:
+            what = "" if self._blocks is None else f"block {self._blocks[0] + 1} of "
+            raise TakenError(
+                f"{what}run {self._run_id} was claimed by another process while the ledger's server was away",
                 hint="let that one finish; what this one has stored is safe",
             )
         assert self._session is not None
@@ -139,6 +196,16 @@ class ServerClaim:
             time.sleep(_PAUSE_S)
 
 
+# A function's rows are filtered in their order, and no further than the limit: the locks of the others are not tried.
+_FIRST_FREE = (
+    "SELECT place FROM unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS wanted(key, place) "
+    "WHERE pg_try_advisory_lock(key) LIMIT 1"
+)
+# A key of 64 bits is two halves there: PostgreSQL's documentation, "pg_locks".
+_CLAIMED = (
+    "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = :high "
+    "AND objid = :low AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1"
+)
 _TRIES, _PAUSE_S = 50, 0.1
 _MINE = "pid = pg_backend_pid()"
 _FORMER = "FROM pg_stat_activity WHERE pid = :pid AND backend_start = :start AND usename = current_user"

@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, delete, func, insert, literal, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
-from guestmark.core.errors import LedgerError
+from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.intake import Budget
@@ -150,7 +150,7 @@ def append(ledger: Writer, run_id: str, trial: Trial, token: str | None) -> None
             raise
         raise _not_stored(doing) from error.__cause__
     if not in_force:
-        raise LedgerError(
+        raise TakenError(
             f"the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id} was "
             "recorded as lost before it ended",
             hint="it is not stored; a later block makes up for it",
@@ -159,8 +159,8 @@ def append(ledger: Writer, run_id: str, trial: Trial, token: str | None) -> None
         raise _not_stored(doing)
 
 
-def _not_stored(doing: str) -> LedgerError:
-    return LedgerError(
+def _not_stored(doing: str) -> TakenError:
+    return TakenError(
         f"failed while {doing}: the run is not in the ledger, or the trial already is",
         hint="stop one of them if two guestmarks are executing the same run",
     )

@@ -19,7 +19,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql.selectable import TypedReturnsRows
 
-from guestmark.core.errors import LedgerError
+from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, copying, intake, overviews, remarks, rows, schema
 from guestmark.ledger import claim as claims
@@ -397,7 +397,11 @@ class Ledger:
 
     def _state(self, run_id: str, stored: str) -> RunState:
         state = RunState(stored)
-        return RunState.KILLED if state is RunState.RUNNING and not self.is_claimed(run_id) else state
+        if state is RunState.RUNNING:
+            return state if self.is_claimed(run_id) else RunState.KILLED
+        # Whoever measures one block of it leaves that to be seen by the claim.
+        between = state in {RunState.CREATED, RunState.INTERRUPTED}
+        return RunState.RUNNING if between and self.is_claimed(run_id) else state
 
     # --- claims ---------------------------------------------------------------------------------------------
 
@@ -420,8 +424,10 @@ class Ledger:
                         select(schema.runs.c.owner).where(schema.runs.c.id == run_id)
                     ).first()
                 who = (row.owner if row else "") or "another process"
-                raise LedgerError(
-                    f"run {run_id} is being executed by {who}",
+                with self._claimed(run_id, ()) as shared:
+                    said = f"blocks of run {run_id} are being measured" if shared else ""
+                raise TakenError(
+                    said or f"run {run_id} is being executed by {who}",
                     hint="wait for it, or stop that process first",
                 )
             statement = update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner)
@@ -429,20 +435,32 @@ class Ledger:
             yield
 
     @contextmanager
-    def _claimed(self, run_id: str) -> Iterator[bool]:
+    def claim_block(self, run_id: str, blocks: Sequence[int]) -> Iterator[int | None]:
+        """Yields the first of these blocks that nobody has, which is this process's while inside; None: all are taken.
+
+        Raises `LedgerError` when another process executes the run as a whole.
+        """
+        with self._claimed(run_id, blocks) as held:
+            if not held:
+                with self.claim(run_id):  # raises, naming the owner
+                    pass
+            yield held.block
+
+    @contextmanager
+    def _claimed(self, run_id: str, blocks: Sequence[int] | None = None) -> Iterator[claims.Held]:
         if self._lock_file is not None:
-            with claims.file_claim(self._lock_file, run_id, self.where) as held:
+            with claims.file_claim(self._lock_file, run_id, self.where, blocks) as held:
                 yield held
             return
-        claim = claims.ServerClaim(self._engine, run_id)
+        claim = claims.ServerClaim(self._engine, run_id, blocks)
         with explained(self.where, f"claiming run {run_id}"):
             held = self.patience.until_done(claim.take, is_transient)
-        if held:
+        if claim.is_held:
             self._claims.append(claim)
         try:
             yield held
         finally:
-            if held:
+            if claim in self._claims:
                 self._claims.remove(claim)
             claim.release()
 
@@ -450,5 +468,5 @@ class Ledger:
         """Whether some process, this one included, executes the run now."""
         if self._lock_file is not None:
             return claims.is_claimed(self._lock_file, run_id)
-        with self._claimed(run_id) as held:
-            return not held
+        with self._reading("asking who executes a run") as connection:
+            return claims.is_claimed_on_server(connection, run_id)

@@ -1,0 +1,63 @@
+"""`guestmark block`: one block of a run, for whatever spreads work over machines."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated
+
+import typer
+
+from guestmark.cli import options
+
+
+def command(
+    run: options.Run,
+    *,
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What this machine is called (default: its host name)."),
+    ] = None,
+    trust: options.Trust = False,
+    wait: options.Wait = True,
+    ledger: options.Ledger = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure one block of a run that nobody else measures, and store it.
+
+    Any number of calls may be at work at once, on all machines that reach the ledger: a job array, a CI matrix, a loop
+    over ssh. `guestmark run PLAN --prepare-only` makes the run. What a killed call began is recorded as lost, and the
+    next call makes up for it.
+
+    Exit status: 0 a block is done, 1 it is done but some of its trials failed, 2 the command line is wrong, 3 it could
+    not be measured, 4 nothing is left to do, 69 not possible on this machine, 75 the block was lost to another process
+    or others measure the last ones (try again later), 130 interrupted.
+    """
+    from guestmark.cli import session
+    from guestmark.core.errors import BlockStatus, ExitStatus, TakenError
+    from guestmark.engine.interrupt import Interrupted
+    from guestmark.engine.run import block
+    from guestmark.ledger import open_ledger
+    from guestmark.page.say import say
+
+    audience = session.audience_of(session.Outputs(quiet=quiet))
+    with open_ledger(ledger) as opened:
+        stored = opened.load_run(run)
+        try:
+            status = block(stored, opened, audience, machine or socket.gethostname(), wait=wait, trust=trust)
+        except TakenError as error:
+            say(f"{error.message}\n  {error.hint}")
+            status = BlockStatus.LOST
+        except Interrupted:
+            raise typer.Exit(int(ExitStatus.INTERRUPTED)) from None
+    if not quiet:
+        say(_SAID[status].format(run=stored.id))
+    raise typer.Exit(int(status))
+
+
+_SAID = {
+    0: "a block of run {run} is done",
+    1: "a block of run {run} is done; some of its trials failed",
+    4: "nothing is left to measure in run {run}: guestmark show {run}",
+    69: "nothing of run {run} was measured on this machine",
+    75: "others have the blocks that are left of run {run}; try again later",
+}
