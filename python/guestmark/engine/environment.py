@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import guestmark
 from guestmark.agent.binary import agent_binary
 from guestmark.core import registry
+from guestmark.core.environment import Environment
 from guestmark.core.model import Plan
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import packages_measured
@@ -47,8 +48,8 @@ def record_environment(
     agent: Path | None = None,
     measured: Iterable[str] = (),
     root: Path = Path("/"),
-) -> dict[str, Any]:
-    """A description of the host, as a JSON-representable dict; unknown facts are absent.
+) -> Environment:
+    """A description of the host; unknown facts are absent.
 
     `argv` is guestmark's command line (default: this process's), `programs` (default: those of the platforms) are
     asked for their version when they are installed, `agent` is the agent's binary, whose hash is recorded. `measured`
@@ -85,10 +86,12 @@ def record_environment(
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "libraries": _libraries(),
     }
-    return {name: value for name, value in found.items() if value not in (None, {}, [], "")}
+    return cast(
+        Environment, {name: value for name, value in found.items() if value not in (None, {}, [], "")}
+    )
 
 
-def record_for(plan: Plan) -> dict[str, Any]:
+def record_for(plan: Plan) -> Environment:
     """The environment of a run of that plan: with the programs its workloads need, and the packages they measure."""
     used = registry.programs(cell.workload.name for cell in plan.cells)
     workloads = {repr(cell.workload): cell.workload for cell in plan.cells}

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from guestmark.core import environment
 from guestmark.core.errors import LedgerError
 from guestmark.core.home import LATEST
 from guestmark.core.metric import Measurement, can_be_compared
@@ -132,6 +133,9 @@ def _problems(run: StoredRun, now: float) -> Iterator[str]:
         yield "its seed is too large"
     counts = {"trials": len(run.trials), "environments": len(run.environments), "left out": len(run.unusable)}
     yield from (f"{count} {name}" for name, count in counts.items() if count > _MOST_ROWS[name])
+    yield from (
+        f"an environment of it: {said}" for each in run.environments if (said := environment.problem(each))
+    )
     texts = (
         run.plan.name,
         *(text for entry in run.unusable for text in (entry.name, entry.reason, entry.hint)),

@@ -1,0 +1,118 @@
+"""The record of the environment that a run was made in: its names, and the type of each value.
+
+Unknown facts are absent. Sizes are in bytes, frequencies as the kernel writes them, in kHz.
+"""
+
+from typing import Any, TypedDict
+
+
+class Processor(TypedDict, total=False):
+    """The first processor, and how many there are."""
+
+    model: str
+    vendor: str
+    family_model_stepping: str
+    microcode: str
+    bugs: str
+    architecture: str
+    count: int
+    usable: int
+    flags_sha256: str
+    smt: str
+
+
+class Frequency(TypedDict, total=False):
+    """What decides how fast processors run; several values where they differ."""
+
+    governor: str | list[str]
+    driver: str | list[str]
+    minimum_khz: str | list[str]
+    maximum_khz: str | list[str]
+    energy_preference: str | list[str]
+    boost: bool
+
+
+class Kernel(TypedDict, total=False):
+    """The host's kernel."""
+
+    release: str
+    version: str
+    command_line: str
+
+
+class Disk(TypedDict, total=False):
+    """A block device of the host."""
+
+    name: str
+    bytes: int
+    model: str
+    rotational: bool
+    scheduler: str
+    write_cache: str
+
+
+class Mount(TypedDict):
+    """The filesystem that a directory is on."""
+
+    device: str
+    mounted_at: str
+    type: str
+    options: str
+
+
+class Virtualization(TypedDict, total=False):
+    """Whether the host is a guest itself."""
+
+    hypervisor: bool
+    vendor: str
+    product: str
+    xen: str
+    container: str
+    device_tree: str
+
+
+class Guestmark(TypedDict, total=False):
+    """The program that measured."""
+
+    version: str
+    commit: str
+    modified: bool
+    agent_sha256: str
+
+
+class Environment(TypedDict, total=False):
+    """One record; a run has one for each time that it was begun or resumed."""
+
+    recorded_at: str
+    command_line: list[str]
+    machine: str
+    processor: Processor
+    frequency: Frequency
+    memory_bytes: int
+    memory_available_bytes: int
+    swap_bytes: int
+    swap_free_bytes: int
+    disks: list[Disk]
+    filesystems: dict[str, Mount]
+    transparent_hugepages: str
+    kernel: Kernel
+    distribution: str
+    virtualization: Virtualization
+    mitigations: dict[str, str]
+    load: list[float]
+    programs: dict[str, str]
+    packages: dict[str, str]
+    guestmark: Guestmark
+    python: dict[str, str]
+    libraries: dict[str, str]
+
+
+def problem(record: Any) -> str:
+    """What is wrong with a record from outside, in a line; empty if it is one."""
+    import msgspec
+
+    try:
+        msgspec.convert(record, Environment)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
