@@ -1,7 +1,7 @@
 """Real machines of other architectures: what they are, what they run, and what is told of their programs.
 
-What they boot is made if it has not been, and what that takes is installed. This takes minutes, so they are
-tried with `--long` only. One of which this system's package sources have nothing is skipped.
+What they boot is made if it has not been, and what that takes is installed. For arm64 this takes a minute or so; the
+others are tried with `--long` only. One of which this system's package sources have nothing is skipped.
 """
 
 import hashlib
@@ -54,17 +54,19 @@ def can_be_had(row: Architecture, log: Path) -> None:
 
 def of_each(rows: Iterable[Architecture]) -> list[ParameterSet]:
     """The rows by their names."""
-    return [pytest.param(row, id=row.name, marks=pytest.mark.long) for row in rows]
+    return [
+        pytest.param(row, id=row.name, marks=() if row is ARM64 else pytest.mark.long) for row in rows
+    ]
 
 
-@pytest.fixture(params=of_each(FOREIGN))
-def row(request: pytest.FixtureRequest, tmp_path: Path) -> Architecture:
+@pytest.fixture(scope="module", params=of_each(FOREIGN))
+def row(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Architecture:
     found = a(Architecture, request.param)
-    can_be_had(found, tmp_path / "log")
+    can_be_had(found, tmp_path_factory.mktemp(found.name) / "log")
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def machine(row: Architecture) -> Iterator[Machine]:
     with start(f"tcg@{row.name}") as started:
         yield started
@@ -99,7 +101,6 @@ def test_blocks_are_those_of_the_program(row: Architecture, machine: Machine) ->
     assert blocks == pytest.approx(50_000, rel=WITHIN)
 
 
-@pytest.mark.long
 def test_programs_run_and_know_the_date(row: Architecture, machine: Machine) -> None:
     if not row.root:
         pytest.skip("it has no programs")
@@ -107,7 +108,6 @@ def test_programs_run_and_know_the_date(row: Architecture, machine: Machine) -> 
     assert abs(int(done.stdout) - time.time()) < CLOCK_APART_S
 
 
-@pytest.mark.long
 def test_a_guest_cannot_change_its_root_on_the_host(row: Architecture, machine: Machine) -> None:
     root = parts.get(row).root
     if root is None:
