@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +20,12 @@ from guestmark.ledger.model import StoredRun
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import PLAN
 from tests.framework.postgresql import postgresql
-from tests.framework.processes import wait_until
+from tests.framework.processes import children, kill, others, wait_until
+from tests.framework.slurm import slurm
+from tests.framework.sshd import sshd
 from tests.storm.fleet import exactly_once
+
+SBATCH = Path(__file__).parents[2] / "examples/lab/slurm.sbatch"
 
 
 @pytest.fixture(params=["file", "server"])
@@ -151,3 +157,86 @@ def test_processes_that_race_and_are_killed_double_nothing_and_miss_nothing(
     lost = exactly_once([stored], blocks)
     assert lost == sum(trial.status is TrialStatus.LOST for trial in stored.trials)
     assert len({machine_of(trial.facts) for trial in stored.trials} - {""}) > 1
+
+
+@pytest.mark.long
+def test_a_job_array_of_slurm_whose_tasks_are_requeued_and_killed(
+    guestmark: CommandLine, ledger: str, tmp_path: Path
+) -> None:
+    chance, blocks, faults = random.Random(7), 12, 14
+    made = Cluster(guestmark, ledger, blocks, '"0.53", "0.83"')
+    with slurm(tmp_path / "slurm") as cluster:
+        called = tmp_path / "bin/guestmark"
+        called.parent.mkdir()
+        called.write_text(f'#!/bin/sh\nexec {sys.executable} -m guestmark "$@"\n')
+        called.chmod(0o755)
+        environment = {**guestmark.environment, **made.environment, **cluster.environment}
+        environment |= {"RUN": made.run, "GUESTMARK_LEDGER": ledger, "PAUSE": "1"}
+        environment["PATH"] = f"{called.parent}:{environment['PATH']}"
+        submitted = subprocess.run(
+            ["sbatch", "--parsable", f"--array=1-{blocks}", "--output", str(tmp_path / "task-%a.log"), str(SBATCH)],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        job, done, begin = submitted.stdout.strip(), {"requeue": 0, "kill": 0}, time.monotonic()
+        while (tasks := cluster.tasks(job)) and time.monotonic() - begin < 300:
+            time.sleep(chance.uniform(0.5, 1.5))
+            running = [task for task, state in tasks.items() if state == "RUNNING"]
+            kind = chance.choice(list(done))
+            if sum(done.values()) >= faults or not running:
+                continue
+            if kind == "requeue":
+                cluster("scontrol", "requeue", chance.choice(running))
+            else:
+                victims = [pid for pid in _blocks_of(made.run) if _measures(made, pid)]
+                if not victims:
+                    continue
+                kill([chance.choice(victims)], signal.SIGKILL)
+            done[kind] += 1
+        assert not cluster.tasks(job), cluster("squeue")
+    assert min(done.values()) > 0, done
+    stored = made.stored()
+    lost = exactly_once([stored], blocks)
+    assert lost >= 1
+    assert {machine_of(trial.facts) for trial in stored.trials} >= {"n1", "n2", "n3", "n4"}
+    print(f"{done}: {len(stored.trials)} trials, {lost} lost")
+    assert not _blocks_of(made.run)
+
+
+def _blocks_of(run: str) -> list[int]:
+    return [int(folder.name) for folder, words in others() if b"block" in words and run.encode() in words]
+
+
+def _measures(made: Cluster, pid: int) -> bool:
+    """Whether a call has begun a trial: it has a child that works."""
+    return bool(children(pid))
+
+
+@pytest.mark.long
+def test_machines_that_ssh_reaches_share_a_run(guestmark: CommandLine, tmp_path: Path) -> None:
+    with postgresql() as server, sshd(tmp_path) as reached:
+        made = Cluster(guestmark, server.url, 6, '"0.1", "0.2"')
+        here = {**guestmark.environment, **made.environment}
+        words = [
+            f"{name}={value}"
+            for name, value in here.items()
+            if name.startswith(("GUESTMARK_", "PYTHONPATH", "XDG_"))
+        ]
+        environment = {
+            **guestmark.environment,
+            "GUESTMARK_LEDGER": server.url,
+            "GUESTMARK": f"env {' '.join(words)} GUESTMARK_LEDGER={server.url} {sys.executable} -m guestmark",
+            "SSH": reached.client,
+            "PAUSE": "1",
+        }
+        command = [str(SBATCH.with_name("ssh.sh")), made.run, "lab1", "lab2"]
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as loop:
+            assert wait_until(lambda: len(_blocks_of(made.run)) > 1, 30)
+            for _ in range(3):
+                time.sleep(1)
+                kill(_blocks_of(made.run)[:1], signal.SIGKILL)
+            said, _ = loop.communicate(timeout=120)
+        assert loop.returncode == 0, said
+        assert exactly_once([made.stored()], 6) <= 3
+        assert {machine_of(trial.facts) for trial in made.stored().trials} >= {"lab1", "lab2"}
