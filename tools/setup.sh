@@ -2,9 +2,10 @@
 #
 #   .venv/             Python environment with the locked dependencies; .venv/.guestmark says from which lock
 #                      (-dev, -fleet and -history: what the checks, fleets and change points need besides)
-#   target/            the agent, built by cargo; .setup/agent says from which sources
+#   target/            the agent, built by cargo; .setup/agent says from which sources; .setup/capture the same of the
+#                      capture engine, which is built when it is first used
 #   .setup/stamp       everything is there; its time is that of the beginning of set-up, so an edit made meanwhile counts
-#   .setup/setup.log   what pip, cargo and apt-get said last
+#   .setup/setup.log   what cargo and apt-get said last; python.log: what pip said
 #   .setup/lock        held while setting up
 #
 # Each part's key is written, by renaming, only when the part is complete: whatever interrupts set-up, the next start
@@ -12,6 +13,8 @@
 
 state=$root/.setup
 log=$state/setup.log
+beside= # the process that does another part at the same time
+alone=yes # no other process writes to the terminal
 rust_wanted=1.85
 python_wanted=3.11
 
@@ -24,6 +27,7 @@ fail() {
     printf 'guestmark: error: %s\n' "$1" >&2
     shift
     for line in "$@"; do printf '  %s\n' "$line" >&2; done
+    [ -z "$beside" ] || kill -TERM "$beside" 2>/dev/null
     rm -f "$state/begin.$$"
     exit "$fail_status"
 }
@@ -84,13 +88,13 @@ step_begin() {
     step_start=$(date +%s)
     printf '\n==== %s\n' "$step_what" >>"$log"
     [ -t 2 ] || say "$step_what"
+    [ -n "$alone" ] || return 0
     tell_progress "$step_what" "$step_start" 9>&- >/dev/null &
     ticker=$!
 }
 
 step_end() {
-    kill "$ticker" 2>/dev/null
-    wait "$ticker" 2>/dev/null
+    [ -z "$ticker" ] || { kill "$ticker" && wait "$ticker"; } 2>/dev/null
     ticker=
     elapsed=$(($(date +%s) - step_start))
     [ ! -t 2 ] || printf '\r\033[K' >&2
@@ -105,7 +109,9 @@ stop_step() {
     trap '' INT TERM HUP
     [ -z "$ticker" ] || kill "$ticker" 2>/dev/null
     [ -z "$step_pid" ] || kill -TERM -- "-$step_pid" 2>/dev/null
+    [ -z "$beside" ] || { kill -TERM "$beside" && wait "$beside"; } 2>/dev/null
     [ -z "$1" ] || {
+        [ -n "$alone" ] || exit "$1"
         [ ! -t 2 ] || printf '\r\033[K' >&2
         rm -f "$state/begin.$$"
         say "interrupted; the next start goes on from here"
@@ -355,13 +361,16 @@ venv_key() { key_of requirements.txt; }
 dev_key() { key_of requirements.txt requirements-dev.txt; }
 fleet_key() { key_of requirements.txt requirements-fleet.txt; }
 history_key() { key_of requirements-history.txt; }
-agent_key() { key_of Cargo.toml Cargo.lock .cargo crates; }
+agent_key() { key_of Cargo.toml Cargo.lock .cargo crates/agent crates/wire; }
+capture_key() { key_of Cargo.toml Cargo.lock .cargo crates; }
 holds() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
 
 venv_ready() { [ -x "$root/.venv/bin/python" ] && holds "$root/.venv/.guestmark" "$(venv_key)"; }
-agent_ready() {
-    { read -r agent && read -r built; } 2>/dev/null <"$state/agent" && [ -x "$root/$agent" ] && [ "$built" = "$(agent_key)" ]
+program_ready() { # FILE KEY: the file names a program and what it was built from
+    { read -r program && read -r built; } 2>/dev/null <"$1" && [ -x "$root/$program" ] && [ "$built" = "$2" ]
 }
+agent_ready() { program_ready "$state/agent" "$(agent_key)" && agent=$program; }
+capture_ready() { program_ready "$state/capture" "$(capture_key)"; }
 
 pip_install() { # WHAT PIP-ARGS…: exactly what the locks name, nothing built from source
     what=$1
@@ -388,16 +397,46 @@ make_venv() {
     write_file "$root/.venv/.guestmark" "$key"
 }
 
+# Built to be there soon (the profile `checkout`); the package's programs are built to be fast and small.
+build() { # WHAT NAME OPTION…: sets $program
+    what=$1 name=$2
+    shift 2
+    host=$("$rustc" -vV | sed -n 's/^host: //p')
+    program=target/$host/checkout/$name
+    # The user's own flags would replace those in .cargo/config.toml, and with them the static linking.
+    step "$what" sh -c 'cd "$0" && exec "$@"' "$root" env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS \
+        "$cargo" build --profile checkout --locked --package guestmark-agent --bin "$name" --target "$host" \
+        --target-dir "$root/target" "$@"
+    [ -x "$root/$program" ] || fail 3 "cargo built no $program" "the full log: $log"
+}
+
 make_agent() {
     key=$(agent_key)
-    host=$("$rustc" -vV | sed -n 's/^host: //p')
-    agent=target/$host/release/guestmark-agent
-    # The user's own flags would replace those in .cargo/config.toml, and with them the static linking.
-    step "building the agent" sh -c 'cd "$0" && exec "$@"' "$root" env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS \
-        "$cargo" build --release --locked --package guestmark-agent --target "$host" --target-dir "$root/target"
-    [ -x "$root/$agent" ] || fail 3 "cargo built no $agent" "the full log: $log"
-    write_file "$state/agent" "$agent
+    build "building the agent" guestmark-agent --no-default-features
+    agent=$program
+    write_file "$state/agent" "$program
 $key"
+}
+
+make_capture() {
+    key=$(capture_key)
+    build "building the capture engine" guestmark-capture
+    write_file "$state/capture" "$program
+$key"
+}
+
+# What takes the network goes on beside what takes the processors.
+make_venv_and_agent() {
+    $die_with_us sh -c 'root=$0 python=$1 die_with_us=$2 alone= step_pid= ticker=
+        . "$root/tools/setup.sh"
+        alone= log=$state/python.log
+        : >"$log"
+        trap "stop_step 143" INT TERM HUP
+        make_venv' "$root" "$python" "$die_with_us" &
+    beside=$!
+    make_agent
+    wait "$beside" || { beside='' && fail 3 "the Python environment is not complete" "the log: $state/python.log"; }
+    beside=
 }
 
 # What ./test needs besides. A program that cannot be had makes the check or the tests that need it fail.
@@ -445,7 +484,9 @@ make_history() {
 }
 
 all_ready() {
-    venv_ready && agent_ready && { [ -z "$want_dev" ] || dev_ready; } && { [ -z "$want_fleet" ] || fleet_ready; } &&
+    # A capture engine that was built here once is kept up to date.
+    venv_ready && agent_ready && { [ -z "$want_capture$want_dev" ] && [ ! -e "$state/capture" ] || capture_ready; } &&
+        { [ -z "$want_dev" ] || dev_ready; } && { [ -z "$want_fleet" ] || fleet_ready; } &&
         { [ -z "$want_history" ] || history_ready; }
 }
 
@@ -458,15 +499,16 @@ stamp() { # as old as the beginning of set-up
     [ -z "$want_history" ] || touch "$root/.venv/.guestmark-history"
 }
 
-# set_up [dev|long|fleet|history]: everything the command line needs (or ./test, or a fleet, or change points); returns at
-# once when it is there.
+# set_up [dev|long|fleet|history|capture]: everything the command line needs (or ./test, or a fleet, or change points, or
+# captures); returns at once when it is there.
 set_up() {
     umask_before=$(umask)
     umask 022 # other users may use this checkout
-    want_dev=${1:-} want_fleet=${1:-} want_history=${1:-} step_pid='' ticker='' die_with_us=
+    want_dev=${1:-} want_fleet=${1:-} want_history=${1:-} want_capture='' step_pid='' ticker='' die_with_us=
     case ${1:-} in
         fleet) want_dev='' want_history='' ;;
         history) want_dev='' want_fleet='' ;;
+        capture) want_dev='' want_fleet='' want_history='' want_capture=yes ;;
     esac
     if [ -w "$state" ]; then : >"$state/begin.$$"; fi
     if ! all_ready; then
@@ -508,8 +550,14 @@ prepare() {
             # supermin, which makes libguestfs's appliance, gives up without it; container images have none.
             [ -d /lib/modules ] || step_apt "making /lib/modules" $(as_root) mkdir -p /lib/modules
         fi
-        venv_ready || make_venv
-        agent_ready || make_agent
+        if venv_ready; then
+            agent_ready || make_agent
+        elif agent_ready; then
+            make_venv
+        else
+            make_venv_and_agent
+        fi
+        if [ -n "$want_capture$want_dev" ] || [ -e "$state/capture" ]; then capture_ready || make_capture; fi
         [ -z "$want_dev" ] || make_dev
         [ -z "$want_fleet" ] || fleet_ready || make_fleet
         [ -z "$want_history" ] || history_ready || make_history

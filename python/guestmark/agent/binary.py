@@ -5,49 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import platform
 import subprocess
-import sys
-import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from guestmark.agent.frames import Transport
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.own_program import own_program
 
 NAME = "guestmark-agent"
 PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agent itself, wherever its file is
 
 
-def checkout() -> Path:
-    """The directory above `python/`; not a checkout where guestmark is installed."""
-    return Path(__file__).resolve().parents[3]
-
-
-def _candidates() -> list[Path]:
-    target = f"{platform.machine()}-unknown-linux-gnu"
-    return [
-        checkout() / "target" / target / "release" / NAME,
-        checkout() / "target" / "release" / NAME,
-        Path(sysconfig.get_path("scripts")) / NAME,
-        Path(sys.prefix) / "bin" / NAME,
-        Path(__file__).resolve().parent / NAME,
-    ]
-
-
 @functools.cache
 def _find(override: str | None) -> Path:
-    if override:
-        path = Path(override)
-        if not os.access(path, os.X_OK):
-            raise GuestmarkError(
-                f"GUESTMARK_AGENT={override} is not a program that can be run",
-                hint="unset GUESTMARK_AGENT, or build the agent: cargo build --release -p guestmark-agent",
-            )
-        return path.resolve()
-    for path in _candidates():
-        if path.is_file() and os.access(path, os.X_OK):
-            return path
+    if found := own_program(NAME, override, variable="GUESTMARK_AGENT"):
+        return found
     raise GuestmarkError(
         "the agent's binary (guestmark-agent) is missing",
         hint="build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_AGENT",

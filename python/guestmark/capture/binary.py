@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import platform
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import msgspec
 
 from guestmark.capture.model import SCHEMA, Document, Trace
 from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.own_program import own_program, set_up
 
 NAME = "guestmark-capture"
 BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"
@@ -29,29 +28,18 @@ MOST_SEQUENCES = 8  # connections whose points the program keeps
 
 @functools.cache
 def _find(override: str | None) -> Path:
-    checkout = Path(__file__).resolve().parents[3]
-    target = f"{platform.machine()}-unknown-linux-gnu"
-    candidates = (
-        [Path(override)]
-        if override
-        else [
-            checkout / "target" / target / "release" / NAME,
-            checkout / "target" / "release" / NAME,
-            Path(sysconfig.get_path("scripts")) / NAME,
-            Path(sys.prefix) / "bin" / NAME,
-        ]
-    )
-    for path in candidates:
-        if path.is_file() and os.access(path, os.X_OK):
-            return path.resolve()
-    missing = f"GUESTMARK_CAPTURE={override} is not a program that can be run" if override else ""
-    raise GuestmarkError(missing or "the analysis program (guestmark-capture) is missing", hint=BUILD)
+    found = own_program(NAME, override, variable="GUESTMARK_CAPTURE")
+    if found is None and set_up("capture"):
+        found = own_program(NAME, override, variable="GUESTMARK_CAPTURE")
+    if found is None:
+        raise GuestmarkError("the analysis program (guestmark-capture) is missing", hint=BUILD)
+    return found
 
 
 def capture_binary() -> Path:
     """Path of `guestmark-capture`: `GUESTMARK_CAPTURE`, else the checkout's build, else beside the scripts.
 
-    Raises `GuestmarkError` when there is none.
+    A checkout builds it when it is first asked for. Raises `GuestmarkError` when there is none.
     """
     return _find(os.environ.get("GUESTMARK_CAPTURE"))
 

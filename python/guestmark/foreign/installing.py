@@ -6,9 +6,9 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from guestmark.agent.binary import checkout
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.own_program import checkout
 from guestmark.foreign.progress import Progress
 
 ABOUT_S = 60.0

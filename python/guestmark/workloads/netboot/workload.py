@@ -69,6 +69,9 @@ class NetbootWorkload(Workload[Fetched]):
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Checks ROMs, firmware, the port, and room for captures: whatever would fail every trial."""
+        from guestmark.capture.binary import capture_binary
+
+        capture_binary()  # which a checkout builds on first use, and not between two trials
         for cell in cells:
             workload = cls(plan, cell)
             settings = Settings.of(cell, workload._size)

@@ -1,0 +1,56 @@
+"""Where guestmark's own programs are: in a checkout where cargo put them, else beside the package's scripts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from guestmark.core.errors import GuestmarkError
+
+_PROFILES = ("checkout", "release")
+
+
+def checkout() -> Path:
+    """The directory above `python/`; not a checkout where guestmark is installed."""
+    return Path(__file__).resolve().parents[3]
+
+
+def is_program(path: Path) -> bool:
+    """Whether this user can run that file."""
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def own_program(name: str, override: str | None, *, variable: str) -> Path | None:
+    """The program `name`: `override`, else the newest that was built in this checkout, else the installed one.
+
+    None when there is none. Raises `GuestmarkError` when `override`, the value of `variable`, is no program.
+    """
+    if override:
+        path = Path(override)
+        if not is_program(path):
+            raise GuestmarkError(
+                f"{variable}={override} is not a program that can be run",
+                hint=f"unset {variable}, or build it: cargo build --release -p guestmark-agent",
+            )
+        return path.resolve()
+    targets = (checkout() / "target" / f"{platform.machine()}-unknown-linux-gnu", checkout() / "target")
+    built = [target / profile / name for target in targets for profile in _PROFILES]
+    found = max(filter(is_program, built), key=lambda path: path.stat().st_mtime_ns, default=None)
+    installed = (Path(sysconfig.get_path("scripts")) / name, Path(sys.prefix) / "bin" / name)
+    return found or next(filter(is_program, installed), None)
+
+
+def set_up(part: str) -> bool:
+    """Has set-up make a part of the checkout, which tells its steps on standard error; False if that did not work."""
+    script = checkout() / "tools" / "setup.sh"
+    if not script.is_file():
+        return False
+    command = ["/bin/sh", "-c", 'root=$1; . "$root/tools/setup.sh" && set_up "$2"', "guestmark"]
+    done = subprocess.run(
+        [*command, str(checkout()), part], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
+    )
+    return done.returncode == 0
