@@ -75,7 +75,7 @@ def render(
 
             text = html.render(_page(run, found, first))
         case Format.JSON:
-            text = _json(result_document(run, found, _page(run, found, first)))
+            text = _by_line(result_document(run, found, _page(run, found, first)))
         case _:
             assert_never(form)
     return text.encode()
@@ -91,6 +91,27 @@ def _page(run: StoredRun, found: Analysis, first: Sequence[Section]) -> Page:
 def _json(document: Any) -> str:
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     return escaped_in_json(text) + "\n"
+
+
+def _by_line(document: dict[str, Any]) -> str:
+    """The document with each key, cell and trial on a line of its own: indented further, blanks would be half of it."""
+    parts = [f"{_compact(key)}: {_value(value)}" for key, value in document.items()]
+    return escaped_in_json("{\n" + ",\n".join(parts) + "\n}") + "\n"
+
+
+def _value(value: Any) -> str:
+    if not (isinstance(value, list) and value and all(isinstance(each, dict) for each in value)):
+        return _compact(value)
+    return "[\n" + ",\n".join(map(_cell, value)) + "\n]"
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    parts = [f"{_compact(key)}: {_value(value)}" for key, value in cell.items()]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def write(file: Path, data: bytes) -> None:
