@@ -61,11 +61,16 @@ ACTION = CHECKOUT / "tools/action"
 
 
 def job(inputs: Mapping[str, str], environment: Mapping[str, str], folder: Path) -> tuple[int, str]:
-    """Runs the steps of the composite action as GitHub's runner does, up to the first that fails."""
+    """Runs the steps of the composite action as GitHub's runner does, up to the first that fails.
+
+    Steps that are actions of their own, for caches and artifacts, are left out.
+    """
     text = (ACTION / "action.yml").read_text()
     assert set(inputs) == set(re.findall(r"^  ([a-z-]+):\n    description: ", text, re.M))
     printed = ""
     for step in text.split("    - name: ")[1:]:
+        if "      uses: " in step:
+            continue
         variables = {
             name: inputs[of]
             for name, of in re.findall(r"^ +([A-Z]+): \$\{\{ inputs\.([a-z-]+) \}\}$", step, re.M)
@@ -73,15 +78,32 @@ def job(inputs: Mapping[str, str], environment: Mapping[str, str], folder: Path)
         assert step.count("${{") == len(variables)
         (script,) = re.findall(r"^      run: (.+)$", step, re.M)
         (folder / "step.sh").write_text(script[1:-1] if script[0] == "'" else script)
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "step.sh"],
-            env={**environment, **variables, "GITHUB_ACTION_PATH": str(ACTION)},
-            cwd=folder, capture_output=True, text=True, check=False, timeout=200,
-        )  # fmt: skip
-        printed += done.stdout + done.stderr
-        if done.returncode:
-            return done.returncode, printed
+        status, said = in_bash(folder, {**environment, **variables, "GITHUB_ACTION_PATH": str(ACTION)})
+        printed += said
+        if status:
+            return status, printed
     return 0, printed
+
+
+def in_bash(folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Runs step.sh in `folder` as a runner does; its exit status and all that it printed."""
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "step.sh"],
+        env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def runner(guestmark: CommandLine, folder: Path) -> dict[str, str]:
+    """The environment of a runner's job, in which `guestmark` is the program of this checkout."""
+    for name, text in {"program": f'exec {sys.executable} -m guestmark "$@"', "sudo": 'exec "$@"'}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    return {
+        **guestmark.environment,
+        "GUESTMARK": str(folder / "program"),
+        "PATH": f"{folder}:{os.environ['PATH']}",
+    }
 
 
 @pytest.mark.parametrize(
@@ -92,14 +114,10 @@ def test_the_action_of_a_build_server(
     guestmark: CommandLine, tmp_path: Path, limits: str, undecided: str, statuses: set[int]
 ) -> None:
     """The real steps around the real program. What else runs on this machine may leave a limit undecided."""
-    for name, text in {"program": f'exec {sys.executable} -m guestmark "$@"', "sudo": 'exec "$@"'}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
     environment = {
-        **guestmark.environment,
-        "GUESTMARK": str(tmp_path / "program"),
+        **runner(guestmark, tmp_path),
+        "GITHUB_ACTIONS": "true",
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
     }
     inputs = {
         "command": "sleep 0.0{x}",
@@ -107,6 +125,7 @@ def test_the_action_of_a_build_server(
         "on": "host",
         "options": "-q -L x 1,2 -r 6 -w 0 --iterations 1",
         "undecided": undecided,
+        "artifact": "guestmark",
     }
     status, printed = job(inputs, environment, tmp_path)
     assert status in statuses, printed
@@ -114,3 +133,43 @@ def test_the_action_of_a_build_server(
     measured = status != 130
     assert (tmp_path / "guestmark-gates.xml").exists() == measured
     assert (tmp_path / "summary.md").exists() == measured
+    assert (tmp_path / "guestmark.gmk.html").exists() == measured
+
+
+def test_the_job_of_gitlab(guestmark: CommandLine, tmp_path: Path) -> None:
+    """The script of the hidden job, with the variables that its example sets; the package is installed already."""
+    text = (ACTION / "gitlab.yml").read_text()
+    steps = re.findall(r"^    - (.+)$", text.partition("  script:\n")[2].partition("  artifacts:")[0], re.M)
+    assert steps[-1] == "$GUESTMARK_CHECKOUT/tools/action/gate.sh"
+    (tmp_path / "step.sh").write_text("\n".join(step for step in steps if "apt-get" not in step) + "\n")
+    variables = {
+        "GUESTMARK_CHECKOUT": str(CHECKOUT),
+        "COMMAND": "sleep 0.0{x}",
+        "LIMITS": "> x1000",
+        "PLATFORMS": "host",
+        "OPTIONS": "-q -L x 1,2 -r 6 -w 0 --iterations 1",
+    }
+    without = {name: value for name, value in runner(guestmark, tmp_path).items() if "GITHUB" not in name}
+    status, printed = in_bash(tmp_path, {**without, **variables})
+    assert status == 0, printed
+    assert "::warning" not in printed
+    for name in re.findall(r"guestmark[a-z.-]+\.(?:html|xml)", text.partition("  artifacts:")[2]):
+        assert (tmp_path / name).exists()
+
+
+NOTES = importlib.util.spec_from_file_location("release_notes", CHECKOUT / "tools" / "release_notes.py")
+assert NOTES is not None
+assert NOTES.loader is not None
+release_notes = importlib.util.module_from_spec(NOTES)
+NOTES.loader.exec_module(release_notes)
+
+
+def test_the_notes_of_a_release_are_its_part_of_the_changelog() -> None:
+    text = release_notes.CHANGELOG.read_text()
+    version = re.findall(r"^## \[([0-9.]+)\]", text, re.M)
+    newest, before = (release_notes.notes(text, each) for each in version[:2])
+    assert newest.startswith("### ")
+    assert newest in text
+    assert before not in newest
+    with pytest.raises(SystemExit, match="nothing about 99"):
+        release_notes.notes(text, "99")

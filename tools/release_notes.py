@@ -1,0 +1,25 @@
+"""Prints one version's part of CHANGELOG.md, for the notes of its release.
+
+usage: tools/release_notes.py VERSION
+"""
+
+import re
+import sys
+from pathlib import Path
+
+CHANGELOG = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
+
+
+def notes(text: str, version: str) -> str:
+    """The part under `## [VERSION]`, without its heading. Raises `SystemExit` when there is none, or nothing in it."""
+    parts = re.split(r"^## \[([^\]]+)\].*\n", text, flags=re.M)
+    found = dict(zip(parts[1::2], parts[2::2], strict=True)).get(version, "").strip()
+    if not found:
+        raise SystemExit(f"release_notes: {CHANGELOG.name} has nothing about {version}")
+    return found
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    print(notes(CHANGELOG.read_text(), sys.argv[1]))
