@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -49,6 +50,46 @@ STRUCTURES = {
     "an index of some rows": "CREATE INDEX i ON trials (block) WHERE block > 1;",
     "no table": "DROP TABLE runs;",
 }
+
+
+def _hot_journal(file: Path, names: Path) -> bytes:
+    """Of a writer that died in a transaction over several files, the list of which is said to be in another one."""
+    with closing(sqlite3.connect(file)) as link:
+        (size,) = link.execute("PRAGMA page_size").fetchone()
+    name, magic = os.fsencode(names), bytes.fromhex("d9d505f920a163d7")
+    head = magic + struct.pack(">5I", 0, 1, file.stat().st_size // size, 512, size)
+    last = struct.pack(">I", (1 << 30) // size + 1) + name + struct.pack(">2I", len(name), sum(name))
+    return head.ljust(512, b"\0") + last + magic
+
+
+def test_a_journal_takes_no_file_of_its_users_along(stranger: Path, tmp_path: Path) -> None:
+    """SQLite itself removes it, as the example shows."""
+    victim, journal = tmp_path / "victim", tmp_path / f"{stranger.name}-journal"
+    victim.write_text("precious")
+    journal.write_bytes(_hot_journal(stranger, victim))
+    for writable in (False, True):
+        with pytest.raises(LedgerError, match="names another file"):
+            open_ledger(stranger, writable=writable).close()
+    assert victim.read_text() == "precious"
+    with closing(sqlite3.connect(stranger)) as link:
+        link.execute("SELECT count(*) FROM runs").fetchone()
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", "-claims"])
+def test_what_is_beside_it_is_its_own(stranger: Path, tmp_path: Path, suffix: str, there: bool) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    if not there:
+        stranger.unlink()
+    for make in (lambda path: path.symlink_to(victim), Path.mkdir, os.mkfifo):
+        beside = stranger.with_name(stranger.name + suffix)
+        make(beside)
+        with pytest.raises(LedgerError, match="no plain file"):
+            open_ledger(stranger).close()
+        assert victim.read_text() == "precious"
+        beside.rmdir() if beside.is_dir() and not beside.is_symlink() else beside.unlink()
 
 
 @pytest.mark.parametrize("how", STRUCTURES)

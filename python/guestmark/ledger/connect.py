@@ -156,6 +156,7 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
         )
     if file.exists() and not file.is_file():
         raise LedgerError(f"{file} is not a file, so not a ledger", hint="choose a file with --ledger FILE")
+    _check_companions(file)
     if not file.exists():
         if not writable:
             raise LedgerError(
@@ -179,6 +180,28 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
     if writable and version < SCHEMA_VERSION:
         _upgrade_file(file, version, busy_timeout_s)
     return False
+
+
+_JOURNAL = "-journal"
+_COMPANIONS = ("-wal", "-shm", _JOURNAL, "-claims")
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+
+
+def _check_companions(file: Path) -> None:
+    """Raises `LedgerError` unless the files that SQLite uses beside this one are plain ones of its own.
+
+    It writes to them, and once a journal that names another file has been rolled back, it removes that file
+    (*super-journal* in https://www.sqlite.org/atomiccommit.html).
+    """
+    for suffix in _COMPANIONS:
+        beside = file.with_name(file.name + suffix)
+        if beside.is_symlink() or (beside.exists() and not beside.is_file()):
+            raise _not_ours(str(file), f"{beside.name} beside it is no plain file")
+    with suppress(FileNotFoundError), file.with_name(file.name + _JOURNAL).open("rb") as journal:
+        length = journal.seek(0, os.SEEK_END)
+        journal.seek(max(0, length - len(_JOURNAL_MAGIC)))
+        if length > len(_JOURNAL_MAGIC) and journal.read() == _JOURNAL_MAGIC:
+            raise _not_ours(str(file), f"{file.name}{_JOURNAL} beside it names another file")
 
 
 _TABLES = {
