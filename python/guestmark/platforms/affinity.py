@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.cause import Cause
-from guestmark.core.errors import AttestationError
+from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import Placed
 from guestmark.core.placement import (
     FULL_CAPACITY,
@@ -29,6 +29,7 @@ from guestmark.core.placement import (
     write_list,
 )
 from guestmark.disks import processes
+from guestmark.platforms.qmp import understood
 
 if TYPE_CHECKING:
     from guestmark.core.model import Cell
@@ -191,10 +192,18 @@ def check(cells: Iterable[Cell]) -> None:
 
 
 def virtual_processors(told: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
-    """The threads of QEMU's virtual processors, from its answer to `query-cpus-fast`; its process here is `pid`."""
+    """The threads of QEMU's virtual processors, from its answer to `query-cpus-fast`; its process here is `pid`.
+
+    Raises `MachineError` when one of them is not among that process's: nobody else's threads are moved on its word.
+    """
     ours = processes.threads(pid) if pid is not None else {}
-    numbers = [int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"])]
-    return tuple(ours.get(number, number) for number in numbers)
+    with understood():
+        numbers = [
+            int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"])
+        ]
+    if others := [number for number in numbers if number not in ours]:
+        raise MachineError(f"QEMU's monitor names a thread that QEMU does not have: {others[0]}")
+    return tuple(ours[number] for number in numbers)
 
 
 @functools.cache

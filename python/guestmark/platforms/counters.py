@@ -26,7 +26,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
 from guestmark.platforms.place import HERE, Place
-from guestmark.platforms.qmp import UnknownCommandError
+from guestmark.platforms.qmp import UnknownCommandError, understood
 
 Query = Callable[..., Any]
 _CPUCLOCK_SCHED = 2  # Linux, include/linux/posix-timers.h: the processor time of a whole process
@@ -52,7 +52,8 @@ def of_guest(
     """
     if query is None:
         return of_uml(scratch, place) if scratch else {}
-    return of_kvm(query, pid if place is HERE else None) or of_tcg(query)
+    with understood():
+        return of_kvm(query, pid if place is HERE else None) or of_tcg(query)
 
 
 def steady(advanced: Mapping[str, float]) -> dict[str, float]:
@@ -64,6 +65,9 @@ def steady(advanced: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in advanced.items() if name not in restarted}
 
 
+_STOPS_BYTES = 8
+
+
 def of_uml(scratch: Path, place: Place = HERE) -> dict[str, float]:
     """What the library that the agent puts before UML's libc has counted: its requests to resume a process.
 
@@ -71,7 +75,8 @@ def of_uml(scratch: Path, place: Place = HERE) -> dict[str, float]:
     statically does not load the library, and one that does not trace makes no such request.
     """
     with contextlib.suppress(OSError):
-        if stops := int.from_bytes(place.content(f"{scratch}/{STOPS}"), sys.byteorder):
+        content = place.content(f"{scratch}/{STOPS}")
+        if len(content) == _STOPS_BYTES and (stops := int.from_bytes(content, sys.byteorder)):
             return {"uml_stops": float(stops)}
     return {}
 

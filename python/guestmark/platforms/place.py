@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
+import stat
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from guestmark.agent.binary import tsc_khz
 from guestmark.agent.confinement import HYPERVISOR, Confinement
@@ -24,6 +26,29 @@ if TYPE_CHECKING:
     from guestmark.disks.image import Image
 
 _CHANNEL_BUFFER = 4 << 20
+_SMALL_BYTES = 16 << 20
+
+
+def given(path: Path | str) -> BinaryIO:
+    """A file that another program may have put there, opened to be read: a plain one.
+
+    Raises `OSError` for anything else: a link leads elsewhere, a pipe may wait for ever, a device never ends.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return file
+
+
+def given_content(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
+    """What is in a small file of the kind of `given`. Raises `OSError` for others, and for a larger one."""
+    with given(path) as file:
+        content = file.read(at_most + 1)
+    if len(content) > at_most:
+        raise OSError(errno.EFBIG, f"more than {at_most} bytes", str(path))
+    return content
 
 
 class Process(Protocol):
@@ -125,7 +150,7 @@ class Place(Protocol):
         """Content of a small text file. Raises `OSError`."""
 
     def content(self, path: str) -> bytes:
-        """Bytes of a small file. Raises `OSError`."""
+        """Bytes of a small plain file. Raises `OSError`, for others, too."""
 
     def links(self, directory: str) -> list[str]:
         """Where the links in a directory lead. Raises `OSError`."""
@@ -242,7 +267,7 @@ class Here:
 
     def content(self, path: str) -> bytes:
         """Read directly."""
-        return Path(path).read_bytes()
+        return given_content(path)
 
     def links(self, directory: str) -> list[str]:
         """Of a directory's entries, or of the path itself when it is a link."""

@@ -3,13 +3,31 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import MachineError
 
 _DEADLINE_S = 10.0
+_NO_ANSWERS = (
+    RecursionError,
+    ValueError,
+    TypeError,
+    KeyError,
+    MemoryError,
+)  # what a monitor that lies provokes
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """An answer of another shape than QEMU's, looked into inside, is a `MachineError`."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise MachineError(
+            f"QEMU's monitor gave an answer of another shape ({type(error).__name__})"
+        ) from error
 
 
 class UnknownCommandError(MachineError):
@@ -38,7 +56,7 @@ class Monitor:
             return self._run(self._client.execute(command, dict(arguments or {})), timeout_s)
         except TimeoutError:
             raise MachineError(f"QEMU's monitor did not answer {command} within {timeout_s:g} s") from None
-        except (QMPError, OSError, EOFError) as error:
+        except (QMPError, OSError, EOFError, *_NO_ANSWERS) as error:
             if isinstance(error, ExecuteError) and error.error_class == "CommandNotFound":
                 raise UnknownCommandError(f"this QEMU has no command {command}") from error
             raise MachineError(

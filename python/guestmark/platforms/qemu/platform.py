@@ -37,7 +37,7 @@ from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
-from guestmark.platforms.qmp import Monitor
+from guestmark.platforms.qmp import Monitor, understood
 from guestmark.setting.disk import disks_of
 from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.filesystem import Filesystem, cache_of
@@ -306,18 +306,19 @@ def missing_program(program: str, package: str) -> Unusable | None:
 
 def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
     """What QEMU says it is running: version, accelerator, processors and their model, memory in bytes."""
-    kvm = monitor.execute("query-kvm")
-    processors = monitor.execute("query-cpus-fast")
-    model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
-    version = monitor.execute("query-version")["qemu"]
-    return Vmm(
-        accelerator=KVM.name if kvm["enabled"] else TCG.name,
-        kvm_present=kvm["present"],
-        processors=len(processors),
-        cpu=str(model).removesuffix(architecture.cpu_suffix),
-        memory_bytes=monitor.execute("query-memory-size-summary")["base-memory"],
-        qemu=f"{version['major']}.{version['minor']}.{version['micro']}",
-    )
+    with understood():
+        kvm = monitor.execute("query-kvm")
+        processors = monitor.execute("query-cpus-fast")
+        model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
+        version = monitor.execute("query-version")["qemu"]
+        return Vmm(
+            accelerator=KVM.name if kvm["enabled"] else TCG.name,
+            kvm_present=kvm["present"],
+            processors=len(processors),
+            cpu=str(model).removesuffix(architecture.cpu_suffix),
+            memory_bytes=monitor.execute("query-memory-size-summary")["base-memory"],
+            qemu=f"{version['major']}.{version['minor']}.{version['micro']}",
+        )
 
 
 def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from guestmark.capture.startup import lease_of
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
+from guestmark.platforms.place import given
 from guestmark.workloads.netboot import metrics
 from guestmark.workloads.netboot.facts import Lease, LeaseStep
 
@@ -137,8 +138,9 @@ def analysed(capture: Path) -> Trace | None:
     from guestmark.capture.binary import analyse_file
 
     try:
+        given(capture).close()
         return analyse_file(capture)
-    except GuestmarkError:
+    except (GuestmarkError, OSError):
         return None
 
 

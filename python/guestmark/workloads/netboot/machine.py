@@ -23,7 +23,7 @@ from guestmark.platforms import counters
 from guestmark.platforms.affinity import Seat, placed, virtual_processors
 from guestmark.platforms.confinement import attested
 from guestmark.platforms.guest import stopping
-from guestmark.platforms.place import HERE, Place, channel
+from guestmark.platforms.place import HERE, Place, channel, given, given_content
 from guestmark.platforms.process import Console, SupervisedProcess, watchdog
 from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
@@ -142,7 +142,7 @@ class NetbootMachine:
         file = self.scratch / "screen.png"
         with contextlib.suppress(MachineError, OSError):
             self.monitor.execute("screendump", {"filename": str(file), "format": "png"})
-            return base64.b64encode(file.read_bytes()).decode()
+            return base64.b64encode(given_content(file)).decode()
         return ""
 
     def vmm_stats(self) -> Mapping[str, float]:
@@ -309,7 +309,7 @@ def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
 def _dhcp(capture: Path) -> tuple[int, int, int]:
     """DHCP requests, DHCP answers and all packets in a pcap file as QEMU writes it."""
     try:
-        with capture.open("rb") as stream:
+        with given(capture) as stream:
             data = stream.read(_LIMIT)
     except OSError:
         return 0, 0, 0
@@ -391,7 +391,10 @@ def screen_text(monitor: Monitor, scratch: Path) -> str:
     file = scratch / "screen.bin"
     size = _COLUMNS * _ROWS * 2
     monitor.execute("pmemsave", {"val": _TEXT_AT, "size": size, "filename": str(file)})
-    data = file.read_bytes()
+    try:
+        data = given_content(file, size)
+    except OSError as error:
+        raise MachineError(f"QEMU wrote no screen: {error.strerror}") from error
     characters = data[0:size:2].decode("cp437")
     lines = [characters[at : at + _COLUMNS].rstrip(" \0") for at in range(0, len(characters), _COLUMNS)]
     text = "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)

@@ -18,6 +18,7 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
+from guestmark.platforms.place import given
 from guestmark.workloads.base import Workload
 from guestmark.workloads.netboot import control, figures, metrics, nested, network
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
@@ -219,6 +220,10 @@ class NetbootWorkload(Workload[Fetched]):
     def _analysed(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
         from guestmark.capture.binary import analyse_file
 
+        try:
+            given(capture).close()
+        except OSError as error:
+            raise WorkloadError(f"QEMU wrote no capture: {error.strerror}") from error
         trace = analyse_file(capture, filter_by=str(port_of(machine.link.data)), sequence=True)
         self.found.picture = drawn(trace)
         protocol = machine.settings.serving.protocol
@@ -247,7 +252,9 @@ class NetbootWorkload(Workload[Fetched]):
         if directory := os.environ.get(KEEP):
             name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.cell.id)
             with contextlib.suppress(OSError):
-                shutil.copyfile(capture, Path(directory) / f"{name}-{capture.stem}-{time.time_ns()}.pcap")
+                kept = Path(directory, f"{name}-{capture.stem}-{time.time_ns()}.pcap")
+                with given(capture) as packets, kept.open("wb") as file:
+                    shutil.copyfileobj(packets, file)
 
 
 def _own(machine: BareMachine) -> NetbootMachine:

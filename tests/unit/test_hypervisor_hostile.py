@@ -1,0 +1,171 @@
+"""A hypervisor that was taken over lies to guestmark: in its scratch directory, and as its monitor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from guestmark.agent.confinement import STOPS
+from guestmark.core.architectures import host_architecture
+from guestmark.core.errors import MachineError
+from guestmark.disks import processes
+from guestmark.platforms.affinity import virtual_processors
+from guestmark.platforms.counters import of_guest, of_uml
+from guestmark.platforms.place import given, given_content
+from guestmark.platforms.qemu.platform import facts_of_vmm
+from guestmark.platforms.qmp import Monitor
+
+_LIMIT_S = 10.0
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+_IN_PLACE_OF_A_FILE: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a device that never ends": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a file of the host": lambda path: path.symlink_to("/etc/hostname"),
+    "a directory": Path.mkdir,
+    "a terabyte": _sparse,
+    "too much": lambda path: path.write_bytes(b"\xff" * 4096),
+    "nothing": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("what", _IN_PLACE_OF_A_FILE)
+def test_what_is_put_in_place_of_a_file_costs_nothing(tmp_path: Path, what: str) -> None:
+    _IN_PLACE_OF_A_FILE[what](tmp_path / STOPS)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(of_uml, tmp_path)
+        try:
+            assert asked.result(_LIMIT_S) == {}
+        finally:  # whoever waits for a writer
+            with contextlib.suppress(OSError):
+                os.close(os.open(tmp_path / STOPS, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def test_stops_are_counted(tmp_path: Path) -> None:
+    (tmp_path / STOPS).write_bytes((7).to_bytes(8, "little"))
+    assert of_uml(tmp_path) == {"uml_stops": 7.0}
+
+
+def test_plain_files_alone_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    assert given_content(tmp_path / "file", 7) == b"content"
+    for path, at_most in (("file", 6), ("link", 7), ("none", 7)):
+        with pytest.raises(OSError, match=rf"more than|symbolic links|{path}"):
+            given_content(tmp_path / path, at_most)
+    with given(tmp_path / "file") as file:
+        assert file.read() == b"content"
+
+
+_GREETING = {
+    "QMP": {"version": {"qemu": {"micro": 0, "minor": 2, "major": 7}, "package": ""}, "capabilities": []}
+}
+_LIES = {
+    "garbage": b"\xff\xfe\0{{{\n",
+    "a number": b"7\n",
+    "an empty list": b"[]\n",
+    "nested without end": b"[" * 200_000 + b"]" * 200_000 + b"\n",
+    "nested objects": b'{"return":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001 + b"\n",
+    "an endless line": b"[" + b"1," * (8 << 20),
+    "a huge number": b'{"return": ' + b"9" * 100_000 + b', "id": "x"}\n',
+    "an error without words": b'{"error": 3, "id": "x"}\n',
+    "another's answer": b'{"return": {}, "id": "somebody else"}\n',
+    "silence": b"",
+    "the end": None,
+}
+
+
+@pytest.mark.parametrize("lie", _LIES)
+@pytest.mark.parametrize("greets", [True, False])
+def test_a_monitor_that_lies_costs_the_trial(lie: str, greets: bool) -> None:
+    ours, theirs = socket.socketpair()
+    liar = threading.Thread(target=_lies, args=(theirs, _LIES[lie], greets), daemon=True)
+    liar.start()
+    monitor = Monitor(ours)
+    begin = time.monotonic()
+    try:
+        with pytest.raises(MachineError) as caught:
+            monitor.execute("query-kvm", timeout_s=1.0)
+        assert len(caught.value.message) < 1000
+    finally:
+        monitor.close()
+        theirs.close()
+    assert time.monotonic() - begin < _LIMIT_S
+    liar.join(_LIMIT_S)
+
+
+def _lies(line: socket.socket, lie: bytes | None, greets: bool) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        if greets:
+            line.sendall(json.dumps(_GREETING).encode() + b"\n")
+            line.recv(4096)  # what it asks for its capabilities, without an id
+            line.sendall(b'{"return": {}}\n')
+            line.recv(4096)
+        if lie is None:
+            line.close()
+        else:
+            line.sendall(lie)
+
+
+_SHAPES = [
+    7,
+    None,
+    [],
+    [7],
+    "x",
+    {},
+    [{}],
+    [{"thread-id": "x", "cpu-index": 0}],
+    [{"cpu-index": {}}, {"cpu-index": 1}],
+]
+
+
+@pytest.mark.parametrize("shape", _SHAPES, ids=str)
+def test_an_answer_of_another_shape_costs_the_trial(shape: object) -> None:
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=_answers, args=(theirs, shape), daemon=True).start()
+    monitor = Monitor(ours)
+    try:
+        with pytest.raises(MachineError, match="of another shape"):
+            facts_of_vmm(monitor, host_architecture())
+        with contextlib.suppress(MachineError):
+            of_guest(None, monitor.execute)
+        with contextlib.suppress(MachineError):
+            virtual_processors(monitor.execute("query-cpus-fast"), os.getpid())
+    finally:
+        monitor.close()
+        theirs.close()
+
+
+def _answers(line: socket.socket, shape: object) -> None:
+    """The same to everything."""
+    with contextlib.suppress(OSError, ValueError):
+        line.sendall(json.dumps(_GREETING).encode() + b"\n")
+        while request := line.recv(4096):  # one at a time, without a newline
+            asked = json.loads(request)
+            own = {"id": asked["id"]} if "id" in asked else {}
+            line.sendall(json.dumps({"return": shape if own else {}, **own}).encode() + b"\n")
+
+
+def test_threads_of_others_are_not_moved_on_its_word() -> None:
+    (own,) = [number for number in processes.threads(os.getpid()) if number == threading.get_native_id()]
+    told = [{"cpu-index": 0, "thread-id": own}]
+    assert virtual_processors(told, os.getpid()) == (own,)
+    for number in (1, os.getppid()):
+        for pid in (os.getpid(), None):
+            with pytest.raises(MachineError, match="does not have"):
+                virtual_processors([*told, {"cpu-index": 1, "thread-id": number}], pid)
