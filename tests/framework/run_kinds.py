@@ -12,7 +12,7 @@ from guestmark.core.model import Cell, Published, PublishedFigure, RunState, Wor
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.workloads.boot import metrics as boot_metrics
-from guestmark.workloads.boot.facts import Boot, Initcall, Initcalls
+from guestmark.workloads.boot.metrics import Boot, Initcall, Initcalls
 from guestmark.workloads.netboot.facts import Netboot
 from guestmark.workloads.syscalls.facts import Syscalls
 from tests.framework import made_facts

@@ -13,7 +13,7 @@ from guestmark.platforms.nested.outer import OUTERS
 from guestmark.workloads import base
 from guestmark.workloads.base import Workload
 from guestmark.workloads.boot import metrics as boot_metrics
-from guestmark.workloads.boot.facts import Boot
+from guestmark.workloads.boot.metrics import Boot
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known
 from tests.framework.processes import alive

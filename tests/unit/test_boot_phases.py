@@ -24,13 +24,13 @@ from guestmark.page.figures import split
 from guestmark.plan.outline import Overrides
 from guestmark.platforms import phases as steps
 from guestmark.platforms.process import Console, SupervisedProcess
-from guestmark.workloads.boot import facts
+from guestmark.workloads.boot import metrics
 from guestmark.workloads.boot import metrics as boot_metrics
-from guestmark.workloads.boot.facts import Initcall, Initcalls
+from guestmark.workloads.boot.metrics import Initcall, Initcalls
 from guestmark.workloads.boot.plan import build
 from guestmark.workloads.boot.sections import slowest
 from guestmark.workloads.boot.workload import BootWorkload, durations
-from guestmark.workloads.guestfs import run as guestfs_run
+from guestmark.workloads.guestfs import own_guest as guestfs_run
 from guestmark.workloads.guestfs.libguestfs import Timeline
 from tests.framework import FRAMEWORK
 from tests.framework.known import known
@@ -188,7 +188,7 @@ def test_no_total_without_start_and_end(needed: str) -> None:
 
 
 def test_initcalls_of_a_kernel_and_of_its_modules() -> None:
-    calls = dict(facts.parse((LOGS / "initcalls-tcg.txt").read_text()))
+    calls = dict(metrics.parse((LOGS / "initcalls-tcg.txt").read_text()))
     assert calls["con_init"] == 0
     assert calls["virtio_pci_driver_init [virtio_pci]"] == pytest.approx(0.036772)
     assert not any(
@@ -197,14 +197,14 @@ def test_initcalls_of_a_kernel_and_of_its_modules() -> None:
 
 
 def test_what_a_trial_keeps_of_its_initcalls() -> None:
-    kept = facts.slowest((LOGS / "initcalls-uml.txt").read_text())
+    kept = metrics.slowest((LOGS / "initcalls-uml.txt").read_text())
     names = [call.name for call in kept.slowest]
     seconds = [call.seconds for call in kept.slowest]
     assert names[0] == "raid6_select_algo"  # the kernel times its own checksums
     assert seconds == sorted(seconds, reverse=True)
     assert kept.count >= len(names)
     assert kept.seconds >= sum(seconds)
-    assert facts.slowest("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
+    assert metrics.slowest("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
 
 
 def test_slowest_over_trials_counts_an_unnamed_call_as_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.workloads.oltp.databases.link import Link
+from guestmark.workloads.oltp.databases.base import Link
 
 
 @pytest.fixture(scope="module")

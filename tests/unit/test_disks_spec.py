@@ -19,7 +19,7 @@ from guestmark.disks.image import Image
 from guestmark.disks.options import compare
 from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import DiskSpec, Role, disks_of
-from guestmark.workloads.common.flushes import judge, of_qemu
+from guestmark.workloads.common.durability import judge, of_qemu
 from guestmark.workloads.fio.workload import flushes
 
 BOTH = {

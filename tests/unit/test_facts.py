@@ -13,9 +13,9 @@ from guestmark.core.findings import TARGET, Counted, Fact, Findings, Flushes, Mo
 from guestmark.core.machine_facts import GuestMachine, MachineFacts
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import codec
-from guestmark.workloads.boot.facts import Boot
+from guestmark.workloads.boot.metrics import Boot
 from guestmark.workloads.netboot.facts import Netboot
-from guestmark.workloads.oltp.facts import Oltp
+from guestmark.workloads.oltp.metrics import Oltp
 from guestmark.workloads.syscalls.facts import Syscalls
 from tests.framework import made_facts
 

@@ -22,11 +22,11 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.durability import MEANING
-from guestmark.workloads.boot.facts import Boot
-from guestmark.workloads.fio.facts import Fio
+from guestmark.workloads.boot.metrics import Boot
+from guestmark.workloads.fio.metrics import Fio
 from guestmark.workloads.guestfs.libguestfs import Guestfs
 from guestmark.workloads.netboot.facts import Netboot
-from guestmark.workloads.oltp.facts import SERVER, Oltp
+from guestmark.workloads.oltp.metrics import SERVER, Oltp
 from tests.framework import recorded
 from tests.framework.command_line import CommandLine
 from tests.framework.made_facts import every_kind

@@ -17,7 +17,7 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
 from guestmark.workloads.boot import metrics as boot_metrics
-from guestmark.workloads.boot.facts import Boot, Initcall, Initcalls
+from guestmark.workloads.boot.metrics import Boot, Initcall, Initcalls
 from tests.framework.known import known
 from tests.framework.runs import constructed
 

@@ -15,7 +15,7 @@ from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
 from guestmark.workloads.base import of
-from guestmark.workloads.fio import output as fio_report
+from guestmark.workloads.fio import workload as fio_report
 from guestmark.workloads.sysbench.workload import options_of
 from tests.framework import GOLDEN
 from tests.framework.known import known

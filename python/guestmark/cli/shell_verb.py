@@ -58,7 +58,7 @@ def command(
     from guestmark.plan.matrix import Null, expand
     from guestmark.platforms import registry
     from guestmark.platforms.base import LoggedIn
-    from guestmark.workloads.common.lookup import check_command
+    from guestmark.workloads.common.program import check_command
 
     specs = parse_platforms([on])
     # Another architecture's root gets the package of the command, as it does for a trial.

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from guestmark.plan.schema import Strict
 from guestmark.workloads.boot.metrics import Booted
-from guestmark.workloads.exec import packages
+from guestmark.workloads.exec import workload
 
 
 class BootParams(Strict):
@@ -25,4 +25,4 @@ class BootParams(Strict):
 
 def of_command(params: Booted) -> tuple[str, ...]:
     """As of `exec`; none without a command."""
-    return packages.of_program(params.command[0]) if params.command else ()
+    return workload.of_program(params.command[0]) if params.command else ()

@@ -13,9 +13,8 @@ from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine
 from guestmark.workloads.base import Workload
-from guestmark.workloads.boot import facts, metrics
-from guestmark.workloads.boot.facts import Boot
-from guestmark.workloads.boot.metrics import Booted
+from guestmark.workloads.boot import metrics
+from guestmark.workloads.boot.metrics import Boot, Booted
 from guestmark.workloads.exec.workload import ExecWorkload
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class BootWorkload(Workload[Booted]):
             self._work.run(guest)
             self.warnings += self._work.warnings
         if self._watch.initcalls:
-            self.facts.add(Boot(initcalls=facts.slowest(self._kernel_log(guest))))
+            self.facts.add(Boot(initcalls=metrics.slowest(self._kernel_log(guest))))
         guest.switch_off(_END_S)
         return self._measured(guest.phases)
 

@@ -14,30 +14,89 @@ from typing import TYPE_CHECKING
 from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.findings import TARGET
+from guestmark.core.findings import TARGET, Fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
 from guestmark.disks.image import Image, images
 from guestmark.disks.packed import FILE
+from guestmark.disks.store import store
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.drive import BUS, UML_DISK, Bus
+from guestmark.setting.image import Format
 from guestmark.setting.location import LOCATION, SHARED_MEMORY, directory_of
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import BLOCK_SIZE
-from guestmark.workloads.common.facts import Moving
 from guestmark.workloads.common.metrics import MovedBytes
 from guestmark.workloads.common.program import disagreement
-from guestmark.workloads.common.verify import checked
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import Moved
     from guestmark.agent.client import Agent
     from guestmark.agent.wire import Checksum
     from guestmark.disks.attached import AttachedDisk
+    from guestmark.disks.image import Image
     from guestmark.platforms.base import Machine
+
+
+_READ_S = 600.0
+READABLE = ("ext2", "ext3", "ext4")  # what debugfs reads
+
+
+def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum) -> None:
+    """Unmounts the target, reads its file `name` again and compares; checks the image too.
+
+    A raw image with an ext filesystem is read on the host with debugfs, past guest and hypervisor; others by the guest,
+    from the disk. Raises `WorkloadError` when a byte is wrong, `MachineError` when the image is damaged.
+    """
+    past_guest = bool(disk.device) and readable_on_host(disk.image)
+    disk.umount(machine.agent, drop_caches=not past_guest)
+    if not disk.device or disk.spec.shared:
+        file = Path(disk.image.path if disk.spec.shared else disk.directory, name)
+        if file.is_symlink():  # a guest could have pointed it anywhere
+            raise WorkloadError(f"the data did not arrive: {name} is a link")
+        found = store().agent().checksum(str(file), timeout_s=_READ_S)
+        how = "on the host"
+    elif past_guest:
+        found = disk.image.read_again(name)
+        how = "by debugfs on the host"
+    else:
+        directory = disk.mount(machine.agent)
+        found = machine.agent.checksum(f"{directory}/{name}", timeout_s=_READ_S)
+        disk.umount(machine.agent)
+        how = "by the guest from the disk"
+    compare(found, expected, how)
+    if disk.device:
+        disk.image.check()
+
+
+def compare(found: Checksum, expected: Checksum, how: str) -> None:
+    """Raises `WorkloadError` when they differ."""
+    if found == expected:
+        return
+    if found.size != expected.size:
+        what = f"{found.size} bytes were found, {expected.size} were written"
+    else:
+        what = f"the checksum is {found.xxh3}, not {expected.xxh3}"
+    raise WorkloadError(f"the data did not arrive intact: {what} (read {how})")
+
+
+def readable_on_host(image: Image) -> bool:
+    """Whether the host can read files of this image without the guest."""
+    return image.spec.format is Format.RAW and image.spec.filesystem in READABLE
+
+
+class Moving(Fact, kw_only=True):
+    """How the disk was made ready, and how the bytes were moved; each workload has some of these."""
+
+    image_prepared_s: float | None = None
+    image_from_template: bool | None = None
+    direct: bool | None = None  # past the guest's page cache
+    preallocated: bool | None = None  # the file that was written
+    archive_bytes: int | None = None
+    share: str | None = None  # as the guest's kernel was told to mount it
 
 
 @dataclass(frozen=True, slots=True)

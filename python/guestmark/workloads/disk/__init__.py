@@ -91,7 +91,7 @@ WORKLOADS = (
         "fileread",
         "reads a file back in the guest after unmounting and mounting again",
         params="guestmark.workloads.disk.params:Read",
-        run="guestmark.workloads.disk.fileread:FilereadWorkload",
+        run="guestmark.workloads.disk.copying:FilereadWorkload",
         metrics=lambda _params: READING,
         label=lambda moved: f"read of {moved.amount}",
         reads=MovedBytes,

@@ -1,14 +1,34 @@
-"""Copies made inside the guest, from a second disk or the shared filesystem."""
+"""Bytes that no channel carries: copied inside the guest, written there as a pattern, or read back from a file."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
-from guestmark.workloads.common.moving import MovingWorkload, Timed, source_of
+from guestmark.agent.wire import Pattern
+from guestmark.core.errors import AgentError, WorkloadError
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell, Plan
+from guestmark.disks.packed import FILE
+from guestmark.disks.store import store
+from guestmark.workloads.common import metrics
+from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.moving import (
+    MovingWorkload,
+    Timed,
+    checked,
+    measured,
+    refusals,
+    source_of,
+    sync_everything,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from guestmark.agent.wire import Checksum
+    from guestmark.disks.image import Image
     from guestmark.platforms.base import Machine
+
 
 _BLOCKS = (32 << 20, 16 << 20, 8 << 20, 1 << 20)
 
@@ -66,3 +86,127 @@ class DirectWorkload(CopyWorkload):
     """`direct`."""
 
     direct = True
+
+
+_MOUNTED_AT = "/run/guestmark/share"
+
+
+class ShareWorkload(MovingWorkload):
+    """`share`. The guest's root is the share; it is bound once more to a place where no `/dev` hides the host's."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        super().__init__(plan, cell)
+        self._image: Image | None = None
+        self._at = ""
+
+    def get_ready(self, machine: Machine) -> None:
+        """Makes the file on the host and the share in the guest."""
+        self._image = self.source()
+        self._image.checksum()
+        if machine.vmm_pid is None:
+            return  # on the host the file is simply there
+        machine.agent.mkdir(_MOUNTED_AT, parents=True)
+        done = machine.agent.exec(["mount", "--bind", "/", _MOUNTED_AT], timeout_s=60)
+        if not done.ok:
+            raise WorkloadError(
+                f"the share cannot be mounted: {done.stderr.decode(errors='replace').strip()}"
+            )
+        self._at = _MOUNTED_AT
+        words = machine.agent.facts().cmdline.split()
+        self.moving.share = next(
+            (word.partition("=")[2] for word in words if word.startswith("guestmark.root=")), "unknown"
+        )
+
+    def move(self, machine: Machine, path: str) -> Timed:
+        """Copies the file and flushes."""
+        assert self._image is not None
+        return Timed.of(
+            machine.agent.copy(
+                f"{self._at}{self._image.path}",
+                path,
+                block_size=self.block_size,
+                length=self.amount,
+                timeout_s=self.limit_s,
+            )
+        )
+
+    def expected(self, machine: Machine) -> Checksum:
+        """What the file holds."""
+        assert self._image is not None
+        return self._image.checksum()
+
+    def cleanup(self, machine: Machine) -> None:
+        """Unmounts the share too."""
+        try:
+            super().cleanup(machine)
+        finally:
+            if self._at:
+                with contextlib.suppress(AgentError):
+                    machine.agent.umount(self._at)
+
+
+class FillWorkload(MovingWorkload):
+    """`fill`: bytes of value 0, of value 1, or random ones. Does the content matter to the image's format?"""
+
+    def move(self, machine: Machine, path: str) -> Timed:
+        """Writes the pattern and flushes."""
+        return Timed.of(
+            machine.agent.fill(
+                path,
+                self.amount,
+                Pattern(self.params.content),
+                block_size=self.block_size,
+                timeout_s=self.limit_s,
+            )
+        )
+
+    def expected(self, machine: Machine) -> Checksum:
+        """From the generator alone."""
+        return store().agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
+
+
+class FilewriteWorkload(FillWorkload):
+    """`filewrite`: what `dd if=/dev/zero bs=1024k` and a flush would do."""
+
+
+class FilereadWorkload(FillWorkload):
+    """`fileread`: the file is written first, untimed, or the disk is made with it (erofs, squashfs); what is read comes
+    from the image, which the host may cache.
+    """
+
+    def get_ready(self, machine: Machine) -> None:
+        """Writes the file, where the disk was not made with it."""
+        disk = target_of(machine)
+        if disk.spec.packed:
+            return
+        self.move(machine, f"{disk.directory}/{FILE}")
+        disk.image.flush()
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Unmounts, mounts again, reads; then checks what was there to read."""
+        disk = target_of(machine)
+        with refusals(disk):
+            if self._mounted:
+                disk.umount(machine.agent)
+            disk.mount(machine.agent)
+            self._mounted = True
+            sync_everything(machine.agent)
+            below = Below.before(machine)
+            moved = machine.agent.read_back(
+                f"{disk.directory}/{FILE}",
+                block_size=self.block_size,
+                length=self.amount,
+                timeout_s=self.limit_s,
+            )
+            changes = below.after(flushed=False)
+            timed = Timed.of(moved)
+            self._note_clocks(timed)
+            expected = self.expected(machine)
+            self._mounted = False  # the check unmounts first
+            checked(machine, disk, FILE, expected)
+        values = [
+            (metrics.THROUGHPUT, self.amount / timed.wall_s),
+            (metrics.WALL, timed.wall_s),
+            (metrics.GUEST_WALL, timed.guest_wall_s),
+        ]
+        return [*measured(values), *changes.measurements(self.amount)]

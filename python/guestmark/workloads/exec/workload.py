@@ -1,9 +1,10 @@
-"""Any command: the very same binary on every platform."""
+"""Any command: the very same binary on every platform, and the files that it needs elsewhere (`--push`)."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +19,61 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.performance_events import why_not
 from guestmark.disks.mounted import DISK, work_on
+from guestmark.foreign.packages import owner_of
 from guestmark.platforms.base import LoggedIn
 from guestmark.setting.disk import disks_of, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.base import Workload
-from guestmark.workloads.common.lookup import check_command
 from guestmark.workloads.common.moving import target_of
-from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, find_same, judge, quote
-from guestmark.workloads.exec.command import Command, Input
+from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, check_command, find_same, judge, quote
+from guestmark.workloads.exec.command import Command, File, Input
 from guestmark.workloads.exec.plan import read_stdin
-from guestmark.workloads.exec.push import pushed
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.base import Machine
+    from guestmark.platforms.base import LoggedIn, Machine
+
+
+_PIECE = 1 << 20
+_FILE_S = 600.0
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def pushed(
+    machine: Machine, argv: Sequence[str], files: Sequence[File], cwd: str
+) -> tuple[list[str], dict[str, Any]]:
+    """The command as it is called on that machine, and what it runs with, once the files are there.
+
+    Without files it runs in the home directory of the user there, else in the directory that holds them, which also is
+    the first that commands are looked for in. Words of the command that name such a file, seen from `cwd`, name it
+    there. Raises `WorkloadError` for a file that has changed since the plan was made.
+    """
+    login: LoggedIn = machine  # type: ignore[assignment]
+    user = login.caller()
+    if not files:
+        return list(argv), {"env": dict(user.env), "cwd": user.cwd}
+    for file in files:
+        _bring(machine, file, f"{login.scratch}/{os.path.basename(file.path)}")
+    names = {file.path: f"./{os.path.basename(file.path)}" for file in files}
+    command = [names.get(os.path.normpath(os.path.join(cwd, word)), word) for word in argv]
+    path = f"{login.scratch}:{user.env.get('PATH', _DEFAULT_PATH)}"
+    return command, {"env": {**user.env, "PATH": path}, "cwd": login.scratch}
+
+
+def _bring(machine: Machine, file: File, target: str) -> None:
+    machine.agent.write_file(target, _pieces(file.path), mode=file.mode | 0o600, timeout_s=_FILE_S)
+    if machine.agent.sha256(target, timeout_s=_FILE_S).sha256 != file.sha256:
+        raise WorkloadError(f"{file.path} has changed since the run began, or did not arrive whole")
+
+
+def _pieces(path: str) -> Iterator[bytes]:
+    try:
+        with open(path, "rb", buffering=0) as stream:
+            while piece := stream.read(_PIECE):
+                yield piece
+    except OSError as error:
+        raise WorkloadError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 _KEPT = 2048  # bytes of each stream that are kept for `show --console`
@@ -326,3 +367,17 @@ def _cannot_run(argv: list[str], error: CommandError, *, there: bool = False) ->
             cause=Cause.NOT_FOUND,
         )
     return error
+
+
+def of_command(command: Command) -> tuple[str, ...]:
+    """As `of_program`, of the program that a command runs."""
+    return of_program(command.argv[0])
+
+
+def of_program(name: str) -> tuple[str, ...]:
+    """The packages that installed this host's program, and what its name leads to; none for a program of no package."""
+    found = shutil.which(os.path.expanduser(name))
+    if found is None:
+        return ()
+    owners = {owner_of(path) for path in (found, os.path.realpath(found))}
+    return tuple(sorted(owner for owner in owners if owner is not None))

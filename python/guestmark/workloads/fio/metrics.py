@@ -1,5 +1,11 @@
-"""What `fio` measures, over all jobs of its job file; rates in bytes or operations a second, latencies in seconds."""
+"""What `fio` measures over all jobs of its job file, and finds out.
 
+Rates are bytes or operations a second, latencies are in seconds.
+"""
+
+import msgspec
+
+from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.disks.metrics import BELOW
@@ -33,3 +39,9 @@ ALL = (
     SYSTEM,
     *BELOW,
 )
+
+
+class Fio(Fact, kw_only=True):
+    """The program as it names itself."""
+
+    version: str | None = msgspec.field(name="fio", default=None)

@@ -1,24 +1,129 @@
-"""What workloads have in common in which libguestfs starts its own guest and does everything there."""
+"""Workloads in which libguestfs starts its own guest: `guestfs-run`, a peer of `boot`, and `guestfs-api`, many calls.
+
+Inside an outer guest, as in `tcg/kvm`, guestfish runs there, and its own guest is a nested one.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from guestmark.core.errors import AttestationError, WorkloadError
+from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
-from guestmark.core.platform_spec import PlatformSpec
-from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.platforms import phases as steps
+from guestmark.platforms.host.platform import HostPlatform
+from guestmark.platforms.nested.platform import READY_DEADLINE_S, NestedPlatform
+from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG
+from guestmark.setting.machine import PLACEMENT
 from guestmark.workloads.base import P, Workload
-from guestmark.workloads.guestfs import inside as guestfs_inside
-from guestmark.workloads.guestfs import libguestfs
-from guestmark.workloads.guestfs.libguestfs import Guestfs
+from guestmark.workloads.boot import metrics
+from guestmark.workloads.boot.workload import durations
+from guestmark.workloads.common.metrics import LAUNCH
+from guestmark.workloads.guestfs import libguestfs, session
+from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark, Timeline
+from guestmark.workloads.guestfs.params import RunParams
+from guestmark.workloads.guestfs.session import CALLS, WALL
 
 if TYPE_CHECKING:
+    from guestmark.core.model import Cell
     from guestmark.platforms.base import Machine, Platform
+
+
+_SCRIPT = "/tmp/guestmark-session"  # in the outer guest, where all that is written is thrown away
+_MARK = "guestmark-mark "
+_KVM = "guestmark-kvm "
+_ATTEST = f"!echo {_KVM}$(ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c kvm-vm)"
+_KEPT = 300  # characters of output that a reason may quote
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """When guestfish was started and when each mark arrived, on the host's monotonic clock; and what it printed."""
+
+    started_at: float
+    marks: dict[str, float]
+    printed: str
+
+
+def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
+    """Where guestfish runs: this host, or the outer guest of a nested platform; what is inside it starts itself."""
+    if isinstance(platform, NestedPlatform):
+        return platform.outer(cell, READY_DEADLINE_S)
+    where = {name: level for name, level in cell.factors.items() if name == PLACEMENT.name}
+    return HostPlatform().start(replace(cell, platform=HOST, factors=where))
+
+
+def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> Session:
+    """As `libguestfs.run`, in the guest `outer`; after the first mark the accelerator is checked.
+
+    Raises `WorkloadError` with what guestfish said when a command fails or time is up, `AttestationError` when its QEMU
+    runs with another accelerator.
+    """
+    environment = {
+        **libguestfs.prepare(accelerator),
+        **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
+        "TMPDIR": "/dev/shm",
+    }
+    agent = outer.agent
+    lines: list[str] = []
+    for step in script:
+        if isinstance(step, Mark):
+            lines += [f"!echo {_MARK}{step.name}"] + ([_ATTEST] if _MARK not in "".join(lines) else [])
+        else:
+            lines.append(step)
+    agent.write_file(_SCRIPT, ("\n".join(lines) + "\n").encode())
+    deadline = time.monotonic() + timeout_s
+    started_at = time.monotonic()
+    guestfish = agent.background([libguestfs.GUESTFISH, "-f", _SCRIPT], env=environment)
+    marks: dict[str, float] = {}
+    for name in (step.name for step in script if isinstance(step, Mark)):
+        sign = f"{_MARK}{name}\n".encode()
+        arrived = guestfish.wait(deadline - time.monotonic(), _holds(sign))
+        if sign not in guestfish.output:
+            how = "ended before" if arrived else f"did not within {timeout_s:.0f} s get to"
+            guestfish.signal(9)
+            raise WorkloadError(f"guestfish {how} {name!r}: {_last_words(guestfish.text())}")
+        marks[name] = time.monotonic()
+    if not guestfish.wait(max(1.0, deadline - time.monotonic())) or guestfish.ended is None:
+        raise WorkloadError(f"guestfish did not end: {_last_words(guestfish.text())}")
+    if guestfish.ended.status != 0:
+        raise WorkloadError(
+            f"guestfish ended with status {guestfish.ended.status}: {_last_words(guestfish.text())}"
+        )
+    printed = guestfish.text()
+    _attest(printed, accelerator)
+    return Session(started_at, marks, printed)
+
+
+def _holds(sign: bytes) -> Callable[[bytes], bool]:
+    return lambda said: sign in said
+
+
+def _attest(printed: str, accelerator: str) -> None:
+    said = next((line for line in printed.splitlines() if line.startswith(_KVM)), _KVM)
+    machines = said.removeprefix(_KVM).strip()
+    found = {"": "nothing", "0": TCG.name}.get(machines, KVM.name)
+    if found != accelerator:
+        raise AttestationError(
+            f"libguestfs does not run as was asked: asked {accelerator}, found {found} in the outer guest"
+        )
+
+
+def _last_words(printed: str) -> str:
+    lines = [line.strip() for line in printed.splitlines() if line.strip() and not line.startswith(_MARK)]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["it printed nothing"])[-1][:_KEPT]
+
 
 _DEEPEST = 2
 _ANSWER_S = 30.0
@@ -47,7 +152,7 @@ class OwnGuestWorkload(Workload[P]):
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
         """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself."""
-        return guestfs_inside.machine(platform, self.cell)
+        return machine(platform, self.cell)
 
     def prepare(self, machine: Machine) -> None:
         """Prepares the appliance, so that no launch has to build it."""
@@ -86,3 +191,120 @@ def version() -> str:
         [libguestfs.GUESTFISH, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER_S
     )
     return asked.stdout.strip() or libguestfs.GUESTFISH
+
+
+class GuestfsApiWorkload(OwnGuestWorkload[session.Rounds]):
+    """`guestfs-api`: one launch, one session; seconds and calls a second without the launch."""
+
+    PARAMS = session.Rounds
+
+    def prepare(self, machine: Machine) -> None:
+        """Prepares the appliance, and notes the version of guestfish."""
+        super().prepare(machine)
+        self._found.version = version()
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Launches guestfish and makes the calls. Raises `WorkloadError` when one fails or misbehaves."""
+        calls = session.commands(self.params.rounds)
+        script: list[str | Mark] = [*libguestfs.sized(self.cell.factors)]
+        script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
+        started_at, marks, printed = self._told(machine, script)
+        self._found.calls = len(calls)
+        if found := session.wrong(printed, self.params.rounds):
+            raise WorkloadError(f"libguestfs did not do as told: {found}")
+        wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
+        values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
+        return [Measurement(metric, value, (value,)) for metric, value in values]
+
+    def _told(self, machine: Machine, script: Sequence[str | Mark]) -> tuple[float, Mapping[str, float], str]:
+        """When guestfish was started, when it reached its marks, and what it printed."""
+        if self._spec.nested:
+            inside = run(machine, self._accelerator, script, self.limit_s)
+            return inside.started_at, inside.marks, inside.printed
+        timeline = libguestfs.run(self._accelerator, script, self.limit_s)
+        self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
+        return timeline.started_at, timeline.marks, timeline.console.text()
+
+
+_LAUNCHED, _CLOSED = "launched", "closed"
+# What ends a phase in the messages of libguestfs, of its guest's kernel, and of its guest.
+_LINES = {
+    steps.FIRMWARE: rb"SeaBIOS \(version",
+    steps.HANDOVER: rb"Booting from ROM",
+    steps.FIRST_LINE: rb"Linux version ",
+    steps.KERNEL: rb"Run /init as init process",
+    steps.MODULES: rb"supermin: picked ",
+    steps.ROOT: rb"Starting /init script",
+}
+# Before the guest starts: the appliance is looked at, then what QEMU can do.
+_BEFORE = (rb"finished building supermin appliance", rb"finished testing qemu features")
+_ENDING = (metrics.POWEROFF, metrics.EXIT)
+
+
+class GuestfsRunWorkload(OwnGuestWorkload[RunParams]):
+    """A silent launch for the times of start and shutdown, then a verbose one for the phases."""
+
+    PARAMS = RunParams
+    ONCE = True
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Launch and close, and the phases of a second launch."""
+        values = durations(self._launch_inside(machine) if self._spec.nested else reached(self._launch()))[0]
+        kept = {metric: values[metric] for metric in (metrics.READY, metrics.TOTAL, *_ENDING)}
+        if self.params.phases and not self._spec.nested:
+            traced = self._launch(verbose=True)
+            values, missing = durations(reached(traced))
+            starting = metrics.PHASES[: metrics.PHASES.index(metrics.WORK)]
+            kept |= {metric: values[metric] for metric in starting if metric in values}
+            self._found.traced_ready_s = values[metrics.READY]
+            self._found.appliance_s, self._found.features_s = before_start(traced)
+            if missing:
+                said = ", ".join(metric.name for metric in missing)
+                self.warnings.append(f"libguestfs's messages do not show the end of {said}")
+        return [Measurement(metric, value, (value,)) for metric, value in kept.items()]
+
+    def _script(self) -> list[str | Mark]:
+        sized = libguestfs.sized(self.cell.factors)
+        return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
+
+    def _launch_inside(self, outer: Machine) -> dict[str, float]:
+        """The phases there are of a launch in an outer guest, whose lines arrive here when they do."""
+        session = run(outer, self._accelerator, self._script(), self.limit_s)
+        ended_at = time.monotonic()
+        launched, closed = (session.marks[name] for name in (_LAUNCHED, _CLOSED))
+        times = {steps.READY: launched, steps.ORDERED: launched, steps.DOWN: closed, steps.GONE: ended_at}
+        return {name: at - session.started_at for name, at in times.items()}
+
+    def _launch(self, *, verbose: bool = False) -> Timeline:
+        timeline = libguestfs.run(self._accelerator, self._script(), self.limit_s, verbose=verbose)
+        self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
+        return timeline
+
+
+def reached(timeline: Timeline) -> dict[str, float]:
+    """The phases of a launch, named like those of our own guests; seconds since guestfish was started.
+
+    The order to end is the moment its guest was ready, and what its guest does then is not said.
+    """
+    times = {
+        name: at
+        for name, line in _LINES.items()
+        if (at := timeline.console.when(re.compile(line))) is not None
+    }
+    times[steps.READY] = times[steps.ORDERED] = timeline.marks[_LAUNCHED]
+    times[steps.DOWN], times[steps.GONE] = timeline.marks[_CLOSED], timeline.ended_at
+    return {name: at - timeline.started_at for name, at in times.items()}
+
+
+def before_start(timeline: Timeline) -> Sequence[float | None]:
+    """Seconds from guestfish's start until its appliance was known to be up to date, and then what QEMU can do.
+
+    None for what its messages do not show; it is in what follows.
+    """
+    found: list[float | None] = []
+    before = timeline.started_at
+    for line in _BEFORE:
+        at = timeline.console.when(re.compile(line))
+        found.append(None if at is None else at - before)
+        before = before if at is None else at
+    return found

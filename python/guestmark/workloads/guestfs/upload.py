@@ -21,9 +21,8 @@ from guestmark.setting.image import Format
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.metrics import MovedBytes
-from guestmark.workloads.common.moving import measured
-from guestmark.workloads.common.verify import READABLE, compare
-from guestmark.workloads.disk.tar import tar_gz
+from guestmark.workloads.common.moving import READABLE, compare, measured
+from guestmark.workloads.disk.upload import tar_gz
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark
 

@@ -34,6 +34,6 @@ WORKLOADS = (
         decides=decides_on_host,
         programs=(Program("sysbench", "sysbench"),),
         acknowledges=_commits,
-        packages="guestmark.workloads.oltp.packages:of_server",
+        packages="guestmark.workloads.oltp.workload:of_server",
     ),
 )

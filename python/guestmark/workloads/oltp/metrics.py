@@ -1,9 +1,14 @@
-"""What `oltp` measures. Durations in seconds, rates a second, as sysbench says them; the rest is per transaction."""
+"""What `oltp` measures and finds out.
+
+Durations in seconds, rates a second, as sysbench says them; the rest is per transaction.
+"""
 
 from typing import Any
 
 import msgspec
 
+from guestmark.core.findings import Fact
+from guestmark.core.machine_facts import Confined
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.disks import metrics as disk
@@ -63,3 +68,19 @@ class OltpTest(Sizes, kw_only=True):
     time: str
     transactions: str
     disks: list[dict[str, Any]]
+
+
+SERVER = "server"  # the name of the server's program; sysbench has none
+
+
+class Oltp(Fact, kw_only=True):
+    """The server as it was called, and how long what is outside of the timing took; the client is a `Sysbench`."""
+
+    prepared_s: float | None = msgspec.field(name="database_prepared_s", default=None)
+    from_cache: bool | None = msgspec.field(name="database_from_cache", default=None)
+    server: str | None = None  # as it names itself
+    server_command: str | None = None
+    server_start_s: float | None = None
+    server_stop_s: float | None = None
+    confined_server: Confined | None = None  # on this host
+    server_log: str | None = None  # its end, when something went wrong

@@ -9,39 +9,125 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, WorkloadError
+import msgspec
+
+from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.findings import TARGET, Reached
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Plan
+from guestmark.core.units import format_size, parse_size
+from guestmark.disks.location import in_memory
 from guestmark.disks.mounted import working_directory
-from guestmark.setting.filesystem import FILESYSTEM
+from guestmark.disks.preflight import free_bytes
+from guestmark.foreign.packages import owner_of
+from guestmark.setting.disk import DiskSpec, disks_of
+from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below, Changes
-from guestmark.workloads.common.factors import THREADS
+from guestmark.workloads.common.factors import THREADS, crowded
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
-from guestmark.workloads.oltp import checks as oltp_checks
 from guestmark.workloads.oltp import metrics
+from guestmark.workloads.oltp.databases import kinds
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
-from guestmark.workloads.oltp.databases.confined import Launcher, launcher
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
-from guestmark.workloads.oltp.databases.server import Server
-from guestmark.workloads.oltp.facts import SERVER, Oltp
-from guestmark.workloads.oltp.metrics import OltpTest
+from guestmark.workloads.oltp.databases.server import Launcher, Server, launcher
+from guestmark.workloads.oltp.metrics import SERVER, Oltp, OltpTest
 from guestmark.workloads.sysbench import output as sysbench_report
-from guestmark.workloads.sysbench.facts import Sysbench
+from guestmark.workloads.sysbench.metrics import Sysbench
 from guestmark.workloads.sysbench.workload import spread
 
 if TYPE_CHECKING:
     from guestmark.agent.client import ExecResult
     from guestmark.platforms.base import Machine, Platform
     from guestmark.workloads.sysbench.output import Report
+
+
+_SOCKET_LIMIT = 107  # bytes of a Unix socket's path
+_TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours
+
+
+def check(cells: Iterable[Cell], account: Account) -> list[str]:
+    """Remarks for the user.
+
+    Raises `PlatformUnusableError` naming the package of what is missing, `UsageError` for tables that cannot fit on
+    their disk, or a directory on the host that the server could not work in.
+    """
+    sysbench()
+    remarks: dict[str, None] = {}
+    for cell in cells:
+        database = KINDS[_of(cell).server]()
+        (disk,) = disks_of(cell)
+        on_host = cell.platform.is_this_host
+        if disk.filesystem is Filesystem.NONE and not on_host:
+            raise UsageError(
+                f"{cell.id}: a database needs a filesystem on its disk", hint="use --set filesystem=ext4"
+            )
+        _check_room(cell, database, disk, on_directory=on_host and not disk.loop)
+        if on_host:
+            _check_directory(database, disk, account)
+            if not disk.loop and in_memory(disk.location):
+                remarks[
+                    f"{cell.id}: {disk.location} is in memory, where MariaDB does not flush its log, and a flush costs "
+                    "nothing; a guest's disk has flushes in any case (--set location=DIRECTORY, on a disk)"
+                ] = None
+        if remark := _threads(cell):
+            remarks[remark] = None
+    return list(remarks)
+
+
+def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory: bool) -> None:
+    params = _of(cell)
+    needed = database.needed_bytes + parse_size(params.log) + database.row_bytes * params.tables * params.rows
+    room = free_bytes(disk.location) if on_directory else disk.size
+    if needed > room:
+        where = f"{disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
+            f"its disk has {format_size(room)}"
+        )  # fmt: skip
+        raise UsageError(
+            f"{cell.id}: {params.tables} tables of {params.rows} rows need at least {needed / 1e6:.0f} MB, "
+            f"{where}",
+            hint="use a larger disk (--set size=8G), another directory (--set location=DIRECTORY), or --scale",
+        )
+
+
+def _check_directory(database: Database, disk: DiskSpec, account: Account) -> None:
+    socket = database.socket(disk.location.rstrip("/") + _TRIAL)
+    if len(os.fsencode(socket)) > _SOCKET_LIMIT:
+        raise UsageError(
+            f"{disk.location} is too long for the path of the server's socket",
+            hint="choose a directory with a shorter path with --set location=DIRECTORY",
+        )
+    for folder in (Path(disk.location), *Path(disk.location).parents):
+        if os.geteuid() == 0 and not _may_enter(folder, account):
+            raise UsageError(
+                f"{folder} cannot be entered by the user {account.uid}, whom the server runs as",
+                hint="choose another directory with --set location=DIRECTORY",
+            )
+
+
+def _may_enter(folder: Path, account: Account) -> bool:
+    status = folder.stat()
+    if status.st_uid == account.uid:
+        return bool(status.st_mode & stat.S_IXUSR)
+    return bool(status.st_mode & (stat.S_IXGRP if status.st_gid == account.gid else stat.S_IXOTH))
+
+
+def _threads(cell: Cell) -> str:
+    said = crowded(cell, THREADS.of(cell.factors) or int(_of(cell).threads))
+    return f"{cell.id}: {said}" if said else ""
+
+
+def _of(cell: Cell) -> OltpTest:
+    return msgspec.convert(cell.workload.params, OltpTest)
 
 
 _OF_ITS_SERVER = frozenset({"9p", "hostfs"})  # shares whose files are all made by the hypervisor's user
@@ -72,7 +158,7 @@ class OltpWorkload(Workload[OltpTest]):
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming a package, `UsageError` for data that cannot fit on its disk."""
         account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
-        return oltp_checks.check(cells, account)
+        return check(cells, account)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
@@ -267,3 +353,17 @@ def _for_each(
         *((metric, value / transactions) for metric, value in shares if value is not None),
         *((metric, known[metric]) for metric in metrics.BELOW if metric in known),
     ]
+
+
+def of_server(params: OltpTest) -> tuple[str, ...]:
+    """The packages that this host's server was installed by; none if it is not here, or no package's."""
+    database = kinds.KINDS[params.server]
+    names = set()
+    for program in database.packages:
+        try:
+            package = owner_of(database.find(program))
+        except PlatformUnusableError:
+            continue  # preflight says so, with the package to install
+        if package is not None:
+            names.add(package)
+    return tuple(sorted(names))

@@ -30,7 +30,7 @@ from guestmark.powercut.records import Method
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.drive import Bus
 from guestmark.workloads.base import Workload
-from guestmark.workloads.common.lookup import check_command
+from guestmark.workloads.common.program import check_command
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.powercut import metrics

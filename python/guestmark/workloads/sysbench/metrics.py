@@ -1,5 +1,11 @@
-"""What `sysbench` measures. Durations in seconds, rates a second; bytes a second are shown in MB/s, which is 10^6."""
+"""What `sysbench` measures and finds out.
 
+Durations in seconds, rates a second; bytes a second are shown in MB/s, which is 10^6.
+"""
+
+import msgspec
+
+from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.disks.metrics import BELOW
@@ -51,3 +57,13 @@ def of_test(test: str) -> tuple[Metric, ...]:
     if test == "memory":
         return (EVENTS_RATE, *MEMORY, *COMMON[1:])
     return COMMON
+
+
+class Sysbench(Fact, kw_only=True):
+    """How sysbench was called, and how long making and removing its files took, outside of the timing."""
+
+    version: str | None = msgspec.field(name="sysbench", default=None)
+    command: str | None = msgspec.field(name="sysbench_command", default=None)
+    prepare_s: float | None = msgspec.field(name="sysbench_prepare_s", default=None)
+    prepare_flush_s: float | None = None
+    cleanup_s: float | None = msgspec.field(name="sysbench_cleanup_s", default=None)

@@ -11,7 +11,7 @@ from guestmark.workloads.oltp.databases.base import Database, Session
 from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
-    from guestmark.workloads.oltp.databases.link import Link
+    from guestmark.workloads.oltp.databases.base import Link
 
 DATABASE = "sbtest"
 # Of data files, and of the log, which older servers count apart.

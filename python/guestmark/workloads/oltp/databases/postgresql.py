@@ -14,7 +14,7 @@ from guestmark.workloads.oltp.databases.base import Database, Session
 from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
-    from guestmark.workloads.oltp.databases.link import Link
+    from guestmark.workloads.oltp.databases.base import Link
 
 _VERSIONS = Path("/usr/lib/postgresql")  # Debian's place; elsewhere they are on the PATH
 _USER = "sysbench"

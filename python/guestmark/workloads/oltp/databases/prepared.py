@@ -17,8 +17,7 @@ from guestmark.core.errors import MachineError
 from guestmark.disks import sparse
 from guestmark.disks.store import store
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
-from guestmark.workloads.oltp.databases.confined import Launcher, launcher
-from guestmark.workloads.oltp.databases.server import Server, telling
+from guestmark.workloads.oltp.databases.server import Launcher, Server, launcher, telling
 
 DATA = "data"  # name of the data directory inside of the tree
 _BUILD = "/var/tmp"  # as persistent as a disk under test: servers treat files in shared memory differently
