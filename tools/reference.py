@@ -56,7 +56,7 @@ def platforms() -> str:
 
 def factors() -> str:
     """Every factor: what it sets, some of its levels, what can be given it."""
-    from guestmark.core.factors import known, where
+    from guestmark.core.registry import known, where
 
     rows = []
     for name, factor in sorted(known().items()):

@@ -30,7 +30,7 @@ from guestmark.fleet.order import Progress
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
 from guestmark.ledger.server import room_for
-from guestmark.stats.between_runs import Past
+from guestmark.stats.across_runs import Past
 from guestmark.stats.machines import drift, pooled
 from tests.framework import PACKAGES
 from tests.framework.command_line import CommandLine, processes_with

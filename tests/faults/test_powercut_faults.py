@@ -17,7 +17,7 @@ from guestmark.disks import logged
 from guestmark.disks.logged import SERVER, Logged, exported, unmount_below
 from guestmark.powercut import cuts
 from guestmark.powercut.cuts import Survival
-from guestmark.powercut.replay import Replay
+from guestmark.powercut.judge import Replay
 from guestmark.powercut.writelog import WriteLog
 from tests.framework.processes import others, wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.binary import agent_binary
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import AttestationError, GuestmarkError
 from guestmark.platforms.guest import Guest
@@ -52,7 +52,7 @@ def test_a_guest_boots_from_an_image(
     make(tree(tmp_path / "root"), image := tmp_path / "root.img")
     with monkeypatch.context() as patched:  # the kernel of the guest is in the real cache
         patched.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        (level,) = factors.parse_settings([f"rootfs={image}"])["rootfs"]
+        (level,) = registry.parse_settings([f"rootfs={image}"])["rootfs"]
     with start("tcg", rootfs=str(level)) as machine:
         machine.attest()
         done = machine.agent.exec(["/bin/only-here", "--version"], env={}, cwd="/", timeout_s=20)

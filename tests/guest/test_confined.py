@@ -12,7 +12,7 @@ import pytest
 from guestmark.agent.client import ExecResult
 from guestmark.agent.keeper import keeper
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError
-from guestmark.platforms import groups, registry
+from guestmark.platforms import confinement, registry
 from guestmark.platforms.base import Machine
 from guestmark.platforms.guest import Guest
 from guestmark.platforms.nested.platform import NestedPlatform
@@ -236,7 +236,7 @@ print(number)
 """
 
 
-needs_groups = pytest.mark.skipif(not groups.can_be_had(), reason="control groups cannot be had here")
+needs_groups = pytest.mark.skipif(not confinement.can_be_had(), reason="control groups cannot be had here")
 
 
 @needs_groups
@@ -244,7 +244,7 @@ needs_groups = pytest.mark.skipif(not groups.can_be_had(), reason="control group
 def test_a_guest_that_takes_too_much_memory_ends_and_the_error_says_so(
     platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "_memory", lambda: 400 << 20)
+    monkeypatch.setattr(confinement, "_memory", lambda: 400 << 20)
     with (
         pytest.raises(
             MachineError, match=r"^the guest ended .*took more memory than this host could spare, 400M$"
@@ -256,12 +256,12 @@ def test_a_guest_that_takes_too_much_memory_ends_and_the_error_says_so(
 
 @needs_groups
 def test_a_hypervisor_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "_memory", lambda: 100 << 20)
+    monkeypatch.setattr(confinement, "_memory", lambda: 100 << 20)
     process = SupervisedProcess("tcg")
     try:
         process.start(_EATER)
         assert process.wait(30) == 128 + signal.SIGKILL
-        assert "took more memory than this host could spare, 100M" in groups.taken(process.groups)
+        assert "took more memory than this host could spare, 100M" in confinement.taken(process.groups)
     finally:
         process.stop()
 
@@ -284,7 +284,7 @@ def test_a_hypervisor_is_ended_first_when_memory_runs_out(platform: str) -> None
 
 @needs_groups
 def test_a_guest_gets_no_more_processes_than_its_machine_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "PROCESSES", 60)
+    monkeypatch.setattr(confinement, "PROCESSES", 60)
     with start("uml") as machine:
         made = machine.agent.exec(["python3", "-c", _FORKS], timeout_s=60)
         assert int(made.stdout.split()[0]) < 60

@@ -11,7 +11,7 @@ import pytest
 from pg8000 import native
 
 from guestmark.core.errors import MachineError
-from guestmark.disks import programs
+from guestmark.disks import daemon
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 from guestmark.workloads.oltp.databases.server import Server
@@ -107,10 +107,10 @@ def test_what_a_booting_machine_talks_to_is_confined(network: str) -> None:
 def test_a_tool_that_reads_an_image_writes_nothing(tmp_path: Path) -> None:
     """What they read, guests have written."""
     image = tmp_path / "image"
-    programs.run("qemu-img", "create", "-f", "raw", str(image), "8M", writable=[tmp_path])
-    programs.run("mke2fs", "-q", "-t", "ext4", str(image), writable=[tmp_path])
+    daemon.run("qemu-img", "create", "-f", "raw", str(image), "8M", writable=[tmp_path])
+    daemon.run("mke2fs", "-q", "-t", "ext4", str(image), writable=[tmp_path])
     before = image.read_bytes()
     with pytest.raises(MachineError):
-        programs.run("mke2fs", "-q", "-F", "-t", "ext2", str(image))
-    programs.run("debugfs", "-w", "-R", "mkdir /made", str(image), ok=range(256))
+        daemon.run("mke2fs", "-q", "-F", "-t", "ext2", str(image))
+    daemon.run("debugfs", "-w", "-R", "mkdir /made", str(image), ok=range(256))
     assert image.read_bytes() == before

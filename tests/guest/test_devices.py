@@ -14,7 +14,7 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability, Flushes
 from guestmark.core.machine_facts import GuestMachine
-from guestmark.disks import devices, loop, template, xfs
+from guestmark.disks import devices, loop, template
 from guestmark.disks.location import in_memory, storage
 from guestmark.disks.preflight import check, impossible
 from guestmark.setting.disk import DiskSpec, disks_of
@@ -160,7 +160,7 @@ def test_xfs_is_whole_on_a_device_that_was_full(device: str, tmp_path: Path) -> 
     subprocess.run(["mount", device, str(tmp_path)], check=True)
     subprocess.run(["umount", str(tmp_path)], check=True)
     with pytest.raises(ValueError, match="no superblock"):
-        xfs.log_of(bytes(512))
+        template.log_of(bytes(512))
 
 
 def test_only_a_mark_of_our_own_is_taken_for_one(device: str) -> None:

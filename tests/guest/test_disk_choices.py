@@ -6,7 +6,7 @@ import pytest
 
 from guestmark.core.errors import AttestationError, PlatformUnusableError, UsageError
 from guestmark.core.metric import Measurement
-from guestmark.disks import programs
+from guestmark.disks import daemon
 from guestmark.setting.disk import disks_of
 from guestmark.setting.filesystem import Filesystem
 from tests.framework.cells import cell_of
@@ -50,7 +50,7 @@ def written(factors: Mapping[str, str]) -> dict[str, Measurement]:
 def test_a_disk_is_what_was_asked_for(factors: Mapping[str, str]) -> None:
     maker = Filesystem(factors.get("filesystem", "ext4")).maker
     try:
-        programs.find(maker)
+        daemon.find(maker)
     except PlatformUnusableError as error:
         pytest.skip(str(error))
     assert written(factors)["throughput"].value > 0

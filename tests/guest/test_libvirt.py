@@ -21,8 +21,7 @@ from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.virsh import SNAPSHOT, SSH
-from guestmark.platforms.virsh.manager import addresses, call, way_to
-from guestmark.platforms.virsh.platform import transient
+from guestmark.platforms.virsh.platform import addresses, call, transient, way_to
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start

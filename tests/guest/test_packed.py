@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from guestmark.core.errors import PlatformUnusableError, UsageError
-from guestmark.disks import programs
+from guestmark.disks import daemon
 from guestmark.setting.disk import disks_of
 from guestmark.setting.filesystem import Filesystem
 from tests.framework.cells import cell_of
@@ -15,7 +15,7 @@ from tests.framework.guests import prepared
 def read(platform: str, factors: Mapping[str, str], content: str = "random") -> None:
     """Reads 4 MB; their digest is compared with that of the pattern."""
     try:
-        programs.find(Filesystem(factors["filesystem"]).maker)
+        daemon.find(Filesystem(factors["filesystem"]).maker)
     except PlatformUnusableError as error:
         pytest.skip(str(error))
     given = {"location": "/var/tmp", "size": "64M", **factors}

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.findings import Durability, Findings, Proof, Proven
-from guestmark.disks import loop, programs
+from guestmark.disks import daemon, loop
 from guestmark.engine import proofs
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Silent
-from guestmark.powercut import again
+from guestmark.powercut import evidence
 from guestmark.powercut.recovery import Ext
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
@@ -130,11 +130,11 @@ def test_a_kept_image_on_top_of_another_one_can_be_read(tmp_path: Path) -> None:
     found = cut("tcg", factors={"format": "qcow2", "backing": "on", "cache": "unsafe"})
     assert found.word is Durability.LOST
     image = tmp_path / "cut.qcow2"
-    again.write(found.kept, 1, "none", str(image))
-    assert "No errors" in programs.run("qemu-img", "check", str(image))
+    evidence.write(found.kept, 1, "none", str(image))
+    assert "No errors" in daemon.run("qemu-img", "check", str(image))
     raw = tmp_path / "cut.raw"
-    programs.run("qemu-img", "convert", "-O", "raw", str(image), str(raw), writable=[tmp_path])
-    assert "clean" in programs.run("dumpe2fs", "-h", str(raw))
+    daemon.run("qemu-img", "convert", "-O", "raw", str(image), str(raw), writable=[tmp_path])
+    assert "clean" in daemon.run("dumpe2fs", "-h", str(raw))
 
 
 @pytest.mark.long
@@ -153,7 +153,7 @@ def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
     mounted.mkdir()
     with image.open("wb") as file:
         file.truncate(64 << 20)
-    subprocess.run([programs.find("mkfs.ext4"), "-q", str(image)], check=True)
+    subprocess.run([daemon.find("mkfs.ext4"), "-q", str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], check=True)
     try:
         with (mounted / "file").open("wb", buffering=0) as file:
@@ -167,7 +167,7 @@ def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copy(image, copy)
     said = subprocess.run(
-        [programs.find("e2fsck"), "-fy", str(copy)], capture_output=True, text=True, check=False
+        [daemon.find("e2fsck"), "-fy", str(copy)], capture_output=True, text=True, check=False
     )
     assert "could be narrower" in said.stdout
     assert Ext().repaired(image).repairs == ()

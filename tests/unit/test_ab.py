@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.cli.ab_verb import _labelled, _settings
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import Labelled
 from guestmark.core.gate import parse_gates
@@ -64,10 +64,10 @@ def test_labels_select_cells(kernels: tuple[str, str], typed: str, label: str) -
 
 
 def test_a_colon_is_no_label_where_no_path_follows() -> None:
-    assert factors.parse_settings(["cpu=qemu64"]) == {"cpu": ("qemu64",)}
-    assert factors.parse_settings(["env:URL=a:/b"]) == {"env:URL": ("a:/b",)}
+    assert registry.parse_settings(["cpu=qemu64"]) == {"cpu": ("qemu64",)}
+    assert registry.parse_settings(["env:URL=a:/b"]) == {"env:URL": ("a:/b",)}
     with pytest.raises(UsageError, match="there is no kernel"):
-        factors.parse_settings(["kernel=old:vmlinuz"])
+        registry.parse_settings(["kernel=old:vmlinuz"])
 
 
 def test_variables_are_factors_on_every_platform() -> None:
@@ -103,17 +103,17 @@ def test_files_of_a_machine_are_looked_at(tmp_path: Path) -> None:
     build_directory.mkdir()
     program = build_directory / "qemu-system-x86_64"
     with pytest.raises(UsageError, match="there is no qemu-system-x86_64"):
-        factors.parse_settings([f"qemu={build_directory}"])
+        registry.parse_settings([f"qemu={build_directory}"])
     program.touch()
     with pytest.raises(UsageError, match="cannot be executed"):
-        factors.parse_settings([f"qemu={build_directory}"])
+        registry.parse_settings([f"qemu={build_directory}"])
     program.chmod(0o755)
-    found = factors.parse_settings([f"qemu=mine:{build_directory}"])["qemu"][0]
+    found = registry.parse_settings([f"qemu=mine:{build_directory}"])["qemu"][0]
     assert isinstance(found, Labelled)
     assert (str(found), found.label) == (str(program), "mine")
     for name in ("bios", "modules", "rootfs"):
         with pytest.raises(UsageError, match=r"is no|there is no"):
-            factors.parse_settings([f"{name}={tmp_path / 'nothing'}"])
+            registry.parse_settings([f"{name}={tmp_path / 'nothing'}"])
     assert parse_platforms(["tcg"])[0].takes("qemu")
     assert not parse_platforms(["uml"])[0].takes("qemu")
 

@@ -16,7 +16,7 @@ from guestmark.core.findings import Build, Program
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.engine.foreign_cells import misplaced_cells, unmade_parts
+from guestmark.engine.preflight import misplaced_cells, unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.parts import survey
 from guestmark.foreign.progress import Progress

@@ -14,7 +14,7 @@ from guestmark.core.model import Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
 from guestmark.engine.asking import comparisons, parts, with_askable
-from guestmark.engine.estimate import Prices, prices
+from guestmark.engine.budget import Prices, prices
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble

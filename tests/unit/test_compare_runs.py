@@ -14,8 +14,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.report.compared import compare, document, page
 from guestmark.report.compared_gates import judge
 from guestmark.report.render import markdown
-from guestmark.stats.across_runs import FEWEST_RUNS, Across, change
-from guestmark.stats.between_runs import Past
+from guestmark.stats.across_runs import FEWEST_RUNS, Across, Past, change
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.stats.gates import Outcome
 from tests.framework.known import known

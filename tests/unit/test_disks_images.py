@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from guestmark.core.errors import MachineError, PlatformUnusableError
-from guestmark.disks import programs, sparse, template
+from guestmark.disks import daemon, sparse, template
 from guestmark.disks.image import images
 from guestmark.disks.store import Store, store
 from guestmark.setting.disk import DiskSpec, Role
@@ -33,7 +33,7 @@ def target(**fields: Any) -> DiskSpec:
 
 
 def info(path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(programs.run("qemu-img", "info", "-U", "--output=json", str(path)))
+    told: dict[str, Any] = json.loads(daemon.run("qemu-img", "info", "-U", "--output=json", str(path)))
     return told
 
 
@@ -108,7 +108,7 @@ def test_preallocation_holds_in_the_finished_image(
             assert (image.allocated_bytes() >= 64 * MB) is allocated
             image.check()
             if mapped is not None:
-                extents = json.loads(programs.run("qemu-img", "map", "--output=json", str(image.path)))
+                extents = json.loads(daemon.run("qemu-img", "map", "--output=json", str(image.path)))
                 has_place = sum(extent["length"] for extent in extents if "offset" in extent)
                 assert (has_place == 64 * MB) is mapped
 
@@ -117,7 +117,7 @@ def test_cluster_size_and_mkfs_options_reach_the_programs() -> None:
     with images([target(format="qcow2", cluster_size=2 * MB)]) as (image,):
         assert info(image.path)["cluster-size"] == 2 * MB
     with images([target(filesystem="ext4", mkfs="-b 1024 -L hello")]) as (image,):
-        said = programs.run("dumpe2fs", "-h", str(image.path))
+        said = daemon.run("dumpe2fs", "-h", str(image.path))
         assert "Block size:               1024" in said
         assert "hello" in said
 
@@ -132,7 +132,7 @@ def test_a_refused_mkfs_option_is_passed_on() -> None:
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for program in ("qemu-img", "mke2fs"):
-        (tmp_path / program).symlink_to(programs.find(program))
+        (tmp_path / program).symlink_to(daemon.find(program))
     real = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name, path: real(name, path=str(tmp_path)))
     with (

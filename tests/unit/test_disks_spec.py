@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from guestmark.agent.client import Agent
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
-from guestmark.disks.attached import AttachedDisk
+from guestmark.disks.attached import AttachedDisk, compare
 from guestmark.disks.image import Image
-from guestmark.disks.options import compare
 from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.workloads.common.durability import judge, of_qemu
@@ -99,9 +98,9 @@ def test_an_unknown_key_is_refused() -> None:
     ],
 )
 def test_levels_have_one_spelling(name: str, typed: str, canonical: str) -> None:
-    factor = factors.get(name)
-    assert factors.parse_level(factor, typed) == canonical
-    assert factors.parse_level(factor, canonical) == canonical
+    factor = registry.factor_of(name)
+    assert registry.parse_level(factor, typed) == canonical
+    assert registry.parse_level(factor, canonical) == canonical
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_bad_levels_are_refused_in_one_line(name: str, typed: str) -> None:
     if typed == "sync\n":
         typed = "sy\nnc"
     with pytest.raises(UsageError) as caught:
-        factors.parse_level(factors.get(name), typed)
+        registry.parse_level(registry.factor_of(name), typed)
     assert "\n" not in str(caught.value)
 
 

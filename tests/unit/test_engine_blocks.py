@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
@@ -34,7 +34,7 @@ def make_plan(
     matrix = expand(
         WorkloadSpec("exec", {"argv": ["true"]}),
         parse_platforms([on]),
-        factors.parse_settings(settings),
+        registry.parse_settings(settings),
         null=null,
     )
     return Plan("exec", matrix.cells, Policy(**policy), (WALL,))

@@ -20,9 +20,8 @@ from guestmark.ledger.past import history, judged, remember
 from guestmark.ledger.store import Ledger
 from guestmark.report.document import result_document
 from guestmark.report.sections.conclusion import conclusion
-from guestmark.stats.across_runs import Across, since
+from guestmark.stats.across_runs import FEWEST_NULLS, Across, History, Past, PastNull, since
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.between_runs import FEWEST_NULLS, History, Past, PastNull
 from guestmark.stats.compare import WIDENED
 from tests.framework.runs import EXEC, MEMORY, constructed
 

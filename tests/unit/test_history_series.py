@@ -18,7 +18,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.report import series
 from guestmark.report.render import html, markdown
 from guestmark.report.series import Point, change_points, histories, only
-from guestmark.stats.between_runs import Past
+from guestmark.stats.across_runs import Past
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.unit.test_history import a_run

@@ -15,8 +15,8 @@ from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
 from guestmark.ledger.bundle import Packed, pack, shareable, unpack
-from guestmark.ledger.filters import parse_filter
 from guestmark.ledger.model import StoredRun
+from guestmark.ledger.overviews import parse_filter
 from guestmark.ledger.remarks import NOTHING, Remarks, take_away
 from guestmark.ledger.shelf import Shelf
 from guestmark.ledger.store import Ledger

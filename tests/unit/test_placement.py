@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.errors import AttestationError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.placement import FREE, PINNED, Processor, Topology, choose, read_list, write_list
@@ -41,7 +41,7 @@ def test_lists_are_read_and_written_as_linux_does(text: str, numbers: tuple[int,
 
 
 def test_levels_have_one_spelling() -> None:
-    assert factors.parse_settings([r"placement=Pinned,free,cpus=3\,1\,2,cpus=0"]) == {
+    assert registry.parse_settings([r"placement=Pinned,free,cpus=3\,1\,2,cpus=0"]) == {
         "placement": ("pinned", "free", "cpus=1-3", "cpus=0")
     }
 
@@ -49,7 +49,7 @@ def test_levels_have_one_spelling() -> None:
 @pytest.mark.parametrize("level", ["cpus=", "cpus=3-1", "cpus=a", "tight", "cpus=-1", "cpus=123456"])
 def test_other_levels_are_refused(level: str) -> None:
     with pytest.raises(UsageError, match="placement"):
-        factors.parse_settings([f"placement={level}"])
+        registry.parse_settings([f"placement={level}"])
 
 
 def test_of_two_processors_the_machine_has_one_and_the_rest_the_other() -> None:

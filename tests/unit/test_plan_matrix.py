@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.core import factors, registry
+from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import Factor
 from guestmark.core.model import Cell, WorkloadSpec
@@ -19,7 +19,7 @@ WORKLOAD = WorkloadSpec("exec", {"argv": ["true"]}, "true")
 
 
 def cells(on: str, settings: Sequence[str] = (), **more: Any) -> tuple[Cell, ...]:
-    return expand(WORKLOAD, parse_platforms([on]), factors.parse_settings(settings), **more).cells
+    return expand(WORKLOAD, parse_platforms([on]), registry.parse_settings(settings), **more).cells
 
 
 def ids(*arguments: Any, **more: Any) -> list[str]:
@@ -27,7 +27,7 @@ def ids(*arguments: Any, **more: Any) -> list[str]:
 
 
 def test_levels_get_one_spelling() -> None:
-    assert factors.parse_settings(["memory=1024 MiB,0.5g"]) == {"memory": ("1G", "512M")}
+    assert registry.parse_settings(["memory=1024 MiB,0.5g"]) == {"memory": ("1G", "512M")}
 
 
 def test_factors_of_outer_guests_are_for_nested_platforms() -> None:
@@ -41,11 +41,11 @@ def test_factors_of_outer_guests_are_for_nested_platforms() -> None:
         ids("tcg", [r"outer_cpu=max\,svm=off"])
     assert "nested platforms" in caught.value.hint
     with pytest.raises(UsageError, match="is not one of block, trial"):
-        factors.parse_settings(["outer=run"])
+        registry.parse_settings(["outer=run"])
 
 
 def test_a_comma_inside_a_level_is_escaped() -> None:
-    assert factors.parse_settings([r"cpu=host\,-vmx,max"]) == {"cpu": ("host,-vmx", "max")}
+    assert registry.parse_settings([r"cpu=host\,-vmx,max"]) == {"cpu": ("host,-vmx", "max")}
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_a_comma_inside_a_level_is_escaped() -> None:
 )
 def test_bad_settings_say_what_to_do(setting: str, telling: str) -> None:
     with pytest.raises(UsageError) as caught:
-        factors.parse_settings([setting])
+        registry.parse_settings([setting])
     assert telling in caught.value.hint
 
 
 def test_a_factor_is_given_once() -> None:
     with pytest.raises(UsageError, match="twice"):
-        factors.parse_settings(["smp=1", "smp=2"])
+        registry.parse_settings(["smp=1", "smp=2"])
 
 
 def test_the_matrix_has_every_combination_in_order() -> None:

@@ -15,7 +15,7 @@ from guestmark.core.model import Cell, LeftOut, Plan, Policy, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.engine import preflight
-from guestmark.engine.estimate import estimate
+from guestmark.engine.budget import estimate
 from guestmark.ledger import open_ledger
 from guestmark.stats.analysis import analyse
 from guestmark.stats.stopping import decide

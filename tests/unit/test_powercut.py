@@ -10,11 +10,11 @@ import pytest
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.findings import Durability
 from guestmark.disks.logged import Logged
-from guestmark.powercut import cuts, evidence, proof, qcow2, records, sqlite
+from guestmark.powercut import cuts, evidence, proof, records, sqlite
 from guestmark.powercut.cuts import Cut, Piece, Survival
+from guestmark.powercut.judge import Replay, copy_without_zeroes
 from guestmark.powercut.records import Acknowledged, Method
-from guestmark.powercut.recovery import recovery, why_not
-from guestmark.powercut.replay import Replay, copy_without_zeroes
+from guestmark.powercut.recovery import recovery, to_raw, why_not
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 from tests.framework import write_logs
 from tests.framework.known import known
@@ -302,7 +302,7 @@ def test_a_qcow2_image_is_read_as_qemu_reads_it(options: tuple[str, ...], tmp_pa
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", *options, image, "9M"], check=True)
     subprocess.run(["qemu-io", "-f", "qcow2", *script, image], check=True, capture_output=True)
     subprocess.run(["qemu-img", "convert", "-O", "raw", image, theirs], check=True)
-    assert qcow2.to_raw(image, ours)
+    assert to_raw(image, ours)
     assert ours.read_bytes() == theirs.read_bytes()
     assert any(ours.read_bytes())
 
@@ -312,7 +312,7 @@ def test_a_qcow2_image_that_is_not_plain_is_left_to_qemu(options: tuple[str, ...
     raw, image = tmp_path / "raw", tmp_path / "image"
     raw.write_bytes(b"x" * (1 << 20))
     subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *options, raw, image], check=True)
-    assert not qcow2.to_raw(image, tmp_path / "ours")
+    assert not to_raw(image, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
 

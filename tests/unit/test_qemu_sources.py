@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.cli.ab_verb import _labelled
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import Labelled
 from guestmark.foreign import qemus
@@ -30,14 +30,14 @@ def test_a_container_image_has_a_qemu(tmp_path: Path, oci: bool) -> None:
     old = tar({PATH: b"#!/bin/sh\nexit 1\n", "etc/gone": b"x", "etc/kept": b"x"})
     new = tar({PATH: SCRIPT, "etc/.wh.gone": b""})
     image = saved(tmp_path / "image.tar", [old, new], oci=oci)
-    (level,) = factors.parse_settings([f"qemu=mine:image:{image}"])["qemu"]
+    (level,) = registry.parse_settings([f"qemu=mine:image:{image}"])["qemu"]
     assert isinstance(level, Labelled)
     assert level.label == "mine"
     assert Path(level).read_bytes() == SCRIPT
     root = Path(level).parents[2]
     assert not (root / "etc/gone").exists()
     assert (root / "etc/kept").exists()
-    again = factors.parse_settings([f"qemu=image:{image}"])["qemu"][0]
+    again = registry.parse_settings([f"qemu=image:{image}"])["qemu"][0]
     assert again == str(level)  # unpacked once
 
 
@@ -57,23 +57,23 @@ def test_nothing_leaves_the_directory_of_an_image(
     outside.mkdir()
     first = tar({PATH: SCRIPT}, {name: to.replace("OUTSIDE", str(outside)) for name, to in links.items()})
     image = saved(tmp_path / "evil.tar", [first, tar(dict.fromkeys(files, b"x"))])
-    (level,) = factors.parse_settings([f"qemu=image:{image}"])["qemu"]
+    (level,) = registry.parse_settings([f"qemu=image:{image}"])["qemu"]
     assert not list(outside.iterdir())
     assert list(Path(level).parents[2].rglob("file"))
     climbing = saved(tmp_path / "climbing.tar", [first, tar({"../../above": b"x"})])
     with pytest.raises(UsageError, match="leads out of the image"):
-        factors.parse_settings([f"qemu=image:{climbing}"])
+        registry.parse_settings([f"qemu=image:{climbing}"])
     assert not list(tmp_path.rglob("above"))
 
 
 def test_links_of_an_image_are_its_own(tmp_path: Path) -> None:
     """An absolute link means a file of the image, never one of this host; a circle ends."""
     layer = tar({"opt/qemu": SCRIPT}, {PATH: "/opt/qemu"})
-    (level,) = factors.parse_settings([f"qemu=image:{saved(tmp_path / 'linked.tar', [layer])}"])["qemu"]
+    (level,) = registry.parse_settings([f"qemu=image:{saved(tmp_path / 'linked.tar', [layer])}"])["qemu"]
     assert Path(level).read_bytes() == SCRIPT
     circle = tar({}, {PATH: "other", "usr/bin/other": "qemu-system-x86_64"})
     with pytest.raises(UsageError, match="in a circle"):
-        factors.parse_settings([f"qemu=image:{saved(tmp_path / 'circle.tar', [circle])}"])
+        registry.parse_settings([f"qemu=image:{saved(tmp_path / 'circle.tar', [circle])}"])
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_links_of_an_image_are_its_own(tmp_path: Path) -> None:
 )
 def test_images_that_do_not_serve(tmp_path: Path, layers: list[bytes], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        factors.parse_settings([f"qemu=image:{saved(tmp_path / 'image.tar', layers)}"])
+        registry.parse_settings([f"qemu=image:{saved(tmp_path / 'image.tar', layers)}"])
 
 
 def test_what_is_no_image(tmp_path: Path) -> None:
     (tmp_path / "plain.tar").write_bytes(tar({"x": b""}))
     with pytest.raises(UsageError, match="no container image"):
-        factors.parse_settings([f"qemu=image:{tmp_path / 'plain.tar'}"])
+        registry.parse_settings([f"qemu=image:{tmp_path / 'plain.tar'}"])
     if shutil.which("podman") is None and shutil.which("docker") is None:
         with pytest.raises(UsageError, match=r"neither podman nor docker"):
-            factors.parse_settings(["qemu=image:debian/qemu"])
+            registry.parse_settings(["qemu=image:debian/qemu"])
 
 
 def test_an_engine_is_asked_for_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,18 +116,18 @@ esac
     )
     engine.chmod(0o755)
     monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
-    (level,) = factors.parse_settings(["qemu=image:known"])["qemu"]
+    (level,) = registry.parse_settings(["qemu=image:known"])["qemu"]
     assert Path(level).read_bytes() == SCRIPT
     assert "rm c0ffee" in (tmp_path / "log").read_text()
     with pytest.raises(UsageError, match="podman has no image 'other'"):
-        factors.parse_settings(["qemu=image:other"])
+        registry.parse_settings(["qemu=image:other"])
 
 
 def test_versions_that_the_sources_do_not_have() -> None:
     with pytest.raises(UsageError, match=r"the package sources have no QEMU 1:0\.1"):
-        factors.parse_settings(["qemu=apt:1:0.1"])
+        registry.parse_settings(["qemu=apt:1:0.1"])
     with pytest.raises(UsageError, match="is no version"):
-        factors.parse_settings(["qemu=apt:$(id)"])
+        registry.parse_settings(["qemu=apt:$(id)"])
     assert _labelled(("apt:1:7.2", "image:x")) == ("A:apt:1:7.2", "B:image:x")
     assert _labelled(("old:apt:1:7.2", "new:image:x")) == ("old:apt:1:7.2", "new:image:x")
 
@@ -136,7 +136,7 @@ def test_versions_that_the_sources_do_not_have() -> None:
 @pytest.mark.skipif(not qemus.versions(), reason="the package lists have no QEMU")
 def test_a_version_of_the_sources_is_fetched(cache: Path) -> None:
     version = known(qemus.versions()[-1])
-    (level,) = factors.parse_settings([f"qemu=old:apt:{version}"])["qemu"]
+    (level,) = registry.parse_settings([f"qemu=old:apt:{version}"])["qemu"]
     assert str(level).startswith(str(cache))
     assert isinstance(level, Labelled)
     assert level.label == "old"
@@ -162,7 +162,7 @@ def test_guests_have_what_an_image_holds(
     (tree / "usr/bin/link").symlink_to("/usr/bin/true")
     os.mkfifo(tree / "etc/pipe")
     make(tree, image)
-    (level,) = factors.parse_settings([f"rootfs={image}"])["rootfs"]
+    (level,) = registry.parse_settings([f"rootfs={image}"])["rootfs"]
     assert isinstance(level, Labelled)
     assert level.label == "made-1.img"  # what tables call it
     root = Path(level)
@@ -174,7 +174,7 @@ def test_guests_have_what_an_image_holds(
     assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
     assert (root / "etc/added").exists() == (make is image_of_layers)
     assert not list((cache / "guestmark/images").glob("part-*"))
-    assert factors.parse_settings([f"rootfs=mine:{image}"])["rootfs"][0] == str(level)
+    assert registry.parse_settings([f"rootfs=mine:{image}"])["rootfs"][0] == str(level)
 
 
 def test_images_that_are_no_root(tmp_path: Path) -> None:
@@ -188,6 +188,6 @@ def test_images_that_are_no_root(tmp_path: Path) -> None:
     ):
         image.write_bytes(content)
         with pytest.raises(UsageError, match=said):
-            factors.parse_settings([f"rootfs={image}"])
+            registry.parse_settings([f"rootfs={image}"])
     with pytest.raises(UsageError, match=r"neither podman nor docker|has no image"):
-        factors.parse_settings(["rootfs=image:no-such/image"])
+        registry.parse_settings(["rootfs=image:no-such/image"])

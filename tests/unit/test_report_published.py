@@ -15,8 +15,8 @@ from rich.console import Console
 from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.units import check_unit, unit_size
 from guestmark.ledger.model import StoredRun
-from guestmark.plan.published_units import check_unit, size_of
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_report
@@ -289,7 +289,7 @@ def test_time_and_throughput_are_each_others_inverse(ratio: float) -> None:
 def test_units() -> None:
     from guestmark.core.errors import UsageError
 
-    assert size_of("MB/s", "B/s") == 1e6
-    assert size_of("MB/s", "MB/s") == 1
+    assert unit_size("MB/s", "B/s") == 1e6
+    assert unit_size("MB/s", "MB/s") == 1
     with pytest.raises(UsageError, match="unknown unit"):
         check_unit("MB/s", "s")

@@ -68,9 +68,9 @@ def on(text: str, metavar: str = "PLATFORM,...") -> Any:
 
 def complete_setting(incomplete: str) -> list[str]:
     """`FACTOR=`, and after it the usual levels."""
-    from guestmark.core.factors import known
+    from guestmark.core import registry
 
-    factors = known()
+    factors = registry.factors()
     name, equals, levels = incomplete.partition("=")
     if not equals:
         return [f"{factor}=" for factor in factors]

@@ -58,7 +58,7 @@ def _list(ledger: Ledger | None) -> None:
 
     from guestmark.cli.console import Console
     from guestmark.core.errors import GuestmarkError
-    from guestmark.engine.estimate import estimate
+    from guestmark.engine.budget import estimate
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import assemble

@@ -110,7 +110,7 @@ def _replay(
     what: list[str], after: int | None, survival: str | None, image: str | None, named: str | None
 ) -> None:
     from guestmark.page.say import tell
-    from guestmark.powercut import again
+    from guestmark.powercut import evidence
 
     if len(what) != 2:
         raise UsageError(f"there is no {' '.join(what)!r} here", hint="guestmark powercut replay LOG")
@@ -120,7 +120,7 @@ def _replay(
             raise UsageError(
                 "--image needs --after, which says where the power is cut", hint="e.g. --after 212"
             )
-        tell(again.write(what[1], after, survival or "none", image, ledger))
+        tell(evidence.write(what[1], after, survival or "none", image, ledger))
         return
-    for line in again.lines(what[1], after, ledger):
+    for line in evidence.lines(what[1], after, ledger):
         tell(line)

@@ -45,7 +45,7 @@ def command(
     """
     from guestmark.core.errors import UsageError
     from guestmark.core.platform_spec import parse_platforms
-    from guestmark.engine.foreign_cells import make_parts
+    from guestmark.engine.preflight import make_parts
     from guestmark.foreign import carried
     from guestmark.foreign.progress import Lines
 

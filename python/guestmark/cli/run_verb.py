@@ -103,7 +103,7 @@ def command(
 
 def _list(plan: Plan, ledger_path: str | None) -> None:
     """Prints the cells on standard output, one per line, and remarks on standard error."""
-    from guestmark.engine.estimate import estimate
+    from guestmark.engine.budget import estimate
 
     for cell in plan.cells:
         marks = ["baseline"] if cell.baseline else []

@@ -49,11 +49,11 @@ def command(
     """
     from dataclasses import replace
 
-    from guestmark.core import factors
     from guestmark.core.context import Caller
     from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
     from guestmark.core.model import WorkloadSpec
     from guestmark.core.platform_spec import parse_platforms
+    from guestmark.core.registry import parse_settings
     from guestmark.engine import preflight
     from guestmark.plan.matrix import Null, expand
     from guestmark.platforms import registry
@@ -66,7 +66,7 @@ def command(
     matrix = expand(
         WorkloadSpec("exec", {"argv": argv}) if foreign else WorkloadSpec("shell"),
         specs,
-        factors.parse_settings(options.with_kernel(settings, kernel)),
+        parse_settings(options.with_kernel(settings, kernel)),
         null=Null.NONE,
     )
     if len(matrix.cells) != 1:
@@ -110,7 +110,7 @@ def _make_parts(cell: Cell) -> None:
     """Makes what a machine of another architecture boots. Raises `PlatformUnusableError` where it has no shell."""
     from guestmark.core.errors import PlatformUnusableError
     from guestmark.core.workload_kind import packages_of
-    from guestmark.engine.foreign_cells import make_parts
+    from guestmark.engine.preflight import make_parts
     from guestmark.foreign.progress import Lines
 
     row = cell.platform.foreign

@@ -6,22 +6,33 @@ cheap: the code that runs is named as `module:attribute` and imported when neede
 """
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 
 from guestmark.core.discovery import by_name, load
+from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Factor
 from guestmark.core.platform_kind import Program, platform_kinds, platform_names
 from guestmark.core.workload_kind import workload_kind, workload_kinds
 
 __all__ = [
+    "VARIABLE",
+    "factor_of",
     "factors",
+    "is_variable",
     "load",
+    "parse_level",
+    "parse_settings",
     "platform_kinds",
     "platform_names",
     "programs",
+    "where",
     "workload_kind",
     "workload_kinds",
 ]
+
+VARIABLE = "env:"  # before the name of an environment variable of the measured command
+_VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 @functools.cache
@@ -42,3 +53,74 @@ def programs(workloads: Iterable[str] | None = None) -> tuple[Program, ...]:
     found = [program for kind in platform_kinds().values() for program in kind.programs]
     found += [program for kind in named for program in kind.programs]
     return tuple(dict.fromkeys(found))
+
+
+def factor_of(name: str) -> Factor:
+    """The factor of that name; `-` and `_` are equivalent. Raises `UsageError` suggesting the nearest known name."""
+    if name.strip().startswith(VARIABLE):
+        return _variable(name.strip())
+    factor = factors().get(name.strip().replace("-", "_").lower())
+    if factor is None:
+        raise unknown("factor", name.strip(), factors())
+    return factor
+
+
+def is_variable(name: str) -> bool:
+    """Whether the factor is an environment variable of the measured command."""
+    return name.startswith(VARIABLE)
+
+
+def _variable(name: str) -> Factor:
+    if not _VARIABLE.fullmatch(name):
+        raise UsageError(f"{name!r} names no environment variable", hint="e.g. --set env:OMP_NUM_THREADS=1,2")
+    variable = name.removeprefix(VARIABLE)
+    return Factor(name, f"the command's environment variable {variable}", str)
+
+
+def where(factor: Factor) -> str:
+    """What can be given it, in words: kinds of platforms, else workloads."""
+    if is_variable(factor.name):
+        return "the workload exec"
+    kinds = [kind for kind in platform_kinds().values() if kind.supported]
+    if takers := sorted(kind.name for kind in kinds if kind.takes(factor.name)):
+        return ", ".join(takers)
+    if any(factor in kind.accepted_inside for kind in kinds):
+        return "nested platforms such as tcg/kvm"
+    users = sorted(kind.name for kind in workload_kinds().values() if factor in kind.factors)
+    return f"the workload{'s' if len(users) > 1 else ''} {', '.join(users)}"
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    r"""Canonical levels by factor, in order, from `FACTOR=LEVEL[,LEVEL…]` texts.
+
+    A comma inside a level is written `\,`. Raises `UsageError` for an unknown factor, a bad level, or one given twice.
+    """
+    result: dict[str, tuple[str, ...]] = {}
+    for text in settings:
+        name, equals, levels_text = text.partition("=")
+        factor = factor_of(name)
+        if not equals:
+            hint = f"e.g. --set {factor.name}={','.join(factor.levels[:2])}" if factor.levels else factor.help
+            raise UsageError(f"--set {text}: a level is missing", hint=hint)
+        if factor.name in result:
+            raise UsageError(
+                f"--set {factor.name} is given twice", hint=f"give all levels at once: {factor.name}=A,B"
+            )
+        levels: list[str] = []
+        for raw in re.split(r"(?<!\\),", levels_text):
+            level = parse_level(factor, raw.replace("\\,", ","))
+            if level in levels:
+                raise UsageError(
+                    f"--set {factor.name}: level {level!r} is given twice", hint="give each level once"
+                )
+            levels.append(level)
+        result[factor.name] = tuple(levels)
+    return result
+
+
+def parse_level(factor: Factor, text: str) -> str:
+    """One level in canonical spelling. Raises `UsageError`."""
+    try:
+        return factor.level(text)
+    except ValueError as error:
+        raise UsageError(f"--set {factor.name}: {error}", hint=factor.help) from error

@@ -4,6 +4,8 @@ import math
 import re
 from fractions import Fraction
 
+from guestmark.core.errors import unknown
+
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)", re.ASCII)
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(I?)B?\s*", re.ASCII | re.IGNORECASE)
@@ -100,3 +102,45 @@ def format_duration(seconds: float) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 block`, `2 blocks`; the noun takes an s."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# Unit: (guestmark's own unit, how many of them it is). MB/s is 10^6 bytes a second.
+_UNITS = {
+    "s": ("s", 1.0),
+    "ms": ("s", 1e-3),
+    "µs": ("s", 1e-6),
+    "us": ("s", 1e-6),
+    "ns": ("s", 1e-9),
+    "min": ("s", 60.0),
+    "B": ("B", 1.0),
+    "kB": ("B", 1e3),
+    "MB": ("B", 1e6),
+    "GB": ("B", 1e9),
+    "B/s": ("B/s", 1.0),
+    "kB/s": ("B/s", 1e3),
+    "MB/s": ("B/s", 1e6),
+    "MiB/s": ("B/s", 2.0**20),
+    "GB/s": ("B/s", 1e9),
+    "bit/s": ("bit/s", 1.0),
+    "Mbit/s": ("bit/s", 1e6),
+    "Gbit/s": ("bit/s", 1e9),
+}
+
+
+def unit_size(unit: str, measured: str) -> float:
+    """How many of the `measured` unit one `unit` is; 1.0 when they are the same. Raises `KeyError`."""
+    if unit == measured:
+        return 1.0
+    own, size = _UNITS[unit]
+    if own != measured:
+        raise KeyError(unit)
+    return size
+
+
+def check_unit(unit: str, measured: str) -> None:
+    """Raises `UsageError` for a unit that cannot be compared with figures in `measured`."""
+    try:
+        unit_size(unit, measured)
+    except KeyError:
+        fitting = [name for name, (own, _) in _UNITS.items() if own == measured]
+        raise unknown(f"unit for figures in {measured or 'no unit'}", unit, fitting or [measured]) from None

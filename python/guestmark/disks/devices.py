@@ -21,7 +21,7 @@ import uuid
 from pathlib import Path
 
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.disks import programs
+from guestmark.disks import daemon
 from guestmark.setting.location import number_of, size_of
 
 _HALF = 8  # bytes of a UUID
@@ -60,7 +60,7 @@ def signatures(path: str) -> list[str]:
 
 def _signatures(path: str) -> list[tuple[str, str]]:
     """Each with its UUID, empty where it has none."""
-    found = programs.run("wipefs", "--no-act", "--noheadings", "--output=TYPE,UUID", path)
+    found = daemon.run("wipefs", "--no-act", "--noheadings", "--output=TYPE,UUID", path)
     rows = [line.split() for line in found.splitlines() if line.strip()]
     return [(row[0], row[1] if len(row) > 1 else "") for row in rows]
 
@@ -126,4 +126,4 @@ def give_back() -> None:
 
 
 def _wipe(path: str) -> None:
-    programs.run("wipefs", "--all", "--quiet", path, writable=[Path(path)])
+    daemon.run("wipefs", "--all", "--quiet", path, writable=[Path(path)])

@@ -1,10 +1,12 @@
-"""Disk images of one trial: made outside the timing, flushed inside it, checked after it."""
+"""Disk images of one trial: made outside the timing, flushed inside it, checked and read after it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 import threading
 import time
@@ -14,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.agent.confinement import HYPERVISOR
 from guestmark.core.cause import Cause, of_errno
-from guestmark.core.errors import AttestationError, MachineError
-from guestmark.disks import devices, packed, programs, reading, sparse
+from guestmark.core.errors import AttestationError, MachineError, WorkloadError
+from guestmark.disks import daemon, devices, packed, sparse
 from guestmark.disks.daemon import over_nbd
 from guestmark.disks.logged import Logged, exported
 from guestmark.disks.store import store
@@ -27,6 +30,7 @@ from guestmark.setting.image import BACKING, PROTOCOL, Format, Preallocation, Pr
 
 if TYPE_CHECKING:
     from guestmark.agent.wire import Checksum
+
 
 _FILL_S = 600.0
 _checksums: dict[Path, Checksum] = {}
@@ -142,11 +146,11 @@ class Image:
 
         The disk must be unmounted. Raises `WorkloadError` with what debugfs says.
         """
-        return reading.read_on_host(self.path, name)
+        return read_on_host(self.path, name)
 
     def program(self, program: str, *arguments: str) -> None:
         """Runs a program where the image is. Raises `MachineError` with its complaints."""
-        programs.run(program, *arguments)
+        daemon.run(program, *arguments)
 
 
 @contextmanager
@@ -244,7 +248,7 @@ def _on_top_of(spec: DiskSpec, path: Path) -> bool:
     """
     base = _under(path)
     was_there = copied(spec, base)
-    programs.run(
+    daemon.run(
         "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", str(path), writable=[path.parent]
     )  # fmt: skip
     return was_there
@@ -342,3 +346,33 @@ def _no_image(spec: DiskSpec, error: OSError) -> MachineError:
             cause=Cause.NO_ROOM,
         )
     return MachineError(f"no image can be made in {spec.location}: {error.strerror}")
+
+
+_READ_S = 600.0
+
+
+def read_on_host(image: Path, name: str) -> Checksum:
+    """Digest of the file `name` at the top of a raw image's filesystem, which must not be mounted."""
+    program = daemon.find("debugfs")
+    read_end, write_end = os.pipe()
+    with subprocess.Popen(
+        HYPERVISOR.around([program, "-R", f"cat {name}", str(image)], ()),
+        stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        os.close(write_end)
+        said: list[bytes] = []
+        assert process.stderr is not None
+        drain = threading.Thread(target=lambda stream: said.append(stream.read()), args=(process.stderr,))
+        drain.start()
+        try:
+            found = store().agent().checksum(f"/proc/{os.getpid()}/fd/{read_end}", timeout_s=_READ_S)
+        finally:
+            os.close(read_end)
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            drain.join()
+    lines = [line for line in b"".join(said).decode(errors="replace").splitlines() if line.strip()]
+    complaints = [line for line in lines if not line.startswith("debugfs ")]
+    if complaints:
+        raise WorkloadError(f"the data cannot be read back: debugfs: {complaints[0]}")
+    return found

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import agent_binary
 from guestmark.core.errors import MachineError
-from guestmark.core.mounts import mounts
+from guestmark.core.machine_facts import mounts
 from guestmark.disks.daemon import serving
 
 SERVER = "log-writes"  # the agent's word for it

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import MachineError
 from guestmark.core.units import format_size
-from guestmark.disks import programs
+from guestmark.disks import daemon
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.filesystem import Filesystem
 
@@ -31,7 +31,7 @@ def make(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
         else:
             options = [str(tree), str(image), "-noappend", "-quiet", *spec.mkfs_options]
         try:
-            programs.run(maker, *options, writable=[image.parent])
+            daemon.run(maker, *options, writable=[image.parent])
         except MachineError as error:
             raise MachineError(
                 f"{spec.filesystem} cannot be made: {error.message}",

@@ -11,7 +11,7 @@ from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut
 from guestmark.core.units import parse_size
 from guestmark.core.workload_kind import workload_kinds
-from guestmark.disks import devices, loop, programs
+from guestmark.disks import daemon, devices, loop
 from guestmark.disks.location import in_memory
 from guestmark.setting.disk import DiskSpec, Role, asked_of, disks_of, has_disks
 from guestmark.setting.disk import impossible as cannot_share
@@ -41,9 +41,9 @@ def check(cells: Sequence[Cell]) -> None:
         for spec in specs:
             if cell.platform.is_this_host and not spec.loop:
                 continue
-            programs.find("qemu-img")
+            daemon.find("qemu-img")
             if spec.filesystem.maker:
-                programs.find(spec.filesystem.maker)
+                daemon.find(spec.filesystem.maker)
             if spec.cache.direct and not spec.overwritten and not direct_works(spec.location):
                 raise UsageError(
                     f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support"
@@ -105,9 +105,9 @@ def impossible(cell: Cell) -> str:
                 return reason
             try:
                 if spec.bus is Bus.VHOST_USER:
-                    programs.find("qemu-storage-daemon")
+                    daemon.find("qemu-storage-daemon")
                 if spec.filesystem.maker and (not cell.platform.is_this_host or spec.loop):
-                    programs.find(spec.filesystem.maker)
+                    daemon.find(spec.filesystem.maker)
             except PlatformUnusableError as error:
                 return f"its {spec.name} disk cannot be made: {error.message} ({error.hint})"
     return ""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from guestmark.core.mounts import Mount, mounts
+from guestmark.core.machine_facts import Mount, mounts
 from guestmark.setting.location import number_of
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})

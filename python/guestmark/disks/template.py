@@ -1,16 +1,33 @@
-"""Formatted images kept in the cache, so that a trial's image is a copy and not another run of mkfs."""
+"""Formatted images kept in the cache, so that a trial's image is a copy and not another run of mkfs.
+
+A filesystem with initial content is made by mkfs from a directory. mke2fs makes a hole of every block that is zero, but
+a log that a server has written full of zeroes is no hole: writing to it later would be another thing in the guest than
+on the host. So mke2fs is given marks for these blocks, and in the finished image the marks become zeroes.
+
+`mkfs.xfs` sets the device's block size, which takes privileges that it is not given here. So it makes an image of the
+same size, without what is never written to, and that is copied to the device.
+"""
+
+from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shlex
+import stat
+import struct
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.disks import devices, programs, sparse, trees, xfs
+from guestmark.core.units import format_size
+from guestmark.disks import daemon, devices, sparse
 from guestmark.disks.store import store
 from guestmark.setting.base import options
 from guestmark.setting.disk import DiskSpec
@@ -18,6 +35,129 @@ from guestmark.setting.drive import LOGICAL_BLOCK
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import COMPRESSION, Format, Preallocation
 from guestmark.setting.location import BESIDE, size_of
+
+_BLOCK = 1024  # the smallest of ext2 to ext4
+_ZERO = bytes(_BLOCK)
+_MARK = hashlib.sha256(b"a block of zeroes that is not a hole").digest() * (_BLOCK // 32)
+_PIECE = 4 << 20
+_KINDS = ((stat.S_ISDIR, "d"), (stat.S_ISREG, "-"), (stat.S_ISLNK, "l"))
+
+
+def tree_size(tree: Path) -> int:
+    """Bytes that the files of a tree take."""
+    return sum(file.lstat().st_blocks for file in tree.rglob("*")) * 512
+
+
+def check_fits(tree: Path, spec: DiskSpec) -> None:
+    """Raises `MachineError` when the files alone are larger than the disk."""
+    size = tree_size(tree)
+    if size >= spec.size:
+        raise MachineError(
+            f"{size / 1e6:.0f} MB of prepared files do not fit on a disk of {format_size(spec.size)}",
+            hint="use a larger disk (--set size=4G) or less data",
+        )
+
+
+@contextmanager
+def populating(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
+    """Arguments for the filesystem's mkfs, which makes the image `raw` inside the context; owners and permissions are
+    kept. Nothing when there is no tree.
+    """
+    if not spec.tree:
+        yield ()
+    elif spec.filesystem.is_ext:
+        with _directory("tree", raw.parent) as marked:
+            sparse.copy_tree(Path(spec.tree), marked)
+            for file in marked.rglob("*"):
+                if file.is_file() and not file.is_symlink():
+                    _replace(file, _ZERO, _MARK)
+            yield "-d", str(marked)
+        _replace(raw, _MARK, _ZERO)
+    elif spec.filesystem is Filesystem.BTRFS:
+        yield "--rootdir", spec.tree
+    else:
+        with _directory("proto", raw.parent) as directory:
+            listing = directory / "prototype"
+            listing.write_text(
+                "\n".join(["/", "0 0", *_prototype(Path(spec.tree), Path(spec.tree)), "$", ""])
+            )
+            yield "-p", str(listing)
+
+
+@contextmanager
+def _directory(name: str, parent: Path) -> Iterator[Path]:
+    """A directory that is removed at the end, also when this process is killed."""
+    path = keeper().directory(name, parent.resolve())
+    try:
+        yield path
+    finally:
+        keeper().remove(path)
+
+
+def _replace(path: Path, old: bytes, new: bytes) -> None:
+    """Overwrites every block of the file that is `old` with `new`; holes stay holes."""
+    with path.open("r+b") as file:
+        size = file.seek(0, 2)
+        for start, end in list(sparse.data_ranges(file.fileno(), size)):
+            for position in range(start - start % _BLOCK, end, _PIECE):
+                file.seek(position)
+                found = file.read(min(_PIECE, end - position))
+                if old not in found:
+                    continue
+                changed = bytearray(found)
+                for at in range(0, len(found) - _BLOCK + 1, _BLOCK):
+                    if found[at : at + _BLOCK] == old:
+                        changed[at : at + _BLOCK] = new
+                file.seek(position)
+                file.write(changed)
+
+
+def _prototype(path: Path, tree: Path) -> list[str]:
+    """Lines of mkfs.xfs's prototype file (its manual, option -p) for a file or directory."""
+    status = path.lstat()
+    kind = next((letter for matches, letter in _KINDS if matches(status.st_mode)), None)
+    if kind is None:
+        raise MachineError(f"{path} is neither a file nor a directory, so it cannot be put on a disk")
+    mode = f"{kind}{'u' if status.st_mode & stat.S_ISUID else '-'}{'g' if status.st_mode & stat.S_ISGID else '-'}"
+    own = f"{mode}{status.st_mode & 0o777:03o} {status.st_uid} {status.st_gid}"
+    name = "" if path == tree else f"{path.name} "
+    if kind == "-":
+        return [f"{name}{own} {path}"]
+    if kind == "l":
+        return [f"{name}{own} {path.readlink()}"]
+    inside = [line for entry in sorted(path.iterdir()) for line in _prototype(entry, tree)]
+    return [f"{name}{own}", *inside, *(["$"] if path != tree else [])]
+
+
+_BLKZEROOUT = 0x127F  # linux/fs.h
+_SUPERBLOCK = 512
+_MAGIC = b"XFSB"
+
+
+def lay(image: Path, device: Path) -> None:
+    """Copies what an image of a new filesystem holds to a device of the same size. Raises `OSError`."""
+    with image.open("rb") as read, device.open("r+b", buffering=0) as write:
+        start, length = log_of(read.read(_SUPERBLOCK))
+        # Of the log the image has holes only, and what the device had there would be replayed.
+        fcntl.ioctl(write.fileno(), _BLKZEROOUT, struct.pack("=QQ", start, length))
+        sparse.copy_data(read.fileno(), write.fileno())
+        os.fsync(write.fileno())
+
+
+def log_of(superblock: bytes) -> tuple[int, int]:
+    """Where the internal log is, and its length, in bytes. Raises `ValueError` for what is no superblock of XFS.
+
+    The fields are those of `struct xfs_dsb` (xfs_format.h); the upper bits of a block's number are its group's.
+    """
+    if superblock[: len(_MAGIC)] != _MAGIC:
+        raise ValueError("no superblock of XFS")
+    (size,) = struct.unpack_from(">I", superblock, 4)
+    (first,) = struct.unpack_from(">Q", superblock, 48)
+    group_blocks, _, _, blocks = struct.unpack_from(">IIII", superblock, 84)
+    bits = superblock[124]
+    block = (first >> bits) * group_blocks + (first & (1 << bits) - 1)
+    return block * size, blocks * size
+
 
 _KEPT = 16
 _ATTEMPTS = 5
@@ -60,9 +200,9 @@ def copied(spec: DiskSpec, path: Path) -> bool:
 
 
 def _key(spec: DiskSpec) -> str:
-    tools = [programs.find("qemu-img")]
+    tools = [daemon.find("qemu-img")]
     if spec.filesystem is not Filesystem.NONE:
-        tools.append(programs.find(spec.filesystem.maker))
+        tools.append(daemon.find(spec.filesystem.maker))
     identities = [(tool, Path(tool).stat().st_size, Path(tool).stat().st_mtime_ns) for tool in tools]
     created = tuple(options(spec, lambda factor: factor.create))
     sectors = _sectors(spec) if spec.filesystem is not Filesystem.NONE else ()
@@ -78,17 +218,17 @@ def _make(spec: DiskSpec, target: Path) -> None:
     created = [*form.create, *options(spec, lambda factor: factor.create)]
     arguments = [word for option in created for word in ("-o", option)]
     if spec.filesystem is Filesystem.NONE:
-        programs.run(
+        daemon.run(
             "qemu-img", "create", "-q", *form.objects, "-f", form, *arguments, str(target), str(spec.size),
             writable=there,
         )  # fmt: skip
         return
     try:
-        programs.run("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size), writable=there)
+        daemon.run("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size), writable=there)
         _format(spec, raw)
         if form is not Format.RAW:
             packed = ["-c"] if spec.level(COMPRESSION) else []
-            programs.run(
+            daemon.run(
                 "qemu-img", "convert", *form.objects, *packed, "-f", "raw", "-O", form, *arguments, str(raw),
                 str(target), writable=there,
             )  # fmt: skip
@@ -112,7 +252,7 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
         image.touch()
         os.truncate(image, size_of(str(device)))
         _run_maker(spec, image, known, image.parent)
-        xfs.lay(image, device)
+        lay(image, device)
 
 
 def _known_again(spec: DiskSpec) -> tuple[str, ...]:
@@ -127,8 +267,8 @@ def _known_again(spec: DiskSpec) -> tuple[str, ...]:
 
 def _format(spec: DiskSpec, raw: Path) -> None:
     if spec.tree:
-        trees.check_fits(Path(spec.tree), spec)
-    with trees.populating(spec, raw) as populate:
+        check_fits(Path(spec.tree), spec)
+    with populating(spec, raw) as populate:
         _run_maker(spec, raw, populate, raw.parent)
 
 
@@ -140,7 +280,7 @@ def _run_maker(spec: DiskSpec, raw: Path, populate: tuple[str, ...], writable: P
     arguments += _sectors(spec)
     maker = spec.filesystem.maker
     try:
-        programs.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[writable])
+        daemon.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[writable])
     except MachineError as error:
         raise MachineError(
             f"{spec.filesystem} cannot be made: {error.message}",
@@ -159,7 +299,7 @@ def _sectors(spec: DiskSpec) -> tuple[str, ...]:
 
 def _check_map(image: Path, spec: DiskSpec) -> None:
     """Checks that every cluster is allocated in the file. Raises `AttestationError` otherwise."""
-    extents = json.loads(programs.run("qemu-img", "map", "--output=json", str(image)))
+    extents = json.loads(daemon.run("qemu-img", "map", "--output=json", str(image)))
     mapped = sum(extent["length"] for extent in extents if "offset" in extent)
     if mapped != spec.size:
         raise AttestationError(

@@ -20,10 +20,10 @@ from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.kernel import kernel_of_release
 from guestmark.core.context import Caller, Context
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.factors import is_variable
 from guestmark.core.findings import Program
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.registry import is_variable
 from guestmark.core.workload_kind import workload_kind
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.variables import restored

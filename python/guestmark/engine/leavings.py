@@ -17,12 +17,12 @@ from pathlib import Path
 
 from guestmark.agent.keeper import is_in_use
 from guestmark.appliance.paths import cache_directory, scratch_parent
-from guestmark.core.mounts import mounts
+from guestmark.core.machine_facts import mounts
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
 from guestmark.disks.logged import unmount_below
 from guestmark.disks.processes import is_stopped, status
-from guestmark.platforms import groups
+from guestmark.platforms import confinement
 from guestmark.platforms.confinement import memory_directory
 
 # Beside those of machines, which are called after their platforms. What a user calls `guestmark-results` is not ours.
@@ -60,7 +60,7 @@ class Leaving:
 
     def remove(self) -> None:
         """Removes it. Raises `OSError`."""
-        if groups.is_group(self.path):
+        if confinement.is_group(self.path):
             self.path.rmdir()
         elif self.path.is_dir() and not self.path.is_symlink():
             unmount_below(
@@ -167,7 +167,7 @@ def find(more: Iterable[Path] = ()) -> list[Leaving]:
     """All of this user's leavings where guestmark puts things, and in the directories `more`; the oldest first."""
     candidates = [path for parent in dict.fromkeys(_parents(more)) for path in _named(parent)]
     candidates += [path for path in _parts() if path not in candidates]
-    candidates += groups.empty()
+    candidates += confinement.empty()
     used = _in_use_by_processes() if candidates else ""
     mounted = [Path(mount.where) for mount in mounts() if mount.kind != "fuse"]
     found = []

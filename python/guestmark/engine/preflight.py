@@ -1,19 +1,23 @@
-"""One pass before anything is measured: which cells can run here, what is left out and why, and remarks."""
+"""One pass before anything is measured: which cells can run here, what is left out and why, and remarks.
+
+Cells on machines of other architectures have their parts made first.
+"""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from guestmark.appliance.bzimage import NotABzImageError, release_of
+from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
-from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_size
+from guestmark.core.workload_kind import agent_is_enough, packages_of, workload_kind, workload_kinds
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
-from guestmark.engine.foreign_cells import misplaced_cells, unmade_parts
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
@@ -21,6 +25,74 @@ from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import Given, Startable, given
 from guestmark.setting.machine import KERNEL, MEMORY
 from guestmark.workloads import base as workloads
+
+
+def unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
+    """Makes what machines of other architectures boot; the cells for which that is not possible.
+
+    Raises `UsageError` for a platform this version cannot make.
+    """
+    groups: dict[str, dict[tuple[str, ...], list[Cell]]] = {}
+    for cell in cells:
+        if cell.platform.foreign and cell.null_of is None:
+            groups.setdefault(str(cell.platform), {}).setdefault(packages_of(cell), []).append(cell)
+    return tuple(left_out for name, theirs in groups.items() for left_out in _unmade(name, theirs, progress))
+
+
+def _unmade(name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Progress) -> Iterable[LeftOut]:
+    """One entry for the platform where all its cells fail alike, else one for each cell that does."""
+    found = []
+    for packages, theirs in cells.items():
+        try:
+            make_parts(parse_platform(name), packages, progress)
+        except UsageError:
+            raise
+        except GuestmarkError as error:
+            found += [LeftOut(name, error.message, error.hint, cell=cell.id) for cell in theirs]
+    alike = len({(entry.reason, entry.hint) for entry in found}) == 1
+    return [replace(found[0], cell="")] if alike and len(found) == sum(map(len, cells.values())) else found
+
+
+def make_parts(spec: PlatformSpec, packages: Sequence[str], progress: Progress) -> None:
+    """Makes what machines of a foreign platform boot. Raises `GuestmarkError`."""
+    cast("NeedsParts", registry.get(spec)).make_parts(packages, progress)
+
+
+class NeedsParts(Protocol):
+    """A platform of another architecture."""
+
+    def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
+        """Makes what its machines boot. Raises `GuestmarkError`."""
+
+
+def misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+    """The cells that need programs on machines that can have none, or measure the agent where it is the host's own."""
+    return tuple(
+        LeftOut(str(cell.platform), reason, hint, cell=cell.id)
+        for cell in cells
+        if cell.null_of is None and cell.platform.foreign
+        for reason, hint in _misplaced(cell, cell.platform.foreign)
+    )
+
+
+def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
+    kind = workload_kind(cell.workload.name)
+    if not row.several_processors and cell.platform.processors(cell.factors) > 1 and cell.platform.is_guest:
+        yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
+    elif kind.needs_root(kind.read(cell.workload.params)) and not row.root:
+        able = ", ".join(
+            sorted(name for name, each in workload_kinds().items() if each.needs_root is agent_is_enough)
+        )
+        yield (
+            f"no release of Debian has packages of {row.name}, so there are no programs to run",
+            f"its agent alone can do: boot, {able}",
+        )
+    elif not kind.needs_root(kind.read(cell.workload.params)) and cell.platform.inner.described.only_programs:
+        yield (
+            f"{kind.name} is done by guestmark's agent, which is not emulated there",
+            f"measure it on host, or on tcg@{row.name}",
+        )
+
 
 HYPERVISOR_BYTES = 64 << 20  # what a hypervisor takes at least besides its guest's memory
 

@@ -22,9 +22,9 @@ from guestmark.core.errors import BlockStatus, LedgerError, PlatformUnusableErro
 from guestmark.core.model import LeftOut, Plan, RunState, runnable
 from guestmark.engine import budget, preflight
 from guestmark.engine.asking import with_askable
+from guestmark.engine.budget import prices
 from guestmark.engine.clock import Clock, started
 from guestmark.engine.environment import record_for
-from guestmark.engine.estimate import prices
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer, Silent
 from guestmark.foreign.parts import SILENT

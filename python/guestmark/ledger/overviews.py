@@ -1,19 +1,23 @@
-"""Which runs a ledger holds: found by id or name, in overview, and their comparisons as history reads them."""
+"""Which runs a ledger holds: by id, name or `runs --filter`; in overview, and the comparisons that history reads."""
 
 from __future__ import annotations
 
 import math
+import re
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, inspect, select
 from sqlalchemy.engine import Connection, Row
 
-from guestmark.core.errors import LedgerError
+from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.home import LATEST
 from guestmark.core.model import Cell, Plan, RunState, TrialStatus
+from guestmark.core.units import parse_duration
 from guestmark.ledger import checksums, codec, remarks, schema
 from guestmark.ledger.intake import is_moment
 from guestmark.ledger.model import Compared, RunOverview
@@ -211,3 +215,65 @@ def missing(connection: Connection, wanted: str, where: str, ids: Sequence[str] 
     near = get_close_matches(wanted, ids, n=3, cutoff=0.5) or ids[-3:]
     hint = f"nearest: {', '.join(near)}; `guestmark runs` lists all" if near else "it holds no runs yet"
     return LedgerError(f"there is no run {wanted!r} in the ledger {where}", hint=hint)
+
+
+Filter = Callable[[RunOverview], bool]
+
+_HINT = (
+    "e.g. 'state=complete and platform=tcg', 'tag=release', 'commit=1a2b3c', 'workload~sysbench', 'since=2d'"
+)
+_CONDITION = re.compile(r"\s*([A-Za-z][A-Za-z0-9_.-]*)\s*(!=|=|~)\s*(.+?)\s*", re.ASCII | re.DOTALL)
+_FIELDS: dict[str, Callable[[RunOverview], tuple[str, ...]]] = {
+    "id": lambda run: (run.id,),
+    "name": lambda run: (run.given_name,),
+    "plan": lambda run: (run.name,),
+    "state": lambda run: (run.state.value,),
+    "platform": lambda run: run.platforms,
+    "workload": lambda run: (run.label,),
+    "tag": lambda run: run.tags,
+    "note": lambda run: run.notes,
+}
+
+
+def parse_filter(text: str) -> Filter:
+    """Conditions joined by `and` or commas: `=` is, `!=` is not, `~` contains. Raises `UsageError`.
+
+    What is not a field of a run is a label; `label.NAME` is always one. `since` and `before` take a duration, counted
+    from now, or a date.
+    """
+    conditions = [_condition(part, text) for part in re.split(r"\s+and(?:\s+|$)|,", text.strip())]
+    return lambda run: all(holds(run) for holds in conditions)
+
+
+def _condition(part: str, whole: str) -> Filter:
+    found = _CONDITION.fullmatch(part)
+    if found is None:
+        raise UsageError(f"--filter {whole!r}: {part.strip()!r} is not NAME=VALUE", hint=_HINT)
+    name, sign, value = found.groups()
+    if name in {"since", "before"}:
+        if sign != "=":
+            raise UsageError(f"--filter {whole!r}: {name} takes =", hint=_HINT)
+        moment = _moment(value, whole)
+        return lambda run: (run.created_at >= moment) == (name == "since")
+    values = _FIELDS.get(name) or _label(name.removeprefix("label."))
+    if sign == "~":
+        return lambda run: any(value.lower() in each.lower() for each in values(run))
+    return lambda run: (value in values(run)) == (sign == "=")
+
+
+def _label(name: str) -> Callable[[RunOverview], tuple[str, ...]]:
+    return lambda run: (run.labels[name],) if name in run.labels else ()
+
+
+def _moment(text: str, whole: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        pass
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--filter {whole!r}: {text!r} is neither a date nor a duration",
+            hint="e.g. since=2026-11-20, since=2d",
+        ) from error

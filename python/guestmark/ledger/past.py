@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core.model import Cell
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import Compared, StoredRun
+from guestmark.stats.across_runs import NO_HISTORY, History, Past, PastNull
 from guestmark.stats.analysis import Analysis, WorkloadResult, analyse
-from guestmark.stats.between_runs import NO_HISTORY, History, Past, PastNull
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.conditions.surroundings import changes
 

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core import factors, registry
+from guestmark.core import registry
 from guestmark.core.context import HostCommands
 from guestmark.core.derived import Derived, check_names, derived
 from guestmark.core.errors import UsageError, unknown
@@ -12,14 +12,13 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Policy, Published, PublishedFigure, Question, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.tuning import Settings
-from guestmark.core.units import parse_duration, parse_fraction
+from guestmark.core.units import check_unit, parse_duration, parse_fraction
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern, schema
 from guestmark.plan.library import extended, overridden
 from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
 from guestmark.plan.outline import Outline
 from guestmark.plan.problems import Problems, without_mistakes
-from guestmark.plan.published_units import check_unit
 from guestmark.plan.questions import NESTED, question_of
 from guestmark.plan.scale import scale_table
 from guestmark.plan.schema import own_factors, standing_in
@@ -237,7 +236,7 @@ class _Reader:
         self._scaled_names |= set(marked)
         for name, texts in given.items():
             with self._problems.at(*path, name):
-                known = name if name in self._own else factors.get(name).name
+                known = name if name in self._own else registry.factor_of(name).name
                 levels = (
                     scale_table({name: texts}, marked, self._scale)[name] if self._scale != 1.0 else texts
                 )
@@ -289,8 +288,8 @@ class _Reader:
         for number, name in enumerate(self._model.compare_within):
             if name not in {pattern.WORKLOAD, pattern.PLATFORM}:
                 with self._problems.at("compare_within", number):
-                    if name not in factors.known():
-                        raise unknown("name", name, [pattern.WORKLOAD, pattern.PLATFORM, *factors.known()])
+                    if name not in registry.factors():
+                        raise unknown("name", name, [pattern.WORKLOAD, pattern.PLATFORM, *registry.factors()])
             names.append(name)
         return tuple(names)
 

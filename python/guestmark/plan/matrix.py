@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Labelled
 from guestmark.core.model import Cell, WorkloadSpec
@@ -56,7 +56,7 @@ class Entry:
         """Whether its cells on that platform have the factor."""
         if factor in self.own:
             return True
-        if factors.is_variable(factor):
+        if registry.is_variable(factor):
             return (self.kind or workload_kind(self.workload.name)).command is not None
         if self.kind is None:
             return platform.takes(factor)
@@ -224,7 +224,11 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
         takers = [spec for spec in specs if any(entry.applies(name, spec) for entry in users)]
         if not takers and name in shape.asked:
             others = ", ".join(str(spec) for spec in specs)
-            what = "" if factor_fits(name, specs) else f"it applies to {factors.where(factors.get(name))}"
+            what = (
+                ""
+                if factor_fits(name, specs)
+                else f"it applies to {registry.where(registry.factor_of(name))}"
+            )
             raise UsageError(
                 f"factor {name} cannot be set on {others}", hint=what or "no workload in the plan uses it"
             )

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from guestmark.core import factors, registry
+from guestmark.core import registry
 from guestmark.core.context import Caller, Context, HostCommands
 from guestmark.core.derived import Derived
 from guestmark.core.errors import UsageError
@@ -69,7 +69,7 @@ def override(outline: Outline, given: Overrides) -> Outline:
     if given.blocks is not None and given.time_limit_s is not None:
         raise UsageError("--blocks and --time-limit cannot be combined", hint="give only one of them")
     shape = outline.shape
-    settings = {**factors.parse_settings(given.settings), **given.parameters}
+    settings = {**registry.parse_settings(given.settings), **given.parameters}
     shape = replace(
         shape,
         platforms=shape.platforms if given.on is None else parse_platforms(given.on),

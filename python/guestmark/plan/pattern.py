@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import parse_platform
@@ -51,8 +51,8 @@ def canonical(
 
     Raises `UsageError` for unknown names and impossible levels.
     """
-    if name in own or factors.is_variable(name):
-        return (name if name in own else factors.get(name).name), level
+    if name in own or registry.is_variable(name):
+        return (name if name in own else registry.factor_of(name).name), level
     word = name.strip().replace("-", "_").lower()
     if word == WORKLOAD:
         if level not in workloads:
@@ -60,9 +60,9 @@ def canonical(
         return word, level
     if word == PLATFORM:
         return word, str(parse_platform(level))
-    if word not in factors.known():
-        raise unknown("factor", name, [WORKLOAD, PLATFORM, *factors.known()])
-    factor = factors.get(word)
+    if word not in registry.factors():
+        raise unknown("factor", name, [WORKLOAD, PLATFORM, *registry.factors()])
+    factor = registry.factor_of(word)
     try:
         return word, factor.parse(level)
     except ValueError as error:
@@ -123,7 +123,7 @@ def _present(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Con
         raise unknown("name in --only", name, names)
     found = labelled(word, level, cells)
     if found is None:
-        own = word not in {WORKLOAD, PLATFORM, *factors.known()}
+        own = word not in {WORKLOAD, PLATFORM, *registry.factors()}
         found = level if own else canonical(word, level, workloads)[1]
     there = dict.fromkeys(one for cell in cells if (one := level_of(cell, word)) is not None)
     if found not in there:
@@ -133,11 +133,11 @@ def _present(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Con
 
 def condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
     """The condition that a cell has this level, or the level of this label. Raises `UsageError`."""
-    if name in {factor for cell in cells for factor in cell.factors} and name not in factors.known():
+    if name in {factor for cell in cells for factor in cell.factors} and name not in registry.factors():
         return Condition(name, (level,))
-    factor = factors.get(name)
+    factor = registry.factor_of(name)
     found = labelled(factor.name, level, cells)
-    return Condition(factor.name, (str(factors.parse_level(factor, level)) if found is None else found,))
+    return Condition(factor.name, (str(registry.parse_level(factor, level)) if found is None else found,))
 
 
 def labelled(name: str, label: str, cells: Sequence[Cell]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Metric
 from guestmark.core.model import Asked, Cell, Question
@@ -29,7 +29,7 @@ def question_of(
         if name and known and name not in known:
             raise ValueError(f"{name!r} is no metric of the plan (known: {', '.join(known)})")
     for name in model.per:
-        if name not in {WORKLOAD, PLATFORM, NESTED, *factors.known()}:
+        if name not in {WORKLOAD, PLATFORM, NESTED, *registry.factors()}:
             raise ValueError(f"per: {name!r} is neither workload, platform, nested nor a factor")
     for table in tables.values():
         if set(table.get(NESTED, ())) - set(_YES_NO):

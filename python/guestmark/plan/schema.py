@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from guestmark.core import factors
+from guestmark.core import registry
 from guestmark.core.derived import derived
 
 HOOKS = ("setup", "prepare", "conclude", "cleanup", "check")  # parameters of the workload exec
@@ -204,7 +204,7 @@ def own_factors(model: Plan) -> frozenset[str]:
         return frozenset()
     named = {*model.factors, *(name for workload in model.workloads.values() for name in workload.factors)}
     standing = {name for workload in model.workloads.values() for name in standing_in(workload.params)}
-    return frozenset(name for name in named & standing if name not in factors.known())
+    return frozenset(name for name in named & standing if name not in registry.factors())
 
 
 def standing_in(params: Mapping[str, Any]) -> frozenset[str]:

@@ -1,18 +1,171 @@
-"""What keeps a hypervisor or a helper from this host (`agent.confinement`), as it can be seen while that runs."""
+"""What keeps a hypervisor or a helper from this host (`agent.confinement`), as it can be seen while that runs.
+
+Control groups bound the memory and the processes it can take, and end all of it together.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from guestmark.core.machine_facts import Confined, MachineFacts
-from guestmark.core.mounts import Mount, mounts
+from guestmark.agent.confinement import PROCESSES
+from guestmark.agent.keeper import is_in_use, keeper
+from guestmark.core.machine_facts import Confined, MachineFacts, Mount, mounts
+from guestmark.core.units import format_size
 from guestmark.disks.location import filesystem_of
 from guestmark.disks.processes import program_of
-from guestmark.platforms import groups
+
+_MEMBERS = "cgroup.procs"
+_MADE = re.compile(r"guestmark-machine-[0-9a-f]{12}")
+_OLD_S = 2.0  # a younger one may have been made this moment
+_SHARE = 16  # of the host's memory: what is always left to it
+_LEAST_LEFT = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Parent:
+    """Where groups can be made, and the files that set their limits."""
+
+    directory: Path
+    memory: str = ""
+    processes: str = ""
+
+
+def made(name: str) -> tuple[Path, ...]:
+    """Fresh groups, which the keeper removes with what is in them; none where they cannot be had.
+
+    The memory of all their processes, with the files that these have read and written, is bounded by what nobody else
+    uses now, less a sixteenth of the host's.
+    """
+    groups = []
+    _sweep()
+    for parent in _parents():
+        with contextlib.suppress(OSError):
+            group = keeper().directory(name, parent.directory)
+            groups.append(group)
+            if parent.memory:
+                (group / parent.memory).write_text(str(_memory()))
+            if parent.processes:
+                (group / parent.processes).write_text(str(PROCESSES))
+    return tuple(groups)
+
+
+def can_be_had() -> bool:
+    """Whether this process can make groups."""
+    return bool(_parents())
+
+
+def is_group(path: Path) -> bool:
+    """Whether a directory is a control group."""
+    return (path / _MEMBERS).exists()
+
+
+def empty() -> list[Path]:
+    """Groups of machines, in every place where this kernel has groups, that hold no process and are nobody's."""
+    roots = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
+    found = []
+    for root in (fields[1] for fields in roots if fields[2] in ("cgroup", "cgroup2")):
+        for folder, names, _ in os.walk(root):
+            found += [
+                Path(folder, name)
+                for name in names
+                if _MADE.fullmatch(name) and _is_empty(Path(folder, name))
+            ]
+    return found
+
+
+def _is_empty(group: Path) -> bool:
+    with contextlib.suppress(OSError):
+        old = time.time() - group.stat().st_mtime > _OLD_S
+        return old and not (group / _MEMBERS).read_text() and not is_in_use(group)
+    return False
+
+
+@functools.cache
+def _sweep() -> None:
+    """Removes what is left where groups are made, of runs whose keepers were killed with them; once in a process."""
+    for parent in _parents():
+        with contextlib.suppress(OSError):
+            for group in parent.directory.iterdir():
+                if _MADE.fullmatch(group.name) and _is_empty(group):
+                    group.rmdir()
+
+
+def limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
+    """What the kernel says that a machine in these groups has at most: bytes of memory, and processes."""
+    memory = [_number(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    processes = [_number(group / "pids.max") for group in groups]
+    return next(filter(None, memory), None), next(filter(None, processes), None)
+
+
+def taken(groups: tuple[Path, ...]) -> str:
+    """What happened to a machine in these groups because it took all that it may have; empty: nothing."""
+    memory, processes = limits(groups)
+    if memory and _count(groups, ("memory.events", "memory.oom_control"), "oom_kill"):
+        return f"one of its processes was killed: it took more memory than this host could spare, {format_size(memory)}"
+    if processes and _count(groups, ("pids.events",), "max"):
+        return f"it was refused more than {processes} processes"
+    return ""
+
+
+def _count(groups: tuple[Path, ...], names: tuple[str, ...], key: str) -> int:
+    for file in (group / name for group in groups for name in names):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if number := int(dict(line.split() for line in file.read_text().splitlines())[key]):
+                return number
+    return 0
+
+
+def _number(file: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(file.read_text())
+    return None
+
+
+def _memory() -> int:
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    found = {words[0]: int(words[1]) << 10 for words in lines if len(words) == 3}
+    return found["MemAvailable:"] - max(found["MemTotal:"] // _SHARE, _LEAST_LEFT)
+
+
+@functools.cache
+def _parents() -> tuple[_Parent, ...]:
+    """Groups beside or below the one that this process is in, so that the limits above it hold on."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    found = []
+    for mount in mounts():
+        root, where, kind = mount.root, mount.where, mount.kind
+        for number, controllers, path in own:
+            second = kind == "cgroup2" and number == "0" and not controllers
+            first = kind == "cgroup" and controllers in mount.shared
+            if (second or (first and controllers in ("memory", "pids"))) and path.startswith(
+                root.rstrip("/")
+            ):
+                here = Path(where, path.removeprefix(root.rstrip("/")).lstrip("/"))
+                # Of the second version, only groups without processes have others with limits below them.
+                for directory in (here.parent, here) if second and path != root else (here,):
+                    if os.access(directory, os.W_OK) and os.access(directory / _MEMBERS, os.W_OK):
+                        found.append(_of(directory, controllers))
+                        break
+    return tuple(found)
+
+
+def _of(directory: Path, controllers: str) -> _Parent:
+    if controllers:
+        memory = "memory.limit_in_bytes" if controllers == "memory" else ""
+        return _Parent(directory, memory, "pids.max" if controllers == "pids" else "")
+    given = (directory / "cgroup.subtree_control").read_text().split()
+    return _Parent(
+        directory, "memory.max" if "memory" in given else "", "pids.max" if "pids" in given else ""
+    )
+
 
 _SAID = "GUESTMARK_CONFINED="
 _MEMORY = "/dev/shm"  # where User-Mode Linux has its guest's memory
@@ -55,7 +208,7 @@ def attested_with_helpers(process: Running) -> Confined | None:
     found = attested(process.pid(), process.writable)
     if found is None:
         return None
-    found.memory_bytes, found.processes = groups.limits(process.groups)
+    found.memory_bytes, found.processes = limits(process.groups)
     for name, helper in process.helpers.items():
         holds = attested(helper.pid(), helper.writable) or Confined()
         if name == SERVES_ROOT:

@@ -16,7 +16,7 @@ from guestmark.core.errors import AgentError, AttestationError, MachineError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
-from guestmark.platforms import confinement, counters, groups
+from guestmark.platforms import confinement, counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import Platform, Unusable
@@ -149,7 +149,7 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
 
 def _check_limits(process: Process, when: str) -> None:
     """Of a process that has ended: raises `MachineError` if its control groups refused it something."""
-    if taken := groups.taken(process.groups):
+    if taken := confinement.taken(process.groups):
         raise MachineError(
             f"the guest ended{when}; {taken}",
             hint="give its guests less, with --set memory=…, or end other programs",

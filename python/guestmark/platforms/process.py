@@ -25,7 +25,7 @@ from guestmark.appliance.paths import scratch_parent
 from guestmark.core.cause import of_errno
 from guestmark.core.errors import MachineError
 from guestmark.disks.processes import program_of
-from guestmark.platforms import groups
+from guestmark.platforms import confinement
 from guestmark.platforms.affinity import starting
 from guestmark.platforms.confinement import memory_directory
 
@@ -172,7 +172,7 @@ class SupervisedProcess:
             temporary = keeper().directory("memory", parent)
             self._directories.append(temporary)
         self.writable = (self.scratch, *writable, *([temporary] if temporary else []))
-        self.groups = groups.made("machine")
+        self.groups = confinement.made("machine")
         self._directories += self.groups
         return self._confinement.around(
             command,

@@ -2,6 +2,10 @@
 
 Filesystems whose tools recover an image by themselves (ext2 to ext4) need neither root nor a mount. The others are
 mounted through a loop device, in a namespace that ends with the agent in it: only a kernel replays their journals.
+
+A qcow2 image is read here, as starting a program takes longer than reading a small image. The format is in QEMU's
+docs/interop/qcow2.txt; what is not plain (compressed clusters, a backing image, an external data file) is left to
+qemu-img.
 """
 
 from __future__ import annotations
@@ -9,7 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import struct
 import subprocess
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +28,72 @@ from guestmark.agent.keeper import keeper
 from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, MachineError
-from guestmark.disks import loop, programs
-from guestmark.powercut import qcow2
+from guestmark.disks import daemon, loop
 from guestmark.setting.image import Format
+
+_HEADER = struct.Struct(">4sIQIIQIIQQIIQ")  # to the offset of the snapshots
+_FEATURES = struct.Struct(">Q")
+_MAGIC = b"QFI\xfb"
+_HARMLESS = 0b11  # incompatible features: dirty, corrupt, which the format's own check has judged
+_OFFSET = 0x00FF_FFFF_FFFF_FE00
+_COMPRESSED, _ZERO = 1 << 62, 1
+_PIECE = 1 << 20
+
+
+def to_raw(image: Path, raw: Path) -> bool:
+    """Writes the content; False, and nothing, where the image is not plain. Raises `OSError`."""
+    with image.open("rb") as read:
+        first = read.read(_HEADER.size + _FEATURES.size)
+        if len(first) < _HEADER.size + _FEATURES.size:
+            return False
+        magic, version, backing, _, bits, size, encrypted, entries, table, *_ = _HEADER.unpack_from(first)
+        features = _FEATURES.unpack_from(first, _HEADER.size)[0] if version > 2 else 0
+        if magic != _MAGIC or backing or encrypted or features & ~_HARMLESS or not 9 <= bits <= 21:
+            return False
+        cluster = 1 << bits
+        extents = _extents(read.fileno(), table, entries, cluster, size)
+        if extents is None:
+            return False
+        with raw.open("xb") as write:
+            os.ftruncate(write.fileno(), size)
+            for at, where, length in extents:
+                for done in range(0, length, _PIECE):
+                    data = os.pread(read.fileno(), min(_PIECE, length - done), where + done)
+                    os.pwrite(write.fileno(), data[: max(0, size - at - done)], at + done)
+    return True
+
+
+def _extents(
+    image: int, table: int, entries: int, cluster: int, size: int
+) -> list[tuple[int, int, int]] | None:
+    """Offsets of the disk's bytes in the image, neighbours merged; None for clusters that are not plain."""
+    found: list[tuple[int, int, int]] = []
+    per_table = cluster // 8
+    wanted = -(-size // (cluster * per_table))
+    for number, entry in enumerate(_numbers(image, table, min(entries, wanted))):
+        if not entry & _OFFSET:
+            continue
+        for index, each in enumerate(_numbers(image, entry & _OFFSET, per_table)):
+            if each & _COMPRESSED:
+                return None
+            where, at = each & _OFFSET, (number * per_table + index) * cluster
+            if not where or each & _ZERO or at >= size:
+                continue
+            if found and (last := found[-1])[0] + last[2] == at and last[1] + last[2] == where:
+                found[-1] = (last[0], last[1], last[2] + cluster)
+            else:
+                found.append((at, where, cluster))
+    return found
+
+
+def _numbers(image: int, at: int, count: int) -> array[int]:
+    """Big-endian numbers of 64 bits; what is beyond the image's end is none."""
+    data = os.pread(image, count * 8, at)
+    numbers = array("Q", data[: len(data) // 8 * 8])
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
 
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
@@ -76,7 +146,7 @@ class Ext:
     """ext2, ext3, ext4: e2fsck replays the journal and checks, debugfs reads."""
 
     def __init__(self) -> None:
-        self._check, self._read = programs.find("e2fsck"), programs.find("debugfs")
+        self._check, self._read = daemon.find("e2fsck"), daemon.find("debugfs")
 
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
@@ -160,7 +230,7 @@ class Mounted:
         """
         if self._filesystem != "btrfs":
             return False
-        done = _run([programs.find("btrfs"), "rescue", "super-recover", "-y", device])
+        done = _run([daemon.find("btrfs"), "rescue", "super-recover", "-y", device])
         return done.returncode == _SUPERBLOCK_MENDED
 
     def _content(self, name: str) -> bytes | None:
@@ -178,7 +248,7 @@ class Mounted:
         if self._filesystem not in checkers:
             return ()
         program, *arguments = checkers[self._filesystem]
-        done = _run([programs.find(program), *arguments])
+        done = _run([daemon.find(program), *arguments])
         if done.returncode == 0:
             return ()
         lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
@@ -191,7 +261,7 @@ class Formatted:
     def __init__(self, inner: Recovery, form: Format) -> None:
         self._inner = inner
         self._format = form
-        self._program = programs.find("qemu-img")
+        self._program = daemon.find("qemu-img")
 
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
@@ -202,7 +272,7 @@ class Formatted:
                 return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
         raw = image.with_suffix(".raw")
         try:
-            if self._format.name != "qcow2" or not qcow2.to_raw(image, raw):
+            if self._format.name != "qcow2" or not to_raw(image, raw):
                 done = _run([self._program, "convert", "-O", "raw", *self._format.named(image), str(raw)])
                 if done.returncode:
                     return Recovered({}, damage=done.stderr.decode(errors="replace").strip()[:200])

@@ -14,7 +14,7 @@ from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
 from guestmark.page.nodes import Part as Kind
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
-from guestmark.stats.between_runs import Past
+from guestmark.stats.across_runs import Past
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.stats.machines import FEWEST, Pooled, drift, pooled
 

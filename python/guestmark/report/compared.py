@@ -16,9 +16,8 @@ from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph,
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
 from guestmark.report.sections import gates
-from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, change
+from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, Past, change
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.between_runs import Past
 from guestmark.stats.conditions.surroundings import changes
 from guestmark.stats.gates import Judged
 from guestmark.stats.paired import Summary

@@ -20,7 +20,7 @@ from guestmark.page.charts import SeriesRow
 from guestmark.page.nodes import Bullets, Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, in_csv, line
-from guestmark.stats.between_runs import Past
+from guestmark.stats.across_runs import Past
 from guestmark.stats.compare import MIN_BLOCKS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.stats import estimands
-from guestmark.stats.between_runs import NO_HISTORY, History
+from guestmark.stats.across_runs import NO_HISTORY, History
 from guestmark.stats.compare import (
     WIDENED,
     Comparison,

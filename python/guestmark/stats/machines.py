@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from guestmark.stats.between_runs import Past
+from guestmark.stats.across_runs import Past
 
 FEWEST = 3  # machines of a class, below which a variance between them cannot be told
 _CONFIDENCE = 0.95

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from guestmark.agent.results import CallError
 from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.disks.daemon import find
 from guestmark.disks.image import Image
-from guestmark.disks.programs import find
 from guestmark.disks.template import template
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.image import Format

@@ -7,9 +7,8 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.claims import Claim
-from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, since
+from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, Past, since
 from guestmark.stats.analysis import Analysis, CellResult
-from guestmark.stats.between_runs import Past
 from guestmark.stats.compare import Comparison
 from guestmark.stats.conditions.surroundings import said
 

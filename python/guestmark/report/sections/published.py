@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Plan, Published, PublishedFigure
+from guestmark.core.units import unit_size
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import row_names
@@ -13,7 +14,6 @@ from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import line
 from guestmark.plan.pattern import level_of
-from guestmark.plan.published_units import size_of
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 
 _MEANING = {
@@ -78,7 +78,7 @@ def _table(workload: WorkloadResult, pairs: Sequence[Pair], published: Published
         (metric for metric in plan.metrics if metric.name == published.metric),
         Metric(published.metric, published.unit),
     )
-    unit = figures.Unit(size_of(published.unit, metric.unit), published.unit)
+    unit = figures.Unit(unit_size(published.unit, metric.unit), published.unit)
     now_ratios = [_now_ratio(pair.result, metric) for pair in pairs]
     then_ratios = [_then_ratio(pair.figure) for pair in pairs]
     of = published.percent_of

@@ -15,8 +15,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, Plan, Trial
 from guestmark.stats.conditions.cells import builds, clocks, parity, placement, storage, unwritten
 from guestmark.stats.conditions.evidence import Compared, Whole
-from guestmark.stats.conditions.frequency import frequencies, governor, throttling, turbo
-from guestmark.stats.conditions.host import foreign_load, steal
+from guestmark.stats.conditions.host import foreign_load, frequencies, governor, steal, throttling, turbo
 from guestmark.stats.conditions.surroundings import environment
 from guestmark.stats.estimands import cold_measured
 from guestmark.stats.validity import ALPHA, Carried, Finding, Severity, order_effects, trend

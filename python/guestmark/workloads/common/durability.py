@@ -1,9 +1,9 @@
 """What a disk workload caused below itself, and whether the guest's flushes reached the host.
 
 Counters of the hypervisor and the guest's kernel are read before and after; the answer follows from them, never from
-options. UML has no monitor, and QEMU's nvme device does not count flushes. What becomes of a flush request there is seen
-once for each program and kind of disk, outside any timing: one block is written and flushed in the guest while `strace`
-watches the processes that do its disks' input and output.
+options. UML has no monitor, and QEMU's nvme device does not count flushes. What becomes of a flush request there is
+seen once for each program and kind of disk, outside any timing: one block is written and flushed in the guest while
+`strace` watches the processes that do its disks' input and output.
 
 Sources: QMP `query-blockstats` and `query-block` (QEMU's block/accounting.c), `/proc/PID/io` of the hypervisor's
 processes, the guest's `/sys/block/*/stat` (kernel's Documentation/block/stat.rst) and `/proc/stat`.

@@ -13,11 +13,11 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core import metric_spec, regex
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.factors import VARIABLE, is_variable
 from guestmark.core.findings import TARGET, Around
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.performance_events import why_not
+from guestmark.core.registry import VARIABLE, is_variable
 from guestmark.disks.mounted import DISK, work_on
 from guestmark.foreign.packages import owner_of
 from guestmark.platforms.base import LoggedIn

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from guestmark.core.errors import UsageError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
-from guestmark.disks import programs
-from guestmark.disks.image import Image, images
+from guestmark.disks import daemon
+from guestmark.disks.image import Image, images, read_on_host
 from guestmark.disks.packed import FILE
-from guestmark.disks.reading import read_on_host
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.image import Format
@@ -139,7 +138,7 @@ class GuestfishWorkload(Workload[MovedBytes]):
             return read_on_host(image.path, FILE)
         raw = image.path.with_suffix(".check")
         try:
-            programs.run(
+            daemon.run(
                 "qemu-img", "convert", "-f", image.spec.format, "-O", "raw", str(image.path), str(raw),
                 writable=[raw.parent],
             )  # fmt: skip
