@@ -106,6 +106,7 @@ def runner(guestmark: CommandLine, folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long  # the first step installs packages
 @pytest.mark.parametrize(
     ("limits", "undecided", "statuses"),
     [("x=2 > +900%\n\n", "fail", {0, 1}), ("x=2 > +10%", "pass", {1, 0}), ("nonsense", "pass", {130})],
