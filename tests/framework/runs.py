@@ -5,12 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from guestmark.core.context import Context
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
+from guestmark.report.render.terminal import print_page
+from guestmark.report.sections import page
+from guestmark.stats.analysis import analyse
 
 METRICS = (
     Metric("wall_s", "s"),
@@ -129,3 +133,16 @@ def renamed(run: StoredRun, label: str) -> StoredRun:
         for c in run.plan.cells
     )
     return replace(run, plan=replace(run.plan, cells=cells))
+
+
+def print_report(
+    run: StoredRun,
+    console: Console | None = None,
+    *,
+    published: bool = False,
+    environment: bool = False,
+    details: bool = False,
+) -> None:
+    """Prints a run as wide as the console is; what is left out unless asked for, see `sections.page`."""
+    found = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    print_page(page(run, found, published=published, environment=environment, details=details), console)

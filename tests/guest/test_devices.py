@@ -65,7 +65,7 @@ def test_a_device_is_the_disk_of_uml_and_empty_afterwards(device: str) -> None:
         facts, flushes = written("uml", device, {})
         assert known(facts.disks)["target"].size == SIZE
         assert flushes.word is Durability.LOST  # by ubd
-    assert devices.signatures(device) == ["ext4"]
+    assert {kind for kind, _ in devices.signatures(device)} == {"ext4"}
     devices.give_back()
     assert devices.signatures(device) == []
 
@@ -126,7 +126,7 @@ factors = {"location": f"overwrite:{sys.argv[1]}", "filesystem": sys.argv[2]}
 (spec,) = disks_of(cell_of("tcg", "filewrite", factors, amount="4M"))
 devices.take(spec.location)
 template.format_fresh(spec, Path(spec.location))
-print(devices.signatures(spec.location), flush=True)
+print({kind for kind, _ in devices.signatures(spec.location)}, flush=True)
 signal.pause()
 """
 

@@ -20,7 +20,6 @@ from guestmark.ledger.model import StoredRun
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.durability import MEANING
 from guestmark.workloads.boot.metrics import Boot
 from guestmark.workloads.fio.metrics import Fio
@@ -30,6 +29,7 @@ from guestmark.workloads.oltp.metrics import SERVER, Oltp
 from tests.framework import recorded
 from tests.framework.command_line import CommandLine
 from tests.framework.made_facts import every_kind
+from tests.framework.runs import print_report
 
 COMMAND, CALLS, FILESYSTEMS = "20261122-215509-9ty", "20261122-220649-srp", "20261122-220722-vtf"
 INITCALLS, STARTS, PEERS = "20261122-215946-1h9", "20261122-220028-5rn", "20261122-215543-e67"

@@ -21,8 +21,7 @@ from guestmark.page.text import inert
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render import markdown
-from guestmark.report.render.terminal import print_report
-from tests.framework.runs import constructed
+from tests.framework.runs import constructed, print_report
 
 HOSTILE = {
     "escape sequences": "\x1b]0;owned\x07\x1b[31mred\x1b[2J\x1b]8;;http://x\x1b\\link",

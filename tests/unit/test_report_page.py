@@ -30,10 +30,10 @@ from guestmark.page.tables import Table
 from guestmark.page.text import text_of
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.render.terminal import print_report
 from guestmark.report.sections import page
 from guestmark.stats.analysis import analyse
 from tests.framework.run_kinds import RUNS
+from tests.framework.runs import print_report
 
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 CHARTED = re.compile(r"\d+\.\d+")  # in the words of a chart

@@ -15,11 +15,10 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.render.terminal import print_report
 from guestmark.workloads.boot import metrics as boot_metrics
 from guestmark.workloads.boot.metrics import Boot, Initcall, Initcalls
 from tests.framework.known import known
-from tests.framework.runs import constructed
+from tests.framework.runs import constructed, print_report
 
 BOOT = WorkloadSpec("boot", {"watch": {"initcalls": False}}, "boot", "boot")
 PEER = WorkloadSpec("guestfs-run", {}, "guestfish run", "guestfish")

@@ -19,11 +19,10 @@ from guestmark.core.units import check_unit, unit_size
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.render.terminal import print_report
 from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
 from guestmark.stats.analysis import analyse
 from tests.framework import made_facts
-from tests.framework.runs import constructed
+from tests.framework.runs import constructed, print_report
 
 UPLOAD = WorkloadSpec("upload", {}, "upload from the host", "upload")
 DD = WorkloadSpec("dd", {}, "dd from a disk", "dd")

@@ -11,9 +11,8 @@ from rich.console import Console
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.report.render.terminal import print_report
 from tests.framework import GOLDEN
-from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep, renamed
+from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep, print_report, renamed
 
 RUNS: Mapping[str, Callable[[], StoredRun]] = {
     "plain": lambda: host_uml_tcg(failing={("uml", 3)}),

@@ -42,17 +42,6 @@ class Transport:
         return cls(connection.fileno(), connection.fileno(), connection.close)
 
     @classmethod
-    def of_fds(cls, read_fd: int, write_fd: int) -> Transport:
-        """Over two descriptors (or twice the same), which become ours."""
-
-        def close() -> None:
-            for fd in {read_fd, write_fd}:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-
-        return cls(read_fd, write_fd, close)
-
-    @classmethod
     def of_process(cls, process: Popen[bytes], *, patience_s: float = 10.0) -> Transport:
         """Over the standard input and output of a child; closing waits for its end and then kills it."""
         assert process.stdin is not None

@@ -45,7 +45,7 @@ def check(path: str) -> None:
         ) from error
     if path in _taken:
         return
-    foreign = [kind for kind, name in _signatures(path) if not is_mark(name)]
+    foreign = [kind for kind, name in signatures(path) if not is_mark(name)]
     if foreign:
         raise UsageError(
             f"{path} has something on it: {', '.join(dict.fromkeys(foreign))}",
@@ -53,13 +53,8 @@ def check(path: str) -> None:
         )
 
 
-def signatures(path: str) -> list[str]:
-    """What `wipefs` finds there: `ext4`, `dos`, `LVM2_member`."""
-    return list(dict.fromkeys(kind for kind, _ in _signatures(path)))
-
-
-def _signatures(path: str) -> list[tuple[str, str]]:
-    """Each with its UUID, empty where it has none."""
+def signatures(path: str) -> list[tuple[str, str]]:
+    """What `wipefs` finds there: `ext4`, `dos`, `LVM2_member`, each with its UUID, empty where it has none."""
     found = daemon.run("wipefs", "--no-act", "--noheadings", "--output=TYPE,UUID", path)
     rows = [line.split() for line in found.splitlines() if line.strip()]
     return [(row[0], row[1] if len(row) > 1 else "") for row in rows]
@@ -100,7 +95,7 @@ def take(path: str) -> None:
     if not _taken:
         atexit.register(give_back)
     _taken[path] = claim
-    if _signatures(path):
+    if signatures(path):
         _wipe(path)  # of a run that was killed
 
 

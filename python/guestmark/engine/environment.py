@@ -102,7 +102,8 @@ def record_for(plan: Plan) -> Environment:
     )
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """A file of the kernel's; empty where it is not there, not allowed, or its process just ended."""
     try:
         return file.read_text(errors="replace")
     except OSError:
@@ -110,7 +111,7 @@ def _text(file: Path) -> str:
 
 
 def _line(file: Path) -> str:
-    return _text(file).strip()
+    return text_of(file).strip()
 
 
 def _machine(file: Path) -> str:
@@ -122,7 +123,7 @@ def _machine(file: Path) -> str:
 def _processor(root: Path) -> dict[str, Any]:
     """The first processor; its flags also as a short hash, because nobody compares 130 words by eye."""
     fields: dict[str, str] = {}
-    for line in _text(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
+    for line in text_of(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
         name, _, value = line.partition(":")
         fields[name.strip()] = value.strip()
     flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
@@ -165,7 +166,7 @@ def _frequency(folder: Path) -> dict[str, Any]:
 
 def _memory(file: Path) -> dict[str, int]:
     found = {}
-    for line in _text(file).splitlines():
+    for line in text_of(file).splitlines():
         name, _, rest = line.partition(":")
         with contextlib.suppress(ValueError, IndexError):
             found[name] = int(rest.split()[0]) * 1024
@@ -195,7 +196,7 @@ def _disks(folder: Path) -> list[dict[str, Any]]:
 
 def _filesystems(mounts: Path) -> dict[str, Any]:
     """The filesystems of the directories that images and host files usually go to."""
-    live = [line.split(" ") for line in _text(mounts).splitlines()]
+    live = [line.split(" ") for line in text_of(mounts).splitlines()]
     found = {}
     for directory in _DIRECTORIES:
         holds = [fields for fields in live if len(fields) > 3 and _below(directory, fields[1])]
@@ -217,7 +218,7 @@ def _chosen(text: str) -> str:
 
 
 def _distribution(file: Path) -> str:
-    for line in _text(file).splitlines():
+    for line in text_of(file).splitlines():
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":
             return value.strip().strip('"')
@@ -229,7 +230,7 @@ def _virtualization(root: Path) -> dict[str, Any]:
     the CPUID bit.
     """
     dmi = root / "sys/class/dmi/id"
-    cpuinfo = _text(root / "proc/cpuinfo")
+    cpuinfo = text_of(root / "proc/cpuinfo")
     found: dict[str, Any] = {
         "hypervisor": any(
             line.startswith("flags") and " hypervisor" in line for line in cpuinfo.splitlines()[:64]
@@ -248,7 +249,7 @@ def _virtualization(root: Path) -> dict[str, Any]:
 
 def _load(file: Path) -> list[float]:
     try:
-        return [float(field) for field in _text(file).split()[:3]]
+        return [float(field) for field in text_of(file).split()[:3]]
     except ValueError:
         return []
 

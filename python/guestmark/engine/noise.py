@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from guestmark.core.placement import read_list
+from guestmark.engine.environment import text_of
 
 if TYPE_CHECKING:
     from guestmark.core.machine_facts import Placed
@@ -131,17 +132,10 @@ class NoiseRecorder:
         }
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace")
-    except OSError:  # not there, not allowed, or its process just ended
-        return ""
-
-
 def _pressure(file: Path) -> dict[str, int]:
     """Microseconds of stall so far, by `some` and `full`."""
     found = {}
-    for line in _text(file).splitlines():
+    for line in text_of(file).splitlines():
         kind, _, rest = line.partition(" ")
         with contextlib.suppress(ValueError):
             found[kind] = int(rest.rpartition("total=")[2])
@@ -162,10 +156,10 @@ def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
         with contextlib.suppress(OSError):
             threads = os.listdir(folder)
         for thread in threads:
-            fields = _text(folder / thread / "schedstat").split()
+            fields = text_of(folder / thread / "schedstat").split()
             if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():
                 found[thread] = (int(fields[0]), int(fields[1]))
-            children = {int(pid) for pid in _text(folder / thread / "children").split() if pid.isdigit()}
+            children = {int(pid) for pid in text_of(folder / thread / "children").split() if pid.isdigit()}
             waiting += children - known
             known |= children
     return found
@@ -180,7 +174,7 @@ def _own(proc: Path, processors: Collection[int]) -> _Own:
     waiting = sorted(known)
     while waiting and len(running) < _MAX_THREADS:
         pid = waiting.pop()
-        fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+        fields = text_of(proc / str(pid) / "stat").rpartition(")")[2].split()
         if len(fields) > 14:
             ended[pid] = int(fields[13]) + int(fields[14])  # cutime and cstime
             if _may_be_on(pid, processors):
@@ -189,10 +183,10 @@ def _own(proc: Path, processors: Collection[int]) -> _Own:
         with contextlib.suppress(OSError):
             threads = os.listdir(proc / str(pid) / "task")
         for thread in threads:
-            used = _text(proc / str(pid) / "task" / thread / "schedstat").partition(" ")[0]
+            used = text_of(proc / str(pid) / "task" / thread / "schedstat").partition(" ")[0]
             if used.isdigit():
                 running[thread] = _Thread(pid, int(used), _may_be_on(int(thread), processors))
-            listed = _text(proc / str(pid) / "task" / thread / "children")
+            listed = text_of(proc / str(pid) / "task" / thread / "children")
             children = {int(child) for child in listed.split() if child.isdigit()}
             waiting += children - known
             known |= children
@@ -210,7 +204,7 @@ def _busy(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
     """Ticks that tasks ran on these processors, and those that were stolen; None where the kernel does not say."""
     wanted = {f"cpu{number}" for number in processors}
     ran, stolen, found = 0, 0, False
-    for line in _text(file).splitlines():
+    for line in text_of(file).splitlines():
         name, *fields = line.split() or [""]
         if name in wanted and len(fields) >= 8 and all(field.isdigit() for field in fields[:8]):
             ran += sum(
@@ -224,7 +218,7 @@ def _busy(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
 def _stat(file: Path) -> dict[str, int]:
     """Ticks of all processors together, ticks stolen by the host's own host, and context switches."""
     found: dict[str, int] = {}
-    for line in _text(file).splitlines():
+    for line in text_of(file).splitlines():
         name, *fields = line.split() or [""]
         if name == "cpu" and len(fields) >= 8:
             with contextlib.suppress(ValueError):
@@ -237,7 +231,7 @@ def _stat(file: Path) -> dict[str, int]:
 
 def _pairs(file: Path, names: tuple[str, ...]) -> dict[str, int]:
     found = {}
-    for line in _text(file).splitlines():
+    for line in text_of(file).splitlines():
         name, _, value = line.partition(" ")
         if name in names and value.strip().isdigit():
             found[name] = int(value)
@@ -248,7 +242,7 @@ def _throttled(folder: Path) -> int | None:
     counts = [
         int(text)
         for counter in folder.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
-        if (text := _text(counter).strip()).isdigit()
+        if (text := text_of(counter).strip()).isdigit()
     ]
     return sum(counts) if counts else None
 
@@ -259,10 +253,10 @@ def _frequency(root: Path) -> float | None:
     found = [
         int(text) / 1000
         for number in range(_MAX_CPUS)
-        if (text := _text(folder / f"cpu{number}/cpufreq/scaling_cur_freq").strip()).isdigit()
+        if (text := text_of(folder / f"cpu{number}/cpufreq/scaling_cur_freq").strip()).isdigit()
     ]
     if not found:
-        for line in _text(root / "proc/cpuinfo").splitlines():
+        for line in text_of(root / "proc/cpuinfo").splitlines():
             if line.startswith("cpu MHz"):
                 with contextlib.suppress(ValueError):
                     found.append(float(line.partition(":")[2]))
@@ -271,7 +265,7 @@ def _frequency(root: Path) -> float | None:
 
 def _load(file: Path) -> float | None:
     try:
-        return float(_text(file).split()[0])
+        return float(text_of(file).split()[0])
     except (IndexError, ValueError):
         return None
 

@@ -9,7 +9,6 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Stack
 from guestmark.page.nodes import (
@@ -29,7 +28,7 @@ from guestmark.page.nodes import (
 from guestmark.page.tables import Align, Column, Row, RowName, Table, words
 from guestmark.page.text import Inline, Tone, inert
 from guestmark.report.render.terminal_table import fitted, is_numbered, key_lines, lines, styled
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis
 
 _ASCII = str.maketrans(
     {"×": "x", "±": "+-", "–": "-", "−": "-", "µ": "u", "…": "...", "→": "->", "·": ".", "’": "'", "─": "-"}
@@ -56,23 +55,6 @@ _BOUND = {" ": "\ufdd0", _NO_BREAK: "\ufdd1"}  # Rich would break lines at them;
 _UNBOUND = str.maketrans({sign: space for space, sign in _BOUND.items()})
 _SHORTEST_STACK = 16
 _NARROW = 50  # columns below which names are above their values instead of beside them
-
-
-def print_report(
-    run: StoredRun,
-    console: Console | None = None,
-    *,
-    analysis: Analysis | None = None,
-    published: bool = False,
-    environment: bool = False,
-    details: bool = False,
-) -> None:
-    """Prints a run as wide as the console is; what is left out unless asked for, see `sections.page`."""
-    from guestmark.report.sections import page
-
-    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
-    made = page(run, found, published=published, environment=environment, details=details)
-    print_page(made, console)
 
 
 def print_page(page: Page, console: Console | None = None) -> None:
