@@ -2,6 +2,7 @@
 
 The crate holds nothing but types, of which this reads what there is: constants, structs, enums without values and
 enums of messages, with serde's `default`. The documentation of a call ends with a link to the type of its answer.
+The names of the system-call mix are read from the agent, where the mix is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CRATE = ROOT / "crates" / "wire" / "src"
+MIX = ROOT / "crates" / "agent" / "src" / "syscalls"
 MADE = ROOT / "python" / "guestmark" / "agent" / "wire.py"
 # The envelopes: `messages` encodes and decodes those itself.
 ENVELOPES = {"Request", "Answer", "Failed", "Chunk"}
@@ -164,12 +166,29 @@ def constants(source: str) -> Iterator[str]:
         yield f"{name} = {expression}"
 
 
+def mix() -> str:
+    """The operations of the system-call mix by name, in their order, and what the empty one is called."""
+    (listed,) = re.findall(
+        r"^pub const ALL: .*? = &\[\n(.*?)^\];", (MIX / "mix.rs").read_text(), re.MULTILINE | re.DOTALL
+    )
+    names = re.findall(r'^    \("(\w+)", \|\|', listed, re.MULTILINE)
+    (nothing,) = re.findall(
+        r'^pub const NOTHING: &str = "(\w+)";', (MIX / "mod.rs").read_text(), re.MULTILINE
+    )
+    lines = [
+        "# The system-call mix, in the order in which it is measured, after the empty timed part.",
+        f'NOTHING = "{nothing}"',
+        f"SYSTEM_CALLS = ({', '.join(map(repr, names))})",
+    ]
+    return "\n".join(lines)
+
+
 def made() -> str:
     """The whole module, formatted."""
     files = [CRATE / "lib.rs", *sorted(path for path in CRATE.glob("*.rs") if path.name != "lib.rs")]
     sources = [path.read_text() for path in files]
     every = [item for source in sources for item in items(source) if item.name not in ENVELOPES]
-    parts = [HEAD, "\n".join(line for source in sources for line in constants(source))]
+    parts = [HEAD, "\n".join(line for source in sources for line in constants(source)), mix()]
     parts += [
         words(item) for item in every if item.kind == "enum" and not any(part.type for part in item.parts)
     ]

@@ -18,9 +18,9 @@ from guestmark.agent import syscalls
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
-from guestmark.agent.syscall_names import CALLS, NOTHING
 from guestmark.agent.syscalls import Section
-from guestmark.agent.wire import Measured
+from guestmark.agent.wire import NOTHING, Measured
+from guestmark.agent.wire import SYSTEM_CALLS as CALLS
 from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import AttestationError, MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec

@@ -57,6 +57,15 @@ def test_a_change_of_the_crate_alone_is_noticed(crate: Path, file: str, here: st
     assert tool.main() == 1
 
 
+def test_a_change_of_the_mix_alone_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mix = tmp_path / "syscalls"
+    shutil.copytree(tool.MIX, mix)
+    monkeypatch.setattr(tool, "MIX", mix)
+    assert tool.mix().endswith("'exec')")
+    (mix / "mix.rs").write_text((mix / "mix.rs").read_text().replace('("exec", ||', '("spawn", ||'))
+    assert tool.mix().endswith("'spawn')")
+
+
 def test_what_the_tool_does_not_understand_is_an_error(crate: Path) -> None:
     source = (crate / "lib.rs").read_text()
     (crate / "lib.rs").write_text(

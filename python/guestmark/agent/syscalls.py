@@ -11,8 +11,7 @@ import msgspec
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
-from guestmark.agent.syscall_names import NOTHING
-from guestmark.agent.wire import Measured, Ready, Said
+from guestmark.agent.wire import NOTHING, Measured, Ready, Said
 from guestmark.core.errors import AgentError, WorkloadError
 
 _HEADER = 4

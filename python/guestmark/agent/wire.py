@@ -27,6 +27,24 @@ MAX_OUTPUT = 64 << 20
 MAX_HOLDER = 4096
 
 
+# The system-call mix, in the order in which it is measured, after the empty timed part.
+NOTHING = "nothing"
+SYSTEM_CALLS = (
+    "null",
+    "read",
+    "write",
+    "stat",
+    "open",
+    "futex",
+    "signal",
+    "mmap",
+    "fault",
+    "pipe",
+    "switch",
+    "exec",
+)
+
+
 class StandardOutput(StrEnum):
     """Where a program's standard output goes. A terminal takes no notice of it."""
 

@@ -1,13 +1,14 @@
 """A fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each."""
 
-from guestmark.agent.syscall_names import CALLS
 from guestmark.core.workload_kind import Topic, WorkloadKind, agent_is_enough, takes_only
 from guestmark.workloads.syscalls import metrics
 from guestmark.workloads.syscalls.metrics import Mix
 
 
 def _label(mix: Mix) -> str:
-    return "system calls" if len(mix.calls) == len(CALLS) else f"system calls: {', '.join(mix.calls)}"
+    from guestmark.agent.wire import SYSTEM_CALLS
+
+    return "system calls" if len(mix.calls) == len(SYSTEM_CALLS) else f"system calls: {', '.join(mix.calls)}"
 
 
 WORKLOADS = (

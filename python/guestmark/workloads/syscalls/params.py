@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from guestmark.agent.syscall_names import CALLS
+from guestmark.agent.wire import SYSTEM_CALLS
 from guestmark.core.errors import unknown
 from guestmark.core.units import parse_duration
 from guestmark.plan.schema import Strict
@@ -17,7 +17,7 @@ class SyscallsParams(Strict):
 
     operations: Annotated[int, Field(ge=1, le=10_000_000)] = 50
     time: str = "50ms"
-    calls: list[str] = Field(default_factory=lambda: list(CALLS))
+    calls: list[str] = Field(default_factory=lambda: list(SYSTEM_CALLS))
 
     @field_validator("time")
     @classmethod
@@ -30,8 +30,8 @@ class SyscallsParams(Strict):
     @classmethod
     def _are_known(cls, calls: list[str]) -> list[str]:
         for name in calls:
-            if name not in CALLS:
-                raise ValueError(unknown("call", name, CALLS).message)
+            if name not in SYSTEM_CALLS:
+                raise ValueError(unknown("call", name, SYSTEM_CALLS).message)
         if not calls:
-            raise ValueError(f"no call is named; there are {', '.join(CALLS)}")
-        return [name for name in CALLS if name in calls]
+            raise ValueError(f"no call is named; there are {', '.join(SYSTEM_CALLS)}")
+        return [name for name in SYSTEM_CALLS if name in calls]
