@@ -20,6 +20,7 @@ from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.workloads.common.durability import judge, of_qemu
 from guestmark.workloads.fio.workload import flushes
+from tests.framework.cells import cell_of
 
 BOTH = {
     "disks": [
@@ -168,7 +169,7 @@ def test_room_is_for_the_largest_target_and_every_source() -> None:
 
 
 def test_a_sparse_image_needs_room_for_what_is_written_to_it() -> None:
-    writes = cell(params={"amount": "10M", "disks": [{"role": "target"}]})
+    writes = cell_of("tcg", "upload", amount="10M")
     sparse = DiskSpec.of(Role.TARGET, 2 << 30)
     assert 10 << 20 < preflight.needed_bytes([(writes, [sparse])]) < 200 << 20
     whole = DiskSpec.of(Role.TARGET, 2 << 30, preallocation="falloc")

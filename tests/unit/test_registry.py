@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pydantic import BaseModel
+
+from guestmark.core import registry
+from guestmark.workloads.base import Workload
 from tests.framework.distributions import brought
 
 MODULE = """
@@ -25,9 +29,9 @@ PLATFORMS = (
 )
 """
 ASK = """
-from guestmark.core import factors, registry
+from guestmark.core import registry
 from guestmark.core.platform_spec import parse_platform
-print(registry.workload_kind("nap").help, "|", factors.where(registry.factors()["speed"]), "|",
+print(registry.workload_kind("nap").help, "|", registry.where(registry.factors()["speed"]), "|",
       parse_platform("moon").inner.described.help, "|", "moon" in registry.platform_names(),
       registry.platform_names()[:2])
 """
@@ -45,3 +49,15 @@ def test_entry_points_bring_workloads_platforms_and_factors(tmp_path: Path) -> N
     assert done.stdout == (
         "does nothing for a while | the workload nap | another celestial body | True ('host', 'comet')\n"
     ), done.stderr
+
+
+def test_what_descriptions_name_is_there() -> None:
+    """Code that runs is named as text, `module:attribute`, which no check of types sees."""
+    for kind in registry.workload_kinds().values():
+        assert issubclass(registry.load(kind.run), Workload), kind.name
+        assert issubclass(kind.model, BaseModel), kind.name
+        for name in (*kind.sections, *filter(None, [kind.packages])):
+            assert callable(registry.load(name)), kind.name
+    for platform in registry.platform_kinds().values():
+        for name in filter(None, (platform.load, platform.inside)):
+            assert callable(registry.load(name)), platform.name

@@ -86,6 +86,10 @@ class WorkloadKind:
     acknowledges: Callable[[Cell], Mapping[str, Any]] | None = None
     # The user's command that it runs, which may have environment variables as factors; None for what runs its own.
     command: Callable[[Any], Sequence[str]] | None = None
+    # How many bytes of content it writes to its target, None where that is not known; only that much needs room.
+    moves: Callable[[Any], int | None] = lambda _params: None
+    # Whether the kernel's initcalls are watched beside the phases of a guest's start and end; None: neither is.
+    watches: Callable[[Any], bool | None] = lambda _params: None
     topic: Topic | None = None
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 
@@ -144,6 +148,18 @@ def packages_of(cell: Cell) -> tuple[str, ...]:
         return ()
     more = load(kind.packages)(kind.read(cell.workload.params)) if kind.packages else ()
     return tuple(sorted({*more, *(program.package for program in kind.programs)}))
+
+
+def bytes_moved(cell: Cell) -> int | None:
+    """How many bytes of content the cell's workload writes to its target; None where that is not known."""
+    kind = workload_kinds().get(cell.workload.name)
+    return None if kind is None else kind.moves(kind.read(cell.workload.params))
+
+
+def watches_initcalls(cell: Cell) -> bool | None:
+    """Whether the cell's workload watches initcalls of its guest, beside its phases; None where it watches neither."""
+    kind = workload_kinds().get(cell.workload.name)
+    return None if kind is None else kind.watches(kind.read(cell.workload.params))
 
 
 def packages_measured(workloads: Iterable[WorkloadSpec]) -> set[str]:

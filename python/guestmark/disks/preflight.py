@@ -9,8 +9,7 @@ from pathlib import Path
 from guestmark.agent.keeper import keeper
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut
-from guestmark.core.units import parse_size
-from guestmark.core.workload_kind import workload_kinds
+from guestmark.core.workload_kind import bytes_moved, workload_kinds
 from guestmark.disks import daemon, devices, loop
 from guestmark.disks.location import in_memory
 from guestmark.setting.disk import DiskSpec, Role, asked_of, disks_of, has_disks
@@ -123,10 +122,10 @@ def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
 def _occupied(cell: Cell, spec: DiskSpec) -> int:
     """Bytes that a target takes in the end: of a sparse one, where that is known, what is written to it."""
     tables = spec.format.tables
-    amount = cell.workload.params.get("amount")
-    if not spec.preallocation.sparse or amount is None or spec.tree:
+    moved = bytes_moved(cell)
+    if not spec.preallocation.sparse or moved is None or spec.tree:
         return round(spec.size * tables)
-    written = parse_size(str(amount)) + round(spec.size * _METADATA)
+    written = moved + round(spec.size * _METADATA)
     return round(min(spec.size, written) * tables)
 
 

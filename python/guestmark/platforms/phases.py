@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from guestmark.core.workload_kind import watches_initcalls
+
 if TYPE_CHECKING:
     from guestmark.core.architectures import Architecture
     from guestmark.core.model import Cell
@@ -51,8 +53,8 @@ class Watch:
     @classmethod
     def of(cls, cell: Cell) -> Watch | None:
         """What the cell's workload wants to watch; None for most."""
-        wanted = cell.workload.params.get("watch")
-        return None if wanted is None else cls(**wanted)
+        initcalls = watches_initcalls(cell)
+        return None if initcalls is None else cls(initcalls)
 
     def qemu_arguments(self, architecture: Architecture) -> list[str]:
         """The firmware's messages, to the console (whose character device must be called so and be a multiplexer)."""

@@ -20,6 +20,7 @@ WORKLOADS = (
         metrics=lambda _params: ALL,
         label=_label,
         reads=Booted,
+        watches=lambda params: params.watch.initcalls,
         topic=Topic.START,
         packages="guestmark.workloads.boot.params:of_command",
         needs_root=lambda params: bool(params.command) or params.watch.initcalls,

@@ -18,6 +18,7 @@ from guestmark.core.findings import TARGET, Fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
+from guestmark.core.workload_kind import bytes_moved
 from guestmark.disks.image import Image, images
 from guestmark.disks.packed import FILE
 from guestmark.disks.store import store
@@ -157,7 +158,7 @@ class MovingWorkload(Workload[MovedBytes]):
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `UsageError` for sources that are too short."""
-        moving = [cell for cell in plan.cells if "amount" in cell.workload.params]
+        moving = [cell for cell in plan.cells if bytes_moved(cell) is not None]
         if moving[0].workload.name == cells[0].workload.name:  # once for the plan is enough
             check_sources(moving)
         return ()

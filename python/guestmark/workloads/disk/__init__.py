@@ -25,7 +25,7 @@ def _moves(
     model: str,
     verb: str,
     *,
-    module: str = "",
+    module: str = "copying",
     factors: tuple[Factor, ...] = (BLOCK_SIZE,),
     programs: bool = False,
 ) -> WorkloadKind:
@@ -33,10 +33,11 @@ def _moves(
         name,
         text,
         params=f"guestmark.workloads.disk.params:{model}",
-        run=f"guestmark.workloads.disk.{module or name}:{name.capitalize()}Workload",
+        run=f"guestmark.workloads.disk.{module}:{name.capitalize()}Workload",
         metrics=_writing,
         label=lambda moved: f"{verb} {moved.amount}",
         reads=MovedBytes,
+        moves=lambda moved: moved.bytes,
         factors=factors,
         needs_root=runs_programs if programs else agent_is_enough,
     )
@@ -52,17 +53,15 @@ WORKLOADS = (
         label=_upload_label,
         topic=Topic.TRANSFER,
         reads=MovedBytes,
+        moves=lambda moved: moved.bytes,
         needs_root=agent_is_enough,
     ),
-    _moves(
-        "dd", "copies a second disk into a file, one block at a time", "FromDisk", "dd of", module="copying"
-    ),
+    _moves("dd", "copies a second disk into a file, one block at a time", "FromDisk", "dd of"),
     _moves(
         "direct",
         "copies a second disk into a file with O_DIRECT",
         "Direct",
         "direct copy of",
-        module="copying",
     ),
     _moves(
         "share",
@@ -76,6 +75,7 @@ WORKLOADS = (
         "sends a compressed archive and unpacks it in the guest",
         "Sourced",
         "tar.gz of",
+        module="upload",
         factors=(),
         programs=True,
     ),
@@ -85,7 +85,6 @@ WORKLOADS = (
         "writes a file in the guest, one block after the other",
         "Moved",
         "write of",
-        module="fill",
     ),
     WorkloadKind(
         "fileread",
@@ -95,6 +94,7 @@ WORKLOADS = (
         metrics=lambda _params: READING,
         label=lambda moved: f"read of {moved.amount}",
         reads=MovedBytes,
+        moves=lambda moved: moved.bytes,
         factors=(BLOCK_SIZE,),
         needs_root=agent_is_enough,
     ),

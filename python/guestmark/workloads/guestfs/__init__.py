@@ -29,6 +29,7 @@ WORKLOADS = (
         metrics=lambda _params: LAUNCHING,
         label=lambda moved: f"guestfish {moved.method} of {moved.amount}",
         reads=MovedBytes,
+        moves=lambda moved: moved.bytes,
         takes=_GUEST_AND_DISK,
         programs=_PROGRAMS,
         peer=True,
