@@ -243,7 +243,8 @@ class Fitful(HostLike):
 """
 SWITCHES = """
 from guestmark.core.factor import Machine, one_of
-from guestmark.setting.base import Check, DiskSetting, option
+from guestmark.setting.base import Check, DiskSetting, Refusal, option
+from guestmark.setting.drive import BUS, Bus
 from guestmark.setting.machine import MachineSetting
 
 
@@ -263,6 +264,16 @@ def really(level, drive):
 TOLD = DiskSetting(
     "told", "bytes that a disk likes to move", one_of("32768", "65536"), ("32768", "65536"), read=str,
     machines=Machine.QEMU, device=option("opt_io_size"), attest=really,
+    refuse=lambda _level, disk, _cell: (
+        Refusal("NVMe and IDE have no such size", "use virtio") if disk[BUS] in (Bus.NVME, Bus.IDE) else None
+    ),
+)
+NARROW = DiskSetting(
+    "narrow", "an option of virtio-blk that nothing refuses elsewhere", one_of("off", "on"), ("off", "on"),
+    read=str, machines=Machine.QEMU, device=option("write-zeroes"),
+    attest=lambda level, drive: [
+        Check("narrow", level == "off", drive.in_guest("queue/write_zeroes_max_bytes") == "0")
+    ],
 )
 UNTOLD = switch("untold")
 BELIEVED = switch("believed", attest=attested)
@@ -362,6 +373,14 @@ def test_a_platform_that_breaks_a_rule_is_found(name: str, rule: str, what: str,
 
 def test_a_factor_that_reaches_the_guest_and_is_attested_breaks_no_rule(found: Checks) -> None:
     assert found("factor", "told", "tcg") == []
+
+
+def test_a_factor_that_only_the_default_bus_has_is_found(found: Checks) -> None:
+    breaches = found("factor", "narrow", "tcg")
+    assert {rule for rule, _ in breaches} == {"measured"}
+    assert [bus for bus in ("virtio-scsi", "nvme", "ide") if any(f"bus={bus}" in what for _, what in breaches)] == [
+        "virtio-scsi", "nvme", "ide",
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("linux.uml") is None, reason="User-Mode Linux is not installed")

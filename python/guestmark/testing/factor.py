@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core import registry
+from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry as platforms
 from guestmark.setting.base import DiskSetting, Setting
+from guestmark.setting.disk import disks_of
+from guestmark.setting.drive import BUS
 from guestmark.testing.platform import used
 from guestmark.testing.rules import Rule, Violation, whole
-
-if TYPE_CHECKING:
-    pass
-
 
 _ABOUT_LEVELS = frozenset({"parse", "read", "refuse"})
 
@@ -27,7 +26,8 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
     """What the factor of guests breaks at two of its levels; without `levels`, the first two that it offers.
 
     A guest is started at each of them. What a level does must be another thing at the other one, and of one guest at
-    least an attestation must find that it does not have the other one.
+    least an attestation must find that it does not have the other one. A factor of disks is also tried on every other
+    bus that it does not refuse, as QEMU ends at once when a device lacks an option.
     """
     factor = registry.factors().get(name)
     if not isinstance(factor, Setting):
@@ -58,7 +58,37 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
     elif not seen.told_apart:
         what = f"the attestation accepts a guest with {name}={pair[0]} as one with {name}={pair[1]}"
         found.append(Violation(Rule.FACTORS, what, "compare what depends on the level"))
+    if isinstance(factor, DiskSetting) and factor is not BUS:
+        found += _on_other_buses(factor, {**disk, name: factor.parse(pair[1])}, PlatformSpec.read(on))
     return found
+
+
+def _on_other_buses(
+    factor: DiskSetting[Any], factors: Mapping[str, str], platform: PlatformSpec
+) -> Iterator[Violation]:
+    """A level of the factor on each bus that it can be combined with, which starts a guest or is refused."""
+    if not platform.takes(BUS.name):
+        return
+    for level in BUS.levels:
+        cell = Cell("checked", WorkloadSpec("checked"), platform, {**factors, BUS.name: level})
+        if level == BUS.default or _refused(cell):
+            continue
+        yield from whole(
+            f"a guest with {factor.name}={factors[factor.name]} on bus={level}", _used_if_it_can_be(cell)
+        )
+
+
+def _refused(cell: Cell) -> bool:
+    try:
+        disks_of(cell)
+    except UsageError:
+        return True
+    return False
+
+
+def _used_if_it_can_be(cell: Cell) -> Iterator[Violation]:
+    with contextlib.suppress(PlatformUnusableError):  # a program is not here, such as qemu-storage-daemon
+        yield from _used_once(cell)
 
 
 def _used_once(cell: Cell) -> Iterator[Violation]:
