@@ -56,12 +56,12 @@ def platforms() -> str:
 
 def factors() -> str:
     """Every factor: what it sets, some of its levels, what can be given it."""
-    from guestmark.core.registry import known, where
+    from guestmark.core import registry
 
     rows = []
-    for name, factor in sorted(known().items()):
+    for name, factor in sorted(registry.factors().items()):
         levels = ", ".join(f"`{level}`" for level in factor.levels)
-        rows.append([f"`{name}`", _escape(factor.help), levels, _escape(where(factor))])
+        rows.append([f"`{name}`", _escape(factor.help), levels, _escape(registry.where(factor))])
     return _table(["factor", "what it sets", "levels, for instance", "for"], rows)
 
 

@@ -54,9 +54,7 @@ def can_be_had(row: Architecture, log: Path) -> None:
 
 def of_each(rows: Iterable[Architecture]) -> list[ParameterSet]:
     """The rows by their names."""
-    return [
-        pytest.param(row, id=row.name, marks=() if row is ARM64 else pytest.mark.long) for row in rows
-    ]
+    return [pytest.param(row, id=row.name, marks=() if row is ARM64 else pytest.mark.long) for row in rows]
 
 
 @pytest.fixture(scope="module", params=of_each(FOREIGN))

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from guestmark.engine.interrupt import Interrupted, Interruption
+from guestmark.core.errors import Interrupted
+from guestmark.engine.interrupt import Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

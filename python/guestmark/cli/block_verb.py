@@ -33,8 +33,7 @@ def command(
     or others measure the last ones (try again later), 130 interrupted.
     """
     from guestmark.cli import session
-    from guestmark.core.errors import BlockStatus, ExitStatus, TakenError
-    from guestmark.engine.interrupt import Interrupted
+    from guestmark.core.errors import BlockStatus, ExitStatus, Interrupted, TakenError
     from guestmark.engine.run import block
     from guestmark.ledger import open_ledger
     from guestmark.page.say import say

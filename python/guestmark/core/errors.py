@@ -46,6 +46,10 @@ class BlockStatus(IntEnum):
     LOST = 75  # to another process, or others measure the last blocks: try again later
 
 
+class Interrupted(BaseException):
+    """The user stops it: raised inside `engine.interrupt.Interruption.armed` by the first signal."""
+
+
 class GuestmarkError(Exception):
     """Base of every expected error: `message` says what is wrong, `hint` what to do about it (may be empty).
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from guestmark.core.errors import Interrupted
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Interrupted(BaseException):
-    """Raised inside `Interruption.armed` by the first signal; nothing but the runner catches it."""
 
 
 def _tell(text: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.context import Context
-from guestmark.core.errors import BlockStatus, WorkloadError
+from guestmark.core.errors import BlockStatus, Interrupted, WorkloadError
 from guestmark.core.findings import MeasuredOn, Proof, Proven, machine_of, with_fact
 from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, boots, runnable
 from guestmark.core.tuning import Settings
@@ -19,7 +19,7 @@ from guestmark.engine import budget
 from guestmark.engine.around import RUN, HostAgent
 from guestmark.engine.asking import comparisons
 from guestmark.engine.clock import Clock
-from guestmark.engine.interrupt import Interrupted, Interruption
+from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Estimate, Observer, Silent
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.ledger.attempts import Attempts, lose

@@ -20,9 +20,9 @@ import msgspec
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.context import FleetOrder
-from guestmark.core.errors import ExitStatus
+from guestmark.core.errors import ExitStatus, Interrupted
 from guestmark.core.model import RunState
-from guestmark.engine.interrupt import Interrupted, Interruption
+from guestmark.engine.interrupt import Interruption
 from guestmark.fleet.engine import Engine, EngineError, lost_machine
 from guestmark.fleet.lab import Member
 from guestmark.fleet.links import Link, Reach, Said

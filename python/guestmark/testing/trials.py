@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core.context import Context
 from guestmark.core.errors import (
     ExitStatus,
+    Interrupted,
 )
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks.processes import descendants, status
-from guestmark.engine.interrupt import Interrupted, Interruption
+from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Silent
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.page.say import tell
