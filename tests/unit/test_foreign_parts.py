@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent import binary
-from guestmark.core.architectures import ARCHITECTURES
+from guestmark.core.architectures import ARCHITECTURES, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.foreign import agents, installing, kernels, parts
 from guestmark.foreign.commands import run
+from guestmark.foreign.packages import Package, Packages
 from guestmark.foreign.progress import Progress, Whole
+from tests.framework.known import known
 
-SPARC64 = ARCHITECTURES["sparc64"]
+ARM64, SPARC64 = ARCHITECTURES["arm64"], ARCHITECTURES["sparc64"]
 
 
 class Heard(Progress):
@@ -145,3 +147,46 @@ def test_the_line_has_the_time_of_the_whole() -> None:
     whole.step("two", 0.0, None)
     assert heard.lines == ["setting up: one", "setting up: two"]
     assert heard.about == {240.0}
+
+
+@pytest.fixture
+def rust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only compiler: one of the distribution's, with its own library alone. Returns where libraries are."""
+    rustlib = tmp_path / "lib" / "rustlib"
+    own = rustlib / host_architecture().target / "lib"
+    own.mkdir(parents=True)
+    (own / "libstd-0.rlib").touch()
+    rustc = tmp_path / "rustc"
+    rustc.write_text(f"#!/bin/sh\necho {tmp_path}\n")
+    rustc.chmod(0o755)
+    chain = agents.Toolchain(tmp_path / "cargo", rustc, "rustc 1.85.0")
+    monkeypatch.setattr(agents, "_toolchains", lambda: (chain,))
+    monkeypatch.setattr(
+        agents, "package_of", lambda path: Package("libstd-rust-dev", "1.85-3", "rustc", "1.85-3")
+    )
+    return rustlib
+
+
+def test_the_library_is_the_nearest_there_is(rust: Path) -> None:
+    assert agents.toolchain(SPARC64) is None  # no release has a package
+    assert known(agents.toolchain(ARM64)).library is agents.Library.PACKAGE
+    (rust / "src/rust/library/std").mkdir(parents=True)
+    (rust / "src/rust/library/std/Cargo.toml").touch()
+    assert known(agents.toolchain(SPARC64)).library is agents.Library.COMPILED
+    assert agents.about_s(SPARC64) > agents.about_s(ARM64)
+    there = rust / ARM64.target / "lib"
+    there.mkdir(parents=True)
+    (there / "libstd-1.rlib").touch()
+    assert known(agents.toolchain(ARM64)).library is agents.Library.INSTALLED
+
+
+def test_a_library_that_is_not_served_is_said_to_be_compiled(
+    rust: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release's security updates leave out some architectures."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(Packages, "refresh", lambda *_: None)
+    monkeypatch.setattr(Packages, "has", lambda *_: False)
+    with pytest.raises(GuestmarkError, match=r"no libstd-rust-dev 1\.85-3 for arm64") as caught:
+        agents.make(ARM64, Progress())
+    assert "-src" in caught.value.hint

@@ -117,7 +117,7 @@ def missing(architecture: Architecture) -> list[Program]:
     found = []
     if toolchain(architecture) is None:
         name = "rustc" if architecture.root else "rustc with the sources of its library"
-        found.append(Program(name, _rust_packages(architecture)))
+        found.append(Program(name, _rust_packages(sources=not architecture.root)))
     if shutil.which(architecture.cross.name) is None:
         found.append(architecture.cross)
     if not _has_libc(architecture):
@@ -134,11 +134,10 @@ def _has_libc(architecture: Architecture) -> bool:
     return os.path.isabs(said) and os.path.exists(said)
 
 
-def _rust_packages(architecture: Architecture) -> str:
+def _rust_packages(*, sources: bool) -> str:
     """Debian 12 keeps a new enough Rust under another name."""
     web = "-web" if _version(candidate("rustc")) < _LEAST_RUST and candidate("rustc-web") else ""
-    sources = "" if architecture.root else f" rust{web}-src"
-    return f"cargo{web} rustc{web}{sources}"
+    return f"cargo{web} rustc{web}" + (f" rust{web}-src" if sources else "")
 
 
 def toolchain(architecture: Architecture) -> Toolchain | None:
@@ -230,7 +229,7 @@ def make(architecture: Architecture, progress: Progress) -> Path:
         build = (str(chain.cargo), "build", "--release", "--locked", "-p", NAME, "--bin", NAME)
         options = ["--no-default-features", "--target", architecture.target]
         if chain.library is Library.COMPILED:
-            options.append("-Zbuild-std=std,panic_abort")
+            options += ["-Zbuild-std=std,panic_abort", "-Zbuild-std-features="]  # no backtraces
         run(
             [*without, *build, *options],
             f"building the agent for {architecture.name}",
@@ -265,7 +264,7 @@ def _with_library(
         if not compiling:
             raise GuestmarkError(
                 f"the package sources of this system have no {package.name} {package.version} for {architecture.name}",
-                hint=f"as root: apt-get install {_rust_packages(architecture)}",
+                hint=f"as root: apt-get install {_rust_packages(sources=True)}",
             )
         return compiling[0]
     archive = f"{package.name}={package.version}"
