@@ -50,15 +50,17 @@ class Scenario:
         effects: tuple[float, ...] = (0.0, 0.0, 0.0),
         iterations: int = ITERATIONS,
         own_from: int = OWN,
+        position: NDArray[np.int64] | None = None,
     ) -> tuple[Array, NDArray[np.int64]]:
         """Return values, shape (sims, blocks, cells, iterations), NaN where a trial failed, and each trial's position
         in its block, shape (sims, blocks, cells); `effects` are true logs per cell. Cells from `own_from` on have the
-        law of their own.
+        law of their own. `position` of this shape is drawn if it is not given.
         """
         cells = len(effects)
         shape = (sims, blocks, cells)
         host = self.host(generator, sims, blocks * cells).reshape(shape)
-        position = generator.permuted(np.broadcast_to(np.arange(cells), shape), axis=2).astype(np.int64)
+        if position is None:
+            position = generator.permuted(np.broadcast_to(np.arange(cells), shape), axis=2).astype(np.int64)
         if self.carry:
             ran = np.argsort(position, axis=2).reshape(sims, -1)  # the cells in the order in which they ran
             after = np.zeros(ran.shape, dtype=np.bool_)

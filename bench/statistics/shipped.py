@@ -20,7 +20,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
-from guestmark.engine.runner import iterations_of, warmups_of
+from guestmark.engine.runner import iterations_of, order_of, warmups_of
 from guestmark.engine.trial import Slot
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis, CellResult, analyse
@@ -233,7 +233,10 @@ def _blocks(
     """Block by block each cell's runs, warm-ups first, and its position. The last cell has the effect."""
     warmup, last = plan.policy.warmup, len(plan.cells) - 1
     effects = tuple(case.effect * (i == last) for i in range(last + 1))
-    values, position = case.scenario.run(generator, 1, blocks, effects, wanted + warmup, last)
+    seed = int(generator.integers(1 << 32))
+    orders = [order_of(seed, block, plan.cells) for block in range(blocks)]
+    position = np.array([[[order.index(cell) for cell in plan.cells] for order in orders]])
+    values, _ = case.scenario.run(generator, 1, blocks, effects, wanted + warmup, last, position)
     for block in range(blocks):
         yield {
             cell.id: (values[0, block, i] * case.iteration_s, int(position[0, block, i]))

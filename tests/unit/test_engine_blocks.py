@@ -1,7 +1,9 @@
 """Order, iterations, giving up, stopping: everything a run decides follows from the plan and its trials."""
 
+import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,6 +80,15 @@ def test_every_order_comes_up_about_equally_often() -> None:
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 6
     assert all(850 < count < 1150 for count in counts.values())  # 5 sigma around 1000
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_cell_runs_as_often_after_itself_as_after_each_other_one(count: int) -> None:
+    cells = make_plan(",".join(["host"] * count)).cells
+    ran = [cell.id for block in range(8000) for cell in order_of(7, block, cells)]
+    pairs = Counter(itertools.pairwise(ran))
+    assert len(pairs) == count**2
+    assert all(abs(found / len(ran) * count**2 - 1) < 0.15 for found in pairs.values()), pairs
 
 
 @given(st.integers(0, 99), st.sets(st.integers(0, 3)))

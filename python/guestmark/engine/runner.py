@@ -536,14 +536,22 @@ def _said(proven: Proven) -> str:
     return f"{proven.word} ({proven.first_loss or proven.why})"
 
 
-def order_of(seed: int, block: int, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells in the random order of `block`.
+_CHAIN = 16  # blocks
 
-    Depends only on the arguments, so a resumed run continues in the original order.
+
+def order_of(seed: int, block: int, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells in the random order of `block`, which begins with the cell that ended the block before it.
+
+    So a cell runs as often after itself as after each other one, and what a cell leaves behind cancels in comparisons
+    (serially balanced sequences: Finney and Outhwaite, J. R. Stat. Soc. B 18, 1956). Two cells run as A B B A; a new
+    random start every `_CHAIN` blocks. Depends only on the arguments, so a resumed run continues in the original order.
     """
-    shuffled = list(cells)
-    random.Random(f"{seed}:{block}").shuffle(shuffled)
-    return shuffled
+    order: list[Cell] = []
+    for each in range(block - block % _CHAIN, block + 1):
+        others = [cell for cell in cells if not order or cell is not order[-1]]
+        random.Random(f"{seed}:{each}").shuffle(others)
+        order = order[-1:] + others
+    return order
 
 
 def missing_trials(

@@ -1,8 +1,8 @@
 """Whether a run's own data contradict what its statistics take for granted.
 
-Comparisons are right when nothing but chance decides what a trial meets. Order inside a block is random, yet a cell
-can still be helped or harmed by what runs before it: in random order a cell follows itself less often than others do,
-so what a guest leaves behind (a warm cache, a processor awake, dirty pages) counts against the other cells. That,
+Comparisons are right when nothing but chance decides what a trial meets. Order inside a block is random, and
+a block begins with the cell that ended the one before, so what a guest leaves behind (a warm cache, a processor awake,
+dirty pages) meets all cells alike. Runs of earlier versions, and machines that share a plan, have no such balance. Order,
 trends and clocks are tested here on the run's own values.
 """
 
