@@ -45,6 +45,7 @@ GROUPS = {
         "prepare": "Build guests for other architectures in advance.",
         "shell": "Open a shell in the very guest that would be measured.",
         "clean": "Remove leftovers of crashes.",
+        "quiet": "Set aside what makes the host's speed wander.",
     },
     "Ledgers": {
         "edit": "Give a run a name, a note, labels and tags.",
@@ -68,6 +69,7 @@ GROUPED = {
     | {"list": "runs"},
     "changes": {"bisect": "bisect", "campaign": "campaign"},
     "disk": {"powercut": "powercut"},
+    "host": {"quiet": "quiet"},
     "guest": {"shell": "shell", "prepare": "prepare", "clean": "clean"},
 }
 _OWN_ACTIONS = {  # verbs with actions of their own, in the same list

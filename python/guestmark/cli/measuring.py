@@ -41,6 +41,7 @@ class Measuring:
     prove: options.Prove = False
     details: options.Details = False
     wait: options.Wait = True
+    quiet_host: options.QuietHost = False
     json: options.Json = None
     export_json: options.ExportJson = None
     csv: options.Csv = None
@@ -87,6 +88,7 @@ class Measuring:
             prove=self.prove,
             details=self.details,
             wait=self.wait,
+            quiet_host=self.quiet_host,
         )
 
 

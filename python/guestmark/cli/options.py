@@ -141,6 +141,13 @@ Run = Annotated[
         metavar="RUN", help="A run's id, its beginning or end, or `last`.", autocompletion=complete_run
     ),
 ]
+QuietHost = Annotated[
+    bool,
+    typer.Option(
+        "--quiet-host",
+        help="Set aside for this run what makes the host's speed wander (guestmark quiet); takes root.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Json = Annotated[
     str | None,

@@ -48,6 +48,7 @@ class Outputs:
     gates: tuple[str, ...] = ()  # limits that a run must keep, as typed
     junit: str | None = None  # where to write what became of them
     wait: bool = True  # for machines that another guestmark uses
+    quiet_host: bool = False  # while the run lasts
     page: Callable[[StoredRun], Page] | None = (
         None  # on the terminal instead of the report, in files before it
     )
@@ -102,12 +103,30 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     plan = with_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     audience = audience_of(outputs)
-    with open_ledger(ledger_path) as ledger:
+    with _quieted(outputs), open_ledger(ledger_path) as ledger:
         run, state = make(
             plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove,
             budget_s=outputs.budget_s, clock=of_process(), wait=outputs.wait,
         )  # fmt: skip
         return _finish(run.judge(), state, outputs)
+
+
+@contextmanager
+def _quieted(outputs: Outputs) -> Iterator[None]:
+    """The host is quiet for the run, if that was asked for, and each change is said."""
+    if not outputs.quiet_host:
+        yield
+        return
+    from guestmark.engine.quiet import lost, quieted, summary
+
+    with quieted() as outcome:
+        for line in summary(outcome.changed):
+            say(f"quiet host: {line}")
+        for line in summary(outcome.refused):
+            say(f"quiet host: refused: {line}")
+        yield
+        for line in summary(lost()):
+            say(f"quiet host: another program has undone {line}")
 
 
 def prepare(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:

@@ -95,6 +95,7 @@ class Environment(TypedDict, total=False):
     disks: list[Disk]
     filesystems: dict[str, Mount]
     transparent_hugepages: str
+    quiet: dict[str, str]  # settings of the host that guestmark had set aside, and what they were set to
     kernel: Kernel
     distribution: str
     virtualization: Virtualization

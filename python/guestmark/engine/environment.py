@@ -22,6 +22,7 @@ from guestmark.core.environment import Environment
 from guestmark.core.model import Plan
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import packages_measured
+from guestmark.engine.quiet import attested
 
 LIBRARIES = (
     "msgspec",
@@ -69,6 +70,7 @@ def record_environment(
         "disks": _disks(root / "sys/block"),
         "filesystems": _filesystems(root / "proc/self/mounts"),
         "transparent_hugepages": _chosen(_line(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        "quiet": attested(root),
         "kernel": {
             "release": platform.release(),
             "version": platform.version(),

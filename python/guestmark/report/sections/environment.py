@@ -168,6 +168,7 @@ def _host_rows(environment: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         )
         or ("scaling is not visible here" if processor else ""),
     )
+    yield "quiet host", "; ".join(f"{name}: {value}" for name, value in environment.get("quiet", {}).items())
     yield (
         "memory",
         _joined(

@@ -1,0 +1,52 @@
+"""`guestmark quiet`: the host's settings that make speed wander, set aside and put back."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from guestmark.page.say import say, tell
+
+
+class Action(StrEnum):
+    """What is to be done."""
+
+    ON = "on"
+    OFF = "off"
+    STATUS = "status"
+
+
+def command(action: Annotated[Action, typer.Argument(help="on, off or status.")]) -> None:
+    """Set aside what makes the host's speed wander: governor, turbo, idle states, siblings, interrupts, KSM and others.
+
+    `on` lasts until `off` or a restart of the host; --quiet-host of commands that measure lasts as long as their run.
+    Every change is listed. The frequency without turbo is another one than yours: compare only runs made alike.
+    """
+    from guestmark.engine import quiet
+
+    if action is Action.STATUS:
+        _status()
+        return
+    outcome = quiet.turn_on() if action is Action.ON else quiet.turn_off()
+    for line in quiet.summary(outcome.changed):
+        say(line if action is Action.ON else f"put back: {line.partition(':')[0]}")
+    for line in quiet.summary(outcome.refused):
+        say(f"refused by the host: {line}")
+    if not outcome.changed:
+        say("nothing had to be changed" if action is Action.ON else "nothing was changed by guestmark")
+
+
+def _status() -> None:
+    from guestmark.engine import quiet
+
+    held = quiet.attested()
+    for name, value in held.items():
+        tell(f"{name}: {value}, set by guestmark")
+    open_ = list(quiet.noisy())
+    for line in quiet.summary(open_):
+        why = next(knob.why for knob in quiet.KNOBS if knob.name == line.partition(":")[0])
+        tell(f"{line} would be quieter: {why}")
+    if not held and not open_:
+        tell("quiet: no setting that this host has could be quieter")
