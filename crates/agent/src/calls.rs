@@ -273,13 +273,17 @@ fn facts() -> Facts {
     }
 }
 
-/// How many processors a list such as `0-2,4` names; 1 when the kernel does not say (it has a single one).
+/// How many processors a list such as `0-2,4` names; without one (there is no `/sys`, or a single processor) how many
+/// the C library finds.
 fn online(ranges: &str) -> u32 {
     let size = |range: &str| match range.split_once('-') {
         Some((from, to)) => Some(to.parse::<u32>().ok()?.checked_sub(from.parse().ok()?)? + 1),
         None => range.parse::<u32>().ok().map(|_| 1),
     };
-    ranges.split(',').filter_map(size).sum::<u32>().max(1)
+    match ranges.split(',').filter_map(size).sum::<u32>() {
+        0 => sys::processors(),
+        listed => listed,
+    }
 }
 
 #[cfg(test)]
@@ -288,7 +292,8 @@ mod tests {
     fn lists_of_processors_are_counted() {
         assert_eq!(super::online("0-2,4"), 4);
         assert_eq!(super::online("0"), 1);
-        assert_eq!(super::online(""), 1);
-        assert_eq!(super::online("3-1"), 1);
+        let there = std::thread::available_parallelism().unwrap().get() as u32;
+        assert!(super::online("") >= there);
+        assert!(super::online("3-1") >= there);
     }
 }

@@ -1,6 +1,6 @@
 //! The agent: PID 1 in a guest, a plain child of the controller on the host.
 //!
-//! `guestmark-agent serve` answers on standard input and output; as PID 1 it boots first (see `init`);
+//! `guestmark-agent serve` answers on standard input and output; as PID 1 without a word it boots first (see `init`);
 //! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
 //! `guestmark-agent keep` removes what a controller has left;
 //! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
@@ -54,10 +54,12 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS]
        guestmark-agent --version";
 
 fn main() -> ExitCode {
-    if std::process::id() == 1 {
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    // The first process of a container is asked to serve: it has no machine to make ready, nor to switch off.
+    let asked_to_serve = arguments.peek().is_some_and(|word| word == "serve");
+    if std::process::id() == 1 && !asked_to_serve {
         init::run();
     }
-    let mut arguments = std::env::args_os().skip(1);
     let result = match arguments
         .next()
         .as_deref()

@@ -74,6 +74,13 @@ pub fn clock_ns(clock: rustix::time::ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// How many processors are online, as the C library finds out: from `/sys`, from `/proc/stat`, or by asking the scheduler.
+pub fn processors() -> u32 {
+    // SAFETY: no arguments that could be wrong.
+    let found = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u32::try_from(found).unwrap_or(1).max(1)
+}
+
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 pub fn monotonic_ns() -> u64 {
     clock_ns(rustix::time::ClockId::Monotonic)

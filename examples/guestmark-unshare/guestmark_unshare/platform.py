@@ -11,7 +11,7 @@ from guestmark.core.errors import AttestationError
 from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell
 from guestmark.platforms.affinity import Seat
-from guestmark.platforms.host_like import Host, HostLike
+from guestmark.platforms.host_like import Host, HostLike, Surroundings
 from guestmark.setting.disk import DiskSpec
 
 _WITHIN = ("unshare", "--user", "--map-current-user", "--mount", "--uts", "--ipc")
@@ -37,9 +37,9 @@ class UnsharePlatform(HostLike):
     """Every trial gets an agent in fresh namespaces."""
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Sequence[str]]:
+    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """Namespaces of its own."""
-        yield _WITHIN
+        yield Surroundings(_WITHIN)
 
     def machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Unshared:
         """The host as it is in there."""

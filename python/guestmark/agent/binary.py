@@ -45,16 +45,16 @@ def tsc_khz() -> int | None:
 
 
 def start_host_agent(
-    within: Sequence[str] = (), *, hold: Sequence[int] = ()
+    within: Sequence[str] = (), *, hold: Sequence[int] = (), named: bool = False
 ) -> tuple[subprocess.Popen[bytes], Transport]:
     """Starts an agent on this machine over a pair of pipes: the process and its transport.
 
-    `within` is a command that becomes the agent, such as `unshare --mount`. Descriptors in `hold` stay open until the
-    agent has ended what it started.
+    `within` is a command that becomes the agent, such as `unshare --mount`; one in which it is `named` already is left
+    as it is. Descriptors in `hold` stay open until the agent has ended what it started.
     When the transport is closed, or this process ends for any reason, the agent kills everything it started and exits.
     """
     process = subprocess.Popen(
-        [*within, str(agent_binary()), "serve"],
+        [*within] if named else [*within, str(agent_binary()), "serve"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

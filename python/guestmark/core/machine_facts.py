@@ -72,6 +72,24 @@ class EmulatedPrograms(HostMachine, kw_only=True):
     emulated: str  # every program, or only the first
 
 
+class Sandboxed(HostMachine, kw_only=True, omit_defaults=True):
+    """A sandbox on this host; `kernel` is what answers `uname` in it."""
+
+    runtime: str  # the program, and its version
+    version: str
+    root: str  # type of the root filesystem, as the sandbox sees it
+    proc_version: str  # as `/proc/version` says it there
+    own_kernel: bool = False  # whether another kernel than this host's answers
+    mechanism: str = ""  # how such a kernel gets at system calls: ptrace, systrap, kvm
+    namespaces: list[str]  # that are not this host's
+    seccomp: str  # off, strict or filter, of the process that holds the programs
+    filters: int  # of them
+    no_new_privileges: bool
+    capabilities: int  # how many it has
+    users: str  # how its users are mapped, as in /proc/PID/uid_map; empty: as this host's
+    memory_bytes: int | None = None  # that its control group has at most; None: nothing limits it
+
+
 class Connection(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The way to another machine, and how its clock and this host's have run since the trial began."""
 

@@ -55,6 +55,7 @@ class PlatformKind:
     holds_guests: bool = False  # whether another guest can be started inside it
     inside: str = ""
     guest: bool = True  # boots a kernel of its own; otherwise workloads run on one that runs already
+    own_kernel: bool = False  # whether, without a guest, another kernel than this host's answers system calls
     remote: bool = False  # another machine, with files, users and processors of its own
     on_this_host: bool = False  # whether such a machine is run by this host all the same
     takes_arch: bool = False  # whether its name may be followed by @ARCH

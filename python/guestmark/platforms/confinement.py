@@ -38,11 +38,11 @@ class _Parent:
     processes: str = ""
 
 
-def made(name: str) -> tuple[Path, ...]:
+def made(name: str, memory: int | None = None) -> tuple[Path, ...]:
     """Fresh groups, which the keeper removes with what is in them; none where they cannot be had.
 
-    The memory of all their processes, with the files that these have read and written, is bounded by what nobody else
-    uses now, less a sixteenth of the host's.
+    The memory of all their processes, with the files that these have read and written, is bounded by `memory` bytes; if
+    not given, by what nobody else uses now, less a sixteenth of the host's.
     """
     groups = []
     _sweep()
@@ -51,7 +51,7 @@ def made(name: str) -> tuple[Path, ...]:
             group = keeper().directory(name, parent.directory)
             groups.append(group)
             if parent.memory:
-                (group / parent.memory).write_text(str(_memory()))
+                (group / parent.memory).write_text(str(memory or _memory()))
             if parent.processes:
                 (group / parent.processes).write_text(str(PROCESSES))
     return tuple(groups)
@@ -242,14 +242,14 @@ def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
         seccomp=status.get("Seccomp") == _FILTERED,
         no_new_privileges=status.get("NoNewPrivs") == "1",
         capabilities=int(status.get("CapEff", "0"), 16).bit_count(),
-        namespaces=_own_namespaces(folder),
+        namespaces=own_namespaces(folder),
         sockets=_sockets(said),
         rings=_NO_RINGS not in said,
     )
 
 
-def _own_namespaces(folder: Path) -> list[str]:
-    """Those of a process that are not this process's, as the kernel calls them."""
+def own_namespaces(folder: Path) -> list[str]:
+    """The namespaces of a process that are not this process's, as the kernel calls them."""
     found = []
     for name in _NAMESPACES:
         with contextlib.suppress(OSError):

@@ -9,8 +9,9 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from guestmark.agent.binary import agent_binary, start_host_agent
 from guestmark.agent.client import Agent
@@ -31,6 +32,31 @@ _READY_DEADLINE_S = 10.0
 _STOP_DEADLINE_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an agent is started inside of.
+
+    `command` becomes the agent that is named behind it, such as `unshare --mount`, or in it (`named`), and inherits the
+    descriptors in `passed`. `begin` is called when it has been started: it lets the command go on where that was made
+    to wait, and returns when the machine's start began, on the monotonic clock. `groups` are control groups that it is
+    in, `console` the file that holds what it says beside the agent's answers.
+    """
+
+    command: Sequence[str] = ()
+    named: bool = False
+    passed: tuple[int, ...] = ()
+    begin: Callable[[], float] | None = None
+    groups: tuple[Path, ...] = ()
+    console: Path | None = None
+
+    def said(self) -> str:
+        """What is in `console`."""
+        if self.console is not None:
+            with contextlib.suppress(OSError):
+                return self.console.read_text(errors="replace")
+        return ""
+
+
 @dataclass(slots=True)
 class Host:
     """The host as a machine; only the agent is started and stopped."""
@@ -43,7 +69,8 @@ class Host:
     query: None = None
     place: Place = HERE
     seat: Seat = field(default_factory=Seat)
-    pid: int | None = None  # of the agent
+    pid: int | None = None  # of the agent, or of what it is started inside of
+    within: Surroundings = field(default_factory=Surroundings)
 
     def attest(self) -> HostMachine:
         """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
@@ -63,8 +90,8 @@ class Host:
         )
 
     def console(self) -> str:
-        """Nothing: a host has no console."""
-        return ""
+        """Nothing on the host itself; what a runtime around the agent said."""
+        return self.within.said()
 
     def vmm_stats(self) -> Mapping[str, float]:
         """Nothing: there is no hypervisor."""
@@ -89,9 +116,9 @@ class HostLike:
         """Raises `UsageError` or `PlatformUnusableError` for a cell that cannot be started."""
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Sequence[str]]:
-        """The command that becomes the agent, such as `unshare --mount`; what it needs is there inside the context."""
-        yield ()
+    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
+        """What the agent is started inside of; what that needs is there inside the context."""
+        yield Surroundings()
 
     def agent(self, transport: Transport) -> Agent:
         """The client of the agent."""
@@ -101,7 +128,7 @@ class HostLike:
         """The machine, whose agent has answered."""
         return Host(agent, command, seat=seat, pid=pid)
 
-    def refused(self, error: MachineError) -> MachineError:
+    def refused(self, error: MachineError, within: Surroundings) -> MachineError:
         """The error for an agent that did not answer."""
         return error
 
@@ -116,26 +143,31 @@ class HostLike:
         with contextlib.ExitStack() as stack:
             within = stack.enter_context(self.surroundings(cell, disks))
             begin = time.monotonic()
-            command = (*within, str(agent_binary()), "serve")
+            command = (*within.command, *(() if within.named else (str(agent_binary()), "serve")))
             seat = stack.enter_context(placed(cell, emulator=False))
             # What logs an image is mounted before the agent's namespace is made: it would not be seen there.
             made = stack.enter_context(directories(disks)) if any(disk.logged for disk in disks) else None
             try:
                 with starting():
-                    process, transport = start_host_agent(within, hold=(keeper().lifeline,))
+                    process, transport = start_host_agent(
+                        within.command, hold=(keeper().lifeline, *within.passed), named=within.named
+                    )
             except OSError as error:
                 raise MachineError(
                     f"{command[0]} cannot be started: {error.strerror}", cause=of_errno(error.errno)
                 ) from error
             stack.callback(_stop, process)
+            if within.begin is not None:
+                begin = within.begin()
             agent = self.agent(transport)
             stack.callback(agent.close)
             try:
                 agent.hello(timeout_s=_READY_DEADLINE_S)
             except MachineError as error:
-                raise self.refused(error) from error
+                raise self.refused(error, within) from error
             host = self.machine(agent, command, seat, process.pid)
             host.phases["ready"] = time.monotonic() - begin
+            host.within = within
             host.disks = stack.enter_context(directories(disks)) if made is None else made
             yield host
 

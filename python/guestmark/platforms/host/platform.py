@@ -10,7 +10,7 @@ from guestmark.core.model import Cell
 from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import HOST, Layer
 from guestmark.disks import loop
-from guestmark.platforms.host_like import HostLike
+from guestmark.platforms.host_like import HostLike, Surroundings
 from guestmark.setting.base import On, is_disk_setting
 from guestmark.setting.disk import DiskSpec
 
@@ -35,9 +35,9 @@ class HostPlatform(HostLike):
             )
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Sequence[str]]:
+    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """Mounts of its own, where it has images to mount."""
         looped = any(disk.loop for disk in disks)
         if looped:
             loop.check()
-        yield loop.PRIVATE_MOUNTS if looped else ()
+        yield Surroundings(loop.PRIVATE_MOUNTS if looped else ())

@@ -30,7 +30,7 @@ from guestmark.core.workload_kind import packages_of
 from guestmark.foreign import installing, parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms.affinity import Seat
-from guestmark.platforms.host_like import Host, HostLike
+from guestmark.platforms.host_like import Host, HostLike, Surroundings
 from guestmark.setting.disk import DiskSpec
 
 INSIDE = "/run/guestmark"  # where agent and emulator are in the root
@@ -129,13 +129,13 @@ class UserPlatform(HostLike):
             )
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Sequence[str]]:
+    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """The architecture's root as the agent's own, in namespaces where its programs are emulated."""
         program = self._emulator()
         root = parts.root(self.architecture, packages_of(cell))
         scratch = keeper().directory("user", scratch_parent())
         try:
-            yield around(scratch, root.path, program)
+            yield Surroundings(around(scratch, root.path, program))
         finally:
             keeper().remove(scratch)
 
@@ -150,7 +150,7 @@ class UserPlatform(HostLike):
         covers = _BY_AGENT if agent.translates else _BY_KERNEL
         return Emulated(agent, command, seat=seat, pid=pid, row=self.architecture, covers=covers)
 
-    def refused(self, error: MachineError) -> MachineError:
+    def refused(self, error: MachineError, within: Surroundings) -> MachineError:
         """The namespaces cannot be had."""
         return MachineError(
             f"the root of {self.architecture.name} cannot be entered: {error.message}",

@@ -1,0 +1,273 @@
+"""`bwrap`, `crun`, `runc`, `podman`, `gvisor`: a sandbox on this host, with the agent inside.
+
+Its root is the host's own, read-only under a layer in memory that is thrown away. Root, state of the runtime and the
+runtime itself are in a mount and a process namespace of their own, whose first process becomes the runtime. When that
+ends, or the supervisor around it, which ends with this process, the kernel ends all that is in them. What is prepared
+for that is not part of the start: its script waits until it is told to go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from guestmark.agent.binary import agent_binary, supervised
+from guestmark.agent.client import Agent
+from guestmark.agent.keeper import keeper
+from guestmark.appliance.paths import scratch_parent
+from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
+from guestmark.core.machine_facts import Sandboxed, mounts
+from guestmark.core.model import Cell
+from guestmark.core.platform_spec import Layer
+from guestmark.disks import processes
+from guestmark.platforms.affinity import Seat
+from guestmark.platforms.confinement import limits, made, own_namespaces
+from guestmark.platforms.host_like import Host, HostLike, Surroundings
+from guestmark.platforms.sandbox.runtimes import RUNTIMES, Runtime, Sandbox
+from guestmark.setting.disk import DiskSpec
+from guestmark.setting.machine import MEMORY
+
+_MEMORY = "1G"  # as guests have
+_SETUP_S = 30.0
+_ENTERED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+# Its first words: where to mount, where to complain, the descriptors to say that it is prepared and to wait at, how
+# many control groups and how many mounts of this host follow. Runtimes see the newer kind of control groups, which some
+# insist on, and can make none: the sandbox stays in those that it was started in.
+_SETUP = """
+set -e
+m=$1 ready=$3 go=$4 groups=$5 mounts=$6
+exec 2>"$2"
+shift 6
+while [ "$groups" -gt 0 ]; do echo 0 >"$1/cgroup.procs"; shift; groups=$((groups - 1)); done
+mount -t tmpfs -o mode=755,size=50% guestmark "$m"
+mkdir "$m/root" "$m/run"
+case "$m" in /run/*) ;; *) mount --bind "$m/run" /run ;; esac
+number=0
+while [ "$mounts" -gt 0 ]; do
+    mkdir "$m/$number" "$m/$number/upper" "$m/$number/work"
+    mount -t overlay -o "lowerdir=$1,upperdir=$m/$number/upper,workdir=$m/$number/work" overlay "$m/root$1"
+    shift; mounts=$((mounts - 1)) number=$((number + 1))
+done
+mount -t cgroup2 none /sys/fs/cgroup && mount -o remount,bind,ro /sys/fs/cgroup || :
+echo prepared >"/proc/self/fd/$ready"
+read -r _ <"/proc/self/fd/$go"
+exec "$@"
+"""
+_SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
+_ALL_USERS = "0 0 4294967295"
+# Filesystems that are made for a machine, or whose files are no files.
+_NO_FILES = {
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
+    "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "sysfs", "tracefs",
+}  # fmt: skip
+_OF_MACHINES = ("/proc", "/sys", "/dev", "/run")
+
+
+class SandboxPlatform(HostLike):
+    """A sandbox of one of the runtimes."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__(layer)
+        self.runtime = RUNTIMES[layer.kind]
+
+    def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
+        """Raises `PlatformUnusableError` for a runtime that is not there, another user than root, a cell with disks."""
+        _ = self.runtime.version
+        if os.geteuid() != 0:  # the kernel refuses others a layer over what has mounts of its own below it
+            raise PlatformUnusableError(
+                f"{self.name} is there for root alone: its root is a layer over this host's",
+                hint="run guestmark as root",
+            )
+        if disks:
+            raise PlatformUnusableError(
+                f"{self.name} has no disks: its files are this host's kernel's", hint="measure disks on host"
+            )
+
+    @contextlib.contextmanager
+    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
+        """A root, control groups and a runtime that waits to be let go on."""
+        scratch = keeper().directory(self.name, scratch_parent())
+        limited = made("machine", memory_of(cell))
+        below, console = scratch / "m", scratch / "console"
+        below.mkdir()
+        # Podman wants a short name for it.
+        state = below / "run" if scratch.is_relative_to("/run") else Path("/run")
+        sandbox = Sandbox(below / "root", state / "guestmark", scratch, (str(agent_binary()), "serve"))
+        with contextlib.ExitStack() as stack:
+            for each in (scratch, *limited):
+                stack.callback(keeper().remove, each)
+            lifeline, prepared, go = (Pipe(stack) for _ in range(3))
+            lower = shared()
+            command = [
+                *_ENTERED, "sh", "-c", _SETUP, self.name,
+                str(below), str(console), str(prepared.write), str(go.read), str(len(limited)), str(len(lower)),
+                *map(str, limited), *lower, *self.runtime.command(sandbox),
+            ]  # fmt: skip
+
+            def begin() -> float:
+                prepared.shut_write()
+                if not select.select([prepared.read], [], [], _SETUP_S)[0] or not os.read(prepared.read, 16):
+                    raise self.refused(MachineError("its root cannot be made"), within)
+                began = time.monotonic()
+                os.write(go.write, b"go\n")
+                return began
+
+            within = Surroundings(
+                supervised(command, lifeline_fd=lifeline.read, hold=(keeper().lifeline,)),
+                named=True,
+                passed=(lifeline.read, prepared.write, go.read),
+                begin=begin,
+                groups=limited,
+                console=console,
+            )
+            yield within
+
+    def machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> SandboxMachine:
+        """The sandbox, whose agent has answered."""
+        # Below the supervisor and what makes the namespaces is the first process in them, with which all others end.
+        first = next(iter(processes.descendants(pid)[1:2]), pid)
+        return SandboxMachine(agent, command, seat=seat, pid=first, runtime=self.runtime)
+
+    def refused(self, error: MachineError, within: Surroundings) -> MachineError:
+        """With what the runtime, or what prepares its root, has said last."""
+        lines = [line.strip() for line in within.said().splitlines() if line.strip()]
+        return MachineError(
+            f"{self.name} did not start: {lines[-1][:400] if lines else error.message}",
+            hint="sandboxes need mount and process namespaces and overlays; guestmark doctor tries them",
+            cause=error.cause,
+            console=within.said(),
+        )
+
+
+class Pipe:
+    """A pipe whose ends are closed with the stack, unless they have been before."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self.read, self.write = os.pipe()
+        stack.callback(os.close, self.read)
+        stack.callback(self.shut_write)
+
+    def shut_write(self) -> None:
+        """Closes the end for writing; may be called twice."""
+        if self.write >= 0:
+            os.close(self.write)
+            self.write = -1
+
+
+def memory_of(cell: Cell) -> int:
+    """Bytes of memory that a sandbox of this cell has."""
+    return MEMORY.among({MEMORY.name: _MEMORY, **cell.factors})
+
+
+def shared() -> list[str]:
+    """Where this host's directories are mounted that a sandbox gets too, the root first."""
+    found = {
+        mount.where: mount
+        for mount in mounts()
+        if mount.kind not in _NO_FILES
+        and not any(mount.where == top or mount.where.startswith(f"{top}/") for top in _OF_MACHINES)
+        and os.path.isdir(mount.where)
+        and not any(mark in mount.where for mark in ",:\\")  # which separate an overlay's options
+    }
+    return sorted(found)
+
+
+class SandboxMachine(Host):
+    """A sandbox; attested by what this host's kernel says of the process that holds it, and by what is seen inside."""
+
+    def __init__(self, *arguments: Any, runtime: Runtime, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._runtime = runtime
+
+    def attest(self) -> Sandboxed:
+        """Raises `AttestationError` for a sandbox that is none: no namespaces, no root of its own, another kernel."""
+        hello, seen = self.agent.hello(), self.agent.facts()
+        holder = self._holder()
+        folder = Path(f"/proc/{holder}")
+        try:
+            status = dict(
+                line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line
+            )
+            users = " ".join((folder / "uid_map").read_text().split())
+            joined = (folder / "cgroup").read_text()
+        except OSError as error:
+            raise AttestationError(f"the sandbox has ended: {error.strerror}") from error
+        root = [line.split(" ")[2] for line in seen.mounts.splitlines() if line.split(" ")[1:2] == ["/"]]
+        memory, _ = limits(self.within.groups)
+        found = Sandboxed(
+            kernel=hello.kernel,
+            arch=hello.arch,
+            boot_id=hello.boot_id,
+            processors=self.seat.placement.processors if self.seat.placement else seen.cpus_online,
+            placement=self.seat.attest(self.pid),
+            runtime=self._runtime.program.name,
+            version=self._runtime.version,
+            root=root[-1] if root else "",
+            proc_version=self.agent.read_file("/proc/version", limit=512).decode(errors="replace").strip(),
+            own_kernel=self._runtime.own_kernel,
+            mechanism=_mechanism(holder) if self._runtime.own_kernel else "",
+            namespaces=own_namespaces(folder),
+            seccomp=_SECCOMP.get(status.get("Seccomp", ""), "unknown"),
+            filters=int(status.get("Seccomp_filters", "0")),
+            no_new_privileges=status.get("NoNewPrivs") == "1",
+            capabilities=int(status.get("CapEff", "0"), 16).bit_count(),
+            users="" if users == _ALL_USERS else users,
+            memory_bytes=memory if all(f"/{group.name}" in joined for group in self.within.groups) else None,
+        )
+        self._check(found)
+        return found
+
+    def remarks(self) -> list[str]:
+        """What of the machine asked for could not be had."""
+        if limits(self.within.groups)[0] is None:
+            return ["no limit of memory could be set: this process may not make control groups for memory"]
+        return []
+
+    def _check(self, found: Sandboxed) -> None:
+        here = os.uname()
+        if found.own_kernel == (found.kernel == here.release):
+            wanted = "a kernel of its own" if found.own_kernel else here.release
+            raise AttestationError(
+                f"the kernel is not what was asked for: asked {wanted}, found {found.kernel}"
+            )
+        if missing := {"pid", "mnt"} - set(found.namespaces):
+            raise AttestationError(
+                f"the sandbox has this host's own namespaces: {', '.join(sorted(missing))}"
+            )
+        if not found.own_kernel and found.root != "overlay":
+            raise AttestationError(
+                f"the sandbox's root is not what was asked for: asked overlay, found {found.root}"
+            )
+        if self.within.groups and found.memory_bytes is None:
+            raise AttestationError("the sandbox is not in the control groups that it was started in")
+
+    def _holder(self) -> int:
+        """The process that holds the sandbox's programs: the agent, or the kernel that answers them."""
+        for pid in reversed(processes.descendants(self.pid or 0)):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                own = os.path.basename(words[0]) == agent_binary().name
+                if self._runtime.holder in words and (own or self._runtime.own_kernel):
+                    return pid
+        raise AttestationError("the sandbox's process cannot be found on this host")
+
+
+def _mechanism(kernel: int) -> str:
+    """How gVisor's kernel, process `kernel`, gets at system calls of its programs: by what it holds, not by options."""
+    with contextlib.suppress(OSError):
+        held = {os.readlink(link) for link in Path(f"/proc/{kernel}/fd").iterdir()}
+        if any("kvm-vcpu" in name or name == "/dev/kvm" for name in held):
+            return "kvm"
+        if "systrap" in Path(f"/proc/{kernel}/maps").read_text(errors="replace"):
+            return "systrap"
+        threads = set(os.listdir(f"/proc/{kernel}/task"))
+        for pid in processes.descendants(kernel):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            if any(line.startswith("TracerPid:") and line.split()[1] in threads for line in lines):
+                return "ptrace"
+    return "unknown"

@@ -1,0 +1,158 @@
+"""The programs that make sandboxes, and what each is told: all get the root and the agent that `Sandbox` names."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.platform_kind import Program
+from guestmark.platforms.sandbox import BWRAP, CRUN, PODMAN, RUNC, RUNSC
+
+_VERSION_S = 10.0
+_NAME = "guestmark"
+_AS_ROOT = ("--root", "--runroot", "--tmpdir")
+# What containers of podman and docker have.
+_CAPABILITIES = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP",
+    "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+)  # fmt: skip
+_NAMESPACES = ("pid", "network", "ipc", "uts", "mount")
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """One sandbox to be: its root, a directory for the runtime's state, one for its bundle, and what it runs."""
+
+    root: Path
+    state: Path
+    bundle: Path
+    program: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One such program; `command` is what starts a sandbox in the foreground, joined to the standard streams."""
+
+    program: Program
+    command: Callable[[Sandbox], list[str]]
+    holder: str = (
+        "serve"  # a word on the command line of the process that holds its programs; this is the agent's
+    )
+    own_kernel: bool = False  # whether that process is a kernel, which answers their system calls
+
+    @property
+    def version(self) -> str:
+        """What it says. Raises `PlatformUnusableError` when it is not installed, or says nothing."""
+        if self.program.path is None:
+            raise PlatformUnusableError(
+                f"{self.program.name} is not installed", hint=f"install the package {self.program.package}"
+            )
+        return _version(self.program.path)
+
+
+@functools.cache
+def _version(path: str) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=True
+        )
+        return done.stdout.split("\n")[0].split(" ")[-1].strip()
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        raise PlatformUnusableError(
+            f"{path} does not say its version: {error}",
+            hint="reinstall it",
+        ) from error
+
+
+def _bubblewrap(sandbox: Sandbox) -> list[str]:
+    return [
+        BWRAP.name, "--unshare-all", "--die-with-parent", "--bind", str(sandbox.root), "/", "--dev", "/dev",
+        "--proc", "/proc", "--ro-bind", "/sys", "/sys", "--tmpfs", "/run", "--chdir", "/", *sandbox.program,
+    ]  # fmt: skip
+
+
+def _crun(sandbox: Sandbox) -> list[str]:
+    _write_bundle(sandbox)
+    return [
+        CRUN.name, f"--root={sandbox.state}", "--cgroup-manager=disabled",
+        "run", f"--bundle={sandbox.bundle}", _NAME,
+    ]  # fmt: skip
+
+
+def _runc(sandbox: Sandbox) -> list[str]:
+    _write_bundle(sandbox)
+    # Rootless is the name of its mode that does without control groups of its own.
+    return [
+        RUNC.name,
+        f"--root={sandbox.state}",
+        "--rootless=true",
+        "run",
+        f"--bundle={sandbox.bundle}",
+        _NAME,
+    ]
+
+
+def _runsc(sandbox: Sandbox) -> list[str]:
+    _write_bundle(sandbox)
+    return [
+        RUNSC.name, f"--root={sandbox.state}", "--network=none", "--ignore-cgroups",
+        "run", f"--bundle={sandbox.bundle}", _NAME,
+    ]  # fmt: skip
+
+
+def _podman(sandbox: Sandbox) -> list[str]:
+    """Its storage is as fresh as the sandbox, so that the user's own containers are not touched."""
+    storage = [f"{option}={sandbox.state / option.lstrip('-')}" for option in _AS_ROOT]
+    return [
+        PODMAN.name, *storage, "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm",
+        "--cgroups=disabled", "--network=none", "--log-driver=none", "--interactive", "--env-host", "--workdir=/",
+        "--tmpfs=/run", "--rootfs", str(sandbox.root), *sandbox.program,
+    ]  # fmt: skip
+
+
+def _write_bundle(sandbox: Sandbox) -> None:
+    """The configuration of a container by the runtime specification of the Open Container Initiative."""
+    config: dict[str, Any] = {
+        "ociVersion": "1.0.0",
+        "root": {"path": str(sandbox.root), "readonly": False},
+        "hostname": _NAME,
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": list(sandbox.program),
+            "env": [f"{name}={value}" for name, value in os.environ.items()],
+            "cwd": "/",
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
+            "noNewPrivileges": True,
+        },
+        "mounts": [
+            _mount("/proc", "proc"),
+            _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+            _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+            _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777"),
+            _mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+            _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755"),
+        ],
+        "linux": {"namespaces": [{"type": name} for name in _NAMESPACES]},
+    }
+    (sandbox.bundle / "config.json").write_text(json.dumps(config))
+
+
+def _mount(where: str, kind: str, *options: str) -> dict[str, Any]:
+    return {"destination": where, "type": kind, "source": kind, "options": list(options)}
+
+
+RUNTIMES = {
+    "bwrap": Runtime(BWRAP, _bubblewrap),
+    "crun": Runtime(CRUN, _crun),
+    "runc": Runtime(RUNC, _runc),
+    "podman": Runtime(PODMAN, _podman),
+    "gvisor": Runtime(RUNSC, _runsc, "boot", own_kernel=True),
+}

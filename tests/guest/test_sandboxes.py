@@ -1,0 +1,138 @@
+"""Sandboxes on this host: what they are, that they keep the contract, and that nothing of them is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.errors import GuestmarkError, PlatformUnusableError
+from guestmark.core.machine_facts import Sandboxed, mounts
+from guestmark.core.platform_kind import platform_kinds
+from guestmark.core.platform_spec import parse_platform
+from guestmark.platforms import registry
+from guestmark.platforms.sandbox.runtimes import RUNTIMES
+from guestmark.testing import check_platform
+from tests.framework.guests import start
+
+HERE = [name for name in RUNTIMES if platform_kinds()[name].programs[0].path]
+every = pytest.mark.parametrize("name", HERE)
+MARK = "/guestmark-sandbox-was-here"
+
+
+def attested(name: str, **factors: str) -> Sandboxed:
+    with start(name, **factors) as machine:
+        found = machine.attest()
+        assert isinstance(found, Sandboxed)
+        return found
+
+
+def test_bubblewrap_and_crun_are_tried_by_these_tests() -> None:
+    assert {"bwrap", "crun"} <= set(HERE), "install the packages bubblewrap and crun"
+
+
+@every
+def test_it_keeps_the_contract(name: str) -> None:
+    assert check_platform(name) == []
+
+
+@every
+def test_what_is_written_stays_in_the_sandbox(name: str) -> None:
+    with start(name) as machine:
+        written = machine.agent.exec(["sh", "-c", f"echo x >{MARK} && cat {MARK}"], timeout_s=30)
+        assert written.stdout == b"x\n", written.stderr
+    assert not os.path.exists(MARK)
+
+
+@every
+def test_it_is_attested(name: str) -> None:
+    found = attested(name, memory="256M")
+    assert {"pid", "mnt", "net", "ipc", "uts"} <= set(found.namespaces or ())
+    assert found.processors == len(os.sched_getaffinity(0))
+    assert found.runtime == platform_kinds()[name].programs[0].name
+    assert found.version[0].isdigit()
+    if os.geteuid() == 0:
+        assert found.memory_bytes == 256 << 20
+    if name == "gvisor":
+        assert found.own_kernel
+        assert found.kernel != os.uname().release
+        assert found.mechanism in {"ptrace", "systrap", "kvm"}
+    else:
+        assert (found.kernel, found.root) == (os.uname().release, "overlay")
+        assert os.uname().release in found.proc_version
+
+
+def test_podmans_filter_is_seen_and_cruns_lack_of_one() -> None:
+    seen = {name: attested(name).seccomp for name in {"crun", "podman"} & set(HERE)}
+    assert seen == {name: {"crun": "off", "podman": "filter"}[name] for name in seen}
+
+
+def test_its_memory_is_limited_as_was_asked() -> None:
+    with start("bwrap", memory="64M") as machine:
+        filled = machine.agent.exec(
+            ["dd", "if=/dev/zero", "of=/too-much", "bs=1M", "count=200"], timeout_s=60
+        )
+        assert filled.status != 0 or filled.signal
+
+
+def test_a_runtime_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(PlatformUnusableError, match=r"crun is not installed") as caught, start("crun"):
+        pass
+    assert caught.value.hint == "install the package crun"
+
+
+def test_a_runtime_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && exec echo bubblewrap 9.9\necho no user namespaces >&2\nexit 1\n"
+    )
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(GuestmarkError, match=r"bwrap did not start: no user namespaces"), start("bwrap"):
+        pass
+
+
+def test_one_whose_root_is_the_hosts_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    liar = tmp_path / "bwrap"
+    liar.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && exec echo bubblewrap 9.9\n"
+        'while [ "$1" != / ]; do shift; done\nwhile [ "${1%agent}" = "$1" ]; do shift; done\nexec "$@"\n'
+    )
+    liar.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = registry.get(parse_platform("bwrap")).probe()
+    assert "asked overlay" in getattr(found, "reason", "")
+
+
+@every
+def test_nothing_is_left_of_one_whose_guestmark_is_killed(name: str) -> None:
+    program = f"""
+        import time
+        from tests.framework.guests import start
+        with start({name!r}) as machine:
+            machine.agent.background(["sleep", "1000"])
+            print(machine.pid, *machine.within.groups, machine.within.console, flush=True)
+            time.sleep(1000)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout as said:
+        words = said.readline().split()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        said.read()  # until all who have it are gone
+    assert len(words) >= 2
+    for _ in range(100):
+        left = [word for word in words[1:] if os.path.exists(word)] + [
+            mount.where for mount in mounts() if words[-1].removesuffix("/console") in mount.where
+        ]
+        if not left and not os.path.exists(f"/proc/{words[0]}"):
+            return
+        subprocess.run(["sleep", "0.1"], check=True)
+    pytest.fail(f"left: {left}")
