@@ -1,4 +1,4 @@
-"""`guestmark import`: runs from bundles and from other ledgers."""
+"""`guestmark import`: runs from bundles, from other ledgers, and other programs' results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.core.errors import GuestmarkError, LedgerError
+from guestmark.core.errors import GuestmarkError, LedgerError, UsageError
 from guestmark.core.units import counted
 from guestmark.page.say import say
 
@@ -25,7 +25,10 @@ _LARGEST = 256 << 20  # bytes of a bundle
 def command(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="Bundles of `export --bundle`, and ledgers (files or URLs)."),
+        typer.Argument(
+            metavar="FILE...",
+            help="Bundles of `export --bundle`, ledgers (files or URLs), JSON of hyperfine and fio, Phoronix results.",
+        ),
     ],
     *,
     tag: Annotated[
@@ -40,18 +43,21 @@ def command(
     ] = False,
     ledger: options.Ledger = None,
 ) -> None:
-    """Take over runs from bundles and from other ledgers.
+    """Take over runs from bundles and from other ledgers, and results of other programs.
 
     A run that is there already stays as it is. Everything is checked before it is stored: whether it can have been
     measured, within limits of memory and time. Imported runs can be shown and compared. Their commands are not run, by
     `resume` or `compare --confirm`, without --trust.
+
+    Results of hyperfine, fio and the Phoronix Test Suite become runs of one session each, labelled `foreign`. They can
+    be shown and compared, and never count among earlier runs.
     """
     from guestmark.ledger import open_ledger, past
     from guestmark.ledger.model import Origin
     from guestmark.ledger.shelf import Shelf
 
     tags = options.remarks(None, None, None, tag).tags
-    found = [(source, _runs(source)) for source in sources]
+    found = [(source, _runs(source, trust)) for source in sources]
     with open_ledger(ledger) as opened:
         shelf = Shelf(opened)
         for source, (digest, runs) in found:
@@ -102,8 +108,9 @@ def _check_shown(packed: Packed) -> None:
         ) from error
 
 
-def _runs(source: str) -> tuple[str, Iterable[Packed]]:
+def _runs(source: str, trust: bool) -> tuple[str, Iterable[Packed]]:
     """The runs of a bundle, all checked, with its SHA-256; or those of a ledger, one after another."""
+    from guestmark.engine import foreign_results
     from guestmark.ledger.bundle import unpack
 
     if "://" in source:
@@ -121,6 +128,13 @@ def _runs(source: str) -> tuple[str, Iterable[Packed]]:
         ) from error
     if len(data) > _LARGEST:
         raise LedgerError(f"{source} is too large for a bundle", hint="export fewer runs into one bundle")
+    if foreign_results.is_one(data):
+        if trust:
+            raise UsageError(
+                f"--trust is for guestmark's own runs, and {source} is another program's result",
+                hint="import it without --trust",
+            )
+        return hashlib.sha256(data).hexdigest(), foreign_results.read(data, source, file.stat().st_mtime)
     return hashlib.sha256(data).hexdigest(), unpack(data, source)
 
 

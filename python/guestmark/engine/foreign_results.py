@@ -1,0 +1,260 @@
+"""Results of other programs as runs: hyperfine's JSON, fio's JSON, and Phoronix Test Suite's results (JSON or XML).
+
+A file is one session, whose order was not random and whose machine is unknown. So each benchmark becomes a cell with
+one trial, its figures the iterations of that trial: it can be shown and compared, and no verdict rests on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from guestmark.core.errors import LedgerError
+from guestmark.core.metric import Better, Measurement, Metric
+from guestmark.core.metric_spec import MAX_RSS, WALL
+from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.ledger.bundle import Packed
+from guestmark.ledger.intake import Budget, check
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.remarks import Remarks
+from guestmark.workloads.common.metrics import THROUGHPUT
+from guestmark.workloads.exec.command import Command
+from guestmark.workloads.fio import metrics as fio_metrics
+
+
+class Program(StrEnum):
+    """Whose file it is."""
+
+    HYPERFINE = "hyperfine"
+    FIO = "fio"
+    PHORONIX = "Phoronix Test Suite"
+
+
+@dataclass(frozen=True, slots=True)
+class _Benchmark:
+    """One cell: benchmarks of the same `table` are compared, the first being the baseline."""
+
+    table: str
+    label: str
+    values: Mapping[Metric, Sequence[float]]
+    levels: Mapping[str, str]
+
+
+class _NotOneError(ValueError):
+    """The file has not what a file of that program has."""
+
+
+def is_one(data: bytes) -> bool:
+    """Whether a file can be another program's result, and no bundle: its first sign is that of JSON or XML."""
+    head = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:200]
+    return head[:1] in {b"{", b"["} or head.startswith((b"<?xml", b"<PhoronixTestSuite"))
+
+
+def read(data: bytes, where: str, at: float = 0.0) -> list[Packed]:
+    """The run that the file is, written `at` (Unix time, seconds).
+
+    Raises `LedgerError`, in one line, for a file of no known program and for a damaged one.
+    """
+    budget = Budget()
+    try:
+        program, benchmarks = _of_xml(data, budget) if data.lstrip()[:1] == b"<" else _of_json(data, budget)
+        if not benchmarks:
+            raise _NotOneError(f"it holds no result of {program}")
+        run = _run(program, benchmarks, hashlib.sha256(data).hexdigest(), min(max(at, 0.0), time.time()))
+        check(run)
+    except LedgerError as error:
+        raise LedgerError(f"{where} cannot be imported: {error.message}", hint=error.hint) from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        ET.ParseError,
+    ) as error:
+        said = f"{error} is missing" if isinstance(error, KeyError) else (str(error) or type(error).__name__)
+        raise LedgerError(
+            f"{where} cannot be imported: {' '.join(said.split())[:160]}",
+            hint="known: bundles, ledgers, JSON of hyperfine and fio, results of the Phoronix Test Suite",
+        ) from error
+    said_of_it = f"imported from {program}: one session, in its own order, on a machine that is not recorded"
+    return [Packed(run, Remarks(notes=(said_of_it,), labels={"foreign": program.name.lower()}))]
+
+
+def _run(program: Program, benchmarks: Sequence[_Benchmark], digest: str, at: float) -> StoredRun:
+    cells: list[Cell] = []
+    trials: list[Trial] = []
+    known: dict[str, int] = {}
+    for order, each in enumerate(benchmarks):
+        known[each.label] = known.get(each.label, 0) + 1
+        name = each.label[:200] if known[each.label] == 1 else f"{each.label[:200]} ({known[each.label]})"
+        params = Command(argv=_words(each.label), parameters=list(each.levels)).stored()
+        cells.append(
+            Cell(
+                id=name,
+                workload=WorkloadSpec("exec", params, each.label, key=name),
+                platform=PlatformSpec.read("host"),
+                factors=each.levels,
+                baseline=each.table not in {cell.group for cell in cells},
+                group=each.table,
+            )
+        )
+        measured = tuple(
+            Measurement(metric, median(values), tuple(values))
+            for metric, values in each.values.items()
+            if values
+        )
+        trials.append(Trial(cell_id=name, block=0, order=order, status=TrialStatus.OK, measurements=measured))
+    metrics = dict.fromkeys(metric for each in benchmarks for metric in each.values)
+    unique = {metric.name: metric for metric in reversed(metrics)}
+    return StoredRun(
+        id=f"{program.name.lower()}-{digest[:16]}",
+        plan=Plan(
+            name=program.name.lower(),
+            cells=tuple(cells),
+            policy=Policy(blocks=1, warmup=0),
+            metrics=tuple(metric for metric in metrics if unique[metric.name] is metric),
+            title=f"Results of {program}",
+        ),
+        environments=(),
+        seed=0,
+        state=RunState.COMPLETE,
+        created_at=at,
+        trials=tuple(trials),
+    )
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command) or [command]
+    except ValueError:
+        return [command]
+
+
+def _of_json(data: bytes, budget: Budget) -> tuple[Program, list[_Benchmark]]:
+    budget.take_json(data)
+    document = json.loads(data)
+    if isinstance(document, dict):
+        for key, (program, take) in _READERS.items():
+            if key in document and isinstance(
+                document[key], list if program is not Program.PHORONIX else dict
+            ):
+                return program, list(take(document))
+    raise _NotOneError("it is no result of hyperfine, fio or the Phoronix Test Suite")
+
+
+def _hyperfine(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
+    for result in document["results"]:
+        label, times = _text(result["command"]), _numbers(result.get("times") or [result["mean"]])
+        values = {WALL: times}
+        if memory := result.get("memory_usage_byte"):
+            values[MAX_RSS] = _numbers(memory)
+        levels = {_text(name): _text(str(level)) for name, level in (result.get("parameters") or {}).items()}
+        yield _Benchmark("hyperfine", label, values, levels)
+
+
+def _fio(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
+    for job in document["jobs"]:
+        if job.get("error"):
+            raise _NotOneError(f"job {_text(job['jobname'])} ended with error {job['error']}")
+        values: dict[Metric, list[float]] = {}
+        moved = operations = 0.0
+        for way, latency in (("read", fio_metrics.READ_LATENCY), ("write", fio_metrics.WRITE_LATENCY)):
+            part = job.get(way) or {}
+            if not part.get("total_ios"):
+                continue
+            (rate,), (often,) = _numbers([part["bw_bytes"]]), _numbers([part["iops"]])
+            moved, operations = moved + rate, operations + often
+            if "lat_ns" in part:
+                values[latency] = [mean / 1e9 for mean in _numbers([part["lat_ns"]["mean"]])]
+        if operations:
+            values = {THROUGHPUT: [moved], fio_metrics.OPERATIONS: [operations], **values}
+            yield _Benchmark(_text(job["jobname"]), f"fio {_text(job['jobname'])}", values, {})
+
+
+def _phoronix(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
+    for result in document["results"].values():
+        named = {
+            name: _text(str(result.get(name) or ""))
+            for name in ("identifier", "title", "arguments", "description")
+        }
+        for system, found in result["results"].items():
+            values = found.get("all_results") or found.get("raw_values") or [found["value"]]
+            if isinstance(values, str):
+                values = values.split(":")
+            yield _of_phoronix(named, result, _text(system), _numbers(values))
+
+
+def _of_xml(data: bytes, budget: Budget) -> tuple[Program, list[_Benchmark]]:
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:  # which could name other files, or grow without end
+        raise _NotOneError("it declares entities, which results do not")
+    budget.take(16 * data.count(b"<"))
+    root = ET.fromstring(data)
+    if root.tag != "PhoronixTestSuite":
+        raise _NotOneError("it is no result of the Phoronix Test Suite")
+    found = []
+    for result in root.iter("Result"):
+        text = {child.tag.lower(): child.text or "" for child in result}
+        named = {
+            name: _text(text.get(name, "")) for name in ("identifier", "title", "arguments", "description")
+        }
+        for entry in result.iter("Entry"):
+            value = entry.findtext("Value") or ""
+            if not value:  # a test that failed there
+                continue
+            raw = entry.findtext("RawString") or value
+            found.append(
+                _of_phoronix(named, text, _text(entry.findtext("Identifier") or ""), _numbers(raw.split(":")))
+            )
+    return Program.PHORONIX, found
+
+
+def _of_phoronix(
+    named: Mapping[str, str], result: Mapping[str, Any], system: str, values: Sequence[float]
+) -> _Benchmark:
+    """One system's figures of one test. More is better unless it says LIB, as the suite itself reads it."""
+    better = Better.LOWER if result.get("proportion") == "LIB" else Better.HIGHER
+    title = " ".join(filter(None, (named["title"], named["description"] or named["arguments"])))
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", named["identifier"].rpartition("/")[2] or "result")[:60]
+    unit = _text(str(result.get("scale") or ""))[:40]
+    return _Benchmark(
+        title, f"{title} ({system})", {Metric(f"r_{name}", unit, better): values}, {"system": system}
+    )
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    if not isinstance(values, list) or not values:
+        raise _NotOneError("it has no figures where there should be some")
+    found = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise _NotOneError(f"{value!r} is no number")
+        number = float(value)
+        if number < 0:
+            raise _NotOneError(f"{value!r} is no time and no rate")
+        found.append(number)
+    return found
+
+
+def _text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise _NotOneError(f"{text!r} is no name")
+    return text.replace("\0", "")[:500]
+
+
+_READERS: Mapping[str, tuple[Program, Callable[[Mapping[str, Any]], Iterator[_Benchmark]]]] = {
+    "jobs": (Program.FIO, _fio),
+    "systems": (Program.PHORONIX, _phoronix),
+    "results": (Program.HYPERFINE, _hyperfine),
+}
