@@ -11,7 +11,7 @@ from scenarios import BY_NAME, OWN, QUIET, Scenario
 from scipy.special import stdtrit
 
 from guestmark.core.metric import Better
-from guestmark.stats import Table, Verdict, compare_tables, signed_rank
+from guestmark.stats import Table, Verdict, compare_tables, paired
 
 Array = np.ndarray
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
@@ -71,7 +71,7 @@ def _pseudo_median(d: Array) -> float:
 
 
 def _signed_rank(d: Array) -> tuple[Array, Array]:
-    low, high = signed_rank.interval(signed_rank.walsh_averages(d))
+    low, high = paired.interval(paired.walsh_averages(d))
     return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
 
 
@@ -157,10 +157,10 @@ def inside_the_floor(between: float, earlier: int, blocks: int, sims: int, seed:
         run = np.log(np.median(values, axis=3)) + generator.normal(
             0, between / np.sqrt(2), (1 + earlier, 1, 3)
         )
-        walsh = signed_rank.walsh_averages(run[:, :, 1] - run[:, :, 0])
-        history = [Null(float(ratio), blocks) for ratio in signed_rank.hodges_lehmann(walsh)[1:]]
+        walsh = paired.walsh_averages(run[:, :, 1] - run[:, :, 0])
+        history = [Null(float(ratio), blocks) for ratio in paired.hodges_lehmann(walsh)[1:]]
         floor = noise_floor([(np.exp(run[0, :, 1]), np.exp(run[0, :, 0]))], blocks, history)
-        cell = float(signed_rank.hodges_lehmann(signed_rank.walsh_averages(run[0, :, 2] - run[0, :, 0])))
+        cell = float(paired.hodges_lehmann(paired.walsh_averages(run[0, :, 2] - run[0, :, 0])))
         assert floor is not None
         inside += abs(cell) <= np.log1p(floor)
     return inside / sims

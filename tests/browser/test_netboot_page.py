@@ -10,8 +10,7 @@ import pytest
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import drawn
-from guestmark.core.facts import Facts
-from guestmark.core.findings import flat
+from guestmark.core.findings import Facts, flat
 from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render

@@ -5,8 +5,7 @@ import pkgutil
 from collections.abc import Sequence
 
 import guestmark.workloads
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Fact, Findings, Flushes, Program
+from guestmark.core.findings import Fact, Facts, Findings, Flushes, Program
 from guestmark.core.machine_facts import Connection, GuestMachine, Inside, MachineFacts, RemoteMachine
 from guestmark.workloads.syscalls.facts import Call
 

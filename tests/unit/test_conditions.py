@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from guestmark.core.cause import Cause
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Fact, Findings, Storage, StoredDisk
+from guestmark.core.findings import Fact, Facts, Findings, Storage, StoredDisk
 from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,

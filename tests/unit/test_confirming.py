@@ -7,8 +7,7 @@ import pytest
 
 from guestmark.core.context import Context
 from guestmark.core.errors import UsageError
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Findings
+from guestmark.core.findings import Facts, Findings
 from guestmark.core.machine_facts import GuestMachine, Inside, Vmm
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec

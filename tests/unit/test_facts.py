@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.core.facts import Facts, keys
-from guestmark.core.findings import TARGET, Counted, Fact, Findings, Flushes, Mount, Program, programs
+from guestmark.core.findings import (
+    TARGET,
+    Counted,
+    Fact,
+    Facts,
+    Findings,
+    Flushes,
+    Mount,
+    Program,
+    keys,
+    programs,
+)
 from guestmark.core.machine_facts import GuestMachine, MachineFacts
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import codec

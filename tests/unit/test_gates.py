@@ -19,7 +19,7 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.report import gate_files
 from guestmark.report.document import result_document
-from guestmark.stats import signed_rank
+from guestmark.stats import paired
 from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import holm
 from guestmark.stats.gates import ALPHA, Judged, Outcome, judge, overall
@@ -165,8 +165,8 @@ def test_at_the_limit_itself_a_gate_errs_as_rarely_as_it_says(shift: float) -> N
     generator = np.random.default_rng(7)
     d = generator.normal(shift, 0.02, (4000, 10))
     broken = kept = 0
-    for walsh in signed_rank.walsh_averages(d):
-        beyond, within = signed_rank.one_sided_p(walsh, shift)
+    for walsh in paired.walsh_averages(d):
+        beyond, within = paired.one_sided_p(walsh, shift)
         broken += beyond <= ALPHA
         kept += within <= ALPHA
     assert 0.01 < broken / 4000 < ALPHA + 0.006

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from guestmark.core.facts import Facts
-from guestmark.core.findings import TARGET, Flushes, Mount, flat
+from guestmark.core.findings import TARGET, Facts, Flushes, Mount, flat
 from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from guestmark.core.context import Context
 from guestmark.core.errors import LedgerError
-from guestmark.core.facts import Facts
+from guestmark.core.findings import Facts
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec

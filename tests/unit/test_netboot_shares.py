@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from guestmark.capture.model import Causes, Trace
-from guestmark.core.facts import Facts
-from guestmark.core.findings import flat
+from guestmark.core.findings import Facts, flat
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec

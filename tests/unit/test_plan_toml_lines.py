@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.plan.toml_lines import line_of, lines
+from guestmark.plan.problems import line_of, lines
 
 TEXT = '''\
 # a comment with [brackets] and key = "value"

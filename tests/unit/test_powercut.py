@@ -10,7 +10,7 @@ import pytest
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.findings import Durability
 from guestmark.disks.logged import Logged
-from guestmark.powercut import cuts, evidence, proof, records, sqlite
+from guestmark.powercut import cuts, evidence, proof, records
 from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.judge import Replay, copy_without_zeroes
 from guestmark.powercut.records import Acknowledged, Method
@@ -195,16 +195,18 @@ def test_records_are_looked_for(
 
 def test_sqlite_recovers_its_rows_itself(tmp_path: Path) -> None:
     database = tmp_path / "records"
-    subprocess.run(sqlite.command(str(database), TAG, 5), check=True, capture_output=True)
+    subprocess.run(records.command(str(database), TAG, 5), check=True, capture_output=True)
     files: dict[str, bytes | None] = {
         name: (tmp_path / name).read_bytes() for name in Method.SQLITE.files("records")
     }
-    assert sqlite.lost(TAG, 4, "records", files) is None
-    assert sqlite.lost(TAG, 5, "records", files) == 5
+    assert records.lost_rows(TAG, 4, "records", files) is None
+    assert records.lost_rows(TAG, 5, "records", files) == 5
     log = known(files["records-wal"])
-    assert sqlite.lost(TAG, 4, "records", {**files, "records-wal": log[: len(log) * 2 // 3]}) is not None
-    assert sqlite.lost(TAG, 4, "records", {"records": b"torn" * 1024}) == 0
-    assert sqlite.lost(TAG, 0, "records", {"records": None}) == 0
+    assert (
+        records.lost_rows(TAG, 4, "records", {**files, "records-wal": log[: len(log) * 2 // 3]}) is not None
+    )
+    assert records.lost_rows(TAG, 4, "records", {"records": b"torn" * 1024}) == 0
+    assert records.lost_rows(TAG, 0, "records", {"records": None}) == 0
 
 
 def test_a_copy_has_holes_where_there_are_zeroes(tmp_path: Path) -> None:

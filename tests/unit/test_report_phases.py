@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Fact, flat
+from guestmark.core.findings import Fact, Facts, flat
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec

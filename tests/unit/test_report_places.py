@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from guestmark.core.facts import Facts
-from guestmark.core.findings import TARGET, Fact, Flushes, Storage, StoredDisk
+from guestmark.core.findings import TARGET, Fact, Facts, Flushes, Storage, StoredDisk
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, OuterMachine, Placed
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format

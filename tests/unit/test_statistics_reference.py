@@ -116,7 +116,7 @@ def changed(module: str, old: str, new: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("module", "old", "lost"),
     [
-        ("guestmark.stats.compare", "signed_rank.signed_rank_p(", "signed_rank.signed_rank_p"),
+        ("guestmark.stats.compare", "paired.signed_rank_p(", "paired.signed_rank_p"),
         ("guestmark.stats.stopping", "predicted_half_width(", "repetition.predicted_half_width"),
         ("guestmark.stats.estimands", "warmup_needed(", "repetition.warmup_needed"),
         ("guestmark.stats.conditions", "order_effects(", "validity.order_effects"),

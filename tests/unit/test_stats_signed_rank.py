@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.stats import signed_rank
+from guestmark.stats import paired
 
 DISTINCT = st.lists(st.integers(-10_000, 10_000).filter(bool), min_size=1, max_size=10, unique_by=abs).map(
     lambda x: np.array(x) / 10_000
@@ -16,7 +16,7 @@ DISTINCT = st.lists(st.integers(-10_000, 10_000).filter(bool), min_size=1, max_s
 
 
 def p_of(d: np.ndarray, shift: float = 0.0) -> float:
-    return signed_rank.signed_rank_p(signed_rank.walsh_averages(d), shift)
+    return paired.signed_rank_p(paired.walsh_averages(d), shift)
 
 
 def counted(d: np.ndarray) -> float:
@@ -49,16 +49,16 @@ def test_the_smallest_p_is_reached(blocks: int) -> None:
 def test_ties_count_against_the_claim() -> None:
     coarse = np.array([0.01] * 6 + [-0.01, 0.0])
     # Of the 36 averages 27 are above, 2 below and 7 at 0: P(W <= 2 + 7) · 2
-    assert p_of(coarse) == pytest.approx(2 * float(signed_rank.null_cdf(8)[9]))
+    assert p_of(coarse) == pytest.approx(2 * float(paired.null_cdf(8)[9]))
     assert p_of(np.zeros(10)) == 1
 
 
 def test_the_normal_approximation_joins_the_exact_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = signed_rank.null_cdf(100)
-    signed_rank.null_cdf.cache_clear()
-    monkeypatch.setattr(signed_rank, "EXACT_BLOCKS", 0)
-    approximate = signed_rank.null_cdf(100)
-    signed_rank.null_cdf.cache_clear()
+    exact = paired.null_cdf(100)
+    paired.null_cdf.cache_clear()
+    monkeypatch.setattr(paired, "EXACT_RANKS", 0)
+    approximate = paired.null_cdf(100)
+    paired.null_cdf.cache_clear()
     assert np.abs(exact - approximate).max() < 1e-3
     assert exact[-1] == pytest.approx(1)
 
@@ -66,39 +66,39 @@ def test_the_normal_approximation_joins_the_exact_distribution(monkeypatch: pyte
 @pytest.mark.parametrize("blocks", [6, 8, 10, 17])
 def test_the_interval_holds_what_the_test_does_not_reject(blocks: int) -> None:
     d = np.random.default_rng(blocks).normal(0.01, 0.02, blocks)
-    walsh = signed_rank.walsh_averages(d)
-    low, high = (float(end) for end in signed_rank.interval(walsh, 0.95))
+    walsh = paired.walsh_averages(d)
+    low, high = (float(end) for end in paired.interval(walsh, 0.95))
     for shift, inside in ((low - 1e-6, False), (low + 1e-6, True), (high - 1e-6, True), (high + 1e-6, False)):
         assert (p_of(d, shift) > 0.05) is inside
 
 
 def test_below_six_blocks_there_is_no_interval() -> None:
-    assert signed_rank.cut(5, 0.95) is None
-    assert signed_rank.cut(6, 0.95) == 0
-    low, high = signed_rank.interval(signed_rank.walsh_averages(np.arange(5.0)))
+    assert paired.cut(5, 0.95) is None
+    assert paired.cut(6, 0.95) == 0
+    low, high = paired.interval(paired.walsh_averages(np.arange(5.0)))
     assert math.isnan(low)
     assert math.isnan(high)
 
 
 def test_the_estimate_is_the_median_of_the_averages() -> None:
     d = np.array([0.0, 1.0, 5.0])  # averages: 0 .5 1 2.5 3 5
-    assert float(signed_rank.hodges_lehmann(signed_rank.walsh_averages(d))) == 1.75
+    assert float(paired.hodges_lehmann(paired.walsh_averages(d))) == 1.75
     spiked = np.concatenate([np.random.default_rng(1).normal(0, 0.01, 20), [5.0] * 4])
-    assert abs(float(signed_rank.hodges_lehmann(signed_rank.walsh_averages(spiked)))) < 0.02
+    assert abs(float(paired.hodges_lehmann(paired.walsh_averages(spiked)))) < 0.02
 
 
 def test_runs_are_computed_together_and_missing_blocks_left_out() -> None:
     generator = np.random.default_rng(2)
     d = generator.normal(0, 1, (40, 12))
     d[generator.random(d.shape) < 0.2] = np.nan
-    walsh = signed_rank.walsh_averages(d)
-    low, high = signed_rank.interval(walsh)
+    walsh = paired.walsh_averages(d)
+    low, high = paired.interval(walsh)
     for i, row in enumerate(d):
-        alone = signed_rank.walsh_averages(row[~np.isnan(row)])
-        assert signed_rank.hodges_lehmann(walsh)[i] == signed_rank.hodges_lehmann(alone)
-        ends = signed_rank.interval(alone)
+        alone = paired.walsh_averages(row[~np.isnan(row)])
+        assert paired.hodges_lehmann(walsh)[i] == paired.hodges_lehmann(alone)
+        ends = paired.interval(alone)
         assert (low[i], high[i]) == pytest.approx((float(ends[0]), float(ends[1])), nan_ok=True)
-        assert signed_rank.signed_rank_p(walsh[i]) == signed_rank.signed_rank_p(alone)
+        assert paired.signed_rank_p(walsh[i]) == paired.signed_rank_p(alone)
 
 
 def test_equivalence_is_two_one_sided_tests() -> None:
@@ -110,12 +110,12 @@ def test_equivalence_is_two_one_sided_tests() -> None:
         wilcoxon(d - margin, alternative="less", method="exact").pvalue,
         wilcoxon(d + margin, alternative="greater", method="exact").pvalue,
     )
-    assert signed_rank.equivalence_p(signed_rank.walsh_averages(d), 0.03) == pytest.approx(expected, rel=1e-9)
+    assert paired.equivalence_p(paired.walsh_averages(d), 0.03) == pytest.approx(expected, rel=1e-9)
 
 
 def test_equivalence_is_no_certainty() -> None:
-    flat = signed_rank.walsh_averages(np.full(10, 0.01))
-    assert signed_rank.equivalence_p(flat, 0.03) == 2.0**-10
-    assert signed_rank.equivalence_p(flat + 0.03, 0.03) == 1
+    flat = paired.walsh_averages(np.full(10, 0.01))
+    assert paired.equivalence_p(flat, 0.03) == 2.0**-10
+    assert paired.equivalence_p(flat + 0.03, 0.03) == 1
     with pytest.raises(ValueError, match="margin"):
-        signed_rank.equivalence_p(flat, 0)
+        paired.equivalence_p(flat, 0)

@@ -28,7 +28,7 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.plan.load import load
 from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
-from guestmark.platforms.host.platform import HostPlatform
+from guestmark.platforms.host_like import HostPlatform
 from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create
 from guestmark.workloads.syscalls.workload import SyscallsWorkload, per_operation

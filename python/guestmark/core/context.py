@@ -12,7 +12,7 @@ from typing import Any
 
 from guestmark.core.derived import Derived
 from guestmark.core.errors import UsageError
-from guestmark.core.facts import Facts
+from guestmark.core.findings import Facts
 from guestmark.core.tuning import Settings
 
 

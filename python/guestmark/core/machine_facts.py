@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Fact
+from guestmark.core.findings import Fact, Facts
 
 
 class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):

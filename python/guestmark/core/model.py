@@ -11,7 +11,7 @@ from typing import Any
 
 from guestmark.core.cause import Cause
 from guestmark.core.context import Context
-from guestmark.core.facts import Facts
+from guestmark.core.findings import Facts
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.platform_spec import PlatformSpec
 

@@ -57,7 +57,7 @@ def with_askable(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[st
 
 
 def _too_few(plan: Plan) -> str:
-    from guestmark.stats.signed_rank import MIN_BLOCKS
+    from guestmark.stats.paired import MIN_BLOCKS
 
     blocks = plan.policy.blocks
     if blocks is None or blocks >= MIN_BLOCKS:

@@ -277,7 +277,7 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
 
 def _fewest(plan: Plan) -> int:
     """How many blocks answers take: as many as tell a difference from chance, where anything is compared."""
-    from guestmark.stats.signed_rank import MIN_BLOCKS
+    from guestmark.stats.paired import MIN_BLOCKS
 
     if plan.questions and not any(question.wants in COMPARING for question in plan.questions):
         return plan.policy.blocks or 1

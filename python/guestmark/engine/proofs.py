@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core import registry as kinds
 from guestmark.core.errors import UsageError
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Proof, flat
+from guestmark.core.findings import Facts, Proof, flat
 from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer

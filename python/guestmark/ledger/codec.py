@@ -16,7 +16,7 @@ import msgspec
 
 from guestmark.core.cause import of_earlier
 from guestmark.core.errors import LedgerError
-from guestmark.core.facts import Facts
+from guestmark.core.findings import Facts
 from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.intake import Budget

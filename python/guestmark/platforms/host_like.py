@@ -18,14 +18,17 @@ from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.agent.keeper import keeper
 from guestmark.core.cause import of_errno
-from guestmark.core.errors import AttestationError, GuestmarkError, MachineError
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.core.platform_kind import of_machines
+from guestmark.core.platform_spec import HOST, Layer, PlatformSpec
+from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, directories
 from guestmark.platforms.affinity import Seat, placed, starting
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.place import HERE, Place
+from guestmark.setting.base import On, is_disk_setting
 from guestmark.setting.disk import DiskSpec, disks_of
 
 _READY_DEADLINE_S = 10.0
@@ -190,3 +193,31 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+class HostPlatform(HostLike):
+    """`host`: no machine is booted. Its disks are directories, or images that are mounted where only its agent is."""
+
+    def __init__(self, layer: Layer = HOST.inner) -> None:
+        super().__init__(layer)
+
+    def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
+        """Raises `UsageError` for factors, which a host cannot be given."""
+        looped = any(disk.loop for disk in disks)
+        others = [
+            name
+            for name in cell.factors
+            if not (looped and is_disk_setting(name, On.LOOP)) and of_machines(name) and not HOST.takes(name)
+        ]
+        if others:
+            raise UsageError(
+                f"the host cannot be given {', '.join(sorted(others))}", hint="factors are for guests"
+            )
+
+    @contextlib.contextmanager
+    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
+        """Mounts of its own, where it has images to mount."""
+        looped = any(disk.loop for disk in disks)
+        if looped:
+            loop.check()
+        yield Surroundings(loop.PRIVATE_MOUNTS if looped else ())

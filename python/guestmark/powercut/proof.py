@@ -11,7 +11,7 @@ from pathlib import Path
 from guestmark.core.findings import Control, Durability, Proven
 from guestmark.disks import stack
 from guestmark.disks.logged import Logged
-from guestmark.powercut import cuts, evidence, records, sqlite
+from guestmark.powercut import cuts, evidence, records
 from guestmark.powercut.cuts import Survival
 from guestmark.powercut.judge import Crash, Evidence, Judged, judge
 from guestmark.powercut.records import Acknowledged, Method
@@ -133,7 +133,7 @@ def _evidence(asked: Request, log: WriteLog, seen: Acknowledged, part: Part) -> 
 
 def _lost(method: Method, tag: Tag, acknowledged: int, files: dict[str, bytes | None]) -> int | None:
     if method is Method.SQLITE:
-        return sqlite.lost(tag.text, acknowledged, tag.file, files)
+        return records.lost_rows(tag.text, acknowledged, tag.file, files)
     return records.lost(method, tag.text, acknowledged, files.get(tag.file))
 
 

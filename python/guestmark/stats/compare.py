@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import SYSTEM, USER
-from guestmark.stats import signed_rank, total
+from guestmark.stats import paired, total
 from guestmark.stats.noise import Null, bias_from, floor_from
 from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p, t_quantile
 
 Array = NDArray[np.float64]
 
-MIN_BLOCKS = signed_rank.MIN_BLOCKS  # below, no test here can reach .05
+MIN_BLOCKS = paired.MIN_BLOCKS  # below, no test here can reach .05
 WIDENED = "the interval allows for what equal cells, other programs or the order may add"
 _ENOUGH_RANKS = (
     8  # blocks from which on the signed-rank test reaches what one of several questions is held to
@@ -236,7 +236,7 @@ def _comparison(
         estimand=estimand,
         unseen_ci=evidence.unseen_ci,
     )
-    level = min(alpha, 1 - signed_rank.NOMINAL) / (2 if evidence.unlike else 1)
+    level = min(alpha, 1 - paired.NOMINAL) / (2 if evidence.unlike else 1)
     verdict, reason = _decide(undecided, table, alpha, cells=cells, refused=evidence.refused, same=level)
     return replace(undecided, verdict=verdict, reason=reason)
 
@@ -245,17 +245,17 @@ def _typical(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
     d = log_ratios(cell, baseline)
     if d is None or not d.size:
         return None
-    walsh = signed_rank.walsh_averages(d)
+    walsh = paired.walsh_averages(d)
     if d.size >= MIN_BLOCKS:
-        low, high = signed_rank.interval(walsh)
+        low, high = paired.interval(walsh)
         ends: tuple[float, float] | None = (float(low), float(high))
     else:
         ends = t_interval(d) if d.size >= 2 else None
     return _Evidence(
-        ratio=float(np.exp(signed_rank.hodges_lehmann(walsh))),
+        ratio=float(np.exp(paired.hodges_lehmann(walsh))),
         ci=_exponentiated(ends),
         p=_typical_p(d, walsh),
-        equivalence_p=signed_rank.equivalence_p(walsh, table.margin),
+        equivalence_p=paired.equivalence_p(walsh, table.margin),
         median_ratio=float(np.exp(np.median(d))),
         median_ci=_exponentiated(median_interval(d)),
         unlike=_unlike(cell, baseline, table),
@@ -264,7 +264,7 @@ def _typical(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
 
 def _typical_p(d: Array, walsh: Array) -> float:
     """The signed-rank p. Few blocks cannot make that small enough: where all of them agree, Student's t decides."""
-    p = signed_rank.signed_rank_p(walsh)
+    p = paired.signed_rank_p(walsh)
     agree = bool((d > 0).all() or (d < 0).all())
     return min(p, t_p(d)) if agree and MIN_BLOCKS <= d.size < _ENOUGH_RANKS else p
 
@@ -312,9 +312,9 @@ def _typical_floor(a: Array, b: Array) -> tuple[float, float, int] | None:
     d = log_ratios(a, b)
     if d is None or d.size < MIN_BLOCKS:
         return None
-    walsh = signed_rank.walsh_averages(d)
-    low, high = signed_rank.interval(walsh, 0.95)
-    return float(signed_rank.hodges_lehmann(walsh)), float(high - low) / 2, d.size
+    walsh = paired.walsh_averages(d)
+    low, high = paired.interval(walsh, 0.95)
+    return float(paired.hodges_lehmann(walsh)), float(high - low) / 2, d.size
 
 
 def _total_floor(a: Array, b: Array) -> tuple[float, float, int] | None:
@@ -455,7 +455,7 @@ def _least_p(distance: float, half: float, n: int) -> float:
 
     if n < 2 or half <= 0:
         return 0.0
-    return 2 * float(stdtr(n - 1, -distance / half * t_quantile(n - 1, (1 + signed_rank.NOMINAL) / 2)))
+    return 2 * float(stdtr(n - 1, -distance / half * t_quantile(n - 1, (1 + paired.NOMINAL) / 2)))
 
 
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from guestmark.stats import signed_rank
+from guestmark.stats import paired
 from guestmark.stats.compare import MANY_QUESTIONS, Comparison, Verdict, downgraded
 from guestmark.stats.trials import Answers
 
@@ -100,11 +100,11 @@ def detectable(comparison: Comparison, power: float = 0.9) -> float | None:
     """
     from scipy.special import stdtrit
 
-    if comparison.ci is None or comparison.n < signed_rank.MIN_BLOCKS or comparison.ci[0] <= 0:
+    if comparison.ci is None or comparison.n < paired.MIN_BLOCKS or comparison.ci[0] <= 0:
         return None
     free = comparison.n - 1
     half = math.log(comparison.ci[1] / comparison.ci[0]) / 2
-    error = (half - comparison.stretch) / float(stdtrit(free, (1 + signed_rank.NOMINAL) / 2))
+    error = (half - comparison.stretch) / float(stdtrit(free, (1 + paired.NOMINAL) / 2))
     quantiles = float(stdtrit(free, 1 - LEVEL * TYPICAL / 2)) + float(stdtrit(free, 1 - (1 - power) / 3))
     return math.expm1(quantiles * error + comparison.stretch)
 

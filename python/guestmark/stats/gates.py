@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.gate import Gate
-from guestmark.stats import signed_rank
+from guestmark.stats import paired
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import holm
 from guestmark.stats.paired import log_ratios
@@ -25,7 +25,7 @@ from guestmark.stats.validity import free_of
 
 Array = NDArray[np.float64]
 
-ALPHA = (1 - signed_rank.NOMINAL) / 2  # of each side
+ALPHA = (1 - paired.NOMINAL) / 2  # of each side
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
 
 
@@ -109,15 +109,15 @@ def _measured(
         return replace(nothing, reason="no block has both, above zero")
     comparison = result.comparison.get(metric)
     stretch = comparison.stretch if comparison else 0.0
-    walsh = signed_rank.walsh_averages(d)
+    walsh = paired.walsh_averages(d)
     limit, side = math.log(gate.limit), 1.0 if gate.above else -1.0
-    beyond, _ = signed_rank.one_sided_p(walsh * side, limit * side + stretch)
-    _, within = signed_rank.one_sided_p(walsh * side, limit * side - stretch)
+    beyond, _ = paired.one_sided_p(walsh * side, limit * side + stretch)
+    _, within = paired.one_sided_p(walsh * side, limit * side - stretch)
     return _Evidence(
         replace(
             nothing,
             n=d.size,
-            ratio=math.exp(float(signed_rank.hodges_lehmann(walsh))),
+            ratio=math.exp(float(paired.hodges_lehmann(walsh))),
             ci=comparison.ci if comparison else None,
         ),
         walsh,
@@ -133,9 +133,9 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
     if reason:
         pass  # the run itself is in doubt: more of the same would not help
-    elif judged.n < signed_rank.MIN_BLOCKS:
-        reason = f"fewer than {signed_rank.MIN_BLOCKS} blocks"
-        more = signed_rank.MIN_BLOCKS - judged.n
+    elif judged.n < paired.MIN_BLOCKS:
+        reason = f"fewer than {paired.MIN_BLOCKS} blocks"
+        more = paired.MIN_BLOCKS - judged.n
     elif p_broken <= alpha:
         outcome = Outcome.BROKEN
     elif evidence.p_kept <= alpha:
@@ -150,9 +150,9 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
 def _blocks(evidence: _Evidence, alpha: float) -> int | None:
     """How many more blocks would probably do, if the ratio stays where it is; None if too many to tell."""
     judged = evidence.judged
-    low, high = signed_rank.interval(evidence.walsh, 1 - 2 * alpha)
+    low, high = paired.interval(evidence.walsh, 1 - 2 * alpha)
     if not (math.isfinite(float(low)) and math.isfinite(float(high))):  # too few for so many gates
-        low, high = signed_rank.interval(evidence.walsh)
+        low, high = paired.interval(evidence.walsh)
     away = abs(math.log(judged.ratio or 1.0) - math.log(judged.gate.limit)) - evidence.stretch
     needed = blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)
     smallest = math.ceil(math.log2(1 / alpha))  # the smallest p is 2^-n

@@ -10,8 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.stats.paired import sign_flip_p
-from guestmark.stats.signed_rank import NOMINAL
+from guestmark.stats.paired import NOMINAL, sign_flip_p
 
 Array = NDArray[np.float64]
 

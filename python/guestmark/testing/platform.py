@@ -13,8 +13,7 @@ from guestmark.core.errors import (
     MachineError,
     PlatformUnusableError,
 )
-from guestmark.core.facts import Facts
-from guestmark.core.findings import flat
+from guestmark.core.findings import Facts, flat
 from guestmark.core.machine_facts import MachineFacts
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec

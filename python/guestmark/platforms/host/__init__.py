@@ -31,6 +31,6 @@ def host_like(name: str, text: str, load: str, *factors: Factor, **more: Any) ->
 
 PLATFORMS = (
     host_like(
-        "host", "this machine itself", "guestmark.platforms.host.platform:HostPlatform", LOCATION, first=True
+        "host", "this machine itself", "guestmark.platforms.host_like:HostPlatform", LOCATION, first=True
     ),
 )

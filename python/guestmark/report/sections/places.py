@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Build, Flushes, Program, Storage, WorkingDirectory
+from guestmark.core.findings import Build, Facts, Flushes, Program, Storage, WorkingDirectory
 from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,

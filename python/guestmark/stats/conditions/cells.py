@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from guestmark.core.cause import Cause
-from guestmark.core.facts import Facts
-from guestmark.core.findings import Build, Flushes, Storage, Traffic
+from guestmark.core.findings import Build, Facts, Flushes, Storage, Traffic
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, attested_placement
 from guestmark.core.model import Cell, Trial
 from guestmark.core.placement import FREE, NAME, PINNED, Crowded, read_list

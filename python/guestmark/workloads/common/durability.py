@@ -23,7 +23,7 @@ from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError
 from guestmark.core.findings import Durability, Findings, Flushes, Reached
 from guestmark.core.metric import Measurement, Metric
-from guestmark.disks import metrics, stack
+from guestmark.disks import stack
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.location import in_memory
 from guestmark.disks.traffic import block_columns
@@ -31,6 +31,7 @@ from guestmark.platforms.place import HERE
 from guestmark.setting.disk import Role
 from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.filesystem import Filesystem
+from guestmark.workloads.common import metrics
 
 if TYPE_CHECKING:
     from guestmark.disks.attached import AttachedDisk

@@ -1,4 +1,4 @@
-"""What the disk workloads measure, and their parameters.
+"""What the disk workloads measure, what happened below them, and their parameters.
 
 Rates are of content bytes, in bytes a second; shown in MB/s, which is 10^6.
 """
@@ -7,7 +7,35 @@ import msgspec
 
 from guestmark.core.metric import Better, Metric
 from guestmark.core.units import parse_size
-from guestmark.disks.metrics import BELOW
+
+HOST_WRITTEN = Metric("host_written_bytes", "B")  # that the hypervisor wrote to the images
+HOST_WRITES = Metric("host_writes", "1")  # the number of requests
+WRITES_PER_MB = Metric("host_writes_per_mb", "1/MB")  # of content, 10^6 bytes
+WRITE_AMPLIFICATION = Metric(
+    "write_amplification", "ratio"
+)  # bytes written to the images for each of content
+HOST_READ = Metric("host_read_bytes", "B")
+GUEST_FLUSHES = Metric("guest_flushes", "1")  # flush requests that the guest's kernel sent to the disk
+HOST_FLUSHES = Metric("host_flushes", "1")  # flushes that the hypervisor passed on to the host
+FLUSHES_PER_MB = Metric("guest_flushes_per_mb", "1/MB")
+ALLOCATED = Metric("allocated_bytes", "B")  # of the target on the host's disk, afterwards
+GUEST_CPU = Metric("guest_cpu_s", "s")  # of all processors of the guest, kernel and interrupts included
+VMM_CPU = Metric("vmm_cpu_s", "s")  # of the hypervisor's process on the host
+
+BELOW: tuple[Metric, ...] = (
+    HOST_WRITTEN,
+    HOST_WRITES,
+    WRITES_PER_MB,
+    WRITE_AMPLIFICATION,
+    HOST_READ,
+    GUEST_FLUSHES,
+    HOST_FLUSHES,
+    FLUSHES_PER_MB,
+    ALLOCATED,
+    GUEST_CPU,
+    VMM_CPU,
+)
+
 
 THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)  # bytes of content, flushes included in the time
 WALL = Metric("wall_s", "s")

@@ -11,7 +11,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.workloads.common.factors import THREADS, decides_on_host
 from guestmark.workloads.fio import metrics
-from guestmark.workloads.fio.variables import JOB_FILE, THREADS_VARIABLE, FioJob, environment, variables_of
+from guestmark.workloads.fio.metrics import JOB_FILE, THREADS_VARIABLE, FioJob, environment, variables_of
 
 
 def _decides(params: FioJob, name: str, platform: PlatformSpec) -> bool | None:

@@ -3,13 +3,17 @@
 Rates are bytes or operations a second, latencies are in seconds.
 """
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
-from guestmark.disks.metrics import BELOW
-from guestmark.workloads.common.metrics import THROUGHPUT
+from guestmark.workloads.common.factors import THREADS
+from guestmark.workloads.common.metrics import BELOW, THROUGHPUT
 from guestmark.workloads.sysbench.metrics import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 OPERATIONS = Metric("operations_per_s", "1/s", Better.HIGHER)  # reads and writes
@@ -45,3 +49,27 @@ class Fio(Fact, kw_only=True):
     """The program as it names itself."""
 
     version: str | None = msgspec.field(name="fio", default=None)
+
+
+JOB_FILE = "guestmark.fio"  # what a job file is called on the disk
+THREADS_VARIABLE = "THREADS"  # what the factor `threads` is called in a job file
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def variables_of(job: str) -> list[str]:
+    """The names of all variables in the text of a job file, in order."""
+    return _VARIABLE.findall(job)
+
+
+def environment(values: Mapping[str, str], factors: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a job file: those of the plan, and how many threads there are."""
+    return {THREADS_VARIABLE: str(THREADS.of(factors) or 1), **values}
+
+
+class FioJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them: a job file's text and name, values of its variables, its disk."""
+
+    job: str
+    name: str = ""
+    values: dict[str, str] = {}
+    disks: list[dict[str, Any]] = []

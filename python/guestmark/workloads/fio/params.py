@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from guestmark.plan.schema import Strict
-from guestmark.workloads.fio.variables import THREADS_VARIABLE, variables_of
+from guestmark.workloads.fio.metrics import THREADS_VARIABLE, variables_of
 
 _LARGEST = 1 << 20
 # Where a job would leave the disk under test, or the file that is kept with the run.

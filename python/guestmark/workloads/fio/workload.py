@@ -22,8 +22,7 @@ from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
 from guestmark.workloads.fio import metrics
-from guestmark.workloads.fio.metrics import Fio
-from guestmark.workloads.fio.variables import JOB_FILE, FioJob, environment
+from guestmark.workloads.fio.metrics import JOB_FILE, Fio, FioJob, environment
 from guestmark.workloads.sysbench.metrics import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import phases as steps
-from guestmark.platforms.host.platform import HostPlatform
+from guestmark.platforms.host_like import HostPlatform
 from guestmark.platforms.nested.platform import READY_DEADLINE_S, NestedPlatform
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG
 from guestmark.setting.machine import PLACEMENT

@@ -11,7 +11,7 @@ from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import Confined
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
-from guestmark.disks import metrics as disk
+from guestmark.workloads.common import metrics as disk
 from guestmark.workloads.sysbench import metrics as sysbench
 
 TRANSACTIONS = Metric("transactions_per_s", "1/s", Better.HIGHER)

@@ -25,7 +25,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks import logged
 from guestmark.disks.traffic import block_columns
-from guestmark.powercut import proof, recovery, sqlite, writelog
+from guestmark.powercut import proof, records, recovery, writelog
 from guestmark.powercut.records import Method
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.drive import Bus
@@ -255,7 +255,7 @@ class PowercutWorkload(Workload[metrics.Cut]):
             "--size", str(method.size), "--each", path,
         ]  # fmt: skip
         if method is Method.SQLITE:
-            argv = sqlite.command(path, tag.text, count)
+            argv = records.command(path, tag.text, count)
         program = agent.background(argv, stdin=True)
         deadline = time.monotonic() + self.limit_s
         heard = 0

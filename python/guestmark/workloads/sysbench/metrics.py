@@ -8,8 +8,7 @@ import msgspec
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
-from guestmark.disks.metrics import BELOW
-from guestmark.workloads.common.metrics import THROUGHPUT
+from guestmark.workloads.common.metrics import BELOW, THROUGHPUT
 
 EVENTS_RATE = Metric("events_per_s", "1/s", Better.HIGHER)
 TOTAL_TIME = Metric("total_time_s", "s")
