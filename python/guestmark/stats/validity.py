@@ -2,7 +2,7 @@
 
 Comparisons are right when nothing but chance decides what a trial meets. Order inside a block is random, and
 a block begins with the cell that ended the one before, so what a guest leaves behind (a warm cache, a processor awake,
-dirty pages) meets all cells alike. Runs of earlier versions, and machines that share a plan, have no such balance. Order,
+dirty pages) meets all cells alike. Earlier runs, and machines that share a plan, have no such balance. Order,
 trends and clocks are tested here on the run's own values.
 """
 
