@@ -63,6 +63,50 @@ def test_a_planted_slowdown_is_found(guestmark: CommandLine, tmp_path: Path) -> 
     guestmark.assert_nothing_left()
 
 
+WAITING = """import random, time
+time.sleep(random.choice([0.01, 0.4]))
+for _ in range({loops}):
+    pass
+"""
+
+
+def waiting(folder: Path, loops: list[int]) -> list[str]:
+    """Commits of a program whose wall time is chance, and whose user time is its loop; their hashes, oldest first."""
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    for number, count in enumerate(loops):
+        (folder / "program.py").write_text(WAITING.format(loops=count))
+        (folder / "notes").write_text(str(number))
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "--message", f"Change {number}")
+    return git(folder, "rev-list", "--reverse", "HEAD").split()
+
+
+def test_user_time_decides_where_wall_time_cannot_tell(guestmark: CommandLine, tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    commits = waiting(folder, [1_500_000, 1_500_000, 6_000_000])
+    words = (
+        "bisect",
+        "--repo",
+        folder,
+        "--good",
+        commits[0],
+        "--iterations",
+        "1",
+        "--warmup",
+        "0",
+        "--max-blocks",
+        "16",
+    )
+    program = ("--fail-if", "> +60%", "--", "python3", "{build}/program.py")
+    done = guestmark(*words, *program, timeout=280)
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith(f"{commits[2]} is the first bad commit")
+    assert "user_s decided" in done.stderr
+    unknown = guestmark(*words, "--by", "usr_s", *program)
+    assert (unknown.status, "user_s" in unknown.stderr) == (130, True)
+
+
 @pytest.mark.long
 def test_a_bad_commit_that_is_not_slower_ends_the_search(guestmark: CommandLine, tmp_path: Path) -> None:
     folder = tmp_path / "repository"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,6 +51,15 @@ def command(
             "--max-blocks", min=_FIRST_LOOK, help="Skip a commit that this many blocks cannot judge."
         ),
     ] = 64,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="auto|METRIC",
+            help="The metric that decides. auto: what --fail-if or --metric names, else wall time, or user time where"
+            " wall time cannot tell.",
+        ),
+    ] = "auto",
     on: Annotated[list[str] | None, options.on("Where to run it. Default: host.")] = None,
     metrics: options.Metrics = None,
     stdin: options.Input = None,
@@ -89,7 +99,9 @@ def command(
         caller=Caller.current(),
         **{**given.overrides(), "precision": None, "time_limit_s": None},
     )
-    wanted = Wanted(argv, options_of_run, given.fail_if, build, max_blocks, given.wait)
+    wanted = Wanted(
+        argv, options_of_run, given.fail_if, build, max_blocks, given.wait, _deciding(by, metrics or ())
+    )
 
     def looking(commit: Commit, blocks: int) -> None:
         if not given.quiet:
@@ -109,6 +121,21 @@ def command(
     raise typer.Exit(int(status))
 
 
+def _deciding(by: str, metrics: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that may decide, the preferred one first; "" is what the gate or the run names."""
+    from guestmark.core.errors import unknown
+    from guestmark.core.metric_spec import DEFAULT_METRICS, USER, parse_metrics
+
+    if by == "auto":
+        return ("",) if metrics else ("", USER.name)
+    names = [spec.metric.name for spec in parse_metrics(metrics)] + [
+        metric.name for metric in DEFAULT_METRICS
+    ]
+    if by not in names:
+        raise unknown("metric", by, names)
+    return (by,)
+
+
 def _told(search: Search, bisection: Bisection) -> GateStatus:
     """Says what becomes of each candidate, and prints what was found; the exit status."""
     from guestmark.core.errors import GateStatus
@@ -125,6 +152,8 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
         found = shown[step.commit.hash] = said(replace(step.judged, blocks=None))
         say(f"{step.commit.shown}: {words[step.outcome]}, {found}, {step.judged.n} blocks")
     bad, good = bisection.bad.shown, bisection.good.shown
+    if search.fell_back:
+        say(f"{search.fell_back} decided: wall time could not tell on this machine")
     if search.end is End.NOT_SLOWER:
         say(f"{bad}: it is not shown to be slower than {good}; nothing is searched")
         return GateStatus.BROKEN

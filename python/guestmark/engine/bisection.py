@@ -25,8 +25,10 @@ from guestmark.stats.gates import ALPHA, Judged, Outcome, judge
 from guestmark.workloads.exec.plan import ExecOptions, build
 
 if TYPE_CHECKING:
+    from guestmark.core.gate import Gate
     from guestmark.core.model import Plan
     from guestmark.ledger.store import Ledger
+    from guestmark.stats.analysis import Analysis
 
 PARAMETER = "build"  # `{build}` in the command
 FIRST_LOOK = 8  # blocks
@@ -166,7 +168,10 @@ def looks(most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is measured of each build, and what decides: the command, its options and gates, and how it is built."""
+    """What is measured of each build, and what decides: the command, its options and gates, and how it is built.
+
+    `by` are names of the metrics that may decide, the preferred one first; the gate's own where it is empty.
+    """
 
     argv: Sequence[str]
     options: ExecOptions
@@ -174,6 +179,7 @@ class Wanted:
     build: str  # a command for a shell; empty: nothing has to be built
     most_blocks: int
     wait: bool = True  # for machines that another guestmark uses
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +222,10 @@ class Search:
         self._bisection, self._wanted = bisection, wanted
         self._ledger, self._audience, self._looking = ledger, audience, looking
         self._looks = looks(wanted.most_blocks)
+        self._by = wanted.by or ("",)
         self.end = End.ONLY_SKIPPED
         self.found: Commit | None = None
+        self.fell_back = ""  # the metric that decided in place of the preferred one
 
     def steps(self) -> Iterator[Step]:
         """Judges the bad commit, then candidates until the first bad one is found; see `end` and `found`."""
@@ -226,6 +234,9 @@ class Search:
         if at_bad.outcome is not Outcome.BROKEN:
             self.end = End.NOT_SLOWER if at_bad.outcome is Outcome.KEPT else End.UNJUDGED
             return
+        if at_bad.judged is not None:
+            self._by, before = (at_bad.judged.gate.metric,), self._by
+            self.fell_back = self._by[0] if self._by[0] != before[0] else ""
         next_: Commit | str | None = self._bisection.begin() or self._bisection.bad.hash
         while isinstance(next_, Commit):
             step = self._step(next_)
@@ -270,8 +281,24 @@ class Search:
                 run = run.limited_to(blocks)
                 if run.measure() is RunState.INTERRUPTED:
                     raise KeyboardInterrupt
-                # Each of several looks has its share of what one would be allowed (Bonferroni).
-                judged = judge(gates_of(run.plan), run.judge().analysis, ALPHA / len(self._looks))
+                judged = self._judged(gates_of(run.plan), run.judge().analysis)
                 if all(one.outcome is not Outcome.UNDECIDED for one in judged):
                     break
         return judged
+
+    def _judged(self, gates: Sequence[Gate], analysis: Analysis) -> tuple[Judged, ...]:
+        """The gates by the first metric that decides them.
+
+        What is no slower by another metric than the preferred one may still be slower by that: such a metric can only
+        break a gate. Each of several looks and metrics has its share of what one would be allowed (Bonferroni).
+        """
+        alpha = ALPHA / len(self._looks) / len(self._by)
+        first, *others = (
+            judge([replace(gate, metric=name or gate.metric) for gate in gates], analysis, alpha)
+            for name in self._by
+        )
+        if any(one.outcome is Outcome.UNDECIDED for one in first):
+            for judged in others:
+                if any(one.outcome is Outcome.BROKEN for one in judged):
+                    return judged
+        return first
