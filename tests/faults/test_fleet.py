@@ -11,17 +11,23 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 from bench.fleet.simulated import simulate
 
 from guestmark import __version__
+from guestmark.cli import fleet_doctor
 from guestmark.cli.fleets import _lines, _View, too_little_room
+from guestmark.core.context import FleetOrder
 from guestmark.core.errors import LedgerError, UsageError
+from guestmark.core.findings import machine_of
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
 from guestmark.fleet.coordinator import Fleet, State
@@ -38,7 +44,7 @@ from tests.framework.labs import HERE, lab
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
-from tests.framework.processes import kill, processors, wait_until
+from tests.framework.processes import alive, called, kill, processors, wait_until
 from tests.framework.sshd import Sshd, sshd
 from tests.storm.fleet import Outcome, exactly_once, parts, pools, schedulers, stormy
 
@@ -129,6 +135,26 @@ def test_a_machine_whose_engine_has_lost_a_process_begins_anew(
         _, said = process.communicate(timeout=60)
     assert b"here: its worker has ended: one of the engine's processes there was killed" in said
     assert exactly_once(made.runs(), 3) <= 1
+    guestmark.assert_nothing_left()
+
+
+@needs_engine
+@pytest.mark.long
+def test_parts_of_an_engine_end_with_its_supervisor(guestmark: CommandLine, tmp_path: Path) -> None:
+    """Those that were stopped, or waited for a lock that a killed one had, used to stay for good."""
+    made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"1.19"', blocks=2)
+    with guestmark.running(*made.arguments()) as process:
+        assert wait_until(lambda: processes_with("1.19") or processes_with("sleep 1.19"), 60)
+        left = parts(guestmark.folder)
+        assert len(left) > 1
+        kill(left, signal.SIGSTOP)
+        (pool,) = pools(guestmark.folder)
+        supervisor = int(Path(f"/proc/{pool}/stat").read_text().rpartition(")")[2].split()[1])
+        assert "supervise" in called(supervisor)
+        kill([supervisor], signal.SIGKILL)
+        assert wait_until(lambda: not any(alive(pid) for pid in left), 5)
+        process.communicate(timeout=120)
+    assert exactly_once(made.runs(), 2) <= 1
     guestmark.assert_nothing_left()
 
 
@@ -452,3 +478,67 @@ def test_a_machine_that_drifts_is_told_from_one_that_varies() -> None:
     assert drift(steady) is None
     moved = drift([value * (1 + 0.01 * at) for at, value in enumerate(steady)])
     assert moved == pytest.approx(0.19, abs=0.05)
+
+
+@needs_engine
+@pytest.mark.long
+def test_machines_of_a_class_divide_the_blocks_of_a_plan(guestmark: CommandLine, tmp_path: Path) -> None:
+    names = ["lab1", "lab2", "lab3", "lab4"]
+    with network(tmp_path, names) as reached, postgresql(reached.address) as server:
+        made = lab(guestmark, server.url, names, blocks=12, levels='"0.61", "1.21"', whole=False)
+        done = guestmark(*made.arguments(), env={"GUESTMARK_SSH": reached.client}, timeout=240)
+        assert done.status == 0, done.stderr
+        (run,) = made.runs()
+        assert exactly_once([run], 12) == 0
+        blocks = Counter(machine_of(trial.facts) for trial in run.trials if trial.order == 0)
+        assert set(blocks) == set(names)
+        assert max(blocks.values()) <= 5, blocks
+        trials = sum(trial.duration_s for trial in run.trials)
+        span = max(each.started_at + each.duration_s for each in run.trials) - min(
+            each.started_at for each in run.trials
+        )
+        print(f"{blocks}; {span:.1f} s of {trials:.1f} s, {span / trials:.2f}")
+        assert "class alike" in done.stdout
+        assert "Machines that shared a run" in done.stdout
+
+
+def test_a_ledger_that_is_away_for_ten_minutes_gives_no_machine_up(tmp_path: Path) -> None:
+    member = labs.Member("lab1")
+    order = FleetOrder("fleet-1", "", "", 1.0, {}, labs.dumped((member,)))
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        fleet = Fleet(order, [member], ledger, "", tell=lambda _text: None)
+        state = fleet.states["lab1"]
+        for away, since_s, given_up in ((True, 640.0, False), (False, 100.0, False), (True, 800.0, True)):
+            state.trouble_since = time.monotonic() - since_s
+            future: Future[bytes] = Future()
+            future.set_result(msgspec.json.encode(Progress("lab1", error="no answer", ledger=away)))
+            fleet._settle(future)
+            assert bool(state.gave_up) == given_up, (away, since_s)
+
+
+def test_doctor_says_why_a_platform_cannot_be_used_and_what_a_class_shares() -> None:
+    host = {"processor": {"model": "one"}, "kernel": {"release": "6.1"}}
+    platforms = [
+        {"name": "host", "usable": True, "reason": ""},
+        {"name": "tcg", "usable": False, "reason": "qemu-system-x86_64\nis not installed"},
+    ]
+    answer = {"platforms": platforms, "host": host, "fleet": {"guestmark": "1.0"}, "tools": {}}
+    assert "not tcg: qemu-system-x86_64 is not installed" in fleet_doctor._lines(answer)
+    other = {**answer, "host": {"processor": {"model": "one"}, "kernel": {"release": "6.2"}}}
+    members = [labs.Member(name, kind="r730") for name in ("a", "b", "c", "d")]
+    answers = {"a": answer, "b": answer, "c": other, "d": {"error": "gone"}}
+    told = fleet_doctor._shares(members, answers, fleet_doctor._differences(members, answers))
+    assert told[:2] == ["class r730", "  alike: a, b; not alike, see above: c"]
+    assert "3 machines share 24 blocks in about 1/3 of the time, with intervals up to 2.1 times" in told[3]
+
+
+@needs_engine
+def test_a_command_is_measured_on_the_machines_of_a_lab(guestmark: CommandLine, tmp_path: Path) -> None:
+    made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE])
+    words = ("--machines", made.machines, "--ledger", made.ledger, "--blocks", "2")
+    done = guestmark("fleet", "exec", *words, "--", "sh", "-c", 'sleep "0.01"', timeout=90)
+    assert done.status == 0, done
+    (run,) = made.runs()
+    assert exactly_once([run], 2) == 0
+    assert run.plan.cells[0].workload.label == """sh -c 'sleep "0.01"'"""
+    assert guestmark("fleet", "exec", "--machines", made.machines).status == 2

@@ -38,10 +38,12 @@ class Lab:
     machines: Path
     plan: Path
     ledger: str
+    whole: bool = True  # each machine measures all of the plan
 
     def arguments(self) -> tuple[str, ...]:
         """Those of `guestmark fleet run`."""
-        return ("fleet", "run", str(self.plan), "--machines", str(self.machines), "--ledger", self.ledger)
+        given = ("--machines", str(self.machines), "--ledger", self.ledger)
+        return ("fleet", "run", str(self.plan), *given, *(["--whole"] if self.whole else []))
 
     def runs(self) -> list[StoredRun]:
         """Of every machine that has begun one."""
@@ -57,6 +59,7 @@ def lab(
     blocks: int = 3,
     levels: str = '"0", "0.02"',
     environment: Mapping[str, str] | None = None,
+    whole: bool = True,
 ) -> Lab:
     """Machines of these names, which ssh reaches but for the one that is `HERE`, of one class."""
     folder = guestmark.folder
@@ -79,4 +82,4 @@ def lab(
     machines, plan = folder / "lab.toml", folder / "plan.toml"
     machines.write_text("\n".join(lines))
     plan.write_text(PLAN.replace("{levels}", levels).replace("{blocks}", str(blocks)))
-    return Lab(guestmark, machines, plan, ledger)
+    return Lab(guestmark, machines, plan, ledger, whole)

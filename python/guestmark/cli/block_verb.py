@@ -33,7 +33,7 @@ def command(
     or others measure the last ones (try again later), 130 interrupted.
     """
     from guestmark.cli import session
-    from guestmark.core.errors import BlockStatus, ExitStatus, Interrupted, TakenError
+    from guestmark.core.errors import BlockStatus, TakenError
     from guestmark.engine.run import block
     from guestmark.ledger import open_ledger
     from guestmark.page.say import say
@@ -46,8 +46,6 @@ def command(
         except TakenError as error:
             say(f"{error.message}\n  {error.hint}")
             status = BlockStatus.LOST
-        except Interrupted:
-            raise typer.Exit(int(ExitStatus.INTERRUPTED)) from None
     if not quiet:
         say(_SAID[status].format(run=stored.id))
     raise typer.Exit(int(status))
@@ -58,5 +56,6 @@ _SAID = {
     1: "a block of run {run} is done; some of its trials failed",
     4: "nothing is left to measure in run {run}: guestmark show {run}",
     69: "nothing of run {run} was measured on this machine",
+    130: "stopped; what was begun is recorded as lost, and another block of run {run} makes up for it",
     75: "others have the blocks that are left of run {run}; try again later",
 }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from guestmark.fleet.lab import Member
 
 _DOCTOR_S = 120.0
+_BLOCKS = 24  # of the example by which the cost of sharing is told
 _FACTS = frozenset({"processor", "memory", "kernel", "system"})
 
 
@@ -47,11 +48,39 @@ def doctor(machines: str, ledger_path: str | None, outputs: Outputs) -> int:
                 tell(f"  {text}")
             for each in differences.get(member.name, ()):
                 tell(f"  differs from its class: {each}")
+        for line in _shares(members, answers, differences):
+            tell(line)
         tell("ledger")
         for line in (ledger.get("error") or _fine(ledger)).split("\n"):
             tell(f"  {line}")
     wrong = "error" in ledger or any("error" in each for each in answers.values())
     return int(ExitStatus.SOME_FAILED if wrong else ExitStatus.ALL_MEASURED)
+
+
+def _shares(
+    members: Sequence[Member], answers: Mapping[str, Any], differences: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Of each class which machines are alike, and what it means that they share a plan."""
+    from guestmark.stats.machines import sharing_costs
+
+    lines = []
+    for kind in dict.fromkeys(member.kind for member in members if member.kind):
+        able = [each.name for each in members if each.kind == kind and "error" not in answers[each.name]]
+        alike = [name for name in able if name not in differences]
+        lines.append(f"class {kind}")
+        if len(able) < 2:
+            lines.append("  shares nothing: that takes two machines that can be used")
+            continue
+        others = ", ".join(name for name in able if name in differences)
+        lines.append(f"  alike: {', '.join(alike)}" + (f"; not alike, see above: {others}" if others else ""))
+        if others:
+            lines.append("  what they share would be of two systems: give them another class, or use --whole")
+        factor = sharing_costs(len(able), _BLOCKS)
+        lines.append(
+            f"  {len(able)} machines share {_BLOCKS} blocks in about 1/{len(able)} of the time, with intervals up to "
+            f"{factor:.1f} times as wide as one machine's, or wider where their ratios differ"
+        )
+    return lines
 
 
 def _ledger(path: str | None, members: Sequence[Member]) -> dict[str, Any]:
@@ -118,11 +147,15 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
 
     platforms = answer["platforms"]
     usable = ", ".join(each["name"] for each in platforms if each["usable"]) or "none"
-    unknown = ", ".join(each["name"] for each in platforms if each["usable"] is None)
+    others = [each for each in platforms if not each["usable"]]
     found = {name: str(said) for name, said in {**answer["fleet"], **answer["tools"]}.items() if said}
     numbers = {name: re.search(r"\d+(?:\.\d+)+", said) for name, said in found.items()}
     lines = (
-        f"platforms: {usable}" + (f"; not known within the time: {unknown}" if unknown else ""),
+        f"platforms: {usable}",
+        *(
+            f"{'not' if each['usable'] is False else 'unknown'} {each['name']}: {' '.join(str(each['reason']).split())}"
+            for each in others
+        ),
         "; ".join(value for label, value in facts_of(answer["host"]) if label in _FACTS),
         ", ".join(f"{name} {number[0]}" for name, number in numbers.items() if number),
     )

@@ -8,8 +8,8 @@ import typer
 
 from guestmark.cli import options
 
-_ACTIONS = {"run": "PLAN", "resume": "FLEET", "show": "FLEET", "doctor": "", "worker": ""}
-_OFFERED = ["run", "resume", "show", "doctor"]
+_ACTIONS = {"run": "PLAN", "exec": "COMMAND", "resume": "FLEET", "show": "FLEET", "doctor": "", "worker": ""}
+_OFFERED = ["run", "exec", "resume", "show", "doctor"]
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str] | list[tuple[str, str]]:
@@ -30,14 +30,14 @@ def command(
     action: Annotated[
         str,
         typer.Argument(
-            metavar="ACTION", help="run, resume, show or doctor.", autocompletion=lambda: _OFFERED
+            metavar="ACTION", help="run, exec, resume, show or doctor.", autocompletion=lambda: _OFFERED
         ),
     ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="ARGUMENT",
-            help="run: a plan or a TOML file; resume, show: a fleet's name, or `last`.",
+            help="run: a plan or a TOML file; exec: a command after --; resume, show: a fleet's name, or `last`.",
             autocompletion=_complete,
         ),
     ] = None,
@@ -57,6 +57,12 @@ def command(
         typer.Option(metavar="FACTOR", help="run: multiply what the plan marks, e.g. 0.05."),
     ] = None,
     only: Annotated[str | None, typer.Option(metavar="EXPR", help="run: only these cells.")] = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole", help="run: everything on each machine, also where machines are of one class."
+        ),
+    ] = False,
     json: options.Json = None,
     markdown: options.Markdown = None,
     html: options.Html = None,
@@ -65,8 +71,11 @@ def command(
 ) -> None:
     """Run a plan on the machines of a lab, and hold them against each other.
 
-    run PLAN --machines FILE: every machine measures the plan, as a run of its own in one ledger that all of them reach
-    (a PostgreSQL server, or a file when there is but this machine). A block stays on one machine. Ctrl-C stops it.
+    run PLAN --machines FILE: machines of one class divide the blocks of the plan among them, in one run; any other
+    machine, and with --whole every one, measures all of it, as a run of its own. All are in one ledger that all of them
+    reach (a PostgreSQL server, or a file when this machine is alone). A block stays on one machine. Ctrl-C stops it.
+
+    exec -- COMMAND: as run, of one command, on the host unless --on says where.
 
     resume FLEET: goes on, from any machine that reaches the ledger.
 
@@ -84,14 +93,19 @@ def command(
     if action not in _ACTIONS:
         raise unknown("action", action, _OFFERED)
     given = arguments or []
-    if len(given) != len(_ACTIONS[action].split()):
+    if action == "exec":
+        if not given:
+            raise UsageError(
+                "fleet exec needs a command", hint="guestmark fleet exec --machines lab.toml -- COMMAND"
+            )
+    elif len(given) != len(_ACTIONS[action].split()):
         usage = f"guestmark fleet {action} {_ACTIONS[action]}".rstrip()
         raise UsageError(f"fleet {action} takes {_ACTIONS[action] or 'no argument'}", hint=usage)
     if action == "worker":
         from guestmark.fleet import worker
 
         raise typer.Exit(worker.run())
-    if action in {"run", "doctor"} and machines is None:
+    if action in {"run", "exec", "doctor"} and machines is None:
         raise UsageError(
             f"fleet {action} needs the lab's machines", hint="--machines lab.toml, see docs/guide/lab.md"
         )
@@ -121,8 +135,9 @@ def command(
     }
     factor = options.value("--scale", parse_scale, scale)
     wanted = fleets.Wanted(
-        given[0],
+        fleets.plan_of(given) if action == "exec" else given[0],
         1.0 if factor is None else factor,
         {name: value for name, value in overrides.items() if value},
+        whole,
     )
     raise typer.Exit(fleets.run(wanted, machines, ledger, outputs))

@@ -36,12 +36,29 @@ class Outputs:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnPlan:
+    """The text of a plan that is no file."""
+
+    text: str
+
+
+def plan_of(command: Sequence[str]) -> OwnPlan:
+    """The plan that measures one command, on each machine's own system unless told otherwise."""
+    words = ", ".join(json_module.dumps(word) for word in command)
+    return OwnPlan(
+        'schema = "guestmark-plan/2"\nname = "exec"\ntitle = "What does the command take?"\nplatforms = ["host"]\n'
+        f"[workloads.exec.params]\ncommand = [{words}]\n"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """A plan's name or file, by what its sizes are multiplied, and the fields of `plan.outline.Overrides` given."""
 
-    plan: str
+    plan: str | OwnPlan
     scale: float
     overrides: Mapping[str, Any]
+    whole: bool = False
 
 
 def run(wanted: Wanted, machines: str, ledger_path: str | None, outputs: Outputs) -> int:
@@ -51,7 +68,11 @@ def run(wanted: Wanted, machines: str, ledger_path: str | None, outputs: Outputs
 
     engine.check()
     members = lab.read(machines)
-    made = order.new(wanted.plan, wanted.scale, wanted.overrides, members)
+    from guestmark.plan import library
+
+    own = wanted.plan
+    text, where = (own.text, "fleet exec") if isinstance(own, OwnPlan) else library.find(own)
+    made = order.new(text, where, wanted.scale, wanted.overrides, members, whole=wanted.whole)
     url = order.reachable(ledger_path, members)
     with open_ledger(ledger_path) as ledger:
         return _coordinate(made, members, ledger, url, outputs)

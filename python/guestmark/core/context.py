@@ -70,6 +70,13 @@ class FleetOrder:
     scale: float
     overrides: Mapping[str, Any]
     lab: Sequence[Mapping[str, Any]]
+    whole: bool = False  # every machine measures all of it, also where machines are of one class
+
+    def shared_by(self, machine: str) -> str:
+        """The class whose machines divide the plan's blocks, if the machine is of one; empty: it measures all of it."""
+        kinds = {str(each["name"]): str(each["kind"]) for each in self.lab}
+        kind = kinds.get(machine, "")
+        return kind if kind and not self.whole and list(kinds.values()).count(kind) > 1 else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

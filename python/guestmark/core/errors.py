@@ -43,6 +43,7 @@ class BlockStatus(IntEnum):
     SOME_FAILED = 1  # done, but some of its trials failed
     NOTHING_LEFT = 4  # the run has all its blocks
     NOT_POSSIBLE = 69  # this machine cannot measure it, another may
+    INTERRUPTED = 130
     LOST = 75  # to another process, or others measure the last blocks: try again later
 
 

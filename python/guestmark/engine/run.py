@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from guestmark.core.actions import actions
 from guestmark.core.context import Extension
-from guestmark.core.errors import BlockStatus, LedgerError, PlatformUnusableError, UsageError
+from guestmark.core.errors import BlockStatus, Interrupted, LedgerError, PlatformUnusableError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, runnable
 from guestmark.engine import budget, preflight
 from guestmark.engine.asking import with_askable
@@ -261,32 +261,34 @@ def block(
     ledger.patience.notice = audience.tell
     plan, _ = restored(stored.plan, os.environ)
     mine = Interruption()
-    with (
-        nullcontext() if interruption is not None else mine.handled(),
-        exclusively(plan, audience.tell, wait=wait),
-    ):
+    with exclusively(plan, audience.tell, wait=wait):
         if not examined:
             try:
                 missing = preflight.examine_again(plan, stored.unusable, _prober(audience)).left_out
             except PlatformUnusableError as error:
                 audience.tell(f"{error.message}\n  {error.hint}")
                 return BlockStatus.NOT_POSSIBLE
+            for entry in missing:
+                audience.tell(f"{entry.name} cannot be used on this machine: {entry.reason}\n  {entry.hint}")
             if missing:
-                for entry in missing:
-                    audience.tell(
-                        f"{entry.name} cannot be used on this machine: {entry.reason}\n  {entry.hint}"
-                    )
                 return BlockStatus.NOT_POSSIBLE
-        _add_environment(ledger, stored, plan)
-        with audience.observed() as observer, exclusive.telling(observer.note):
-            return runner.run_block(
-                plan,
-                ledger,
-                stored.id,
-                machine=machine,
-                observer=observer,
-                interruption=interruption or mine,
-            )
+            _add_environment(ledger, stored, plan)
+        with (
+            nullcontext() if interruption is not None else mine.handled(),
+            audience.observed() as observer,
+            exclusive.telling(observer.note),
+        ):
+            try:
+                return runner.run_block(
+                    plan,
+                    ledger,
+                    stored.id,
+                    machine=machine,
+                    observer=observer,
+                    interruption=interruption or mine,
+                )
+            except Interrupted:
+                return BlockStatus.INTERRUPTED
 
 
 def _add_environment(ledger: Ledger, stored: StoredRun, plan: Plan) -> None:

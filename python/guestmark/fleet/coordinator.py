@@ -29,6 +29,7 @@ from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.machine import one_block, progress_of, run_of
 from guestmark.fleet.order import Progress
 from guestmark.ledger.attempts import lose, pending
+from guestmark.ledger.server import PATIENCE_S
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -40,7 +41,7 @@ _MOST_LINKS = 8  # connections in a row that end before anything was done
 _MOST_ENGINES = 5  # in a row that end before they can be used
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LETTING_GO_S = 4.0  # until the claims of workers that have ended are free
-_TROUBLE_S = 180.0  # how long a machine may report nothing but errors
+_TROUBLE_S = 180.0  # how long a machine may report nothing but errors, besides a ledger that may be away
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class Fleet:
         link: Callable[[Member, Reach, dict[str, str], list[str]], Link] = Link,
     ) -> None:
         self._order = msgspec.json.encode(order)
-        self._fleet = order.fleet
+        self._wanted = order
         self._ledger = ledger
         self._url = ledger_url
         self._tell = tell
@@ -214,7 +215,8 @@ class Fleet:
         state.trouble_since = state.trouble_since or time.monotonic()
         if first:
             self._tell(f"{done.machine}: {done.error}" + (f"\n  {done.hint}" if done.hint else ""))
-        if done.final or time.monotonic() - state.trouble_since > _TROUBLE_S:
+        patience_s = _TROUBLE_S + (PATIENCE_S if done.ledger else 0.0)
+        if done.final or time.monotonic() - state.trouble_since > patience_s:
             self._give_up(state, done.error)
 
     def _lost(self, error: BaseException) -> None:
@@ -246,23 +248,24 @@ class Fleet:
 
     def _record_losses(self) -> None:
         """What was begun and will not end, as nobody executes those runs any more."""
-        running = {
-            run_id: state
+        theirs = [
+            (state, run_id)
             for state in self.states.values()
             if not state.ended
-            and (run_id := state.progress.run or run_of(self._ledger, self._fleet, state.member.name))
-        }
+            and (run_id := state.progress.run or run_of(self._ledger, self._wanted, state.member.name))
+        ]
+        running = {run_id for _, run_id in theirs}
         deadline = time.monotonic() + _LETTING_GO_S
         for run_id in pending(self._ledger, running):
             while self._ledger.is_claimed(run_id) and time.monotonic() < deadline:
                 time.sleep(0.1)
             if not self._ledger.is_claimed(run_id):
                 lose(self._ledger, run_id, "the fleet was stopped in the middle of the trial")
-        for run_id, state in running.items():
+        for state, run_id in theirs:
             state.progress = progress_of(self._ledger.load_run(run_id), state.member.name)
 
     def _stored(self, name: str) -> Progress:
-        run_id = run_of(self._ledger, self._fleet, name)
+        run_id = run_of(self._ledger, self._wanted, name)
         return Progress(name) if run_id is None else progress_of(self._ledger.load_run(run_id), name)
 
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import blake2b
@@ -18,9 +19,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from guestmark.core.context import FleetOrder
-from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
+from guestmark.core.errors import (
+    BlockStatus,
+    GuestmarkError,
+    LedgerError,
+    PlatformUnusableError,
+    TakenError,
+    UsageError,
+)
+from guestmark.core.findings import machine_of
 from guestmark.core.model import TrialStatus
-from guestmark.fleet.order import FLEET, HOST, KIND, MACHINE, Progress
+from guestmark.fleet.order import FLEET, HOST, HOSTS, KIND, MACHINE, Progress
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
@@ -40,6 +49,8 @@ class Mark(StrEnum):
     DONE = "block done"
 
 
+ONE_CLASS = "give it another class in the lab's file, or measure everything on each machine: --whole"
+_EXAMINED: set[str] = set()  # runs of which this process knows that this machine can measure them
 _PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
 
 
@@ -56,7 +67,8 @@ def one_block(order: bytes) -> bytes:
         done = _one_block(msgspec.json.decode(order, type=FleetOrder), machine)
     except GuestmarkError as error:
         final = isinstance(error, UsageError | PlatformUnusableError)
-        done = Progress(machine, error=error.message, hint=error.hint, final=final)
+        away = isinstance(error, LedgerError)
+        done = Progress(machine, error=error.message, hint=error.hint, final=final, ledger=away)
         time.sleep(0 if final else _PAUSE_S)
     except Exception as error:  # a fault of ours must not be the engine's to interpret
         time.sleep(_PAUSE_S)
@@ -77,17 +89,42 @@ def _one_block(order: FleetOrder, machine: str) -> Progress:
     affinity.take_along(watch.others())
     with open_ledger(os.environ[LEDGER]) as ledger:
         ledger.patience.notice = tell
-        run_id = run_of(ledger, order.fleet, machine)
+        run_id = run_of(ledger, order, machine)
         plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
         with exclusively(plan, tell, name=f"{plan.name} ({order.fleet})"):
-            run_id = run_id or run_of(ledger, order.fleet, machine)  # of a worker that was waited for
             if run_id is None:
-                run_id = _begun(ledger, order, machine, plan)
-            block(
-                ledger.load_run(run_id), ledger, Audience(tell), machine,
-                interruption=Interruption(), trust=True, examined=True,
+                with _alone(ledger, order, machine):
+                    run_id = run_of(ledger, order, machine)  # of a worker that was waited for
+                    if run_id is None:
+                        run_id = _begun(ledger, order, machine, plan)
+                        _EXAMINED.add(run_id)
+            if run_id not in _EXAMINED:
+                _join(ledger, order, machine, run_id)
+            status = block(
+                ledger.load_run(run_id), ledger, Audience(tell), machine, interruption=Interruption(), trust=True,
+                examined=run_id in _EXAMINED or not order.shared_by(machine),
             )  # fmt: skip
+        if status is BlockStatus.NOT_POSSIBLE:
+            raise PlatformUnusableError(f"{machine} cannot measure what its class shares", hint=ONE_CLASS)
+        _EXAMINED.add(run_id)
+    if status is BlockStatus.LOST:  # others have what is left
+        time.sleep(_PAUSE_S)
+    with open_ledger(os.environ[LEDGER], writable=False) as ledger:
         return progress_of(ledger.load_run(run_id), machine)
+
+
+@contextlib.contextmanager
+def _alone(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[None]:
+    """Inside, no other machine of a class that shares a run makes it."""
+    kind = order.shared_by(machine)
+    if not kind:
+        yield
+        return
+    while True:
+        with contextlib.suppress(TakenError), ledger.claim(f"{order.fleet} {kind}"):
+            yield
+            return
+        time.sleep(_PAUSE_S)
 
 
 def tell(text: str) -> None:
@@ -98,19 +135,22 @@ def tell(text: str) -> None:
 
 
 def progress_of(stored: StoredRun, machine: str) -> Progress:
-    """How far a machine's run is."""
-    count = Counter(trial.status for trial in stored.trials)
+    """How far a machine's run is; of one that its class shares, what it has done itself."""
+    mine = [trial for trial in stored.trials if machine_of(trial.facts) in {"", machine}]
+    count = Counter(trial.status for trial in mine)
     return Progress(
-        machine, stored.id, stored.state.value, stored.blocks, len(stored.trials),
+        machine, stored.id, stored.state.value, len({trial.block for trial in mine}), len(mine),
         count[TrialStatus.FAILED], count[TrialStatus.LOST], len(stored.unusable),
     )  # fmt: skip
 
 
-def run_of(ledger: Ledger, fleet: str, machine: str) -> str | None:
-    """The id of the machine's run; None before it has begun."""
+def run_of(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
+    """The id of the machine's run, or of its class's where that shares one; None before it has begun."""
     from guestmark.ledger.attempts import runs_with
 
-    return next(iter(runs_with(ledger, {FLEET: fleet, MACHINE: machine})), None)
+    kind = order.shared_by(machine)
+    whose = {KIND: kind} if kind else {MACHINE: machine}
+    return next(iter(runs_with(ledger, {FLEET: order.fleet, **whose})), None)
 
 
 def _plan(order: FleetOrder) -> Plan:
@@ -130,16 +170,34 @@ def _begun(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
     from guestmark.ledger.remarks import Remarks
 
     host = _host()
-    if twice := next(iter(runs_with(ledger, {FLEET: order.fleet, HOST: host})), None):
-        other = ledger.remarks(twice).labels.get(MACHINE, twice)
-        raise UsageError(
-            f"{machine} is the same machine as {other}, under another name",
-            hint="name each machine once in the lab's file; results of both would be taken for two machines'",
-        )
+    for run_id in runs_with(ledger, {FLEET: order.fleet}):
+        _refuse_twice(ledger.remarks(run_id).labels, machine, host)
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
-    labels = {FLEET: order.fleet, MACHINE: machine, HOST: host, **({KIND: kind} if kind else {})}
+    own = {HOSTS + machine: host} if order.shared_by(machine) else {MACHINE: machine, HOST: host}
+    labels = {FLEET: order.fleet, **own, **({KIND: kind} if kind else {})}
     # At once with all that belongs to it: one that a killed worker had left without its labels would be nobody's.
     return prepare(plan, ledger, Audience(tell, remarks=False), said=Remarks(labels=labels)).id
+
+
+def _join(ledger: Ledger, order: FleetOrder, machine: str, run_id: str) -> None:
+    """Says that this machine takes part in a run that its class shares. Raises `UsageError` where it does already."""
+    from guestmark.ledger.remarks import Remarks
+
+    if order.shared_by(machine):
+        host, labels = _host(), ledger.remarks(run_id).labels
+        _refuse_twice(labels, machine, host)
+        if labels.get(HOSTS + machine) != host:
+            ledger.annotate(run_id, Remarks(labels={HOSTS + machine: host}))
+
+
+def _refuse_twice(labels: Mapping[str, str], machine: str, host: str) -> None:
+    for key, value in labels.items():
+        other = labels.get(MACHINE, "") if key == HOST else key.removeprefix(HOSTS)
+        if value == host and (key == HOST or key.startswith(HOSTS)) and other != machine:
+            raise UsageError(
+                f"{machine} is the same machine as {other}, under another name",
+                hint="name each machine once in the lab's file; results of both would be taken for two machines'",
+            )
 
 
 def _host() -> str:

@@ -16,7 +16,6 @@ from guestmark.core.home import LATEST
 from guestmark.fleet import lab
 from guestmark.ledger import default_path
 from guestmark.ledger.attempts import runs_with
-from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.outline import Overrides, override
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 # Labels of a machine's run; `HOST` is the same for two names of one machine.
 FLEET, MACHINE, KIND, HOST = "fleet", "machine", "class", "host"
+HOSTS = "host of "  # before a machine's name, of those that share a run
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -42,15 +42,23 @@ class Progress(msgspec.Struct, frozen=True):
     error: str = ""
     hint: str = ""
     final: bool = False  # whether trying again cannot help
+    ledger: bool = False  # whether it is the ledger that could not be used
 
 
-def new(plan: str, scale: float, overrides: Mapping[str, Any], members: Sequence[Member]) -> FleetOrder:
-    """An order for a plan, by its name or file. Raises `UsageError` for what is wrong with it."""
-    text, where = library.find(plan)
+def new(
+    text: str,
+    where: str,
+    scale: float,
+    overrides: Mapping[str, Any],
+    members: Sequence[Member],
+    *,
+    whole: bool = False,
+) -> FleetOrder:
+    """An order for the plan with this text, which is from `where`. Raises `UsageError` for what is wrong with it."""
     override(load(text, where, scale=scale), Overrides(**overrides))
     # UTC time and random letters, so that names sort by age.
     fleet = f"fleet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
-    return FleetOrder(fleet, text, where, scale, dict(overrides), lab.dumped(tuple(members)))
+    return FleetOrder(fleet, text, where, scale, dict(overrides), lab.dumped(tuple(members)), whole)
 
 
 def kept(ledger: Ledger, fleet: str) -> FleetOrder:
@@ -96,6 +104,6 @@ def named(ledger: Ledger, wanted: str) -> str:
 
 
 def runs_of(ledger: Ledger, fleet: str) -> list[tuple[str, str, str]]:
-    """Machine, class and id of each run of a fleet, by the machine's name."""
+    """Machine, class and id of each run of a fleet, by the machine's name, which is empty where a class shares it."""
     runs = [run for run in ledger.runs() if run.labels.get(FLEET) == fleet]
-    return sorted((run.labels.get(MACHINE, run.id), run.labels.get(KIND, ""), run.id) for run in runs)
+    return sorted((run.labels.get(MACHINE, ""), run.labels.get(KIND, ""), run.id) for run in runs)

@@ -24,6 +24,14 @@ _PARTS = 2
 _ORDERLY_S = 0.5  # between the end of the first part and of the whole, when that ends by itself
 # In the command lines of the whole and of each part, which is a process of Python's multiprocessing.
 POOL, _PART = "parsl.executors.high_throughput.process_worker_pool", b"spawn_main"
+# The whole, whose parts end with it, also when it was killed and they hang or are stopped (PR_SET_PDEATHSIG, SIGKILL).
+TIED_POOL = (
+    "import runpy, sys; from multiprocessing import spawn; line = spawn.get_command_line; "
+    "tie = 'import ctypes; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); '; "
+    "spawn.get_command_line = lambda **given: "
+    "[tie + word if 'spawn_main' in str(word) else word for word in line(**given)]; "
+    f"runpy.run_module('{POOL}', run_name='__main__', alter_sys=True)"
+)
 PART_ENDED = "one of the engine's processes there was killed"
 
 

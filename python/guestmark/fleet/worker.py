@@ -43,7 +43,7 @@ def run() -> int:
         raise UsageError(wrong, hint=engine.INSTALL_ALIKE)
     directory = _written(start.keys)
     command = [
-        sys.executable, "-m", watch.POOL,
+        sys.executable, "-c", watch.TIED_POOL,
         *start.arguments, "--cert_dir", str(directory / "keys"), "--logdir", str(directory / "logs"),
     ]  # fmt: skip
     environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}

@@ -19,6 +19,8 @@ from sqlalchemy.dialects import sqlite
 
 from guestmark.core.cause import Cause
 from guestmark.core.errors import TakenError
+from guestmark.core.facts import Facts
+from guestmark.core.findings import MeasuredOn, with_fact
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.remarks import IMPORTED, LABEL
@@ -96,6 +98,7 @@ def lose(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) 
                 f"{row.machine}: {reason}",
                 started_at=row.begun_at,
                 cause=Cause.LOST,
+                facts=with_fact(Facts(), MeasuredOn(machine=row.machine)),
             )
             connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
             there = schema.trials.c.block == row.block, schema.trials.c.cell_id == row.cell_id

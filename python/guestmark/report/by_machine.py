@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.findings import machine_of
 from guestmark.core.model import Cell, RunState, TrialStatus
 from guestmark.ledger import past
 from guestmark.ledger.model import StoredRun
@@ -39,6 +41,7 @@ class OnMachine:
     verdicts: Mapping[str, str]
     reasons: Mapping[str, str]  # of verdicts, as far as something need be said
     compared: Mapping[str, tuple[str, str]]
+    shared: bool = False  # it has a part of the run's blocks, or is all that share them
 
     def count(self, status: TrialStatus) -> int:
         """How many of its trials ended so."""
@@ -57,11 +60,12 @@ class Found:
 
 def find(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> Found:
     """`runs` are name and class of each machine and the id of its run."""
-    machines = tuple(_on_machine(ledger, name, kind, ledger.load_run(run_id)) for name, kind, run_id in runs)
+    loaded = [(name, kind, ledger.load_run(run_id)) for name, kind, run_id in runs]
+    machines = tuple(found for name, kind, run in loaded for found in _of_run(ledger, name, kind, run))
     together: dict[tuple[str, str], Pooled] = {}
     unlike: dict[str, Mapping[str, str]] = {}
     for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
-        alike = [machine for machine in machines if machine.kind == kind]
+        alike = [machine for machine in machines if machine.kind == kind and not machine.shared]
         for cell in dict.fromkeys(cell for machine in alike for cell in machine.ratios):
             both = {machine.name: machine.ratios[cell] for machine in alike if cell in machine.ratios}
             if (made := pooled(both)) is not None:
@@ -71,6 +75,17 @@ def find(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> Fo
             if decisive:
                 unlike[machine.name] = decisive
     return Found(fleet, machines, together, unlike)
+
+
+def _of_run(ledger: Ledger, name: str, kind: str, run: StoredRun) -> Iterator[OnMachine]:
+    """One, or each machine of a class that shares the run, and all of them together."""
+    if name:
+        yield _on_machine(ledger, name, kind, run)
+        return
+    for machine in sorted({machine_of(trial.facts) for trial in run.trials}):
+        mine = tuple(trial for trial in run.trials if machine_of(trial.facts) == machine)
+        yield replace(_on_machine(ledger, machine, kind, replace(run, trials=mine)), shared=True)
+    yield replace(_on_machine(ledger, f"class {kind}", "", run), kind=kind, shared=True)
 
 
 def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachine:
@@ -240,8 +255,25 @@ def _notes(found: Found) -> list[Node]:
                 )
             )
         )
-    elif any(machine.kind for machine in found.machines):
-        nodes.append(Note(line(f"Classes of fewer than {FEWEST} machines are not pooled")))
+    if any(machine.shared for machine in found.machines):
+        nodes.append(
+            Note(
+                line(
+                    "Machines that shared a run are the units of its interval: Student's of their means, with one "
+                    "degree of freedom less than machines"
+                )
+            )
+        )
+    sizes = Counter(machine.kind for machine in found.machines if machine.kind and not machine.shared)
+    for kind, size in sizes.items():
+        with_ratios = sum(bool(machine.ratios) for machine in found.machines if machine.kind == kind)
+        if size < FEWEST:
+            nodes.append(Note(line(f"Class {kind} has {size} of the {FEWEST} machines that pooling takes")))
+        elif with_ratios < FEWEST:
+            told = (
+                f"{with_ratios} of its {size} machines have a ratio with an interval, and it takes {FEWEST}"
+            )
+            nodes.append(Note(line(f"Class {kind} is not pooled: {told}")))
     return nodes
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.core.findings import machine_of
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.stats import estimands
@@ -30,8 +31,9 @@ from guestmark.stats.compare import (
 )
 from guestmark.stats.conditions import Whole, carry_over, examined, of_run
 from guestmark.stats.family import judged
+from guestmark.stats.machines import shared_half_width
 from guestmark.stats.noise import Null, disturbed_blocks
-from guestmark.stats.paired import Summary, summarise
+from guestmark.stats.paired import Summary, log_ratios, summarise
 from guestmark.stats.trials import Answers, allowing_for, withheld
 from guestmark.stats.validity import Carried, Finding, free_of, severe_by_cell
 
@@ -83,12 +85,26 @@ class WorkloadResult:
         default_factory=dict
     )  # by metric, what equal cells may differ by, as a log
     carried: Mapping[str, Carried] = field(default_factory=dict, compare=False, repr=False)  # by metric
+    shared: Mapping[str, Mapping[str, float]] = field(default_factory=dict, compare=False, repr=False)
+    machines: int = 1  # that measured it
 
     def spread(self, cell_id: str, metric: Metric) -> float:
         """The half-width of the 95 % interval, of the log ratio, of what is independent of the scatter of blocks."""
         carried = self.carried.get(metric.name)
         error = 0.0 if carried is None else carried.error.get(cell_id, 0.0)
         return math.hypot(self.biases.get(metric.name, 0.0), error)
+
+    def between(self, cell_id: str, metric: Metric, known: Comparison | None) -> float:
+        """What machines that share a run add to `spread`: with it `known` is no better known than from the machines."""
+        half = self.shared.get(metric.name, {}).get(cell_id, 0.0)
+        if known is None or known.ci is None or known.ci[0] <= 0:
+            return half
+        return math.sqrt(max(half**2 - (math.log(known.ci[1] / known.ci[0]) / 2) ** 2, 0.0))
+
+    @property
+    def freedom(self) -> int | None:
+        """Degrees of freedom where they are those of machines that share the run, not of blocks."""
+        return self.machines - 1 if self.shared else None
 
     def reach(self, cell_id: str, metric: Metric) -> float:
         """The log by which what others did on the host may be the reason of a ratio."""
@@ -228,6 +244,8 @@ def _workload(
         known.findings,
         {name: one.bias for name, one in each.items()},
         carried,
+        {name: one.shared for name, one in each.items() if one.shared},
+        len({machine_of(trial.facts) for cell in cells for trial in by_cell[cell.id]}),
     )
     answers = estimands.answers(plan, cells, by_cell, row, measured[0], carried=carried) if measured else {}
     compared = _compared({name: one.table for name, one in each.items()}, measured[:1])
@@ -271,6 +289,9 @@ class _OfMetric:
     bias: float  # what equal cells may differ by, as a log
     differs: bool  # a null cell from the one that it copies
     carried: Carried | None
+    shared: Mapping[
+        str, float
+    ]  # by cell, how well its log ratio is known from the machines that shared the run
 
 
 def _of_metric(  # noqa: PLR0917 (as `estimands.answers`)
@@ -306,7 +327,30 @@ def _of_metric(  # noqa: PLR0917 (as `estimands.answers`)
         max([between_runs(pairs, earlier), *apart]),
         bool(apart),
         carried,
+        _shared(cells, by_cell, values, row),
     )
+
+
+def _shared(
+    cells: Sequence[Cell],
+    by_cell: Mapping[str, Sequence[Trial]],
+    values: Mapping[str, Array],
+    row: Mapping[int, int],
+) -> dict[str, float]:
+    """By cell `machines.shared_half_width` of its log ratio to the baseline; nothing of a run of one machine."""
+    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    machines = {row[trial.block]: machine_of(trial.facts) for trial in by_cell.get(baseline or "", ())}
+    if baseline is None or len(set(machines.values())) < 2:
+        return {}
+    found = {}
+    for cell in cells:
+        both = ~(np.isnan(values[cell.id]) | np.isnan(values[baseline]))
+        d = log_ratios(values[cell.id], values[baseline])
+        if cell.id != baseline and d is not None and d.size:
+            names = [machines[int(at)] for at in np.flatnonzero(both)]
+            if (half := shared_half_width(d, names)) is not None:
+                found[cell.id] = half
+    return found
 
 
 def _judged(  # noqa: PLR0917 (all of it is what one cell is judged by)
@@ -325,12 +369,16 @@ def _judged(  # noqa: PLR0917 (all of it is what one cell is judged by)
     for metric in whole.metrics:
         if metric.name in found:
             spread, reach = whole.spread(cell.id, metric), whole.reach(cell.id, metric)
-            comparison = widened(found[metric.name], margin, WIDENED, spread=spread, reach=reach)
+            spread = math.hypot(spread, whole.between(cell.id, metric, found[metric.name]))
+            comparison = widened(
+                found[metric.name], margin, WIDENED, spread=spread, reach=reach, freedom=whole.freedom
+            )
             reason = (known.spoilt if metric == first else known.wholly).get(cell.id)
             comparisons[metric.name] = withdrawn(comparison, reason) if reason else comparison
     if answer is not None:
         spread, reach = whole.spread(cell.id, first), whole.reach(cell.id, first)
-        answer = allowing_for(answer, margin, WIDENED, spread=spread, reach=reach)
+        spread = math.hypot(spread, whole.between(cell.id, first, answer.typical))
+        answer = allowing_for(answer, margin, WIDENED, spread=spread, reach=reach, freedom=whole.freedom)
         if reason := known.spoilt.get(cell.id):
             answer = withheld(answer, reason)
     # The typical run is asked once: the headline also counts the first block's single iterations.

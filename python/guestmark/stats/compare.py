@@ -403,12 +403,19 @@ def withdrawn(comparison: Comparison, reason: str) -> Comparison:
 
 
 def widened(
-    comparison: Comparison, margin: float, reason: str, *, spread: float = 0.0, reach: float = 0.0
+    comparison: Comparison,
+    margin: float,
+    reason: str,
+    *,
+    spread: float = 0.0,
+    reach: float = 0.0,
+    freedom: int | None = None,
 ) -> Comparison:
     """Return the comparison with its interval widened by what may systematically add to the log of its ratio.
 
     `spread` is the half-width of a 95 % interval of something independent of the blocks (the bias of equal cells in
-    earlier runs, the error of a correction) and adds in quadrature; `reach` is a bound and adds at each end. p and q
+    earlier runs, the error of a correction) and adds in quadrature; `reach` is a bound and adds at each end. `freedom`
+    are its degrees of freedom where these are fewer than those of the blocks. p and q
     rise with it: what is claimed at a level of its own needs more than an interval that excludes 1. A verdict that the
     longer interval no longer bears out becomes inconclusive with `reason`.
     """
@@ -432,7 +439,7 @@ def widened(
     stretch = (math.log(high / low) - before) / 2 if low > 0 else 0.0
     nearest = comparison.ci[0] if middle > 0 else comparison.ci[1]
     half = math.hypot(abs(math.log(nearest) - middle), spread) if nearest > 0 else math.inf
-    p = _least_p(max(abs(middle) - reach, 0.0), half, comparison.n)
+    p = _least_p(max(abs(middle) - reach, 0.0), half, comparison.n - 1 if freedom is None else freedom)
     longer = replace(
         comparison,
         ci=(low, high),
@@ -449,13 +456,13 @@ def widened(
     return longer if borne_out.get(comparison.verdict, True) else downgraded(longer, reason)
 
 
-def _least_p(distance: float, half: float, n: int) -> float:
+def _least_p(distance: float, half: float, freedom: int) -> float:
     """The two-sided p by Student's t of a log ratio so far from 0, with an interval of `NOMINAL` of this half-width."""
     from scipy.special import stdtr
 
-    if n < 2 or half <= 0:
+    if freedom < 1 or half <= 0:
         return 0.0
-    return 2 * float(stdtr(n - 1, -distance / half * t_quantile(n - 1, (1 + paired.NOMINAL) / 2)))
+    return 2 * float(stdtr(freedom, -distance / half * t_quantile(freedom, (1 + paired.NOMINAL) / 2)))
 
 
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})

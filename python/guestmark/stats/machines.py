@@ -8,8 +8,11 @@ from the machine's blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from guestmark.stats.across_runs import Past
 
@@ -69,6 +72,35 @@ def pooled(found: Mapping[str, Past]) -> Pooled | None:
         len(names),
         tuple(different),
     )
+
+
+def shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float | None:
+    """The half-width of the 95 % interval of the mean log ratio of a class whose machines share the blocks of a run.
+
+    `d` are log ratios by block, shape (K,), `machines` which one measured each. A machine's blocks have its ratio in
+    common, so machines are the independent units: Student's interval of their means, which is exact for equal numbers
+    of blocks (the mean square between machines in a one-way random-effects model; Searle, Casella and McCulloch 1992,
+    chapter 3). None where only one machine measured.
+    """
+    from guestmark.stats.paired import t_quantile
+
+    groups = [d[[each == name for each in machines]] for name in dict.fromkeys(machines)]
+    means = [float(group.mean()) for group in groups if group.size]
+    if len(means) < 2:
+        return None
+    middle = sum(means) / len(means)
+    variance = sum((mean - middle) ** 2 for mean in means) / (len(means) - 1)
+    return t_quantile(len(means) - 1, (1 + _CONFIDENCE) / 2) * math.sqrt(variance / len(means))
+
+
+def sharing_costs(machines: int, blocks: int) -> float | None:
+    """The factor by which intervals are wider when so many alike machines share so many blocks; None for one."""
+    from guestmark.stats.paired import t_quantile
+
+    if machines < 2 or blocks < 2:
+        return None
+    level = (1 + _CONFIDENCE) / 2
+    return t_quantile(min(machines, blocks) - 1, level) / t_quantile(blocks - 1, level)
 
 
 def drift(values: list[float]) -> float | None:

@@ -242,12 +242,18 @@ def withheld(answers: Answers, reason: str) -> Answers:
 
 
 def allowing_for(
-    answers: Answers, margin: float, reason: str, *, spread: float = 0.0, reach: float = 0.0
+    answers: Answers,
+    margin: float,
+    reason: str,
+    *,
+    spread: float = 0.0,
+    reach: float = 0.0,
+    freedom: int | None = None,
 ) -> Answers:
     """Return the answers with the intervals of their ratios widened, see `compare.widened`."""
 
     def longer(comparison: Comparison) -> Comparison:
-        return widened(comparison, margin, reason, spread=spread, reach=reach)
+        return widened(comparison, margin, reason, spread=spread, reach=reach, freedom=freedom)
 
     return replace(
         answers,
