@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent import binary
 from guestmark.core.architectures import ARCHITECTURES, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.foreign import agents, installing, kernels, parts
@@ -84,8 +83,7 @@ def test_without_the_right_to_install_the_packages_are_named(
     with pytest.raises(PlatformUnusableError, match="need programs that are not installed here") as caught:
         parts.get(SPARC64)
     assert "apt-get install" in caught.value.hint
-    monkeypatch.setattr(binary, "checkout", lambda: tmp_path)  # installed from a wheel: no set-up
-    monkeypatch.setattr(installing, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(installing, "checkout", lambda: tmp_path)  # installed from a wheel: no set-up
     assert not installing.install(["bison"], Progress())
 
 
@@ -190,3 +188,26 @@ def test_a_library_that_is_not_served_is_said_to_be_compiled(
     with pytest.raises(GuestmarkError, match=r"no libstd-rust-dev 1\.85-3 for arm64") as caught:
         agents.make(ARM64, Progress())
     assert "-src" in caught.value.hint
+
+
+def test_sources_that_cannot_be_reached_are_not_said_to_be_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """apt-get reports success when it could fetch no index, unless it is asked not to."""
+    reason = "E: Failed to fetch http://example.org/InRelease  Temporary failure resolving"
+    system(tmp_path, monkeypatch, apt_get=f"case $* in *Error-Mode=any*) echo '{reason}'; exit 100;; esac")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(GuestmarkError, match="Temporary failure resolving"):
+        Packages(ARM64, Progress()).refresh(tmp_path / "log")
+
+
+def test_nothing_is_installed_for_an_architecture_that_is_not_served(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(parts, "served", lambda: frozenset({"amd64", "arm64"}))
+    monkeypatch.setattr(parts, "missing", lambda _: [ARCHITECTURES["riscv64"].cross])
+    monkeypatch.setattr(installing, "install", lambda *_: pytest.fail("something was installed"))
+    with pytest.raises(PlatformUnusableError, match="nothing for riscv64") as caught:
+        parts.get(ARCHITECTURES["riscv64"])
+    assert "prepare --help" in caught.value.hint

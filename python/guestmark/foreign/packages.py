@@ -89,7 +89,7 @@ class Packages:
         (self._home / "status").touch()
         try:
             run(
-                ["apt-get", *self._options, "update"],
+                ["apt-get", *self._options, "-oAPT::Update::Error-Mode=any", "update"],
                 f"reading the package lists of {self._architecture.name}",
                 log=log,
                 progress=self._progress,

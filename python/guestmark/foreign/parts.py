@@ -54,6 +54,10 @@ def get(
     lacking = [*besides(), *missing(architecture)]
     if not lacking and (there := find(architecture, wanted)):
         return there
+    if lacking and (fault := _unserved(architecture, served(), kernels.find(architecture) is not None)):
+        raise PlatformUnusableError(
+            fault, hint="or carry the parts from such a machine: guestmark prepare --help"
+        )
     whole = Whole(
         progress,
         f"setting up tcg@{architecture.name}",
@@ -172,6 +176,14 @@ def survey() -> list[State]:
     return [_state(row, known) for row in rows]
 
 
+def _unserved(row: Architecture, known: frozenset[str] | None, made: bool) -> str:
+    """Why there can be no kernel here, unless it has been made; empty where there can."""
+    absent = known is not None and row.name not in known
+    if row.kernel is Source.DISTRIBUTION and not made and absent:
+        return f"this system's package sources have nothing for {row.name}; a newer release may"
+    return ""
+
+
 def _state(row: Architecture, known: frozenset[str] | None) -> State:
     programs = [row.emulator, *([row.firmware] if row.firmware else [])]
     lacking = [program for program in programs[:1] if shutil.which(program.name) is None]
@@ -179,10 +191,6 @@ def _state(row: Architecture, known: frozenset[str] | None) -> State:
         return State(row, {}, lacking)
     try:
         made = _made(row)
-        fault = ""
-        absent = known is not None and row.name not in known
-        if row.kernel is Source.DISTRIBUTION and not made["kernel"] and absent:
-            fault = f"this system's package sources have nothing for {row.name}; a newer release may"
-        return State(row, made, [*lacking, *missing(row)], fault)
+        return State(row, made, [*lacking, *missing(row)], _unserved(row, known, made["kernel"]))
     except GuestmarkError as error:
         return State(row, {}, lacking, error.message)
