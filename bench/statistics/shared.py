@@ -14,8 +14,7 @@ import math
 
 import numpy as np
 
-from guestmark.core.findings import MeasuredOn, with_fact
-from guestmark.core.facts import Facts
+from guestmark.core.findings import Facts, MeasuredOn, with_fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST

@@ -19,8 +19,7 @@ from sqlalchemy.dialects import sqlite
 
 from guestmark.core.cause import Cause
 from guestmark.core.errors import TakenError
-from guestmark.core.facts import Facts
-from guestmark.core.findings import MeasuredOn, with_fact
+from guestmark.core.findings import Facts, MeasuredOn, with_fact
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.remarks import IMPORTED, LABEL
