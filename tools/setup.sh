@@ -205,47 +205,33 @@ why() {
     esac
 }
 
-# package NAME FAMILY: the distribution's packages for it.
+# package NAME FAMILY: the distribution's packages for it, by the table that the program itself uses.
 package() {
     case $2:$1 in
-        debian:qemu) echo qemu-system-x86 ;;
-        debian:qemu-img) echo qemu-utils ;;
-        debian:uml) echo user-mode-linux ;;
-        debian:linker) echo gcc libc6-dev ;;
-        debian:python) echo python3 python3-venv ;;
         debian:cargo) debian_rust ;;
         debian:rustfmt) debian_rust_tool rustfmt rustfmt-web ;;
         debian:clippy) debian_rust_tool rust-clippy rust-web-clippy ;;
-        fedora:qemu) echo qemu-system-x86-core ;;
-        fedora:linker) echo gcc glibc-static ;;
-        fedora:python) echo python3 ;;
-        arch:qemu) echo qemu-system-x86 ;;
-        arch:linker) echo gcc ;;
-        arch:python) echo python ;;
-        arch:cargo) echo rust ;;
-        suse:qemu) echo qemu-x86 ;;
-        suse:qemu-img) echo qemu-tools ;;
-        suse:linker) echo gcc glibc-devel-static ;;
-        suse:python) echo python313 ;;
-        alpine:qemu) echo qemu-system-x86_64 ;;
-        alpine:linker) echo gcc musl-dev ;;
-        alpine:python) echo python3 ;;
-        *:uml) ;; # only Debian and its relatives package it
-        *:mke2fs) echo e2fsprogs ;;
-        *:mkfs.xfs) echo xfsprogs ;;
-        *:mkfs.btrfs) echo btrfs-progs ;;
-        *:ip) echo iproute2 ;;
-        *:virsh) echo libvirt-clients ;;
-        *:mksquashfs) echo squashfs-tools ;;
-        *:mariadbd) echo mariadb-server-core ;;
-        *:my_print_defaults) echo mariadb-client-core ;;
-        fedora:ovmf | arch:ovmf) echo edk2-ovmf ;;
-        *:ca) echo ca-certificates ;;
-        *:qemu) echo "qemu (x86_64 system emulator)" ;;
-        *:linker) echo "gcc and a static libc" ;;
-        *:python) echo "python (at least $python_wanted)" ;;
-        *) echo "$1" ;;
+        other:python) echo "python (at least $python_wanted)" ;;
+        *) packaged "$1" "$2" ;;
     esac
+}
+
+packaged() { # NEED FAMILY
+    found=$1
+    while IFS='	' read -r need debian fedora rhel arch suse alpine nixos; do
+        [ "$need" = "$1" ] || continue
+        case $2 in
+            fedora) found=$fedora ;;
+            rhel) found=$rhel ;;
+            arch) found=$arch ;;
+            suse) found=$suse ;;
+            alpine) found=$alpine ;;
+            nixos) found=$nixos ;;
+            *) found=$debian ;;
+        esac
+    done <"$root/python/guestmark/core/packages.tsv"
+    [ "$found" != - ] || return 0
+    (IFS=, && set -f && set -- $found && IFS=' ' && echo "$*")
 }
 
 # Debian 13 and later have a new enough `cargo`; Debian 12 keeps one as `cargo-web`.
@@ -270,7 +256,9 @@ family() {
     for id in $(. /etc/os-release 2>/dev/null && echo "${ID:-} ${ID_LIKE:-}"); do
         case $id in
             debian | ubuntu) echo debian ;;
-            fedora | rhel | centos) echo fedora ;;
+            rhel | centos) echo rhel ;;
+            fedora) echo fedora ;;
+            nixos) echo nixos ;;
             arch) echo arch ;;
             suse | opensuse*) echo suse ;;
             alpine) echo alpine ;;
@@ -284,7 +272,8 @@ family() {
 install_command() {
     case $1 in
         debian) echo apt-get install --no-install-recommends ;;
-        fedora) echo dnf install ;;
+        fedora | rhel) echo dnf install ;;
+        nixos) echo nix-shell -p ;;
         arch) echo pacman -S --needed ;;
         suse) echo zypper install ;;
         alpine) echo apk add ;;

@@ -21,6 +21,7 @@ COPIED = (
     "Cargo.toml",
     "Cargo.lock",
     ".cargo",
+    "python/guestmark/core/packages.tsv",
 )
 
 # Tells what the launcher handed over; needs none of the dependencies.
@@ -122,10 +123,11 @@ def copy_checkout(to: Path, *, venv: bool) -> Checkout:
         if source.is_dir():
             shutil.copytree(source, to / name)
         else:
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, to / name)
     for crate in (CHECKOUT / "crates").iterdir():
         shutil.copytree(crate, to / "crates" / crate.name, ignore=shutil.ignore_patterns("target"))
-    (to / "python/guestmark/cli").mkdir(parents=True)
+    (to / "python/guestmark/cli").mkdir(parents=True, exist_ok=True)
     (to / "python/guestmark/__init__.py").touch()
     (to / "python/guestmark/cli/__init__.py").write_text(STUB_CLI)
     checkout = Checkout(to)

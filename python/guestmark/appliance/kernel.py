@@ -14,6 +14,7 @@ from pathlib import Path
 
 from guestmark.appliance import bzimage
 from guestmark.appliance.paths import cache_directory, put
+from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
 
 Notify = Callable[[str], None]
@@ -85,23 +86,52 @@ def _cached() -> Iterator[Kernel]:
 
 def _installed() -> Iterator[Kernel]:
     """The distribution's kernels in /boot that this user may read, with their modules, the newest first."""
-    found = []
-    for image in Path("/boot").glob("vmlinuz-*"):
-        release = image.name.removeprefix("vmlinuz-")
-        modules = Path("/lib/modules") / release
-        if os.access(image, os.R_OK) and (modules / "modules.dep").exists():
-            found.append((_version_key(release), release, image, modules))
-    for _, release, image, modules in sorted(found, reverse=True):
-        yield _with_elf(release, image, modules, "installed in /boot")
+    there = {
+        (_version_key(release), release): (image, modules)
+        for release, image, modules in installed()
+        if os.access(image, os.R_OK)
+    }
+    for (_, release), (image, modules) in sorted(there.items(), reverse=True):
+        yield _with_elf(release, image, modules, f"installed in {image.parent}")
+
+
+def installed(root: Path = Path("/")) -> Iterator[tuple[str, Path, Path]]:
+    """Release, image and modules of the kernels of the system in `root`, also of those that this user may not read.
+
+    Debian, Ubuntu and openSUSE have images in /boot, Fedora and Arch also beside the modules; NixOS has the one that it
+    runs under /run/current-system.
+    """
+    images = [(image.parent.name, image) for image in (root / "lib/modules").glob("*/vmlinuz")]
+    images += [(image.name.removeprefix("vmlinuz-"), image) for image in (root / "boot").glob("vmlinuz-*")]
+    for release, image in images:
+        yield from _with_modules(release, image, root / "lib/modules")
+    system = root / "run/current-system"
+    for modules in (system / "kernel-modules/lib/modules").glob("*"):
+        yield from _with_modules(modules.name, system / "kernel", modules.parent)
+
+
+def _with_modules(release: str, image: Path, parent: Path) -> Iterator[tuple[str, Path, Path]]:
+    if image.exists() and (parent / release / "modules.dep").exists():
+        yield release, image, parent / release
+
+
+def _none_to_fetch() -> GuestmarkError:
+    """Why there is no kernel where none can be fetched: there is none, or this user may not read it."""
+    if closed := [image for _, image, _ in installed() if not os.access(image, os.R_OK)]:
+        return GuestmarkError(
+            f"{closed[0]} is readable by root only, and this system has no apt-get to fetch a kernel with",
+            hint=f"sudo install -m 644 {closed[0]} FILE, then give it with --set kernel=FILE",
+        )
+    return GuestmarkError(
+        "no kernel for guests was found, and this system has no apt-get to fetch one",
+        hint=f"{to_install('linux-image-amd64')}; or give a kernel with --set kernel=FILE",
+    )
 
 
 def _fetched(notify: Notify) -> Kernel:
     """Downloads the distribution's kernel package and unpacks it into the cache; nothing is installed."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise GuestmarkError(
-            "no kernel for guests was found, and this system has no apt-get to fetch one",
-            hint="install your distribution's kernel package, or give a kernel with --set kernel=FILE",
-        )
+        raise _none_to_fetch()
     notify("fetching the distribution's kernel for guests (about 70 MB, once)")
     with tempfile.TemporaryDirectory(prefix="guestmark-", dir=_kernel_cache()) as scratch_name:
         scratch = Path(scratch_name)

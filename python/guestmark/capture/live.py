@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
 
 _SNAPLEN = 320  # headers, and the messages of DHCP, DNS and TFTP; QUIC's would need whole packets
@@ -34,7 +35,7 @@ def capturing(interface: str, supervised: Supervised) -> Iterator[int]:
     if command is None:
         raise GuestmarkError(
             "neither dumpcap nor tcpdump is installed, one of which captures packets",
-            hint="install one: apt-get install tcpdump",
+            hint=to_install("tcpdump"),
         )
     with (
         tempfile.TemporaryFile() as messages,

@@ -95,11 +95,17 @@ _ELF_MACHINE = 18  # where an ELF file's header says whose code it is
 _NO_PCI_SEARCH = "pci=noearly,lastbus=0"
 _NO_CIPHER_TESTS = "cryptomgr.notests=1"
 
+
+def _of_rhel(machine_name: str) -> tuple[str, ...]:
+    """Where RHEL keeps its one QEMU, which is not in PATH and emulates its own architecture only."""
+    return ("/usr/libexec/qemu-kvm",) if platform.machine() == machine_name else ()
+
+
 X86_64 = Architecture(
     name="x86_64",
     machine_name="x86_64",
     other_names=("amd64", "x86-64"),
-    emulator=Program("qemu-system-x86_64", "qemu-system-x86"),
+    emulator=Program("qemu-system-x86_64", "qemu-system-x86", _of_rhel("x86_64")),
     machine="q35",
     # Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS,
     # FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
@@ -121,7 +127,7 @@ X86_64 = Architecture(
 ARM64 = Architecture(
     name="arm64",
     machine_name="aarch64",
-    emulator=Program("qemu-system-aarch64", "qemu-system-arm"),
+    emulator=Program("qemu-system-aarch64", "qemu-system-arm", _of_rhel("aarch64")),
     machine="virt,gic-version=3",
     # Pointer authentication by the architecture's own cipher takes most of an emulated processor's time.
     cpu="max,pauth-impdef=on",

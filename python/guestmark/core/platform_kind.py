@@ -31,6 +31,11 @@ class Program:
         there = (path for path in self.elsewhere if os.access(path, os.X_OK))
         return shutil.which(self.name) or next(there, None)
 
+    @property
+    def called(self) -> str:
+        """The word to run it by: its name where that is enough, else where it is."""
+        return self.name if shutil.which(self.name) else self.path or self.name
+
 
 def _none(_destination: str) -> str:
     return ""

@@ -14,6 +14,7 @@ from guestmark.agent.binary import supervised
 from guestmark.agent.confinement import BUILDER
 from guestmark.agent.keeper import keeper
 from guestmark.core.cause import Speaker, heard
+from guestmark.core.distribution import to_install
 from guestmark.core.errors import MachineError, PlatformUnusableError
 
 _DEADLINE_S = 300.0
@@ -47,7 +48,7 @@ def find(program: str) -> str:
     path = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin")
     if path is None:
         raise PlatformUnusableError(
-            f"{program} is not installed", hint=f"install the package {PACKAGES.get(program, program)}"
+            f"{program} is not installed", hint=to_install(PACKAGES.get(program, program))
         )
     return path
 

@@ -16,6 +16,7 @@ from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.cause import Cause
+from guestmark.core.distribution import to_install
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.machine_facts import GuestMachine, Vmm
 from guestmark.core.model import Cell
@@ -142,7 +143,7 @@ class QemuPlatform:
         factors = {**self._defaults(), **cell.factors}
         self._check(factors)
         boot = boot_of(self.architecture, cell, factors, self._notify)
-        program = PROGRAM.of(factors) or self.architecture.emulator.name
+        program = PROGRAM.of(factors) or self.architecture.emulator.called
         virtio = VirtioBus.of(self.architecture, MACHINE.among(factors))
         initramfs = build_initramfs(
             boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell)
@@ -219,13 +220,13 @@ class QemuPlatform:
     def _programs(self) -> list[Program]:
         """What its machines run on and is not installed."""
         row = self.architecture
-        return [row.emulator] if shutil.which(row.emulator.name) is None else []
+        return [row.emulator] if row.emulator.path is None else []
 
     def missing(self) -> Unusable | None:
         """What has to be installed first."""
         row = self.architecture
         if row.is_host:
-            return missing_program(row.emulator.name, row.emulator.package)
+            return missing_program(row.emulator)
         try:
             parts.check(row, self._programs())
         except PlatformUnusableError as error:
@@ -297,11 +298,11 @@ def _confinement(cell: Cell, boot: Boot, extras: Extras) -> Confinement:
     )
 
 
-def missing_program(program: str, package: str) -> Unusable | None:
-    """`Unusable`, naming the package, when `program` is not in `PATH`."""
-    if shutil.which(program):
+def missing_program(program: Program) -> Unusable | None:
+    """`Unusable`, naming the package in the distribution's words, when `program` is not installed."""
+    if program.path:
         return None
-    return Unusable(f"{program} is not installed", f"install the package {package}")
+    return Unusable(f"{program.name} is not installed", to_install(program.package))
 
 
 def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:

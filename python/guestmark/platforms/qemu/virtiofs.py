@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.agent.confinement import FILE_SERVER, HYPERVISOR, Confinement
+from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.platforms import confinement
 from guestmark.platforms.process import SupervisedProcess
@@ -104,10 +105,10 @@ def daemon(why_needed: str = "") -> tuple[str, bool]:
     if old:
         raise PlatformUnusableError(
             f"{why_needed}{old}, of QEMU up to 7.2, serves files to root alone",
-            hint="install the package virtiofsd, or " + _OTHERWISE,
+            hint=f"{to_install('virtiofsd')}; or {_OTHERWISE}",
         )
     raise PlatformUnusableError(
-        f"{why_needed}virtiofsd is not installed", hint=f"install the package virtiofsd, or {_OTHERWISE}"
+        f"{why_needed}virtiofsd is not installed", hint=f"{to_install('virtiofsd')}; or {_OTHERWISE}"
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.platform_kind import Program
 from guestmark.platforms.sandbox import BWRAP, CRUN, PODMAN, RUNC, RUNSC
@@ -52,7 +53,7 @@ class Runtime:
         """What it says. Raises `PlatformUnusableError` when it is not installed, or says nothing."""
         if self.program.path is None:
             raise PlatformUnusableError(
-                f"{self.program.name} is not installed", hint=f"install the package {self.program.package}"
+                f"{self.program.name} is not installed", hint=to_install(self.program.package)
             )
         return _version(self.program.path)
 

@@ -16,6 +16,7 @@ from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
+from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed
@@ -113,7 +114,7 @@ class UmlPlatform:
 
     def missing(self) -> Unusable | None:
         """What has to be installed first."""
-        return missing_program(UML, "user-mode-linux")
+        return missing_program(Program(UML, "user-mode-linux"))
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS

@@ -1,0 +1,113 @@
+"""The distribution of this host: what it calls the packages that are needed, and how it installs them.
+
+The names are in `packages.tsv`, which set-up reads as well. Those of Debian stand for the packages in the rest of the
+program. Only Debian's have been tried; the others are tested against faked roots.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+class Family(StrEnum):
+    """Distributions with the same package names; the values are the columns of the table."""
+
+    DEBIAN = "debian"
+    FEDORA = "fedora"
+    RHEL = "rhel"
+    ARCH = "arch"
+    SUSE = "suse"
+    ALPINE = "alpine"
+    NIXOS = "nixos"
+    OTHER = ""
+
+
+_INSTALL: Mapping[Family, str] = {
+    Family.DEBIAN: "apt-get install --no-install-recommends",
+    Family.FEDORA: "dnf install",
+    Family.RHEL: "dnf install",
+    Family.ARCH: "pacman -S --needed",
+    Family.SUSE: "zypper install",
+    Family.ALPINE: "apk add",
+}
+_IDS: Mapping[str, Family] = {
+    "debian": Family.DEBIAN,
+    "ubuntu": Family.DEBIAN,
+    "rhel": Family.RHEL,
+    "centos": Family.RHEL,
+    "fedora": Family.FEDORA,
+    "arch": Family.ARCH,
+    "suse": Family.SUSE,
+    "alpine": Family.ALPINE,
+    "nixos": Family.NIXOS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """One distribution, as its os-release says; `name` is for people."""
+
+    family: Family
+    name: str
+
+    def packages(self, debian: Iterable[str]) -> list[str]:
+        """What it calls these packages of Debian; those that it does not have are left out."""
+        return list(dict.fromkeys(name for package in debian for name in self._called(package)))
+
+    def _called(self, package: str) -> Iterator[str]:
+        if self.family in (Family.DEBIAN, Family.OTHER):
+            yield package
+            return
+        for row in _table():
+            if package in row[Family.DEBIAN].split(","):
+                yield from (name for name in row[self.family].split(",") if name != "-")
+                return
+        yield package
+
+    def to_install(self, debian: str) -> str:
+        """What to do to have these packages of Debian (words): in this distribution's own words, in one line."""
+        wanted = debian.split()
+        names = " ".join(self.packages(wanted))
+        if not names:
+            return f"{self.name} has no package of {' '.join(wanted)}"
+        if self.family is Family.NIXOS:
+            return f"nix-shell -p {names}, or put them into the configuration"
+        if command := _INSTALL.get(self.family):
+            return f"as root: {command} {names}"
+        return f"install what Debian calls {names}"
+
+
+@functools.cache
+def _table() -> tuple[Mapping[str, str], ...]:
+    text = (Path(__file__).parent / "packages.tsv").read_text()
+    head, *rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
+    return tuple(dict(zip(head, row, strict=True)) for row in rows)
+
+
+@functools.cache
+def distribution(root: Path = ROOT) -> Distribution:
+    """The distribution of the system in `root`; of an unknown one the words are Debian's."""
+    said: dict[str, str] = {}
+    for file in ("etc/os-release", "usr/lib/os-release"):
+        try:
+            text = (root / file).read_text(errors="replace")
+        except OSError:
+            continue
+        pairs = (line.partition("=") for line in text.splitlines())
+        said = {name: value.strip("\"' ") for name, sign, value in pairs if sign}
+        break
+    ids = f"{said.get('ID', '')} {said.get('ID_LIKE', '')}".split()
+    ids = ["suse" if each.startswith("opensuse") else each for each in ids]
+    known = [_IDS[each] for each in ids if each in _IDS]
+    return Distribution(known[0] if known else Family.OTHER, said.get("NAME") or "this distribution")
+
+
+def to_install(debian: str) -> str:
+    """What to do here to have these packages of Debian (words, separated by blanks)."""
+    return distribution().to_install(debian)
