@@ -1,4 +1,4 @@
-"""What version 0.1 recorded: its ledger, and the keys of its result documents' attestations.
+"""What earlier versions recorded: their ledgers, and of 0.1 the keys of its result documents' attestations.
 
 `tests/ledger_0_1/README.md` says how they were made.
 """
@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "ledger_0_1"
+VERSIONS = tuple(sorted(folder.name.removeprefix("ledger_") for folder in FOLDER.parent.glob("ledger_*")))
 KEYS: Mapping[str, Mapping[str, list[str]]] = json.loads(
     (FOLDER / "keys.json").read_text()
 )  # by run and cell
 
 
-def ledger(folder: Path) -> Path:
-    """A copy of the ledger, in the folder."""
+def ledger(folder: Path, version: str = "0_1") -> Path:
+    """A copy of the ledger of one of `VERSIONS`, in the folder."""
     file = folder / "ledger.sqlite"
-    file.write_bytes(lzma.decompress((FOLDER / "ledger.sqlite.xz").read_bytes()))
+    kept = FOLDER.parent / f"ledger_{version}" / "ledger.sqlite.xz"
+    file.write_bytes(lzma.decompress(kept.read_bytes()))
     return file
 
 

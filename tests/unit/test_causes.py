@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import lzma
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.codec import pack_trial, unpack_trial
 from guestmark.report.document import result_document
 from guestmark.stats.analysis import analyse
-from tests.framework import CHECKOUT
+from tests.framework import CHECKOUT, recorded
 
 SPEC = importlib.util.spec_from_file_location("decisions", CHECKOUT / "tools" / "decisions.py")
 assert SPEC is not None
@@ -97,10 +96,7 @@ def test_what_programs_say_is_turned_into_a_cause(speaker: Speaker, said: str, c
 
 
 def test_failures_of_an_earlier_version_have_their_cause(tmp_path: Path) -> None:
-    file = tmp_path / "ledger.sqlite"
-    kept = CHECKOUT / "tests" / "ledger_0_2" / "ledger.sqlite.xz"
-    file.write_bytes(lzma.decompress(kept.read_bytes()))
-    with open_ledger(file, writable=False) as ledger:
+    with open_ledger(recorded.ledger(tmp_path, "0_2"), writable=False) as ledger:
         run = ledger.load_run("failures")
     assert [trial.cause for trial in run.trials] == [
         Cause.STATUS,
