@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,7 @@ def _lies(line: socket.socket, lie: bytes | None, greets: bool) -> None:
             line.sendall(lie)
 
 
-_SHAPES = [
+_SHAPES: list[Any] = [
     7,
     None,
     [],

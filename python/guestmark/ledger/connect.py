@@ -191,7 +191,7 @@ def _check_companions(file: Path) -> None:
     """Raises `LedgerError` unless the files that SQLite uses beside this one are plain ones of its own.
 
     It writes to them, and once a journal that names another file has been rolled back, it removes that file
-    (*super-journal* in https://www.sqlite.org/atomiccommit.html).
+    (*super-journal* in SQLite's "Atomic Commit in SQLite").
     """
     for suffix in _COMPANIONS:
         beside = file.with_name(file.name + suffix)
