@@ -211,3 +211,11 @@ def test_nothing_is_installed_for_an_architecture_that_is_not_served(
     with pytest.raises(PlatformUnusableError, match="nothing for riscv64") as caught:
         parts.get(ARCHITECTURES["riscv64"])
     assert "prepare --help" in caught.value.hint
+
+
+def test_the_reason_is_not_makes_own_last_line(tmp_path: Path) -> None:
+    says = (
+        "echo 'Kconfig:1: nothing there'; echo 'make[1]: *** [all] Error 1'; echo 'make: *** Error 2'; exit 2"
+    )
+    with pytest.raises(GuestmarkError, match=r"^configuring failed: Kconfig:1: nothing there$"):
+        run(["sh", "-c", says], "configuring", log=tmp_path / "log", progress=Progress(), cwd=tmp_path)

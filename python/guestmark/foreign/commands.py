@@ -87,5 +87,6 @@ def _reason(log: Path, status: int) -> str:
     telling = [line for line in lines if line.lower().startswith(("error", "e:")) or "error:" in line.lower()]
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    # What comes after the first error mostly follows from it.
-    return (telling[:1] or lines[-1:] or [f"exit status {status}"])[0][:300]
+    # What comes after the first error mostly follows from it; make's own lines only say that there was one.
+    others = [line for line in lines if not line.startswith(("make:", "make["))]
+    return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]

@@ -11,7 +11,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.own_program import checkout
 from guestmark.foreign.progress import Progress
 
-ABOUT_S = 60.0
+ABOUT_S = 40.0
 _NO_RIGHT = 2  # what set-up ends with where this user may not install, or the distribution is another
 _SCRIPT = 'root=$1 to=$2; shift 2; . "$root/tools/setup.sh" && log=$to && install_named "$@"'
 _LOOK_S = 0.2
