@@ -25,6 +25,7 @@ class Measuring:
     null: options.NullCopies = None
     blocks: options.Blocks = None
     precision: options.Precision = None
+    over: options.Over = None
     time_limit: options.TimeLimit = None
     trial_limit: options.TrialLimit = None
     margin: options.Margin = None
@@ -61,6 +62,7 @@ class Measuring:
             "blocks": self.blocks,
             "precision": options.value("--precision", parse_fraction, self.precision),
             "margin": options.value("--margin", parse_fraction, self.margin),
+            "over_s": options.positive_duration("--over", self.over),
             "time_limit_s": options.positive_duration("--time-limit", self.time_limit),
             "trial_limit_s": options.positive_duration("--trial-limit", self.trial_limit),
             "warmup": self.warmup,
@@ -95,9 +97,10 @@ class Measuring:
 def budgeted(text: str | None, given: Measuring) -> float | None:
     """The seconds of `--for`. Raises `UsageError` beside another limit."""
     seconds = options.positive_duration("--for", text)
-    if seconds is not None and (given.blocks is not None or given.time_limit is not None):
+    if seconds is not None and (given.blocks or given.time_limit or given.over) is not None:
         raise UsageError(
-            "--for cannot be combined with --blocks or --time-limit", hint="--for alone chooses the blocks"
+            "--for cannot be combined with --blocks, --time-limit or --over",
+            hint="--for alone chooses the blocks",
         )
     return seconds
 

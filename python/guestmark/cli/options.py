@@ -215,6 +215,13 @@ Precision = Annotated[
         help="Stop when all ratios are known to this (default 2%, or 5% of the effect), after 8 blocks.",
     ),
 ]
+Over = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Spread the blocks over this time, e.g. 2h, so that what changes with the hour is in the intervals.",
+    ),
+]
 TimeLimit = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop after this time at the latest (default 10m).")
 ]

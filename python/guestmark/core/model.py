@@ -172,6 +172,9 @@ class Policy:
     trial_limit_s: float = 600.0  # deadline of one iteration of the workload
     seed: int = 0
     enough_s: float | None = None
+    over_s: float = (
+        0.0  # from the begin of the first block to that of the last: a session of hours, not of a moment
+    )
 
 
 class Asked(StrEnum):

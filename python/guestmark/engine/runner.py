@@ -181,6 +181,9 @@ def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
         yield
 
 
+_WORTH_SAYING_S = 2.0  # a shorter wait between two blocks is not announced
+
+
 class _Loop:
     """The state of a running experiment; all its decisions follow from the plan and the trials."""
 
@@ -292,6 +295,7 @@ class _Loop:
                 return RunState.INTERRUPTED
             if all(self._given_up(cell) for cell in self._cells):
                 return RunState.FAILED
+            self._await_turn(block)
             if self._measure_missing(block):
                 return self._final(RunState.STOPPED)
             block += 1
@@ -336,6 +340,20 @@ class _Loop:
             return
         chosen = {cell.id: iterations_of(self._plan, cell, block + 1, mine) for cell in self._cells}
         self._ledger.set_plan(self._run_id, replace(plan, context=replace(plan.context, iterations=chosen)))
+
+    def _await_turn(self, block: int) -> None:
+        """Waits for the block's time, if the blocks are spread; a resumed run keeps to its first schedule."""
+        policy = self._plan.policy
+        if not (policy.over_s and policy.blocks and policy.blocks > 1 and self._trials):
+            return
+        begun = min(trial.started_at for trial in self._trials)
+        at = begun + policy.over_s * block / (policy.blocks - 1)
+        if (left := at - time.time()) > _WORTH_SAYING_S:
+            clock = time.strftime("%H:%M:%S", time.localtime(at))
+            self._observer.note(f"block {block + 1} of {policy.blocks} begins at {clock}")
+        with self._interruption.armed():
+            while (left := at - time.time()) > 0:
+                time.sleep(min(left, 1.0))
 
     def _measure_missing(self, block: int) -> bool:
         """Measures what a block lacks; whether the time was up before its end."""

@@ -169,6 +169,7 @@ def _of_policy(policy: Policy) -> Iterator[str]:
     sizes = {
         "precision": policy.precision, "margin": policy.margin, "time_limit_s": policy.time_limit_s,
         "trial_limit_s": policy.trial_limit_s, "enough_s": policy.enough_s or 0.0,
+        "over_s": policy.over_s,
     }  # fmt: skip
     yield from (f"{name} is {size!r}" for name, size in sizes.items() if not 0 <= size <= _LONGEST_S)
     if abs(policy.seed) >= 1 << 256:

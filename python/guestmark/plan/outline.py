@@ -9,7 +9,7 @@ from guestmark.core.context import Caller, Context, HostCommands
 from guestmark.core.derived import Derived
 from guestmark.core.errors import UsageError
 from guestmark.core.gate import parse_gates
-from guestmark.core.metric import Metric
+from guestmark.core.metric import MIN_BLOCKS, Metric
 from guestmark.core.model import Cell, Plan, Policy, Published, Question
 from guestmark.core.placement import NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
@@ -60,6 +60,7 @@ class Overrides:
     iterations: int | None = None
     seed: int | None = None
     only: str | None = None
+    over_s: float | None = None
 
 
 def override(outline: Outline, given: Overrides) -> Outline:
@@ -68,6 +69,11 @@ def override(outline: Outline, given: Overrides) -> Outline:
         raise UsageError("--blocks and --precision cannot be combined", hint="give only one of them")
     if given.blocks is not None and given.time_limit_s is not None:
         raise UsageError("--blocks and --time-limit cannot be combined", hint="give only one of them")
+    if given.over_s is not None and (given.precision is not None or given.time_limit_s is not None):
+        raise UsageError(
+            "--over spreads a number of blocks: it cannot be combined with --precision or --time-limit",
+            hint="e.g. --blocks 12 --over 2h",
+        )
     shape = outline.shape
     settings = {**registry.parse_settings(given.settings), **given.parameters}
     shape = replace(
@@ -117,6 +123,9 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
         policy = replace(policy, blocks=None)  # overrides the plan's number of blocks
     if given.precision is not None:
         policy = replace(policy, fine_s=0.0)  # just that, then
+    if given.over_s is not None:
+        blocks = given.blocks or policy.blocks or max(policy.min_blocks, MIN_BLOCKS)
+        policy = replace(policy, blocks=blocks, over_s=given.over_s, enough_s=None)
     return replace(policy, **{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
 
 
