@@ -44,7 +44,7 @@ def test_parts_of_a_nested_name() -> None:
     ("name", "telling"),
     [
         ("hots", "did you mean 'host'"),
-        ("qemu", "known: host, "),
+        ("qemu", "gvisor, host, kvm"),
         ("", "known: host"),
         ("host@arm", "write host"),
         ("uml@x86_64", "write uml"),

@@ -5,6 +5,8 @@
 //! - `guestmark.root=9p:TAG`, `virtiofs:TAG`, `hostfs:DIRECTORY` or `none` (stay in the initramfs, the default);
 //! - `guestmark.rootopts=` options for mounting that root;
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
+//! - `guestmark.template=1`: stay before the root, say so on the console, and wait on the channel to be renewed (see
+//!   [`renew`]): the machine may be saved there, and go on as any number of others;
 //! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the date;
 //! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is): a line on the
 //!   console as soon as a step has ended, which whoever reads the console can tell the time of.
@@ -75,6 +77,10 @@ fn boot_and_serve() -> io::Result<()> {
     load_modules()?;
     phases.ended("modules");
     let old_root = File::open("/")?;
+    let waited = options
+        .template
+        .then(|| renewed(&options.channel, &mut phases));
+    let waited = waited.transpose()?;
     if options.root != "none" {
         mount_root(&options)?;
         phases.ended("root");
@@ -82,7 +88,10 @@ fn boot_and_serve() -> io::Result<()> {
     }
     furnish(plain)?;
     phases.ended("furnish");
-    let channel = open_channel(&options.channel)?;
+    let channel = match waited {
+        Some(channel) => channel,
+        None => open_channel(&options.channel)?,
+    };
     phases.ended("channel");
     let stayed = options.root == "none";
     let finish = || {
@@ -123,6 +132,7 @@ struct Options {
     rootopts: String,
     overlay: String,
     realtime: String,
+    template: bool,
 }
 
 impl Options {
@@ -141,6 +151,7 @@ impl Options {
             rootopts: of("rootopts", ""),
             overlay: of("overlay", "50%"),
             realtime: of("realtime", ""),
+            template: of("template", "") == "1",
         }
     }
 }
@@ -158,6 +169,65 @@ fn set_clock(started: &str) {
         };
         let _ = rustix::time::clock_settime(rustix::time::ClockId::Realtime, now);
     }
+}
+
+/// What a machine that goes on from a saved one must be told: the time, and bytes that only its controller knows.
+const RENEWAL: usize = 8 + ENTROPY;
+const ENTROPY: usize = 32;
+
+/// Waits for the renewal on the channel: nanoseconds since 1970 as a little-endian `u64`, then 32 random bytes. Answers
+/// with one byte when the clock is set and the kernel's generator is reseeded.
+fn renewed(channel: &str, phases: &mut Phases) -> io::Result<Channel> {
+    let channel = open_channel(channel)?;
+    say("template ready");
+    let mut renewal = [0; RENEWAL];
+    let mut port = File::from(channel.input.try_clone()?);
+    io::Read::read_exact(&mut port, &mut renewal)?;
+    let (now, entropy) = renewal.split_at(8);
+    let now = u64::from_le_bytes(now.try_into().map_err(io::Error::other)?);
+    rustix::time::clock_settime(
+        rustix::time::ClockId::Realtime,
+        rustix::time::Timespec {
+            tv_sec: (now / 1_000_000_000) as i64,
+            tv_nsec: (now % 1_000_000_000) as _,
+        },
+    )?;
+    reseed(entropy.try_into().map_err(io::Error::other)?)?;
+    port.write_all(&[0])?;
+    phases.ended("renewed");
+    Ok(channel)
+}
+
+/// Mixes bytes into the kernel's generator, credited as random, and makes it draw a new key at once: otherwise it gives
+/// the bytes that every other machine from the same saved one gets.
+fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
+    /// `RNDADDENTROPY` of `linux/random.h`.
+    const ADD_ENTROPY: u32 = rustix::ioctl::opcode::write::<[libc::c_int; 2]>(b'R', 3);
+    /// `RNDRESEEDCRNG`.
+    const RESEED: u32 = rustix::ioctl::opcode::none(b'R', 7);
+    /// `struct rand_pool_info` of `linux/random.h`.
+    #[repr(C)]
+    struct Pool {
+        bits: libc::c_int,
+        size: libc::c_int,
+        bytes: [u8; ENTROPY],
+    }
+    let pool = Pool {
+        bits: (ENTROPY * 8) as libc::c_int,
+        size: ENTROPY as libc::c_int,
+        bytes: entropy,
+    };
+    let random = File::options().write(true).open("/dev/urandom")?;
+    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&random);
+    // SAFETY: the pool outlives the call and has the size that it says; the second request has no argument.
+    let refused = unsafe {
+        libc::ioctl(descriptor, ADD_ENTROPY as _, &raw const pool) != 0
+            || libc::ioctl(descriptor, RESEED as _) != 0
+    };
+    if refused {
+        return Err(failed("/dev/urandom", &io::Error::last_os_error()));
+    }
+    Ok(())
 }
 
 fn failed(what: &str, error: &io::Error) -> io::Error {

@@ -195,6 +195,14 @@ class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
     served: str | None = None  # of a directory of the host: how, and from where
 
 
+class Restored(msgspec.Struct, kw_only=True):
+    """What a guest has gone on from, instead of booting."""
+
+    template: str  # tells it from others of the block
+    clone: int  # the first is 1
+    generation_id: bool  # whether the guest was told by its hardware that it is a copy
+
+
 class GuestMachine(MachineFacts, kw_only=True):
     """A guest: what was asked for, and what hypervisor and guest say of it. UML has no monitor that could be asked."""
 
@@ -202,6 +210,7 @@ class GuestMachine(MachineFacts, kw_only=True):
     vmm: Vmm | None = None
     guest: Inside
     disks: dict[str, Disk] | None = None
+    restored: Restored | None = None
 
 
 class OuterMachine(GuestMachine, kw_only=True):

@@ -27,8 +27,8 @@ from guestmark.platforms.confinement import memory_directory
 
 # Beside those of machines, which are called after their platforms. What a user calls `guestmark-results` is not ours.
 _NAMES = (
-    "capture", "cut", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "trial", "tree", "user",
-    "virtiofsd",
+    "capture", "cut", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "template",
+    "trial", "tree", "user", "virtiofsd",
 )  # fmt: skip
 _UNIQUE = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
 # In the cache: parts of what was being made. Whoever makes one touches it again and again.

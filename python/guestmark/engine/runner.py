@@ -1,5 +1,6 @@
 """The loop: block after block, cell after cell, each trial in the ledger as soon as it has ended."""
 
+import contextlib
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from guestmark.ledger.attempts import Attempts, lose
 from guestmark.platforms import registry
 from guestmark.powercut import evidence
 from guestmark.setting.disk import disks_of
+from guestmark.setting.machine import START, Start
 from guestmark.stats import stopping
 from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 from guestmark.workloads import base as workloads
@@ -166,18 +168,18 @@ def run_block(
 
 @contextmanager
 def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
-    """The outer guests that nested cells of one block share; they are stopped when the block ends."""
-    nested = [
-        cell
-        for cell in map(workloads.started_for, cells)
-        if cell.platform.nested and not cell.platform.is_elsewhere
-    ]
-    if not nested:
-        yield
-        return
-    from guestmark.platforms.nested.outer import OUTERS
+    """What cells of one block share, until it ends: outer guests, and templates of restored ones."""
+    started = [cell for cell in map(workloads.started_for, cells) if not cell.platform.is_elsewhere]
+    nested = [cell for cell in started if cell.platform.nested]
+    with contextlib.ExitStack() as stack:
+        if any(START.of(cell.factors) is Start.RESTORED for cell in started):
+            from guestmark.platforms.qemu.restored import TEMPLATES
 
-    with OUTERS.block(nested):
+            stack.enter_context(TEMPLATES.block())
+        if nested:
+            from guestmark.platforms.nested.outer import OUTERS
+
+            stack.enter_context(OUTERS.block(nested))
         yield
 
 

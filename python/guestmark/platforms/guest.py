@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from guestmark.agent.client import Agent, CallError
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, AttestationError, MachineError
-from guestmark.core.machine_facts import GuestMachine
+from guestmark.core.machine_facts import GuestMachine, Restored
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms import confinement, counters
@@ -45,6 +45,7 @@ class Guest:
     query: Callable[[str], Any] | None = None  # asks the hypervisor's monitor, where there is one
     place: Place = HERE  # where the hypervisor runs
     seat: Seat = field(default_factory=Seat)
+    restored: Restored | None = None  # what it has gone on from, where it was not booted
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -79,6 +80,12 @@ class Guest:
         self.process.console.join()
         self.phases |= steps.seen(self.process)
         self.phases[steps.GONE] = gone - self.process.started_at
+
+    def remarks(self) -> list[str]:
+        """What has to be known of a guest that was not booted."""
+        if self.restored is None:
+            return []
+        return ["restored guests of a block share one layout of memory: they are copies of one boot"]
 
     def console(self) -> str:
         """What the guest's kernel and the hypervisor printed."""

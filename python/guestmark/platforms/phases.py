@@ -26,6 +26,7 @@ FIRST_LINE = "first_line"  # of the kernel's log
 KERNEL = "kernel"  # PID 1 runs
 MODULES = "modules"  # loaded
 ROOT = "root"  # the host's root is mounted, with its overlay
+ANSWERED = "answered"  # a restored guest has the time and random bytes, and goes on to its root
 READY = "ready"  # the agent's greeting has arrived
 ORDERED = "ordered"  # the order to switch off was sent
 DOWN = "down"  # the kernel's last line

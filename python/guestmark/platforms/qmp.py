@@ -63,6 +63,15 @@ class Monitor:
                 f"QEMU's monitor failed at {command}: {error}", cause=heard(Speaker.QEMU, str(error)).cause
             ) from error
 
+    def hand(self, name: str, descriptor: int) -> None:
+        """Gives QEMU a copy of a descriptor, which its commands call `name`. Raises `MachineError`."""
+        self.execute("query-status")  # connects, if that has not been done
+        try:
+            self._client.send_fd_scm(descriptor)
+        except (OSError, ValueError) as error:
+            raise MachineError(f"QEMU's monitor takes no descriptor: {error}") from error
+        self.execute("getfd", {"fdname": name})
+
     def close(self) -> None:
         """Ends the connection; QEMU goes on. May be called twice."""
         if self._runner is not None:

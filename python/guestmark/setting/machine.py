@@ -310,6 +310,24 @@ QEMU_ARGS = MachineSetting(
     read=shlex.split,
     machines=Machine.QEMU,
 )
+
+
+class Start(StrEnum):
+    """How a guest comes to its agent."""
+
+    COLD = "cold"
+    RESTORED = "restored"
+
+
+START = MachineSetting(
+    "start",
+    "how guests start: they boot (cold), or go on from one that was booted and saved for the block (restored)",
+    one_of(*Start),
+    tuple(Start),
+    read=Start,
+    default=Start.COLD,
+    machines=Machine.QEMU,
+)
 PLACEMENT = Setting(
     placement.NAME,
     "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself apart as "

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import mmap
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,11 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify
-from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.architectures import X86_64, Architecture, host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
-from guestmark.core.machine_facts import GuestMachine, Vmm
+from guestmark.core.machine_facts import GuestMachine, Restored, Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import Layer
@@ -31,11 +32,11 @@ from guestmark.platforms.attest import check_kernel, disks, hold, inside_of, sam
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import Guest, await_ready, mismatch, stopping
-from guestmark.platforms.phases import Watch
+from guestmark.platforms.phases import ANSWERED, Watch
 from guestmark.platforms.place import HERE, Line, Place, Process
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu import virtiofs
+from guestmark.platforms.qemu import restored, virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
 from guestmark.platforms.qmp import Monitor, understood
@@ -50,6 +51,8 @@ from guestmark.setting.machine import (
     PROGRAM,
     QEMU_ARGS,
     SMP,
+    START,
+    Start,
     Started,
     checks,
     kernel_words,
@@ -78,12 +81,18 @@ def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) 
     Raises `AttestationError` with both values.
     """
     inside = inside_of(guest)
+    if START.of(factors) is not None or guest.restored is not None:
+        migrated = guest.query("query-migrate").get("status") if guest.query else None
+        found = Start.RESTORED if migrated == "completed" else Start.COLD
+        same("the start", START.among(factors), found, guest)
     same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
     hold(checks(factors, Started(inside, vmm, _program(guest))), guest)
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
     expected = guest.cell.platform.foreign or host_architecture()
     same("the architecture", expected.machine_name, inside.arch, guest)
-    return GuestMachine(asked=dict(factors), vmm=vmm, guest=inside, disks=disks(guest))
+    return GuestMachine(
+        asked=dict(factors), vmm=vmm, guest=inside, disks=disks(guest), restored=guest.restored
+    )
 
 
 def _program(guest: Guest) -> str:
@@ -149,6 +158,9 @@ class QemuPlatform:
             boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell)
         )
         watch = Watch.of(cell)
+        is_restored = START.among(factors) is Start.RESTORED
+        if is_restored:
+            _check_restored(cell, boot, place, virtio, watched=watch is not None)
         process = place.process(self.name, _confinement(cell, boot, extras))
         line, monitor_line = place.line("agent"), place.line("monitor")
         monitor = Monitor(monitor_line.socket())
@@ -156,7 +168,7 @@ class QemuPlatform:
             seat = stack.enter_context(placed(cell, emulator=True))
             stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.disks(cell))
-            command = [
+            arguments = [
                 *_base(self.architecture, self.accelerator, factors, program),
                 *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
@@ -168,10 +180,21 @@ class QemuPlatform:
                 *drives.qemu_arguments(made, MACHINE.among(factors), virtio),
                 *(QEMU_ARGS.of(factors) or ()),
                 *extras.arguments,
+                *(["-device", "vmgenid,guid=auto"] if is_restored and _has_generation_id(self.architecture) else []),
                 *_kernel(place, boot.kernel, initramfs, self._kernel_args(place, boot.share, factors, watch)),
             ]  # fmt: skip
             written = (*drives.written(made), *extras.writable)
-            command = drives.beside(command, made, process.scratch, place)
+            command = drives.beside(arguments, made, process.scratch, place)
+            template, state = None, -1
+            if is_restored:
+                template = stack.enter_context(self._template(cell, arguments, factors, boot))
+                state = stack.enter_context(restored.opened(template.state, os.O_RDONLY))
+                command = [
+                    *arguments,
+                    *restored.memory_arguments(template.memory, factors[MEMORY.name], shared=False),
+                    *("-incoming", "defer"),
+                ]
+                written = (*written, template.memory)
             process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
             line.handed()
             monitor_line.handed()
@@ -186,12 +209,51 @@ class QemuPlatform:
             )
             if seat.placement:
                 _settle(guest, monitor)
+            if template is not None:
+                guest.restored = Restored(
+                    template=template.key,
+                    clone=template.clones,
+                    generation_id=_has_generation_id(self.architecture),
+                )
+                answered = restored.go_on(
+                    monitor, state, line.socket(), deadline_s or self.accelerator.start_limit_s
+                )
+                if answered is not None:
+                    guest.phases[ANSWERED] = answered - process.started_at
             await_ready(agent, process, deadline_s or self.accelerator.start_limit_s, guest.phases)
             stack.callback(agent.close)
             guest.query = monitor.execute
             guest.disks = drives.attached(made, agent)
             _check_served(guest)
             yield guest
+
+    @contextlib.contextmanager
+    def _template(
+        self, cell: Cell, arguments: Sequence[str], factors: Mapping[str, str], boot: Boot
+    ) -> Iterator[restored.Template]:
+        """What a guest with these arguments goes on from: one of the block, or made for it."""
+
+        def make(template: restored.Template) -> None:
+            with contextlib.ExitStack() as stack:
+                process = SupervisedProcess(self.name, _confinement(cell, boot, NO_EXTRAS))
+                line, monitor_line = HERE.line("agent"), HERE.line("monitor")
+                monitor = Monitor(monitor_line.socket())
+                stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
+                state = stack.enter_context(restored.opened(template.state, os.O_WRONLY | os.O_CREAT))
+                named = dict(zip(_descriptors(arguments), (*line.fds, *monitor_line.fds), strict=True))
+                command = [
+                    *_with_descriptors(arguments, named),
+                    *restored.memory_arguments(template.memory, factors[MEMORY.name], shared=True),
+                ]
+                process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=(template.memory,))
+                line.handed()
+                monitor_line.handed()
+                restored.save(process, monitor, state, self.accelerator.start_limit_s)
+
+        program = shutil.which(arguments[0]) or arguments[0]
+        key = restored.key_of(arguments, os.path.realpath(program))
+        with restored.TEMPLATES.take(key, factors[MEMORY.name], make) as template:
+            yield template
 
     def _defaults(self) -> dict[str, str]:
         row = self.architecture
@@ -259,6 +321,7 @@ class QemuPlatform:
                 *([f"guestmark.rootopts={options}"] if options else []),
                 *self._told_clock(place),
                 *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
+                *([restored.ARGUMENT] if START.among(factors) is Start.RESTORED else []),
                 *kernel_words(factors),
             ]
         ).strip()
@@ -271,6 +334,43 @@ class QemuPlatform:
         """
         khz = place.tsc_khz() if self.accelerator.emulates and self.architecture.is_host else None
         return [f"tsc_early_khz={khz}"] if khz else []
+
+
+def _has_generation_id(architecture: Architecture) -> bool:
+    """Whether QEMU can tell a guest that it is a copy."""
+    return architecture.is_host and architecture is X86_64
+
+
+def _check_restored(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, watched: bool) -> None:
+    """Raises `PlatformUnusableError` for a guest that cannot be saved, or whose start is what is measured."""
+    why = (
+        "a guest inside another one cannot be restored"
+        if place is not HERE
+        else "guests whose root is not served by 9p cannot be saved"
+        if boot.share != NINE_P
+        else "guests with disks are not restored"
+        if disks_of(cell)
+        else "machines without PCI are not restored"
+        if not virtio.on_pci
+        else "a workload that watches guests boot has nothing to see in restored ones"
+        if watched
+        else ""
+    )
+    if why:
+        raise PlatformUnusableError(why, hint="give them start=cold")
+
+
+_FD = re.compile(r"(?<=\bfd=)\d+")
+
+
+def _descriptors(arguments: Sequence[str]) -> list[str]:
+    """The descriptors that arguments name, in their order."""
+    return [found[0] for word in arguments for found in [_FD.search(word)] if found]
+
+
+def _with_descriptors(arguments: Sequence[str], named: Mapping[str, int]) -> list[str]:
+    """The same arguments with other descriptors."""
+    return [_FD.sub(lambda found: str(named[found[0]]), word) for word in arguments]
 
 
 def _settle(guest: Guest, monitor: Monitor) -> None:

@@ -1,0 +1,164 @@
+"""Guests that go on from a saved one, the *template*, instead of booting.
+
+A template is booted up to where its agent waits before the root is mounted (a mounted 9p share cannot be saved), and is
+stopped there: its memory is a file, the state of its devices another. A clone maps that memory privately, so any number
+of them share it and none changes it. On its channel it is first told the time and random bytes: without them all clones
+would draw the same. Templates are made for a block and one command line, and removed when the block ends: clones share
+a layout of memory, so one template for all blocks would make one boot look like many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from guestmark.agent.keeper import keeper
+from guestmark.appliance.paths import scratch_parent
+from guestmark.core.errors import MachineError
+from guestmark.core.units import parse_size
+from guestmark.platforms.process import SupervisedProcess, watchdog
+from guestmark.platforms.qmp import Monitor
+
+ARGUMENT = "guestmark.template=1"  # of the kernel: where the agent waits
+_READY = "guestmark-agent: template ready"
+_POLL_S = 0.001
+_SAVE_S = 30.0
+_CAPABILITY = {"capabilities": [{"capability": "x-ignore-shared", "state": True}]}
+_ENTROPY = 32
+_STATE = "state"  # what QEMU calls the descriptor
+_DESCRIPTOR = re.compile(r"\bfd=\d+")  # another one each time
+
+
+@dataclass(slots=True)
+class Template:
+    """A saved guest, and how many have gone on from it."""
+
+    key: str
+    memory: Path
+    state: Path
+    clones: int = 0
+
+
+@dataclass(slots=True)
+class Templates:
+    """Those of this process; see the module. Inside `block` guests of one command line share a template."""
+
+    _sharing: bool = False
+    _held: dict[str, Template] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[None]:
+        """One block: its templates are removed when it ends."""
+        self._sharing = True
+        try:
+            yield
+        finally:
+            self._sharing = False
+            for template in self._held.values():
+                keeper().remove(template.memory.parent)
+            self._held.clear()
+
+    @contextlib.contextmanager
+    def take(self, key: str, size: str, make: Callable[[Template], None]) -> Iterator[Template]:
+        """The template of that key, with guests of `size` bytes; `make` fills one that is not there yet."""
+        template = self._held.get(key)
+        if template is None:
+            directory = keeper().directory("template", scratch_parent())
+            template = Template(key, directory / "memory", directory / "state")
+            try:
+                with template.memory.open("wb") as memory:
+                    memory.truncate(parse_size(size))
+                make(template)
+            except BaseException:
+                keeper().remove(directory)
+                raise
+            if self._sharing:
+                self._held[key] = template
+        template.clones += 1
+        try:
+            yield template
+        finally:
+            if self._held.get(key) is not template and not self._sharing:
+                keeper().remove(template.memory.parent)
+
+
+TEMPLATES = Templates()
+
+
+def key_of(command: Sequence[str], program: str) -> str:
+    """What a template is good for: this command line, with kernel and agent (named by what they hold), and QEMU."""
+    stamp = Path(program).stat()
+    words = [_DESCRIPTOR.sub("fd=", word) for word in command]
+    text = "\0".join([*words, program, str(stamp.st_size), str(stamp.st_mtime_ns)])
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def memory_arguments(template: Path, size: str, *, shared: bool) -> list[str]:
+    """The guest's memory on QEMU's command line: the template's own file, or a private view of it."""
+    path = str(template).replace(",", ",,")
+    return [
+        "-object", f"memory-backend-file,id=memory,size={size},mem-path={path},share={'on' if shared else 'off'}",
+        "-machine", "memory-backend=memory",
+    ]  # fmt: skip
+
+
+def save(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: float) -> None:
+    """Waits until a template's agent waits, then stops the guest and saves its devices through descriptor `state`.
+
+    Raises `MachineError` with the console.
+    """
+    check, end = watchdog(process, "the template"), time.monotonic() + deadline_s
+    while _READY not in process.console.text():
+        check()
+        if time.monotonic() > end:
+            raise MachineError("the template was not ready in time", console=process.console.text())
+        time.sleep(_POLL_S)
+    monitor.execute("stop")
+    monitor.execute("migrate-set-capabilities", _CAPABILITY)
+    monitor.hand(_STATE, state)
+    monitor.execute("migrate", {"uri": f"fd:{_STATE}"})
+    end = time.monotonic() + _SAVE_S
+    while (status := monitor.execute("query-migrate").get("status")) != "completed":
+        if status in ("failed", "cancelled") or time.monotonic() > end:
+            raise MachineError(f"the template was not saved: {status}", console=process.console.text())
+        time.sleep(_POLL_S)
+
+
+def go_on(monitor: Monitor, state: int, channel: socket.socket, deadline_s: float) -> float | None:
+    """Loads the devices through descriptor `state`, lets the clone run and renews it.
+
+    Returns when it answered, on the monotonic clock; None if not in time, or when it has gone.
+    """
+    monitor.execute("migrate-set-capabilities", _CAPABILITY)
+    monitor.hand(_STATE, state)
+    monitor.execute("migrate-incoming", {"uri": f"fd:{_STATE}"})
+    end = time.monotonic() + deadline_s
+    while monitor.execute("query-status")["status"] == "inmigrate":
+        if time.monotonic() > end:
+            return None
+        time.sleep(_POLL_S)
+    channel.sendall(struct.pack("<Q", time.time_ns()) + secrets.token_bytes(_ENTROPY))
+    monitor.execute("cont")
+    if not select.select([channel], [], [], max(0.0, end - time.monotonic()))[0]:
+        return None
+    return time.monotonic() if channel.recv(1) else None
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor to hand to QEMU."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

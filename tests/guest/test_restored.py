@@ -1,0 +1,83 @@
+"""Guests that go on from a saved one: what they are, and that they are no twins."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guestmark.appliance.paths import scratch_parent
+from guestmark.core.errors import AttestationError, PlatformUnusableError
+from guestmark.core.machine_facts import GuestMachine
+from guestmark.platforms.guest import Guest
+from guestmark.platforms.qemu import restored
+from tests.framework.cells import cell_of
+from tests.framework.guests import start, start_cell
+
+_SHOWN = (
+    "head -c 16 /dev/urandom | od -An -tx1 | tr -d ' '; "
+    "cat /proc/sys/kernel/random/boot_id /proc/sys/kernel/random/uuid; "
+    "date +%s.%N"
+)
+
+
+@pytest.fixture
+def block() -> Iterator[None]:
+    with restored.TEMPLATES.block():
+        yield
+
+
+def shown(machine: object) -> list[str]:
+    assert isinstance(machine, Guest)
+    found = machine.agent.exec(["sh", "-c", _SHOWN], timeout_s=30)
+    return [*found.stdout.decode().split(), str(time.time())]
+
+
+def templates() -> set[Path]:
+    return set(scratch_parent().glob("guestmark-template-*"))
+
+
+def test_clones_of_one_template_are_no_twins(block: None) -> None:
+    seen, before = [], templates()
+    for number in (1, 2, 3):
+        with start("tcg", start="restored", memory="256M") as machine:
+            found = machine.attest()
+            assert isinstance(found, GuestMachine)
+            assert found.restored is not None
+            assert found.restored.clone == number
+            assert isinstance(machine, Guest)
+            assert "one layout of memory" in machine.remarks()[0]
+            assert machine.phases["answered"] < machine.phases["ready"]
+            seen.append(shown(machine))
+        assert len(templates() - before) == 1
+    for what in range(3):  # random bytes, the id of the boot, a UUID
+        assert len({found[what] for found in seen}) == len(seen)
+    for *_, guest, host in seen:
+        assert abs(float(host) - float(guest)) < 5  # the template is older
+
+
+def test_one_that_only_says_so_is_caught(block: None) -> None:
+    with start("tcg", start="restored", memory="256M") as machine:
+        assert isinstance(machine, Guest)
+        machine.query = lambda _: {}  # a monitor that knows of no migration
+        with pytest.raises(
+            AttestationError, match=r"the start is not what was asked for: asked restored, found cold"
+        ):
+            machine.attest()
+
+
+def test_what_cannot_be_restored_is_refused() -> None:
+    with_disk = cell_of("tcg", "filewrite", {"start": "restored"}, amount="4M")
+    with (
+        pytest.raises(PlatformUnusableError, match="with disks") as caught,
+        start_cell(with_disk),
+    ):
+        pass
+    assert caught.value.hint == "give them start=cold"
+
+
+def test_without_a_block_the_template_goes_with_its_guest() -> None:
+    before = templates()
+    with start("tcg", start="restored", memory="256M"):
+        pass
+    assert templates() == before
