@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.platform_kind import Program
+from guestmark.core.registry import programs
 from guestmark.engine.environment import record_environment, record_for
 from guestmark.foreign.packages import owner_of
+from guestmark.platforms.qemu.virtiofs import daemon
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known
 
@@ -208,3 +211,21 @@ def test_disks_and_what_directories_are_on(tmp_path: Path) -> None:
     assert found["filesystems"]["/tmp"]["mounted_at"] == "/"
     assert found["filesystems"]["/dev/shm"]["type"] == "tmpfs"
     assert found["filesystems"]["/var/tmp"]["device"] == "/dev/sdb"
+
+
+def test_the_daemon_that_would_serve_is_the_one_whose_version_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In PATH or not: it used to be called missing where it serves."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for number in range(2):
+        try:
+            serves, _ = daemon()
+        except PlatformUnusableError:
+            serves = ""
+        recorded = record_environment(programs=programs())["programs"]
+        assert bool(serves) == ("virtiofsd" in recorded)
+        if number:
+            assert (serves, recorded["virtiofsd"]) == (str(tmp_path / "virtiofsd"), "virtiofsd 99.1")
+        (tmp_path / "virtiofsd").write_text("#!/bin/sh\necho virtiofsd 99.1\n")
+        (tmp_path / "virtiofsd").chmod(0o755)

@@ -8,10 +8,10 @@ import os
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -122,7 +122,7 @@ def _lies(line: socket.socket, lie: bytes | None, greets: bool) -> None:
             line.sendall(lie)
 
 
-_SHAPES: list[Any] = [
+_SHAPES: list[object] = [
     7,
     None,
     [],
@@ -160,6 +160,36 @@ def _answers(line: socket.socket, shape: object) -> None:
             asked = json.loads(request)
             own = {"id": asked["id"]} if "id" in asked else {}
             line.sendall(json.dumps({"return": shape if own else {}, **own}).encode() + b"\n")
+
+
+def test_events_do_not_pile_up() -> None:
+    ours, theirs = socket.socketpair()
+    monitor = Monitor(ours)
+    threading.Thread(target=_talks, args=(theirs,), daemon=True).start()
+    tracemalloc.start()
+    try:
+        assert monitor.execute("query-kvm", timeout_s=60.0) == "answer"
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        monitor.close()
+        theirs.close()
+    assert held < _EVENTS * 100
+
+
+_EVENTS = 50_000
+
+
+def _talks(line: socket.socket) -> None:
+    event = json.dumps({"event": "RESUME", "timestamp": {"seconds": 1, "microseconds": 1}}).encode() + b"\n"
+    with contextlib.suppress(OSError, ValueError):
+        line.sendall(json.dumps(_GREETING).encode() + b"\n")
+        line.recv(4096)
+        line.sendall(b'{"return": {}}\n')
+        asked = json.loads(line.recv(4096))
+        for _ in range(_EVENTS // 1000):
+            line.sendall(event * 1000)
+        line.sendall(json.dumps({"return": "answer", "id": asked["id"]}).encode() + b"\n")
 
 
 def test_threads_of_others_are_not_moved_on_its_word() -> None:

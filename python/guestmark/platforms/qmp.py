@@ -88,6 +88,7 @@ class Monitor:
         self._runner = asyncio.Runner()
         self._client = QMPClient("guestmark")
         self._client.logger.setLevel("CRITICAL")
+        self._client.events.event_filter = lambda _event: False  # nobody reads them, and they would pile up
         self._run(self._client.connect(self._socket), timeout_s)
 
     def _run(self, awaitable: Any, timeout_s: float) -> Any:
