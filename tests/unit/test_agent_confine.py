@@ -1,11 +1,13 @@
 """`guestmark-agent confine`, as root and as somebody else, tried by what it must refuse."""
 
+import contextlib
 import os
 import shutil
 import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,6 +150,74 @@ def test_a_file_server_changes_nothing_either(public: Path) -> None:
 @needs_root
 def test_the_network_is_there_when_it_is_asked_for(public: Path) -> None:
     assert {"connect", "listen"} <= set(run(public, 0, "--network"))
+
+
+# What becomes of connections to each path, and over one that was made what its server says.
+_CONNECTS = r"""
+import os, socket, sys
+def said(path, blocking=True):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.setblocking(blocking)
+        try:
+            made.connect(path)
+            assert made.getblocking() is blocking and not os.get_inheritable(made.fileno())
+            made.setblocking(True)
+            return made.recv(16).decode()
+        except OSError as error:
+            return error.strerror
+os.symlink(sys.argv[1], "link")
+os.symlink(os.path.dirname(sys.argv[1]), "way")
+for path in (os.path.abspath("own"), "own", sys.argv[1], "link", "way/host", "../outside/host", "\0host", "made"):
+    print(said(path))
+print(said("own", blocking=False))
+with socket.socket(socket.AF_UNIX) as made:
+    made.bind("made"); made.listen()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect("made"); other.send(b"x")
+        print(made.accept()[0].recv(1).decode())
+print(os.environ["GUESTMARK_CONFINED"])
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("uid", [0, NOBODY])
+@pytest.mark.parametrize("options", [(), ("--own-files",)])
+def test_sockets_are_connected_to_what_is_its_own(public: Path, uid: int, options: tuple[str, ...]) -> None:
+    outside, inside = public / "outside", public / "inside"
+    become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
+    with contextlib.ExitStack() as stack:
+        for path in (outside / "host", inside / "own"):
+            path.parent.mkdir()
+            server = stack.enter_context(socket.socket(socket.AF_UNIX))
+            server.bind(str(path))
+            server.listen(16)
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+            path.chmod(0o777)
+            os.chown(path.parent, uid, uid)
+            threading.Thread(target=_greets, args=(server, path.name.encode()), daemon=True).start()
+        lifeline, ours = os.pipe()
+        stack.callback(os.close, lifeline)
+        stack.callback(os.close, ours)
+        done = subprocess.run(
+            [*become, public / "agent", "confine", f"--writable={inside}", "--sockets", *options,
+             f"--lifeline={lifeline}", "--", PYTHON, "-I", "-c", _CONNECTS, outside / "host"],
+            capture_output=True, text=True, timeout=60, check=False, cwd=inside, pass_fds=(lifeline,),
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *said, again, own, held = done.stdout.splitlines()
+    if "own-sockets" not in held:
+        pytest.skip("this kernel asks nobody about connections")
+    assert said[:2] == ["own", "own"]
+    assert not {"host", *said[:2]}.intersection(said[2:])
+    assert (again, own) == ("own", "x")
+
+
+def _greets(server: socket.socket, words: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            made, _ = server.accept()
+            with made:
+                made.send(words)
 
 
 def test_a_path_that_is_missing_ends_it(tmp_path: Path) -> None:

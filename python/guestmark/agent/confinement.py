@@ -19,7 +19,9 @@ class Confinement:
     """What is left to a process beside reading: its scratch directory, what it is given as writable, and this."""
 
     network: bool = False  # the host's networks, and sockets of the internet
-    sockets: bool = False  # sockets by path: it serves, or is served by, another program
+    sockets: bool = (
+        False  # sockets by path, in what it may write to: it serves, or is served by, another program
+    )
     rings: bool = False  # io_uring, whose operations no filter sees
     serves_files: bool = False  # virtiofsd does not start without root's ways of changing who it is
     memory_file: bool = False  # User-Mode Linux: its memory is a file, and it traces its guest's programs

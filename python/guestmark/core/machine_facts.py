@@ -33,7 +33,7 @@ class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
     capabilities: int = 0  # how many it has
     namespaces: list[str] | None = None  # that are not this host's: `pid`, `net`, `ipc`, `uts`, `mnt`, `user`
     sockets: list[str] | None = (
-        None  # that it may make: `local` (by path), `network`; None: nothing keeps it from any
+        None  # to what: `own` (by paths that it may write to), `local` (by path), `network`; None: to anything
     )
     rings: bool | None = None  # whether it may use io_uring, whose operations no filter sees
     memory_bytes: int | None = None  # that it has at most, with its helpers

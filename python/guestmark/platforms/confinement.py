@@ -261,8 +261,8 @@ def own_namespaces(folder: Path) -> list[str]:
 def _sockets(said: list[str]) -> list[str] | None:
     if _FILTER not in said:
         return None
-    kinds = {"local": "no-sockets", "network": "no-network"}
-    return [kind for kind, word in kinds.items() if word not in said]
+    local = [] if "no-sockets" in said else ["own"] if "own-sockets" in said else ["local"]
+    return local + ([] if "no-network" in said else ["network"])
 
 
 def _read_only(seen: Sequence[Mount], writable: set[str]) -> bool:

@@ -204,9 +204,10 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
 
 
 def written(made: Sequence[Image]) -> list[Path]:
-    """The images that a hypervisor opens for writing."""
+    """The images that a hypervisor opens for writing, and the sockets that others are served at."""
     # An emulated IDE disk cannot be read-only.
-    return [image.path for image in made if not image.spec.read_only or image.spec.bus is Bus.IDE]
+    images = [image.path for image in made if not image.spec.read_only or image.spec.bus is Bus.IDE]
+    return images + [image.socket for image in made if image.socket]
 
 
 def _device(bus: Bus, index: int, virtio: VirtioBus) -> str:

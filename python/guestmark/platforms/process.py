@@ -160,6 +160,13 @@ class SupervisedProcess:
             os.close(lifeline)
             os.close(inner)
             os.close(output_write)
+        if self.helpers:
+            threading.Thread(target=self._take_along, name=f"end of {command[0]}", daemon=True).start()
+
+    def _take_along(self) -> None:
+        self.wait(None)
+        for helper in self.helpers.values():
+            helper._end()
 
     def _confined(self, command: Sequence[str], writable: Iterable[Path], lifeline: int) -> list[str]:
         if self._confinement is None:
@@ -191,7 +198,10 @@ class SupervisedProcess:
         return self._console
 
     def end_with(self, name: str, helper: "SupervisedProcess") -> None:
-        """From now on this process is ended as soon as `helper` has ended, without which it would wait forever."""
+        """From now on this process is ended as soon as `helper` has ended, without which it would wait forever.
+
+        A process that is started later ends `helper` with it, too, which may not notice.
+        """
         self.helpers[name] = helper
 
         def watch() -> None:

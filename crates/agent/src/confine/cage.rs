@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::connections::Connections;
 use crate::reap;
 use crate::sys::{self, check};
 
@@ -244,7 +245,12 @@ impl First {
     }
 
     /// Returns in the process that is to become the program. Process 1 itself stays here until the end of everything.
-    pub fn fork(self, lifeline: Option<&OwnedFd>) -> io::Result<()> {
+    /// It answers the questions of `connections`.
+    pub fn fork(
+        self,
+        lifeline: Option<&OwnedFd>,
+        mut connections: Option<Connections>,
+    ) -> io::Result<()> {
         let signals = sys::signal_fd(&[&[libc::SIGCHLD], FORWARDED].concat())?;
         // SAFETY: this process has a single thread.
         let pid = check(unsafe { libc::fork() })?;
@@ -252,13 +258,14 @@ impl First {
             unblock()?;
             return ends_with_parent();
         }
-        seclude()?;
+        seclude(connections.is_some())?;
         let mut lifeline = lifeline;
         loop {
             let mut fds = [
                 Some(signals.as_raw_fd()),
                 Some(self.outer.as_raw_fd()),
                 lifeline.map(AsRawFd::as_raw_fd),
+                connections.as_ref().and_then(Connections::descriptor),
             ]
             .map(|fd| libc::pollfd {
                 fd: fd.unwrap_or(-1),
@@ -286,24 +293,34 @@ impl First {
             if fds[2].revents & libc::POLLNVAL != 0 {
                 lifeline = None;
             }
+            proceed(connections.as_mut(), fds[3].revents);
         }
     }
 }
 
-/// Process 1 is no way out: nobody may trace it, and it has no rights but to end others.
-fn seclude() -> io::Result<()> {
+fn proceed(connections: Option<&mut Connections>, events: libc::c_short) {
+    if let (Some(connections), true) = (connections, events != 0) {
+        connections.proceed(events & libc::POLLIN != 0);
+    }
+}
+
+/// Process 1 is no way out: nobody may trace it, and it has no rights but to end others, and to `look` at them.
+fn seclude(look: bool) -> io::Result<()> {
     // SAFETY: plain system calls on numbers and a live string.
     unsafe {
         check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
         libc::prctl(libc::PR_SET_NAME, c"guestmark-cage".as_ptr(), 0, 0, 0);
     }
     super::privileges::gain_none()?;
-    super::privileges::keep_signals_only()
+    super::privileges::keep_signals(look)
 }
 
 /// Where there is no cage: this process stays the parent of the program and of what that leaves behind, and ends all of
 /// it with the controller, with its own parent and with the program. Returns in the process that is to become the program.
-pub fn watch(lifeline: Option<&OwnedFd>) -> io::Result<Option<ExitCode>> {
+pub fn watch(
+    lifeline: Option<&OwnedFd>,
+    mut connections: Option<Connections>,
+) -> io::Result<Option<ExitCode>> {
     let parent = rustix::process::getppid();
     let signals = sys::signal_fd(&[&[libc::SIGCHLD, PARENT_ENDED], FORWARDED].concat())?;
     sys::become_subreaper()?;
@@ -319,13 +336,18 @@ pub fn watch(lifeline: Option<&OwnedFd>) -> io::Result<Option<ExitCode>> {
     }
     let mut ended = None;
     while ended.is_none() {
-        let mut fds =
-            [Some(signals.as_raw_fd()), lifeline.map(AsRawFd::as_raw_fd)].map(|fd| libc::pollfd {
-                fd: fd.unwrap_or(-1),
-                events: libc::POLLIN,
-                revents: 0,
-            });
+        let mut fds = [
+            Some(signals.as_raw_fd()),
+            lifeline.map(AsRawFd::as_raw_fd),
+            connections.as_ref().and_then(Connections::descriptor),
+        ]
+        .map(|fd| libc::pollfd {
+            fd: fd.unwrap_or(-1),
+            events: libc::POLLIN,
+            revents: 0,
+        });
         sys::poll(&mut fds, None)?;
+        proceed(connections.as_mut(), fds[2].revents);
         let mut orphaned = rustix::process::getppid() != parent;
         while let Some(signal) = sys::take_signal(signals.as_fd()) {
             match signal {

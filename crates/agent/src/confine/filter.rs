@@ -2,6 +2,7 @@
 //! mounts are not read-only, modes, owners, times and attributes of files.
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::sys::check;
 
@@ -20,6 +21,7 @@ const ALWAYS: &[libc::c_long] = &[
     432, // fsmount
     433, // fspick
     442, // mount_setattr
+    467, // open_tree_attr
     438, // pidfd_getfd
     libc::SYS_kcmp,
     libc::SYS_move_pages,
@@ -104,10 +106,21 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
 /// Requests to devices, by the byte that drivers have for theirs, that act although the device was only opened to be read,
 /// and that no hypervisor makes: loop devices, for which root needs no capability, CD drives and SCSI, keyboards, graphics,
 /// cameras and consoles, watchdogs, sound and USB, automatic mounts, network disks, arrays, mapped devices, clocks, faults
-/// of pages.
+/// of pages, and the kernel's side of virtio, by which programs of the host listen to guests.
 const OF_DEVICES: &[u32] = &[
     0x4c, 0x53, 0x22, 0x45, 0x64, 0x56, 0x4b, 0x57, 0x41, 0x55, 0x93, 0xab, 0x09, 0xfd, 0x70, 0xaa,
+    0xaf,
 ];
+/// Requests that change a file's flags, version or project, or its filesystem, by a descriptor that was opened to read.
+const OF_ATTRIBUTES: &[u32] = &[0x6602, 0x7602, 0x5820];
+/// Of Btrfs, whose others make snapshots, these share blocks with a file that was opened to be written.
+const OF_BTRFS: u32 = 0x9400;
+const SHARES_BLOCKS: &[u32] = &[0x9409, 0x940d];
+/// Who may say `IOPRIO_WHO_USER` speaks of all processes of its user.
+const OF_USER: u32 = 3;
+/// Types of Unix sockets that send to whom they are connected; a datagram goes wherever it says.
+const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
+const SOCKET_TYPE: u32 = 0xf;
 /// Of `fcntl`: leases, which keep whoever writes to a file waiting, and news of directories. Both take no right to write.
 const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
 /// Requests by which a program types into a terminal, or has a console paste.
@@ -156,6 +169,11 @@ const NAMESPACES: u32 = 0x7e02_0000;
 const SET_MODE_FILTER: libc::c_uint = 1;
 /// Before 5.16 a filter slows the processor down (speculative store bypass) unless it says that it need not.
 const SPEC_ALLOW: libc::c_uint = 4;
+/// From 5.9 on, as it is used here: somebody else is asked.
+const NEW_LISTENER: libc::c_uint = 8;
+/// From 5.19 on: signals do not have a question asked twice.
+const WAIT_KILLABLE: libc::c_uint = 32;
+const ASK: u32 = 0x7fc0_0000;
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 const LOAD: u16 = 0x20;
@@ -188,14 +206,54 @@ pub struct Refused {
     pub truncation: bool,
     /// Rings, whose operations pass by filters.
     pub io_uring: bool,
+    /// Connections of sockets, where some can be made.
+    pub connections: Answer,
 }
 
-/// Installs it. False where the kernel has no filters, or for an architecture whose numbers are not known here.
-pub fn install(refused: Refused) -> io::Result<bool> {
+/// What becomes of a system call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    Allowed,
+    /// The process that waits for the program decides.
+    Asked,
+    Refused,
+}
+
+/// A filter that is in force.
+pub struct Installed {
+    /// By which questions are asked; there is none on kernels before 5.9, where connections are allowed instead.
+    pub questions: Option<OwnedFd>,
+}
+
+/// Installs it. None where the kernel has no filters, or for an architecture whose numbers are not known here.
+pub fn install(refused: Refused) -> io::Result<Option<Installed>> {
     let Some(architecture) = ARCHITECTURE else {
-        return Ok(false);
+        return Ok(None);
     };
-    let mut program = program(architecture, refused);
+    if refused.connections == Answer::Asked {
+        for flags in [NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER] {
+            if let Ok(fd) = load(&mut program(architecture, refused), flags) {
+                // SAFETY: the kernel has just made it and nobody else owns it.
+                let questions = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+                return Ok(Some(Installed { questions }));
+            }
+        }
+    }
+    let connections = match refused.connections {
+        Answer::Asked => Answer::Allowed,
+        other => other,
+    };
+    let refused = Refused {
+        connections,
+        ..refused
+    };
+    match load(&mut program(architecture, refused), 0) {
+        Err(error) if super::is_unavailable(&error) => Ok(None),
+        other => other.map(|_| Some(Installed { questions: None })),
+    }
+}
+
+fn load(program: &mut [libc::sock_filter], flags: libc::c_uint) -> io::Result<libc::c_int> {
     let described = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
@@ -205,14 +263,11 @@ pub fn install(refused: Refused) -> io::Result<bool> {
         libc::syscall(
             libc::SYS_seccomp,
             SET_MODE_FILTER,
-            SPEC_ALLOW,
+            SPEC_ALLOW | flags,
             &raw const described,
         )
     };
-    match check(done as libc::c_int) {
-        Err(error) if super::is_unavailable(&error) => Ok(false),
-        other => other.map(|_| true),
-    }
+    check(done as libc::c_int)
 }
 
 fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
@@ -232,7 +287,7 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
         program.push(step(RETURN, refuse, 0, 0));
     }
     // First, as a virtual processor is run by such a request.
-    program.extend(refuse_requests());
+    program.extend(refuse_requests(refused.metadata));
     let unknown = ERRNO | libc::ENOSYS as u32;
     let sets = [
         (true, ALWAYS),
@@ -251,15 +306,19 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
     for &(number, position) in OF_OTHERS {
         program.extend(refuse_unless_zero(number, position));
     }
+    program.extend(refuse_value(libc::SYS_ioprio_set, 0, OF_USER));
     for &command in OF_FILES {
         program.extend(refuse_value(libc::SYS_fcntl, 1, command as u32));
     }
-    let families = [
-        (!refused.local_sockets, libc::AF_UNIX),
-        (!refused.network, libc::AF_INET),
-        (!refused.network, libc::AF_INET6),
-    ];
-    program.extend(allow_families(&families));
+    program.extend(allow_families(!refused.network, !refused.local_sockets));
+    program.extend(allow_pairs());
+    let connections = match refused.connections {
+        Answer::Allowed => ALLOW,
+        Answer::Asked => ASK,
+        Answer::Refused => refuse,
+    };
+    program.push(step(EQUAL, libc::SYS_connect as u32, 0, 1));
+    program.push(step(RETURN, connections, 0, 0));
     program.extend(refuse_bits(libc::SYS_clone, 0, NAMESPACES));
     program.extend(refuse_bits(libc::SYS_unshare, 0, NAMESPACES));
     // Its flags are in memory, where a filter cannot look; libraries fall back to `clone`.
@@ -289,8 +348,9 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Refuses requests to devices and terminals; any other `ioctl` is allowed.
-fn refuse_requests() -> Vec<libc::sock_filter> {
+/// Refuses requests to devices and terminals, and those that change files where `metadata` is refused; any other `ioctl`
+/// is allowed.
+fn refuse_requests(metadata: bool) -> Vec<libc::sock_filter> {
     let mut tests = vec![step(LOAD, ARGUMENTS + 8, 0, 0)];
     let refuse = |tests: &mut Vec<_>, value| {
         tests.push(step(EQUAL, value, 0, 1));
@@ -299,7 +359,20 @@ fn refuse_requests() -> Vec<libc::sock_filter> {
     for &request in OF_TERMINALS {
         refuse(&mut tests, request);
     }
+    if metadata {
+        tests.push(step(AND, 0xffff, 0, 0));
+        for &request in OF_ATTRIBUTES {
+            refuse(&mut tests, request);
+        }
+        for &request in SHARES_BLOCKS {
+            tests.push(step(EQUAL, request, 0, 1));
+            tests.push(step(RETURN, ALLOW, 0, 0));
+        }
+    }
     tests.push(step(AND, 0xff00, 0, 0));
+    if metadata {
+        refuse(&mut tests, OF_BTRFS);
+    }
     for &kind in OF_DEVICES {
         refuse(&mut tests, kind << 8);
     }
@@ -343,25 +416,53 @@ fn refuse_where(
     ]
 }
 
-/// Sockets of these families, and pairs of local ones, which reach nobody else.
-fn allow_families(families: &[(bool, libc::c_int)]) -> Vec<libc::sock_filter> {
-    let mut tests = Vec::new();
-    for &(_, family) in families.iter().filter(|(on, _)| *on) {
-        tests.push(step(EQUAL, family as u32, 0, 1));
+/// Pairs of sockets that reach nobody but each other; what follows decides about anything else.
+fn allow_pairs() -> Vec<libc::sock_filter> {
+    let mut tests = allow_types();
+    tests.push(step(RETURN, ERRNO | libc::EPERM as u32, 0, 0));
+    let number = libc::SYS_socketpair as u32;
+    let mut program = vec![step(EQUAL, number, 0, tests.len() as u8)];
+    program.append(&mut tests);
+    program
+}
+
+/// Allows sockets, or pairs of them, that send nothing but to whom they are connected.
+fn allow_types() -> Vec<libc::sock_filter> {
+    let mut tests = vec![
+        step(LOAD, ARGUMENTS + 8, 0, 0),
+        step(AND, SOCKET_TYPE, 0, 0),
+    ];
+    for &kind in CONNECTED {
+        tests.push(step(EQUAL, kind as u32, 0, 1));
         tests.push(step(RETURN, ALLOW, 0, 0));
     }
+    tests
+}
+
+/// Sockets of these families, and no others; what follows decides about anything else.
+fn allow_families(network: bool, local: bool) -> Vec<libc::sock_filter> {
+    let mut tests = vec![step(LOAD, ARGUMENTS, 0, 0)];
+    if network {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            tests.push(step(EQUAL, family as u32, 0, 1));
+            tests.push(step(RETURN, ALLOW, 0, 0));
+        }
+    }
+    if local {
+        let mut types = allow_types();
+        tests.push(step(EQUAL, libc::AF_UNIX as u32, 0, types.len() as u8));
+        tests.append(&mut types);
+    }
     tests.push(step(RETURN, ERRNO | libc::EACCES as u32, 0, 0));
-    let mut program = vec![
-        step(EQUAL, libc::SYS_socket as u32, 0, tests.len() as u8 + 1),
-        step(LOAD, ARGUMENTS, 0, 0),
-    ];
+    let number = libc::SYS_socket as u32;
+    let mut program = vec![step(EQUAL, number, 0, tests.len() as u8)];
     program.append(&mut tests);
     program
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{program, Refused, ALLOW, ARCHITECTURE, ERRNO};
+    use super::{program, Answer, Refused, ALLOW, ARCHITECTURE, ASK, ERRNO};
 
     /// What a program returns for a system call: enough of an interpreter for ours.
     fn outcome(refused: Refused, number: libc::c_long, arguments: [u64; 3]) -> u32 {
@@ -402,6 +503,7 @@ mod tests {
         local_sockets: false,
         network: false,
         queues: false,
+        connections: Answer::Allowed,
     };
     const METADATA: Refused = Refused {
         metadata: true,
@@ -414,6 +516,7 @@ mod tests {
         local_sockets: true,
         network: true,
         queues: true,
+        connections: Answer::Refused,
     };
     const REFUSE: u32 = ERRNO | libc::EPERM as u32;
 
@@ -485,8 +588,29 @@ mod tests {
         assert_ne!(made(network, libc::AF_UNIX), ALLOW);
         assert_ne!(made(NOTHING, libc::AF_NETLINK), ALLOW);
         assert_eq!(outcome(ALL, libc::SYS_connect, [3, 0, 0]), REFUSE);
-        assert_eq!(outcome(local, libc::SYS_connect, [3, 0, 0]), ALLOW);
-        assert_eq!(outcome(ALL, libc::SYS_socketpair, [1, 1, 0]), ALLOW);
+        for (connections, verdict) in [
+            (Answer::Allowed, ALLOW),
+            (Answer::Asked, ASK),
+            (Answer::Refused, REFUSE),
+        ] {
+            let local = Refused {
+                connections,
+                ..local
+            };
+            assert_eq!(outcome(local, libc::SYS_connect, [3, 0, 0]), verdict);
+        }
+        for (kind, may) in [(1, true), (5, true), (2, false), (3, false), (0x802, false)] {
+            let asked = outcome(local, libc::SYS_socket, [libc::AF_UNIX as u64, kind, 0]);
+            assert_eq!(asked == ALLOW, may, "{kind}");
+        }
+        for (kind, verdict) in [(1, ALLOW), (5, ALLOW), (2, REFUSE), (3, REFUSE)] {
+            for flags in [0, libc::SOCK_CLOEXEC as u64, libc::SOCK_NONBLOCK as u64] {
+                let pair = [1, kind | flags, 0];
+                for refused in [ALL, NOTHING, network] {
+                    assert_eq!(outcome(refused, libc::SYS_socketpair, pair), verdict);
+                }
+            }
+        }
     }
 
     #[test]
@@ -500,6 +624,20 @@ mod tests {
         // KVM_RUN, TUNSETIFF, TCGETS, BLKGETSIZE64, FICLONE
         for request in [0xae80, 0x4004_54ca, 0x5401, 0x8008_1272, 0x4004_9409] {
             assert_eq!(asked(request), ALLOW, "{request:x}");
+        }
+    }
+
+    #[test]
+    fn attributes_by_request_are_metadata() {
+        let asked = |refused, request: u64| outcome(refused, libc::SYS_ioctl, [3, request, 0]);
+        // FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, BTRFS_IOC_SNAP_CREATE_V2
+        for request in [0x4008_6602, 0x401c_5820, 0x5000_9417] {
+            assert_eq!(asked(METADATA, request), REFUSE, "{request:x}");
+            assert_eq!(asked(NOTHING, request), ALLOW, "{request:x}");
+        }
+        // FS_IOC_GETFLAGS, FICLONE, FICLONERANGE
+        for request in [0x8008_6601, 0x4004_9409, 0x4020_940d] {
+            assert_eq!(asked(METADATA, request), ALLOW, "{request:x}");
         }
     }
 
@@ -518,6 +656,8 @@ mod tests {
             assert_eq!(outcome(refused, libc::SYS_setpriority, [2, 0, 0]), REFUSE);
             assert_eq!(outcome(refused, libc::SYS_setpriority, [0, 0, 5]), ALLOW);
             assert_eq!(outcome(refused, libc::SYS_ioprio_set, [1, 7, 0]), REFUSE);
+            assert_eq!(outcome(refused, libc::SYS_ioprio_set, [3, 0, 0]), REFUSE);
+            assert_eq!(outcome(refused, libc::SYS_ioprio_set, [1, 0, 0]), ALLOW);
             assert_eq!(
                 outcome(refused, libc::SYS_open_by_handle_at, [0; 3]),
                 REFUSE

@@ -16,14 +16,12 @@ const REQUESTS: u64 = 1 << 15; // version 5: `ioctl` of devices that were opened
 const BIND_AND_CONNECT_TCP: u64 = 3; // version 4
 const SIGNALS_AND_ABSTRACT_SOCKETS: u64 = 3; // version 6
 /// Devices that are harmless, or that hypervisors live on. Disks and terminals are not among them.
-const DEVICES: [&CStr; 7] = [
+const DEVICES: [&CStr; 5] = [
     c"/dev/null",
     c"/dev/zero",
     c"/dev/full",
     c"/dev/kvm",
     c"/dev/net/tun",
-    c"/dev/vhost-net",
-    c"/dev/vhost-vsock",
 ];
 
 /// `struct landlock_ruleset_attr`.

@@ -11,6 +11,7 @@
 //! What a kernel or a container does not allow is left out and said to be missing; anything else that fails ends it.
 
 mod cage;
+mod connections;
 mod filter;
 mod landlock;
 mod mounts;
@@ -27,6 +28,7 @@ use std::process::ExitCode;
 
 use lexopt::{Arg, ValueExt};
 
+use self::connections::Connections;
 use crate::sys::check;
 use crate::{spawn, sys};
 
@@ -143,15 +145,15 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
             .map_err(|error| io::Error::other(format!("{}: {error}", group.display())))?;
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
-    let mounted = match caged(&options, &writable)? {
-        Ok(mounted) => mounted,
+    let (mounted, channel) = match caged(&options, &writable)? {
+        Ok(inside) => inside,
         Err(status) => return Ok(status),
     };
     // A namespace bounds them otherwise, and root has no such limit.
     if let (false, Some(most)) = (mounted.read_only, options.processes) {
         limit_processes(most)?;
     }
-    let held = restrict(&options, &writable, &mounted)?;
+    let held = restrict(&options, &writable, &mounted, channel.as_ref())?;
     if let Some(temporary) = &options.temporary {
         std::env::set_var("TMPDIR", temporary);
     }
@@ -185,9 +187,12 @@ fn limit_processes(most: u32) -> io::Result<()> {
     }
 }
 
-/// Goes on in a cage, if one can be had, as the process that is to become the command: what its mounts are. In those that
-/// wait for it, how it ended.
-fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<mounts::Done, ExitCode>> {
+/// What the process that is to become the command has: its mounts, and whom its filter asks about connections.
+type Inside = (mounts::Done, Option<OwnedFd>);
+
+/// Goes on in a cage, if one can be had, as the process that is to become the command. In those that wait for it, how it
+/// ended.
+fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, ExitCode>> {
     let is_root = rustix::process::geteuid().is_root();
     let lifeline = options.lifeline.as_ref();
     // In a user namespace of its own, the files of all other users look like nobody's. Where Landlock does what
@@ -214,7 +219,11 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<mounts::D
                     processes: options.processes,
                 };
                 return match mounts::make_read_only(&layout) {
-                    Ok(done) if done.read_only => first.fork(lifeline).map(|()| Ok(done)),
+                    Ok(done) if done.read_only => {
+                        let (connections, channel) = connections_in(options, writable)?;
+                        first.fork(lifeline, connections)?;
+                        Ok(Ok((done, channel)))
+                    }
                     Ok(_) => first.give_up(),
                     Err(error) => {
                         eprintln!("guestmark-agent: {error}");
@@ -225,11 +234,27 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<mounts::D
         }
     }
     if lifeline.is_some() {
-        if let Some(status) = cage::watch(lifeline)? {
-            return Ok(Err(status));
-        }
+        let (connections, channel) = connections_in(options, writable)?;
+        return Ok(match cage::watch(lifeline, connections)? {
+            Some(status) => Err(status),
+            None => Ok((mounts::Done::default(), channel)),
+        });
     }
-    Ok(Ok(mounts::Done::default()))
+    Ok(Ok((mounts::Done::default(), None)))
+}
+
+/// Who answers for sockets in what is writable, where there are some and no others are allowed; and how to reach it.
+fn connections_in(
+    options: &Options,
+    writable: &[CString],
+) -> io::Result<(Option<Connections>, Option<OwnedFd>)> {
+    if !options.sockets || options.network {
+        return Ok((None, None));
+    }
+    let temporary = options.over_temporary.as_ref().map(|_| mounts::TEMPORARY);
+    let places = writable.iter().map(CString::as_c_str).chain(temporary);
+    let (connections, channel) = Connections::new(places)?;
+    Ok((Some(connections), Some(channel)))
 }
 
 /// Becomes a command that runs User-Mode Linux where it is not confined: on another machine, inside another guest.
@@ -244,10 +269,12 @@ fn restrict(
     options: &Options,
     writable: &[CString],
     mounted: &mounts::Done,
+    channel: Option<&OwnedFd>,
 ) -> io::Result<Vec<&'static str>> {
     let mut held = Vec::new();
     let rules = landlock::Abi::of_kernel();
     privileges::gain_none()?;
+    privileges::leave_no_cores()?;
     if let Some(rules) = rules {
         let mut writable = writable.to_vec();
         writable.extend(
@@ -282,11 +309,21 @@ fn restrict(
         local_sockets: !options.sockets,
         network: !options.network,
         queues: !(options.own_files || options.metadata),
+        connections: match (channel, options.network) {
+            (_, true) => filter::Answer::Allowed,
+            (Some(_), false) => filter::Answer::Asked,
+            (None, false) => filter::Answer::Refused,
+        },
     };
-    if filter::install(refused)? {
+    if let Some(installed) = filter::install(refused)? {
         held.push("filter");
+        if let (Some(questions), Some(channel)) = (&installed.questions, channel) {
+            connections::give(questions, channel)?;
+        }
         if refused.local_sockets {
             held.push("no-sockets");
+        } else if installed.questions.is_some() || refused.connections == filter::Answer::Refused {
+            held.push("own-sockets");
         }
         if refused.network {
             held.push("no-network");

@@ -15,6 +15,7 @@ const SETUID: u32 = 7;
 const SETPCAP: u32 = 8;
 const IPC_LOCK: u32 = 14;
 const SYS_CHROOT: u32 = 18;
+const SYS_PTRACE: u32 = 19;
 const SYS_NICE: u32 = 23;
 const SYS_RESOURCE: u32 = 24;
 const MKNOD: u32 = 27;
@@ -101,9 +102,9 @@ pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves the right to end processes of other users, for the first process of a cage.
-pub fn keep_signals_only() -> io::Result<()> {
-    drop_but(|capability| capability == KILL)
+/// Leaves the right to end processes of other users, and to `look` into them, for the first process of a cage.
+pub fn keep_signals(look: bool) -> io::Result<()> {
+    drop_but(|capability| capability == KILL || (look && capability == SYS_PTRACE))
 }
 
 fn drop_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
@@ -156,6 +157,17 @@ pub fn become_user(user: u32, group: u32) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The kernel neither writes the memory of a dead process to a file nor gives it to a program of the host's: it takes 1 for
+/// none in both cases.
+pub fn leave_no_cores() -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: 1,
+        rlim_max: 1,
+    };
+    // SAFETY: the limit outlives the call.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const limit) }).map(drop)
 }
 
 /// Programs that are executed from now on gain nothing by who owns their files.

@@ -53,6 +53,12 @@ class Launcher:
         return None
 
 
+def _asks_for_rings(settings: Mapping[str, str]) -> bool:
+    """PostgreSQL and MariaDB have a setting each that makes them use io_uring."""
+    native = settings.get("innodb_use_native_aio", "0").lower()
+    return settings.get("io_method") == "io_uring" or native not in ("0", "off")
+
+
 @contextlib.contextmanager
 def launcher(
     data: str, settings: Mapping[str, str], account: Account, *, on_host: bool
@@ -64,7 +70,7 @@ def launcher(
     named = (Path(value) for value in settings.values() if value.startswith("/"))
     other = os.geteuid() != account.uid
     confinement = Confinement(
-        sockets=True, rings=True, own_files=True, own_memory=True, writes_tmp=True,
+        sockets=True, rings=_asks_for_rings(settings), own_files=True, own_memory=True, writes_tmp=True,
         user=(account.uid, account.gid) if other else None,
     )  # fmt: skip
     scratch = keeper().directory("server", scratch_parent())

@@ -1,0 +1,306 @@
+//! The Unix sockets that a confined program connects to: those in what it may write to, and no others.
+//!
+//! A filter cannot look at an address, which is in the program's memory. So the kernel asks the process that waits for
+//! the program. That reads the address once, connects a socket of its own to what is there, and puts it in the place of
+//! the program's: whatever the program writes over the address meanwhile changes nothing.
+
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::net;
+
+use crate::sys::{check, os_path};
+
+const RECEIVE: libc::c_ulong = 0xc050_2100;
+const SEND: libc::c_ulong = 0xc018_2101;
+const IS_VALID: libc::c_ulong = 0x4008_2102;
+const ADD_DESCRIPTOR: libc::c_ulong = 0x4018_2103;
+const AT_THIS_NUMBER: u32 = 1;
+/// `struct sockaddr_un`.
+const ADDRESS_BYTES: usize = 110;
+const FAMILY_BYTES: usize = 2;
+
+/// `struct seccomp_notif`.
+#[repr(C)]
+#[derive(Default)]
+struct Request {
+    id: u64,
+    pid: u32,
+    flags: u32,
+    number: i32,
+    architecture: u32,
+    instruction: u64,
+    arguments: [u64; 6],
+}
+
+/// `struct seccomp_notif_resp`.
+#[repr(C)]
+struct Reply {
+    id: u64,
+    value: i64,
+    error: i32,
+    flags: u32,
+}
+
+/// `struct seccomp_notif_addfd`.
+#[repr(C)]
+struct Added {
+    id: u64,
+    flags: u32,
+    source: u32,
+    target: u32,
+    target_flags: u32,
+}
+
+/// The side of the process that waits for the program.
+pub struct Connections {
+    places: Vec<(PathBuf, OwnedFd)>,
+    asked_by: Option<Asked>,
+}
+
+enum Asked {
+    /// Over which the filter's descriptor comes.
+    Channel(OwnedFd),
+    Filter(OwnedFd),
+}
+
+impl Connections {
+    /// For sockets in `places`; and the end that the program's process gives its filter to.
+    pub fn new<'a>(places: impl Iterator<Item = &'a CStr>) -> io::Result<(Self, OwnedFd)> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let places = places
+            .map(|place| {
+                let opened = rustix::fs::open(place, flags, Mode::empty())?;
+                Ok((Path::new(os_path(place.to_bytes())).to_path_buf(), opened))
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let (ours, theirs) = net::socketpair(
+            net::AddressFamily::UNIX,
+            net::SocketType::STREAM,
+            net::SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let asked_by = Some(Asked::Channel(ours));
+        Ok((Self { places, asked_by }, theirs))
+    }
+
+    /// What becomes readable when there is something to do.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.asked_by.as_ref().map(|asked_by| match asked_by {
+            Asked::Channel(fd) | Asked::Filter(fd) => fd.as_raw_fd(),
+        })
+    }
+
+    /// Does it; `readable` is false at the other end's end.
+    pub fn proceed(&mut self, readable: bool) {
+        self.asked_by = match self.asked_by.take() {
+            Some(Asked::Channel(channel)) => received(&channel).map(Asked::Filter),
+            Some(Asked::Filter(filter)) if readable => {
+                self.answer(&filter);
+                Some(Asked::Filter(filter))
+            }
+            _ => None,
+        };
+    }
+
+    fn answer(&self, filter: &OwnedFd) {
+        let mut request = Request::default();
+        if ask(filter, RECEIVE, &raw mut request).is_err() {
+            return;
+        }
+        let connected = self.connect(filter, &request);
+        let mut reply = Reply {
+            id: request.id,
+            value: 0,
+            error: connected
+                .err()
+                .map_or(0, |error| -error.raw_os_error().unwrap_or(libc::EACCES)),
+            flags: 0,
+        };
+        // Who asked may have gone.
+        let _ = ask(filter, SEND, &raw mut reply);
+    }
+
+    fn connect(&self, filter: &OwnedFd, request: &Request) -> io::Result<()> {
+        let [descriptor, address, length, ..] = request.arguments;
+        let process = PathBuf::from(format!("/proc/{}", request.pid));
+        let mut bytes = [0; ADDRESS_BYTES];
+        let bytes = usize::try_from(length)
+            .ok()
+            .filter(|length| *length > FAMILY_BYTES)
+            .and_then(|length| bytes.get_mut(..length))
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        File::open(process.join("mem"))?.read_exact_at(bytes, address)?;
+        let status = fs::read_to_string(process.join(format!("fdinfo/{descriptor}")))?;
+        let directory = fs::read_link(process.join("cwd"))?;
+        // All of that was of the process that asks, and not of a later one with its number.
+        ask(filter, IS_VALID, (&raw const request.id).cast_mut())?;
+        let file = self.file(&directory.join(path_of(bytes)?))?;
+        let flags = flags_of(&status);
+        let socket = net::socket_with(
+            net::AddressFamily::UNIX,
+            net::SocketType::STREAM,
+            net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK,
+            None,
+        )?;
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        net::connect(&socket, &net::SocketAddrUnix::new(name)?)?;
+        if flags & libc::O_NONBLOCK == 0 {
+            rustix::fs::fcntl_setfl(&socket, OFlags::empty())?;
+        }
+        let mut added = Added {
+            id: request.id,
+            flags: AT_THIS_NUMBER,
+            source: socket.as_raw_fd() as u32,
+            target: descriptor as u32,
+            target_flags: (flags & libc::O_CLOEXEC) as u32,
+        };
+        ask(filter, ADD_DESCRIPTOR, &raw mut added)
+    }
+
+    /// The socket at an absolute path, if no link leads out of the places.
+    fn file(&self, path: &Path) -> io::Result<OwnedFd> {
+        let refused = || io::Error::from_raw_os_error(libc::EACCES);
+        let (place, rest) = self
+            .places
+            .iter()
+            .filter_map(|(place, opened)| Some((opened, path.strip_prefix(place).ok()?)))
+            .min_by_key(|(_, rest)| rest.as_os_str().len())
+            .ok_or_else(refused)?;
+        let file = if rest.as_os_str().is_empty() {
+            place.try_clone()?
+        } else {
+            rustix::fs::openat2(
+                place,
+                rest,
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+                ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+            )?
+        };
+        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+            FileType::Socket => Ok(file),
+            _ => Err(io::Error::from_raw_os_error(libc::ECONNREFUSED)),
+        }
+    }
+}
+
+/// Gives the filter's descriptor to the process that waits.
+pub fn give(filter: &OwnedFd, channel: &OwnedFd) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = net::SendAncillaryBuffer::new(&mut space);
+    let descriptors = [filter.as_fd()];
+    control.push(net::SendAncillaryMessage::ScmRights(&descriptors));
+    let message = [IoSlice::new(b"x")];
+    net::sendmsg(channel, &message, &mut control, net::SendFlags::empty())?;
+    Ok(())
+}
+
+fn received(channel: &OwnedFd) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = net::RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = net::RecvFlags::CMSG_CLOEXEC;
+    net::recvmsg(
+        channel,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut control,
+        flags,
+    )
+    .ok()?;
+    control.drain().find_map(|message| match message {
+        net::RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+/// The path of a socket's address. Sockets without one are nobody's here.
+fn path_of(address: &[u8]) -> io::Result<&Path> {
+    let (family, name) = address.split_at(FAMILY_BYTES);
+    if family != (libc::AF_UNIX as u16).to_ne_bytes() {
+        return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+    }
+    match name.split(|&byte| byte == 0).next() {
+        Some(path) if !path.is_empty() => Ok(Path::new(std::ffi::OsStr::from_bytes(path))),
+        _ => Err(io::Error::from_raw_os_error(libc::EACCES)),
+    }
+}
+
+/// The flags in `/proc/PID/fdinfo/FD`.
+fn flags_of(status: &str) -> libc::c_int {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("flags:"))
+        .and_then(|text| libc::c_int::from_str_radix(text.trim(), 8).ok())
+        .unwrap_or_default()
+}
+
+fn ask<T>(filter: &OwnedFd, request: libc::c_ulong, about: *mut T) -> io::Result<()> {
+    // SAFETY: each request takes a structure of the type that it is called with, which outlives the call.
+    check(unsafe { libc::ioctl(filter.as_raw_fd(), request as _, about) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::{flags_of, path_of, Connections};
+
+    #[test]
+    fn sockets_are_found_in_places_and_nowhere_else() {
+        let outer = tempfile();
+        let (inside, outside) = (outer.join("in"), outer.join("out"));
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::create_dir(&outside).unwrap();
+        let _sockets =
+            [inside.join("s"), outside.join("s")].map(|at| UnixListener::bind(at).unwrap());
+        symlink("s", inside.join("alias")).unwrap();
+        symlink(outside.join("s"), inside.join("link")).unwrap();
+        symlink(&outside, inside.join("way")).unwrap();
+        std::fs::write(inside.join("file"), "").unwrap();
+        let place = CString::new(inside.as_os_str().as_bytes()).unwrap();
+        let (connections, _channel) = Connections::new(std::iter::once(place.as_c_str())).unwrap();
+        for name in ["s", "alias", "./s", "nothing/../s"] {
+            let found = connections.file(&inside.join(name));
+            assert_eq!(found.is_ok(), !name.starts_with("nothing"), "{name}");
+        }
+        for name in ["link", "way/s", "../out/s", "file", "", ".."] {
+            assert!(connections.file(&inside.join(name)).is_err(), "{name}");
+        }
+        assert!(connections.file(&outside.join("s")).is_err());
+        assert!(connections.file(&outer.join("in2")).is_err());
+        std::fs::remove_dir_all(outer).unwrap();
+    }
+
+    fn tempfile() -> std::path::PathBuf {
+        let path = std::env::temp_dir().join(format!("guestmark-test-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn addresses_are_paths() {
+        let address = |family: i32, name: &[u8]| [&(family as u16).to_ne_bytes(), name].concat();
+        let path = |bytes: &[u8]| path_of(bytes).ok().map(|path| path.as_os_str().len());
+        assert_eq!(path(&address(libc::AF_UNIX, b"/run/x\0rest")), Some(6));
+        assert_eq!(path(&address(libc::AF_UNIX, b"x")), Some(1));
+        assert_eq!(path(&address(libc::AF_UNIX, b"\0abstract")), None);
+        assert_eq!(path(&address(libc::AF_INET, b"/run/x")), None);
+    }
+
+    #[test]
+    fn flags_are_octal() {
+        assert_eq!(flags_of("pos:\t0\nflags:\t02004002\n"), 0o2_004_002);
+        assert_eq!(flags_of(""), 0);
+    }
+}
