@@ -17,11 +17,16 @@ _NAMED = 4  # cells named one by one; of more, the one that is known worst speak
 
 
 def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
-    """Of a run that has ended: how well its ratios are known, and how well after more blocks. Empty if well enough."""
+    """How well the ratios of a run that has ended are known, and how well after more blocks.
+
+    Empty if they are known well enough, or if that many blocks would not help.
+    """
     found = more_time(analysis.plan, analysis)
     if found is None or not run.id or run.state not in {RunState.COMPLETE, RunState.STOPPED}:
         return []
-    cells = found.cells
+    cells = tuple(cell for cell in found.cells if cell.then <= _UNKNOWN)
+    if not cells:
+        return []
     if len(cells) > _NAMED:
         cells = (max(cells, key=lambda cell: cell.half_width),)
     now = ", ".join(f"{cell.cell}: {_known_to(cell.half_width)}" for cell in cells)
