@@ -81,7 +81,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def postgresql(address: str = "127.0.0.1") -> Iterator[Server]:
+def postgresql(address: str = "127.0.0.1", connections: int = 60) -> Iterator[Server]:
     """A new server, removed afterwards with all that it holds."""
     initdb = program("initdb")
     if initdb is None:
@@ -99,7 +99,8 @@ def postgresql(address: str = "127.0.0.1") -> Iterator[Server]:
         addresses = ",".join(dict.fromkeys(("127.0.0.1", address)))
         with (directory / "data/postgresql.conf").open("a") as settings:
             settings.write(
-                f"port = {server.port}\nlisten_addresses = '{addresses}'\nfsync = off\nmax_connections = 60\n"
+                f"port = {server.port}\nlisten_addresses = '{addresses}'\nfsync = off\n"
+                f"max_connections = {connections}\n"
                 "shared_buffers = 16MB\n"
             )
         with (directory / "data/pg_hba.conf").open("a") as access:

@@ -29,25 +29,29 @@ def command(
     next call makes up for it.
 
     Exit status: 0 a block is done, 1 it is done but some of its trials failed, 2 the command line is wrong, 3 it could
-    not be measured, 4 nothing is left to do, 69 not possible on this machine, 75 the block was lost to another process
-    or others measure the last ones (try again later), 130 interrupted.
+    not be measured, 4 nothing is left to do, 69 not possible on this machine, 75 try again later (another process has
+    the block or the last ones, or the ledger's server is away), 130 interrupted.
     """
     from guestmark.cli import session
-    from guestmark.core.errors import BlockStatus, TakenError
+    from guestmark.core.errors import BlockStatus, LedgerError, TakenError
     from guestmark.engine.run import block
     from guestmark.ledger import open_ledger
+    from guestmark.ledger.server import is_transient
     from guestmark.page.say import say
 
     audience = session.audience_of(session.Outputs(quiet=quiet))
-    with open_ledger(ledger) as opened:
-        stored = opened.load_run(run)
-        try:
+    try:
+        with open_ledger(ledger) as opened:
+            stored = opened.load_run(run)
+            run = stored.id
             status = block(stored, opened, audience, machine or socket.gethostname(), wait=wait, trust=trust)
-        except TakenError as error:
-            say(f"{error.message}\n  {error.hint}")
-            status = BlockStatus.LOST
+    except LedgerError as error:
+        if not isinstance(error, TakenError) and not is_transient(error.__cause__ or error):
+            raise
+        say(f"{error.message}\n  {error.hint}")
+        raise typer.Exit(int(BlockStatus.LOST)) from error
     if not quiet:
-        say(_SAID[status].format(run=stored.id))
+        say(_SAID[status].format(run=run))
     raise typer.Exit(int(status))
 
 

@@ -44,7 +44,7 @@ class BlockStatus(IntEnum):
     NOTHING_LEFT = 4  # the run has all its blocks
     NOT_POSSIBLE = 69  # this machine cannot measure it, another may
     INTERRUPTED = 130
-    LOST = 75  # to another process, or others measure the last blocks: try again later
+    LOST = 75  # to another process, others measure the last blocks, or the ledger is away: try again later
 
 
 class Interrupted(BaseException):
