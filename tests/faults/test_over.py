@@ -56,3 +56,42 @@ def test_a_wait_is_ended_by_an_interruption_and_resumed_on_schedule(guestmark: C
     found = begins(guestmark)
     assert len(found) == 3
     assert found[2] >= 15.9
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (
+            "bisect",
+            "--good",
+            "HEAD",
+            "--build",
+            "true",
+            "--fail-if",
+            "> +5%",
+            "--over",
+            "1h",
+            "--",
+            "{build}/x",
+        ),
+        (
+            "bisect",
+            "--good",
+            "HEAD",
+            "--build",
+            "true",
+            "--fail-if",
+            "> +5%",
+            "--quiet-host",
+            "--",
+            "{build}/x",
+        ),
+        ("run", "cpu", "--prepare-only", "--over", "1h"),
+        ("run", "cpu", "--prepare-only", "--quiet-host"),
+        ("tune", "fastest-safe", "--over", "1h"),
+    ],
+)
+def test_commands_that_could_not_do_it_say_so(guestmark: CommandLine, words: tuple[str, ...]) -> None:
+    done = guestmark(*words)
+    assert done.status in {2, 130}, done.stderr
+    assert ("--over is not for" if "--over" in words else "--quiet-host is not for") in done.stderr

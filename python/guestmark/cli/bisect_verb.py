@@ -91,6 +91,7 @@ def command(
         )
     if not any(f"{{{PARAMETER}}}" in word for word in argv):
         raise UsageError("the command holds no {build}", hint="e.g. -- '{build}/program'")
+    given.refuse("bisect", quiet_host=True, over=True)
     options_of_run = ExecOptions(
         on=on or ("host",),
         metrics=metrics or (),

@@ -155,6 +155,8 @@ def _check(given: Measuring) -> None:
         "--csv": given.csv,
         "--prove": given.prove,
         "--keep": given.keep,
+        "--quiet-host": given.quiet_host,
+        "--over": given.over,
         "--name": given.name,
         "--note": given.note,
         "--label": given.label,

@@ -70,6 +70,20 @@ class Measuring:
             "seed": self.seed,
         }
 
+    def refuse(self, where: str, *, quiet_host: bool = False, over: bool = False) -> None:
+        """Raises `UsageError` for `--quiet-host` or `--over` where the named kind of command cannot do that."""
+        for option, given in (
+            ("--quiet-host", quiet_host and self.quiet_host),
+            ("--over", over and self.over),
+        ):
+            if given:
+                hint = (
+                    "guestmark quiet on, until off"
+                    if option == "--quiet-host"
+                    else "use it with exec, ab or run"
+                )
+                raise UsageError(f"{option} is not for {where}", hint=hint)
+
     def outputs(self, *, published: bool = False, show_output: bool = False) -> Outputs:
         """Where the result goes."""
         from guestmark.cli.session import Outputs

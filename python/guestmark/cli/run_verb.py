@@ -96,6 +96,7 @@ def command(
         return
     outputs = replace(given.outputs(published=published), budget_s=budget_s)
     if prepare_only:
+        given.refuse("a run that others measure", quiet_host=True, over=True)
         tell(session.prepare(made, given.ledger, outputs))
         return
     raise typer.Exit(session.execute(made, given.ledger, outputs))

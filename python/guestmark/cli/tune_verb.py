@@ -68,6 +68,7 @@ def command(
     from guestmark.plan.scale import parse_scale
     from guestmark.plan.tuning import parse_limit, race_of
 
+    given.refuse("a race", over=True)
     overrides = {**given.overrides(), "null": Null.NONE}
     factor = options.value("--scale", parse_scale, scale)
     outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
