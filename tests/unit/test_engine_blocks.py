@@ -72,6 +72,14 @@ def test_a_block_holds_every_cell_once_in_an_order_of_its_own(seed: int, block: 
     assert order == order_of(seed, block, cells)
 
 
+def test_turns_do_not_fall_together_with_machines_that_share_a_run() -> None:
+    """Dealt to two machines in turn, A B B A would give each machine one of the orders alone."""
+    cells = make_plan("host,host").cells
+    for first in (0, 1):
+        orders = Counter(order_of(7, block, cells, chained=False)[0].id for block in range(first, 400, 2))
+        assert min(orders.values()) > 70, orders
+
+
 def test_every_order_comes_up_about_equally_often() -> None:
     cells = make_plan("host,host,host").cells
     counts: dict[tuple[str, ...], int] = {}

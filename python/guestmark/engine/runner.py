@@ -360,7 +360,10 @@ class _Loop:
     def _measure_missing(self, block: int) -> bool:
         """Measures what a block lacks; whether the time was up before its end."""
         with outer_guests(cell for cell in self._cells if not self._given_up(cell)):
-            for order, cell in missing_trials(self._plan.policy.seed, block, self._plan.cells, self._done):
+            divided = bool(self._machine) or any(machine_of(trial.facts) for trial in self._trials)
+            for order, cell in missing_trials(
+                self._plan.policy.seed, block, self._plan.cells, self._done, chained=not divided
+            ):
                 if cell in self._cells and not self._given_up(cell):
                     if self._time_is_up() and not self._owed(block):
                         return True
@@ -559,15 +562,17 @@ def _said(proven: Proven) -> str:
 _CHAIN = 16  # blocks
 
 
-def order_of(seed: int, block: int, cells: Sequence[Cell]) -> list[Cell]:
+def order_of(seed: int, block: int, cells: Sequence[Cell], *, chained: bool = True) -> list[Cell]:
     """The cells in the random order of `block`, which begins with the cell that ended the block before it.
 
     So a cell runs as often after itself as after each other one, and what a cell leaves behind cancels in comparisons
     (serially balanced sequences: Finney and Outhwaite, J. R. Stat. Soc. B 18, 1956). Two cells run as A B B A; a new
-    random start every `_CHAIN` blocks. Depends only on the arguments, so a resumed run continues in the original order.
+    random start every `_CHAIN` blocks. Where blocks of a run are measured at once none comes after another, and turns
+    would fall together with machines: there each is in an order of its own, not `chained`. Depends only on the
+    arguments, so a resumed run continues in the original order.
     """
     order: list[Cell] = []
-    for each in range(block - block % _CHAIN, block + 1):
+    for each in range(block - block % _CHAIN if chained else block, block + 1):
         others = [cell for cell in cells if not order or cell is not order[-1]]
         random.Random(f"{seed}:{each}").shuffle(others)
         order = order[-1:] + others
@@ -575,10 +580,15 @@ def order_of(seed: int, block: int, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def missing_trials(
-    seed: int, block: int, cells: Sequence[Cell], done: Mapping[tuple[int, str], Trial]
+    seed: int,
+    block: int,
+    cells: Sequence[Cell],
+    done: Mapping[tuple[int, str], Trial],
+    *,
+    chained: bool = True,
 ) -> Iterator[tuple[int, Cell]]:
-    """Position and cell of each trial of `block` that has not ended yet, in order."""
-    for position, cell in enumerate(order_of(seed, block, cells)):
+    """Position and cell of each trial of `block` that has not ended yet, in order; see `order_of`."""
+    for position, cell in enumerate(order_of(seed, block, cells, chained=chained)):
         if (block, cell.id) not in done:
             yield position, cell
 
