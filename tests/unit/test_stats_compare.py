@@ -1,7 +1,7 @@
 """Verdicts: which data give which, and why."""
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from guestmark.stats import (
     reduce_iterations,
     summarise,
 )
-from guestmark.stats.compare import widened
+from guestmark.stats.compare import MIN_BLOCKS, widened
 from tests.framework.known import known
 
 
@@ -119,6 +119,10 @@ def test_an_interval_is_widened_by_what_may_add_to_the_ratio() -> None:
     assert known(down.ci) == pytest.approx((low * math.exp(-0.01), high * math.exp(0.01)))
     assert (down.ratio, down.verdict) == (slower.ratio, Verdict.SLOWER)
     assert down.stretch == pytest.approx(0.01)
+    quicker = compared(noisy(1, level=0.5), noisy(2))
+    assert widened(quicker, 0.03, "why", reach=0.01).stretch == pytest.approx(0.01)
+    without_end = replace(slower, ci=(0.0, high))
+    assert known(widened(without_end, 0.03, "why", reach=0.01).ci)[0] == 0
     both = widened(slower, 0.03, "why", spread=0.02)
     assert math.log(known(both.ci)[1] / middle) == pytest.approx(math.hypot(math.log(high / middle), 0.02))
     lost = widened(slower, 0.03, "why", spread=0.2)
@@ -134,6 +138,16 @@ def test_an_interval_is_widened_by_what_may_add_to_the_ratio() -> None:
     assert not precise_enough(compared(noisy(1, level=1.1, spread=0.03), noisy(2)), half_width((low, high)))
     assert blocks_needed(down, 0.001) == pytest.approx(blocks_needed(slower, 0.001), abs=1)
     assert predicted_half_width(down, 12) == pytest.approx(known(predicted_half_width(slower, 12)) + 0.01)
+
+
+def test_what_an_interval_excludes_is_shown_by_enough_blocks() -> None:
+    slower = compared(noisy(1, level=1.1), noisy(2))
+    assert slower.excludes(1)
+    assert not slower.excludes(known(slower.ratio))
+    assert not slower.excludes(known(slower.ci)[0])
+    assert not replace(slower, n=MIN_BLOCKS - 1).excludes(1)
+    assert not replace(slower, withdrawn=True).excludes(1)
+    assert not replace(slower, ci=None).excludes(1)
 
 
 def test_a_few_very_slow_blocks_do_not_decide_the_typical_run() -> None:
