@@ -1,9 +1,12 @@
 """How long until a guest is ready for work: guestmark beside libguestfs and beside bare boots of the same kernels.
 
 Run from the checkout: `.venv/bin/python -m bench.ready [--rounds 10] [--seed 1]`. Every contender runs once a round, in
-random order, on the same accelerator (TCG). Aims: at most 0.35 of libguestfs; at most 1.15 of the bare boot.
+random order, on the same accelerator (TCG). Aims: at most 0.35 of libguestfs; at most 1.15 of the bare boot; a restored
+guest's first answer within 0.10 s, and its root within 0.20 s.
 
 * ours: hypervisor started → the agent's hello, root filesystem shared, overlay mounted.
+* restored: the same from a template that was saved before; "answer" is until its clock and generator are renewed.
+* bwrap, and by hand: our sandbox until its agent answers, beside `bwrap … true` on this root. Aim: 0.8 of that speed.
 * bare: the same kernel file and arguments, an initramfs with nothing but a static program that prints one line;
   hypervisor started → the line read. It can do no work.
 * guestfish: `guestfish -a DISK run`, its appliance built beforehand.
@@ -15,6 +18,7 @@ these only that are named after it.
 import argparse
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,9 +35,13 @@ from guestmark.core.architectures import ARCHITECTURES, Architecture, architectu
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.foreign import parts
+from guestmark.platforms.phases import ANSWERED, READY
 from guestmark.platforms.qemu.accelerators import TCG
 from guestmark.platforms.qemu.platform import QemuPlatform
+from guestmark.platforms.qemu.restored import TEMPLATES
+from guestmark.platforms.sandbox.platform import SandboxPlatform
 from guestmark.platforms.uml.platform import UML, UmlPlatform
+from guestmark.setting.machine import Start
 from guestmark.workloads.guestfs import libguestfs
 
 _MARK = b"bare-boot-reached-userspace"
@@ -48,9 +56,22 @@ int main(void) {{
 """
 
 
-def _ours(platform: QemuPlatform | UmlPlatform) -> float:
-    with platform.start(Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(platform.name))) as guest:
-        return guest.phases["ready"]
+def _ours(platform: QemuPlatform | UmlPlatform, phase: str = READY, **factors: str) -> float:
+    cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(platform.name), factors)
+    with platform.start(cell) as guest:
+        return guest.phases[phase]
+
+
+def _sandbox(name: str) -> float:
+    spec = PlatformSpec.read(name)
+    with SandboxPlatform(spec.inner).start(Cell("bench", WorkloadSpec("bench"), spec)) as machine:
+        return machine.phases[READY]
+
+
+def _by_hand(command: Sequence[str]) -> float:
+    begin = time.monotonic()
+    subprocess.run(command, check=True)
+    return time.monotonic() - begin
 
 
 def _until_mark(command: list[str]) -> float:
@@ -157,6 +178,15 @@ def main() -> None:
             "bare uml": partial(_until_mark, [
                 UML, "mem=1G", f"initrd={initramfs}", f"uml_dir={scratch}", "con=null", "con0=null,fd:1", "quiet"]),
         }  # fmt: skip
+        restored = {"start": Start.RESTORED.value}
+        contenders["restored, answer"] = partial(_ours, QemuPlatform(Layer("tcg")), ANSWERED, **restored)
+        contenders["restored, root"] = partial(_ours, QemuPlatform(Layer("tcg")), READY, **restored)
+        if shutil.which("bwrap") and os.geteuid() == 0:
+            contenders["bwrap"] = partial(_sandbox, "bwrap")
+            contenders["bwrap by hand"] = partial(
+                _by_hand,
+                ["bwrap", "--unshare-all", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"],
+            )
         if shutil.which("guestfish"):
             contenders["guestfish"] = partial(_guestfish, disk)
             _guestfish(disk)  # builds its appliance
@@ -164,7 +194,9 @@ def main() -> None:
             print("guestfish is not installed: the libguestfs row is missing (package guestfish)")
         for start in (contenders["tcg"], contenders["uml"]):
             start()  # builds our initramfs
-        values = measure(contenders, arguments.rounds, arguments.seed)
+        with TEMPLATES.block():
+            contenders["restored, root"]()  # makes the template
+            values = measure(contenders, arguments.rounds, arguments.seed)
     beside = ["guestfish"] if "guestfish" in values else []
     table(
         f"start to ready, {kernel.release}, {arguments.rounds} rounds",
@@ -173,6 +205,10 @@ def main() -> None:
     )
     print(f"tcg / bare qemu   {ratio(values['tcg'], values['bare qemu']):.3f}   (aim ≤ 1.15)")
     print(f"uml / bare uml    {ratio(values['uml'], values['bare uml']):.3f}   (aim ≤ 1.15)")
+    for name, aim in (("restored, answer", 0.10), ("restored, root", 0.20)):
+        print(f"{name}   {statistics.median(values[name]):.3f} s   (aim ≤ {aim:.2f} s)")
+    if "bwrap" in values:
+        print(f"bwrap by hand / bwrap   {ratio(values['bwrap by hand'], values['bwrap']):.3f}   (aim ≥ 0.8)")
     for name in beside:
         print(f"tcg / {name}   {ratio(values['tcg'], values[name]):.3f}   (aim ≤ 0.35)")
 
