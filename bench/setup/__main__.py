@@ -1,0 +1,86 @@
+"""What the profile of a checkout costs and saves: compiling the agent by each profile, and guests made ready with each.
+
+Run from the checkout: `.venv/bin/python -m bench.setup [--rounds 10] [--seed 1]`. Each is built once, from nothing,
+and the processor time of that is shown, as wall time is mostly about what else runs. Then guests of TCG and User-Mode
+Linux start with each agent, in random order. Aims: at most 30 s of two processors to compile, and no difference in
+readiness.
+"""
+
+import argparse
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from bench.sidebyside import measure, table
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = "x86_64-unknown-linux-gnu"
+BUILDS = {
+    "both programs, release": ("release", ()),
+    "agent, release": ("release", ("--bin", "guestmark-agent", "--no-default-features")),
+    "agent, checkout": ("checkout", ("--bin", "guestmark-agent", "--no-default-features")),
+}
+READY = """
+import sys
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.platforms import registry
+with registry.get(sys.argv[1]).start(Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(sys.argv[1]))) as guest:
+    print(guest.phases["ready"])
+"""
+
+
+def build(name: str, folder: Path) -> Path:
+    """Compiles from nothing and says what it took; the path of the agent."""
+    profile, options = BUILDS[name]
+    target = folder / name.replace(" ", "-").replace(",", "")
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run(
+        ["cargo", "build", "--quiet", "--locked", "--profile", profile, "--package", "guestmark-agent", *options,
+         "--target", TARGET, "--target-dir", target],
+        cwd=ROOT, check=True,
+    )  # fmt: skip
+    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    agent = target / TARGET / profile / "guestmark-agent"
+    print(
+        f"{name:24} {spent:5.1f} s of processors, {wall:5.1f} s wall, agent {agent.stat().st_size / 1e6:.2f} MB",
+        flush=True,
+    )
+    kept = folder / f"{profile}-{len(options)}"
+    shutil.copy2(agent, kept)
+    shutil.rmtree(target)
+    return kept
+
+
+def ready(platform: str, agent: Path) -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", READY, platform],
+        env={**os.environ, "GUESTMARK_AGENT": str(agent)}, capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    return float(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        agents = {name: build(name, Path(scratch)) for name in BUILDS}
+        for platform in ("uml", "tcg"):
+            contenders = {name: partial(ready, platform, agents[name]) for name in list(BUILDS)[1:]}
+            values = measure(contenders, given.rounds, given.seed)
+            table(f"{platform}, until the agent answers", values, ["agent, release"])
+
+
+if __name__ == "__main__":
+    main()
