@@ -31,6 +31,10 @@ from guestmark.stats.compare import MIN_BLOCKS, widened
 from tests.framework.known import known
 
 
+def test_estimands_are_called_as_in_documents() -> None:
+    assert [str(estimand) for estimand in Estimand] == ["typical", "total", "slow", "first"]
+
+
 def noisy(seed: int, n: int = 12, level: float = 1.0, spread: float = 0.01) -> np.ndarray:
     return level * np.exp(np.random.default_rng(seed).normal(0, spread, n))
 
@@ -148,6 +152,17 @@ def test_what_an_interval_excludes_is_shown_by_enough_blocks() -> None:
     assert not replace(slower, n=MIN_BLOCKS - 1).excludes(1)
     assert not replace(slower, withdrawn=True).excludes(1)
     assert not replace(slower, ci=None).excludes(1)
+
+
+def test_a_total_of_rates_is_that_of_the_times_they_stand_for() -> None:
+    cell, baseline = noisy(1, 25, level=1.2), noisy(2, 25)
+    times = compared(cell, baseline, estimand=Estimand.TOTAL)
+    rates = compared(1 / cell, 1 / baseline, Better.HIGHER, estimand=Estimand.TOTAL)
+    assert rates.verdict is times.verdict is Verdict.SLOWER
+    assert 1 < known(times.ci)[0] < known(times.ratio) < known(times.ci)[1]
+    assert known(rates.ratio) == pytest.approx(1 / known(times.ratio))
+    for ours, theirs in ((rates.ci, times.ci), (rates.unseen_ci, times.unseen_ci)):
+        assert known(ours) == pytest.approx((1 / known(theirs)[1], 1 / known(theirs)[0]))
 
 
 def test_a_few_very_slow_blocks_do_not_decide_the_typical_run() -> None:
