@@ -33,7 +33,6 @@ LIBRARIES = (
     "pymysql",
     "qemu.qmp",
     "rich",
-    "scipy",
     "sqlalchemy",
     "typer",
 )

@@ -447,9 +447,6 @@ class _Loop:
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
         if policy.enough_s is not None and not self._observer.wants_estimates:
             return stopping.timed(policy, self._of_these(), blocks, used_s)
-        if len(self._cells) > 1:  # what the analysis would load, so that it is not taken for its cost
-            from scipy import special  # noqa: F401
-
         from guestmark.stats.analysis import analyse
 
         begin = time.monotonic()

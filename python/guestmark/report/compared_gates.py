@@ -10,6 +10,7 @@ from guestmark.core.gate import Gate, parse_gates
 from guestmark.report.compared import Comparison, Pair
 from guestmark.stats.across_runs import Change
 from guestmark.stats.gates import Judged, Outcome
+from guestmark.stats.special import stdtrit
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,6 @@ def _within(gate: Gate, ci: tuple[float, float]) -> bool:
 
 def _widened(found: Change, claims: int) -> tuple[float, float]:
     """Its interval at the level that so many claims leave to each."""
-    from scipy.special import stdtrit
-
     low, high = found.ci or found.within
     middle = math.log(found.ratio)
     free = max(found.runs - 1, 1)

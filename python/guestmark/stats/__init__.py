@@ -1,6 +1,6 @@
 """Statistics: pure functions on arrays, one row per block, NaN where a trial is missing (docs/reference/statistics.md).
 
-Importing this costs numpy; scipy is imported when first needed.
+Importing this costs numpy.
 """
 
 import guestmark.core.single_threaded_blas  # noqa: F401  (before anything imports numpy)

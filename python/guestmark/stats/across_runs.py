@@ -20,6 +20,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Cell
 from guestmark.stats.noise import Null
 from guestmark.stats.paired import Summary
+from guestmark.stats.special import stdtrit
 
 FEWEST_RUNS = 4  # earlier runs; from fewer a variance is so uncertain that nothing would ever be shown
 CONFIDENCE = 0.95
@@ -120,8 +121,6 @@ def change(before: Past, after: Past, earlier: Sequence[Past], confidence: float
     t² = max(var(y) - mean(v), 0), after DerSimonian and Laird (1986). The interval of the difference has its variance
     v1 + v2 + 2 t² at Student's quantile with J - 1 degrees of freedom, as t² is no better known than that.
     """
-    from scipy.special import stdtrit
-
     d = math.log(after.ratio / before.ratio)
     own = _variance(before) + _variance(after)
     half = 1.96 * math.sqrt(own)
@@ -144,8 +143,6 @@ def since(now: Past, earlier: Sequence[Past], confidence: float = CONFIDENCE) ->
     """
     if len(earlier) < FEWEST_RUNS:
         return None
-    from scipy.special import stdtrit
-
     logs = np.array([math.log(run.ratio) for run in earlier])
     inside = np.array([_variance(run) for run in earlier])
     between = max(float(logs.var(ddof=1)) - float(inside.mean()), 0.0)
@@ -164,8 +161,6 @@ def since(now: Past, earlier: Sequence[Past], confidence: float = CONFIDENCE) ->
 
 def _variance(run: Past) -> float:
     """Of a log ratio, from its interval."""
-    from scipy.special import stdtrit
-
     half = math.log(run.high / run.low) / 2
     return (half / float(stdtrit(max(run.blocks - 1, 1), (1 + CONFIDENCE) / 2))) ** 2
 
@@ -197,8 +192,6 @@ def between_boots(first: Sequence[float], second: Sequence[float], claims: int =
     """
     if not first or not second or not all(math.isfinite(value) and value > 0 for value in (*first, *second)):
         raise ValueError("every boot needs a value above 0")
-    from scipy.special import stdtrit
-
     a, b = np.log(first), np.log(second)
     d = float(b.mean() - a.mean())
     boots = (a.size, b.size)

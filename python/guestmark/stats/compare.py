@@ -14,6 +14,7 @@ from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.stats import paired, total
 from guestmark.stats.noise import Null, bias_from, floor_from
 from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p, t_quantile
+from guestmark.stats.special import stdtr
 
 Array = NDArray[np.float64]
 
@@ -458,8 +459,6 @@ def widened(
 
 def _least_p(distance: float, half: float, freedom: int) -> float:
     """The two-sided p by Student's t of a log ratio so far from 0, with an interval of `NOMINAL` of this half-width."""
-    from scipy.special import stdtr
-
     if freedom < 1 or half <= 0:
         return 0.0
     return 2 * float(stdtr(freedom, -distance / half * t_quantile(freedom, (1 + paired.NOMINAL) / 2)))

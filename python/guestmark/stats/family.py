@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from guestmark.stats import paired
 from guestmark.stats.compare import MANY_QUESTIONS, Comparison, Verdict, downgraded
+from guestmark.stats.special import stdtrit
 from guestmark.stats.trials import Answers
 
 Question = TypeVar("Question")
@@ -98,8 +99,6 @@ def detectable(comparison: Comparison, power: float = 0.9) -> float | None:
     From the interval's width by Student's t, at the level of the typical run. Other runs are noisier than this one by
     chance, so a third of what is left out counts. None without an interval of six blocks.
     """
-    from scipy.special import stdtrit
-
     if comparison.ci is None or comparison.n < paired.MIN_BLOCKS or comparison.ci[0] <= 0:
         return None
     free = comparison.n - 1

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.model import Trial
+from guestmark.stats.special import stdtrit
 
 Array = NDArray[np.float64]
 
@@ -94,8 +95,6 @@ def _per_block(own: Sequence[tuple[float, float, int]]) -> float:
 def _reach(per_block: float, history: Sequence[Null]) -> float:
     if not history:
         return 0.0
-    from scipy.special import stdtrit
-
     earlier = np.array([null.log_ratio for null in history])
     blocks = np.array([null.blocks for null in history])
     between = max(0.0, float(np.mean(earlier**2 - per_block / _Z**2 / blocks)))

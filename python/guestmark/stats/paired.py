@@ -6,8 +6,7 @@ above a shift is Wilcoxon's statistic for that shift (Tukey 1949), and order sta
 interval (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3rd ed., 3.1-3.3). Their arrays have the
 blocks on their last axis, NaN where one is missing; any axes before it are runs that are computed together.
 
-`scipy.special` is used instead of `scipy.stats` because importing the latter costs about a second; the tests
-hold every function here against its `scipy.stats` counterpart.
+The tests compare every function here with its `scipy.stats` counterpart.
 """
 
 import functools
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import MIN_BLOCKS as MIN_BLOCKS  # noqa: PLC0414 (of this test)
+from guestmark.stats.special import ndtr, stdtr
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -36,11 +36,9 @@ def null_cdf(n: int) -> Array:
     (1 + z^r) / 2. Beyond `EXACT_RANKS` the normal approximation with continuity correction.
     """
     if n > EXACT_RANKS:
-        from scipy.special import ndtr
-
         w = np.arange(n * (n + 1) // 2 + 1)
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-        return np.asarray(ndtr((w + 0.5 - n * (n + 1) / 4) / spread), dtype=np.float64)
+        return np.array([ndtr(z) for z in (w + 0.5 - n * (n + 1) / 4) / spread])
     probability = np.ones(1)
     for rank in range(1, n + 1):
         longer = np.zeros(probability.size + rank)
@@ -182,8 +180,7 @@ def log_ratios(cell: Array, baseline: Array) -> Array | None:
 def t_quantile(freedom: int, p: float) -> float:
     """Return Student's t below which a share `p`, .5 ≤ p < 1, lies with `freedom` ≥ 1 degrees of freedom.
 
-    Bisects the closed form for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4), which spares a run
-    of one command the import of `scipy.special`: a fifth of a second.
+    Bisects the closed form for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
     """
     low, high = 0.0, math.pi / 2  # the angle whose tangent is t / √freedom
     while low < (angle := (low + high) / 2) < high:
@@ -222,8 +219,6 @@ def t_p(d: Array) -> float:
     """
     if d.size < 2:
         raise ValueError("a test needs two values")
-    from scipy.special import stdtr
-
     error, least = _standard_error(d), 2.0 ** (-2 * d.size)
     if error <= _ROUNDING:
         return least if abs(float(d.mean())) > _ROUNDING else 1.0

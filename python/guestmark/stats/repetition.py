@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.stats.compare import Comparison
+from guestmark.stats.special import stdtrit
 
 Array = NDArray[np.float64]
 
@@ -85,8 +86,6 @@ def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLO
 
 
 def _width(blocks: int) -> float:
-    from scipy.special import stdtrit
-
     return float(stdtrit(blocks - 1, 0.975)) / math.sqrt(blocks)
 
 

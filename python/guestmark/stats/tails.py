@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import Better
+from guestmark.stats.special import betaincinv
 from guestmark.stats.total import unseen_share
 
 Array = NDArray[np.float64]
@@ -130,8 +131,6 @@ def share_interval(
     Clopper and Pearson's exact interval at the effective number of iterations, for data that come in clusters (Korn
     and Graubard 1998).
     """
-    from scipy.special import betaincinv
-
     p = float(counts.mean()) / m
     size = effective_size(counts.size, m, correlation)
     hits, tail = p * size, (1 - confidence) / 2

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.stats.paired import NOMINAL, sign_flip_p
+from guestmark.stats.special import stdtr, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -44,8 +45,6 @@ def ratio_interval(x: Array, y: Array, confidence: float = NOMINAL) -> tuple[flo
     n = x.size
     if n < 2:
         return None
-    from scipy.special import stdtrit
-
     t = float(stdtrit(n - 1, (1 + confidence) / 2)) ** 2 / n
     mean_x, mean_y = float(x.mean()), float(y.mean())
     spread = np.cov(x / mean_x, y / mean_y)  # scaled: nothing overflows
@@ -72,8 +71,6 @@ def total_equivalence_p(x: Array, y: Array, margin: float) -> float:
     n = x.size
     if n < 2:
         return 1.0
-    from scipy.special import stdtr
-
     worst = 0.0
     for ratio, sign in ((1 + margin, 1), (1 / (1 + margin), -1)):
         excess = sign * (x - ratio * y)

@@ -13,6 +13,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.stats.special import fdtrc, stdtr, stdtrit
+
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
@@ -164,8 +166,6 @@ def _corrected(
     fitted: "_Fit", names: Sequence[str], baseline: str, before: Array
 ) -> tuple[dict[str, tuple[float, float, float]], Carried, float]:
     """Ratios with the carry-over allowed for, what to subtract from each trial, and the largest change of a ratio."""
-    from scipy.special import stdtrit
-
     owed = fitted.owed(before)
     origin = names.index(baseline)
     shares = fitted.shares(before)
@@ -242,8 +242,6 @@ class _Fit:
 
     def difference(self, cell: int, origin: int) -> tuple[float, float, float]:
         """Log ratio of two cells without and with the factor, and the half-width of the latter's 95 % interval."""
-        from scipy.special import stdtrit
-
         i, j = self.cells.index(cell), self.cells.index(origin)
         variance = self.scatter[i, i] + self.scatter[j, j] - 2 * self.scatter[i, j]
         half = float(stdtrit(self.left, 0.975)) * float(np.sqrt(max(variance, 0.0)))
@@ -273,8 +271,6 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index) -> _Fit | None:
     left = y.size - full_rank
     if full_rank == reduced_rank or left < MIN_TRIALS_LEFT or full_rss <= 1e-24 * max(float(y @ y), 1e-300):
         return None
-    from scipy.special import fdtrc
-
     f = (reduced_rss - full_rss) / (full_rank - reduced_rank) / (full_rss / left)
     shifts = np.append(0.0, full_fit[plain.shape[1] :])
     mine = slice(plain.shape[1] - len(cells), plain.shape[1])
@@ -319,8 +315,6 @@ def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
     n = x.size
     if n < MIN_TRIALS_LEFT or np.ptp(x) == 0:
         return None
-    from scipy.special import stdtr
-
     ranks = _ranks(x)
     rho = float(np.corrcoef(ranks, block)[0, 1])
     t = abs(rho) * np.sqrt((n - 2) / max(1 - rho**2, 1e-12))

@@ -15,6 +15,7 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Trial, TrialStatus
 from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.compare import MIN_BLOCKS, Table, Verdict, compare_tables
+from guestmark.stats.special import stdtrit
 from guestmark.stats.tuning import screen
 
 # Weight of all candidates' variance against a candidate's own, in blocks (moderated variances: Smyth 2004).
@@ -375,8 +376,6 @@ def _distance(
 @functools.cache
 def quantile(probability: float, freedom: float) -> float:
     """Student's t."""
-    from scipy.special import stdtrit
-
     return float(stdtrit(freedom, probability))
 
 

@@ -1,0 +1,107 @@
+"""Distribution functions of Student, Fisher, the beta and the normal law, without a library that takes 140 MB.
+
+The regularised incomplete beta function is Lentz's continued fraction (Press et al., *Numerical Recipes*, 6.4). The
+tests compare every function with its namesake in `scipy.special`: ten digits for up to 10,000 degrees of freedom.
+"""
+
+import functools
+import math
+
+_SMALLEST = 1e-300
+_PRECISION = 1e-15
+_MOST_STEPS = 20_000
+
+
+@functools.lru_cache(maxsize=4096)
+def betainc(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function of `a`, `b` > 0 at 0 ≤ `x` ≤ 1."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    return _betainc(a, b, x, 1 - x)
+
+
+def _betainc(a: float, b: float, x: float, rest: float) -> float:
+    """As `betainc`, with 1 - x given apart, so that an x close to 1 loses no digits."""
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _lower(b, a, rest, x)
+    return _lower(a, b, x, rest)
+
+
+def _lower(a: float, b: float, x: float, rest: float) -> float:
+    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
+    return math.exp(logarithm) * _fraction(a, b, x) / a
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _MOST_STEPS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for factor in (even, odd):
+            d = 1 / _not_zero(1 + factor * d)
+            c = _not_zero(1 + factor / c)
+            value *= c * d
+        if abs(c * d - 1) < _PRECISION:
+            break
+    return value
+
+
+def _not_zero(value: float) -> float:
+    return value if abs(value) > _SMALLEST else _SMALLEST
+
+
+@functools.lru_cache(maxsize=1024)
+def betaincinv(a: float, b: float, p: float) -> float:
+    """The x at which `betainc(a, b, x)` is `p`, by bisection down to neighbouring floating-point numbers."""
+    if p <= 0 or p >= 1:
+        return float(p >= 1)
+    low, high = 0.0, 1.0
+    while low < (x := (low + high) / 2) < high:
+        low, high = (x, high) if betainc(a, b, x) < p else (low, x)
+    return high
+
+
+def stdtr(freedom: float, t: float) -> float:
+    """The share of Student's distribution below `t` with `freedom` > 0 degrees of freedom."""
+    if math.isinf(t) or math.isnan(t):
+        return math.nan if math.isnan(t) else float(t > 0)
+    square = t * t
+    if t == 0:
+        return 0.5
+    outside = _betainc(freedom / 2, 0.5, freedom / (freedom + square), square / (freedom + square)) / 2
+    return outside if t < 0 else 1 - outside
+
+
+@functools.lru_cache(maxsize=4096)
+def stdtrit(freedom: float, p: float) -> float:
+    """Student's t below which a share 0 < `p` < 1 lies with `freedom` > 0 degrees of freedom."""
+    if p <= 0 or p >= 1:
+        return math.copysign(math.inf, p - 0.5)
+    if p == 0.5:
+        return 0.0
+    tail, sign = (p, -1.0) if p < 0.5 else (1 - p, 1.0)
+    high = 1.0
+    while stdtr(freedom, -high) > tail and high < 1e300:
+        high *= 2
+    low = 0.0
+    while low < (t := (low + high) / 2) < high:
+        low, high = (t, high) if stdtr(freedom, -t) > tail else (low, t)
+        if high - low <= 1e-15 * high:
+            break
+    return sign * high
+
+
+def fdtrc(numerator: float, denominator: float, f: float) -> float:
+    """The share of Fisher's distribution above `f` ≥ 0."""
+    if f <= 0:
+        return 1.0
+    scaled = numerator * f
+    return _betainc(
+        denominator / 2, numerator / 2, denominator / (denominator + scaled), scaled / (denominator + scaled)
+    )
+
+
+def ndtr(z: float) -> float:
+    """The share of the standard normal distribution below `z`."""
+    return math.erfc(-z / math.sqrt(2)) / 2
