@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from guestmark.core.findings import machine_of
@@ -40,7 +41,7 @@ class Weather:
         self.run, self.reached, self.server = run, reached, server
         self.chance = random.Random(seed)
         self.later: list[threading.Timer] = []
-        self.kinds = {
+        self.kinds: dict[str, Callable[[], bool]] = {
             "call killed": lambda: self._hit(self.calls(), signal.SIGKILL),
             "call stopped and continued": lambda: self._hit(self.calls(), signal.SIGSTOP, 3.0),
             "ssh killed": lambda: self._hit(self.tunnels(), signal.SIGKILL),
@@ -97,8 +98,8 @@ class Weather:
         self.server.start()
         return True
 
-    def _after(self, seconds: float, action: object) -> None:
-        timer = threading.Timer(seconds, action)  # type: ignore[arg-type]
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, action)
         timer.start()
         self.later.append(timer)
 
