@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from guestmark.report.sections.filesystems import filesystems
 from guestmark.stats import Severity
 from guestmark.stats.analysis import analyse
 from guestmark.workloads.common.program import build_of
+from tests.framework import CHECKOUT
 from tests.framework.cells import cell, spec
 from tests.framework.known import known
 from tests.framework.runs import constructed
@@ -423,3 +425,17 @@ def test_an_architecture_that_no_package_source_serves_is_told_from_the_others(
         "s390x",
         "sparc64",
     }
+
+
+def test_nothing_but_the_table_names_an_architecture() -> None:
+    """Of the host's either. Network boots are x86's, as iPXE's ROMs are."""
+    root = CHECKOUT / "python/guestmark"
+    asked = re.compile(r"qemu-system-(x86|aarch64)|\b(X86_64|ARM64)\b|machine\(\) *[!=]=")
+    found = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for path in root.rglob("*.py")
+        if "workloads/netboot" not in str(path) and path.name != "architectures.py"
+        for line in path.read_text().splitlines()
+        if asked.search(line)
+    ]
+    assert found == []

@@ -65,6 +65,8 @@ class Architecture:
     root: bool = True  # whether the distribution has packages from which a root can be made
     user_emulator: str = ""  # of single programs
     outer_machine: str = ""  # in which a guest with KVM can be started; empty: like any other
+    outer_cpu: str = ""  # of an emulated machine in which guests are virtualized; empty: `cpu`
+    generation_id: bool = False  # whether QEMU has a device that tells a guest that it is a copy
     big_endian: bool = False
     firmware_log: str = ""  # the device whose output is the firmware's
     early_console: str = ""  # makes the kernel print from its first line on
@@ -111,6 +113,8 @@ X86_64 = Architecture(
     # FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
     # through a guest is twice as fast.
     cpu="max,erms=off,fsrm=off",
+    outer_cpu="max,erms=off,fsrm=off,svm=on",
+    generation_id=True,
     cpu_suffix="-x86_64-cpu",
     checks_cpu=True,
     target="x86_64-unknown-linux-gnu",

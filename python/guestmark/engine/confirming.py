@@ -18,6 +18,7 @@ from typing import Any
 
 from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.kernel import kernel_of_release
+from guestmark.core.architectures import host_architecture
 from guestmark.core.context import Caller, Context
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.findings import Program
@@ -34,7 +35,6 @@ from guestmark.workloads.common.program import sha256_here
 
 SIDES = ("before", "after")
 _DEBIAN = re.compile(r"\((?:Debian|Ubuntu) ([^)]+)\)")
-_QEMU = "qemu-system-x86_64"
 _VERSION_S = 20.0
 
 
@@ -225,7 +225,7 @@ def _kernel(side: _Side) -> str:
 
 def _qemu(side: _Side) -> str:
     wanted = side.used["qemu"]
-    given = PROGRAM.of(side.cell.factors) or shutil.which(_QEMU)
+    given = PROGRAM.of(side.cell.factors) or host_architecture().emulator.path
     if given is not None and _version(given).startswith(wanted):
         return given
     if package := _DEBIAN.search(wanted):

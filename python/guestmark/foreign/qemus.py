@@ -12,14 +12,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from guestmark.core.architectures import host_architecture
+from guestmark.core.platform_kind import Program
 from guestmark.foreign.images import IMAGE, container, kept
 from guestmark.foreign.layers import inside
 from guestmark.foreign.packages import ask
 from guestmark.foreign.progress import tell
 
 APT = "apt:"  # before a version
-PROGRAM = "qemu-system-x86_64"
-_PACKAGE, _COMMON, _DATA = "qemu-system-x86", "qemu-system-common", "qemu-system-data"  # of one source
+_COMMON, _DATA = "qemu-system-common", "qemu-system-data"  # of one source with the emulators
 _FIRMWARE = ("seabios", "ipxe-qemu")  # of sources of their own; the newest will do
 _REBUILT = re.compile(r"\+b[0-9]+$")  # of packages for one architecture; packages for all have no such ending
 _VERSION = re.compile(r"[0-9A-Za-z.+:~-]+", re.ASCII)
@@ -40,14 +41,14 @@ def found(text: str) -> str:
     root = _of_apt(text.removeprefix(APT)) if text.startswith(APT) else container(text.removeprefix(IMAGE))
     program = next((path for path in _programs(root) if path.is_file()), None)
     if program is None:
-        raise ValueError(f"{text} has no {PROGRAM}")
+        raise ValueError(f"{text} has no {_own().name}")
     _try(program, text)
     return str(program)
 
 
 def _programs(root: Path) -> Iterator[Path]:
     for folder in ("usr/bin", "usr/local/bin", "bin", "usr/libexec"):
-        yield inside(root, f"{folder}/{PROGRAM}")
+        yield inside(root, f"{folder}/{_own().name}")
 
 
 def _try(program: Path, text: str) -> None:
@@ -64,7 +65,7 @@ def _try(program: Path, text: str) -> None:
 
 def versions() -> list[str]:
     """The versions of QEMU that the package sources of this host have, the newest first."""
-    lines = (line.split("|") for line in ask(("madison", _PACKAGE)).splitlines())
+    lines = (line.split("|") for line in ask(("madison", _own().package)).splitlines())
     return list(dict.fromkeys(parts[1].strip() for parts in lines if len(parts) > 1))
 
 
@@ -83,7 +84,7 @@ def _fetch(version: str, root: Path) -> None:
         raise ValueError(f"the package sources have no QEMU {version}: {there}")
     tell(f"fetching QEMU {version} from the package sources, once")
     wanted = [
-        f"{_PACKAGE}={version}",
+        f"{_own().package}={version}",
         f"{_COMMON}={version}",
         f"{_DATA}={_REBUILT.sub('', version)}",
         *_FIRMWARE,
@@ -101,3 +102,8 @@ def _fetch(version: str, root: Path) -> None:
             subprocess.run(
                 ["dpkg-deb", "-x", archive, root], check=True, capture_output=True, timeout=_FETCH_S
             )
+
+
+def _own() -> Program:
+    """The emulator of this host's own architecture."""
+    return host_architecture().emulator

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from guestmark.core import placement
-from guestmark.core.architectures import Architecture
+from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.discovery import settings
 from guestmark.core.factor import Labelled, Machine, one_of
 from guestmark.core.machine_facts import Inside, Vmm
@@ -19,7 +19,6 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.foreign import images, qemus
 from guestmark.setting.base import Check, Setting
 
-_QEMU = "qemu-system-x86_64"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
 # Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).
@@ -130,10 +129,11 @@ def _program(text: str) -> str:
     if qemus.is_elsewhere(text.strip()):
         return qemus.found(text.strip())
     path = os.path.abspath(os.path.expanduser(text.strip()))
-    tried = [path, *(os.path.join(path, folder, _QEMU) for folder in ("", "bin", "usr/bin", "build"))]
+    name = host_architecture().emulator.name
+    tried = [path, *(os.path.join(path, folder, name) for folder in ("", "bin", "usr/bin", "build"))]
     found = next((file for file in tried if os.path.isfile(file)), None)
     if not text.strip() or found is None:
-        raise ValueError(f"there is no {_QEMU} at {path!r}")
+        raise ValueError(f"there is no {name} at {path!r}")
     if not os.access(found, os.X_OK):
         raise ValueError(f"{found!r} cannot be executed")
     return found
@@ -259,7 +259,7 @@ def _runs(program: str, guest: Started) -> Iterator[Check]:
 
 PROGRAM = MachineSetting(
     "qemu",
-    f"the {_QEMU} to use: the program, a directory such as a build or an unpacked package, apt:VERSION of the package "
+    "the QEMU to use: the program, a directory such as a build or an unpacked package, apt:VERSION of the package "
     "sources, or image:NAME of a container image, also image:ARCHIVE.tar",
     _program,
     path=True,

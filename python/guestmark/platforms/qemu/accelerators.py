@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from guestmark.core.architectures import X86_64, Architecture
+from guestmark.core.architectures import Architecture, host_architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +11,6 @@ class Accelerator:
     """One accelerator."""
 
     name: str
-    outer_cpu: str  # the default model of the processor of a guest that holds others, on x86
     firmware_cpu: str  # that of a machine that only runs firmware
     counter: str  # what is counted when a system call leaves the guest, or would
     start_limit_s: float
@@ -21,6 +20,12 @@ class Accelerator:
         """The default model of the processor."""
         return architecture.cpu if self.emulates else "host"
 
+    @property
+    def outer_cpu(self) -> str:
+        """The default model of the processor of a guest that holds others."""
+        row = host_architecture()
+        return (row.outer_cpu or row.cpu) if self.emulates else "host"
+
     def boot_args(self, architecture: Architecture) -> str:
         """Arguments for kernels that shorten a boot and change nothing in the steady state."""
         emulated = architecture.emulated_args if self.emulates else ""
@@ -29,14 +34,12 @@ class Accelerator:
 
 KVM = Accelerator(
     "kvm",
-    outer_cpu="host",
     firmware_cpu="host",
     counter="kvm_exits",
     start_limit_s=45.0,
 )
 TCG = Accelerator(
     "tcg",
-    outer_cpu=f"{X86_64.cpu},svm=on",
     firmware_cpu="max",
     counter="tcg_tlb_flushes",
     start_limit_s=90.0,

@@ -15,7 +15,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify
-from guestmark.core.architectures import X86_64, Architecture, host_architecture
+from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
@@ -338,7 +338,7 @@ class QemuPlatform:
 
 def _has_generation_id(architecture: Architecture) -> bool:
     """Whether QEMU can tell a guest that it is a copy."""
-    return architecture.is_host and architecture is X86_64
+    return architecture.is_host and architecture.generation_id
 
 
 def _check_restored(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, watched: bool) -> None:
