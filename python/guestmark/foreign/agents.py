@@ -144,6 +144,15 @@ def toolchain(architecture: Architecture) -> Toolchain | None:
     return min(_able(architecture), key=lambda chain: chain.library, default=None)
 
 
+def compiling(architecture: Architecture) -> Toolchain | None:
+    """A compiler that needs no package fetched first: it has the target's library, or makes it from its sources."""
+    return min(
+        (chain for chain in _able(architecture) if chain.library is not Library.PACKAGE),
+        key=lambda chain: chain.library,
+        default=None,
+    )
+
+
 def _able(architecture: Architecture) -> Iterator[Toolchain]:
     """Every compiler with every library that it can use."""
     for chain in _toolchains():
