@@ -9,7 +9,7 @@ from tests.storm.storm import MODES, Outcome, Storm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["exec", "disk"])
+@pytest.mark.parametrize("mode", ["exec", "disk", "sandboxes", "restored"])
 def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_path: Path) -> None:
     outcome = Outcome()
     Storm(MODES[mode], tmp_path, seed=time.time_ns()).rage(12, time.monotonic() + 25, outcome)

@@ -21,6 +21,12 @@ _SHOWN = (
 )
 
 
+@pytest.fixture(autouse=True)
+def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other runs have templates too."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
 @pytest.fixture
 def block() -> Iterator[None]:
     with restored.TEMPLATES.block():

@@ -14,6 +14,7 @@ from guestmark.core.machine_facts import Sandboxed, mounts
 from guestmark.core.platform_kind import platform_kinds
 from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms import registry
+from guestmark.platforms.sandbox import runtimes
 from guestmark.platforms.sandbox.runtimes import RUNTIMES
 from guestmark.testing import check_platform
 from tests.framework.guests import start
@@ -68,6 +69,14 @@ def test_it_is_attested(name: str) -> None:
 def test_podmans_filter_is_seen_and_cruns_lack_of_one() -> None:
     seen = {name: attested(name).seccomp for name in {"crun", "podman"} & set(HERE)}
     assert seen == {name: {"crun": "off", "podman": "filter"}[name] for name in seen}
+
+
+def test_no_runtime_leaves_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    runtimes._version.cache_clear()
+    for name in HERE:
+        attested(name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_its_memory_is_limited_as_was_asked() -> None:

@@ -113,6 +113,16 @@ MODES = {
         Mode(
             "powercut", ("powercut", "--on", "uml", "--records", "10", "--states", "40", "--blocks", "2"), 5.0
         ),
+        Mode(
+            "sandboxes",
+            ("exec", "--blocks", "3", "--on", "host,bwrap,crun,runc,podman,gvisor", "--", "sleep", "0.1"),
+            6.0,
+        ),
+        Mode(
+            "restored",
+            ("exec", "--blocks", "3", "--on", "tcg", "--set", "start=cold,restored", "--", "sleep", "0.1"),
+            14.0,
+        ),
         Mode("live", ("capture", "--live", "lo"), 1.5, ends=False),
         Mode("storage", ("run", "storm.toml", "--blocks", "2"), 8.0, STORAGE),
         Mode(

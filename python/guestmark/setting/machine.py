@@ -34,6 +34,7 @@ class Started:
     inside: Inside
     vmm: Vmm | None = None  # what the hypervisor says, where there is one to ask
     program: str = ""  # the file that runs as its hypervisor, where that can be seen
+    restored: bool | None = None  # whether the hypervisor loaded a saved machine, where there is one to ask
 
 
 def _nothing(_level: Any) -> Sequence[str]:
@@ -312,11 +313,19 @@ QEMU_ARGS = MachineSetting(
 )
 
 
+WAITS = "guestmark.template=1"  # an argument of the kernel: the agent waits before it mounts the root
+
+
 class Start(StrEnum):
     """How a guest comes to its agent."""
 
     COLD = "cold"
     RESTORED = "restored"
+
+
+def _started_as(asked: Start, guest: Started) -> Iterator[Check]:
+    if guest.restored is not None:
+        yield Check("the start", asked, Start.RESTORED if guest.restored else Start.COLD)
 
 
 START = MachineSetting(
@@ -327,6 +336,8 @@ START = MachineSetting(
     read=Start,
     default=Start.COLD,
     machines=Machine.QEMU,
+    kernel=lambda start: (WAITS,) if start is Start.RESTORED else (),
+    attest=_started_as,
 )
 PLACEMENT = Setting(
     placement.NAME,

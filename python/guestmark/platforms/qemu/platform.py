@@ -81,12 +81,9 @@ def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) 
     Raises `AttestationError` with both values.
     """
     inside = inside_of(guest)
-    if START.of(factors) is not None or guest.restored is not None:
-        migrated = guest.query("query-migrate").get("status") if guest.query else None
-        found = Start.RESTORED if migrated == "completed" else Start.COLD
-        same("the start", START.among(factors), found, guest)
+    loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
     same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
-    hold(checks(factors, Started(inside, vmm, _program(guest))), guest)
+    hold(checks(factors, Started(inside, vmm, _program(guest), loaded)), guest)
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
     expected = guest.cell.platform.foreign or host_architecture()
     same("the architecture", expected.machine_name, inside.arch, guest)
@@ -321,7 +318,6 @@ class QemuPlatform:
                 *([f"guestmark.rootopts={options}"] if options else []),
                 *self._told_clock(place),
                 *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
-                *([restored.ARGUMENT] if START.among(factors) is Start.RESTORED else []),
                 *kernel_words(factors),
             ]
         ).strip()

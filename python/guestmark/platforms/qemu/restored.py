@@ -29,7 +29,6 @@ from guestmark.core.units import parse_size
 from guestmark.platforms.process import SupervisedProcess, watchdog
 from guestmark.platforms.qmp import Monitor
 
-ARGUMENT = "guestmark.template=1"  # of the kernel: where the agent waits
 _READY = "guestmark-agent: template ready"
 _POLL_S = 0.001
 _SAVE_S = 30.0

@@ -54,6 +54,7 @@ while [ "$mounts" -gt 0 ]; do
     shift; mounts=$((mounts - 1)) number=$((number + 1))
 done
 mount -t cgroup2 none /sys/fs/cgroup && mount -o remount,bind,ro /sys/fs/cgroup || :
+export XDG_RUNTIME_DIR=/run
 echo prepared >"/proc/self/fd/$ready"
 read -r _ <"/proc/self/fd/$go"
 exec "$@"

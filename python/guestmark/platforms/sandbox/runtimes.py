@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from guestmark.agent.keeper import keeper
+from guestmark.appliance.paths import scratch_parent
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.platform_kind import Program
@@ -60,9 +62,15 @@ class Runtime:
 
 @functools.cache
 def _version(path: str) -> str:
+    state = keeper().directory("trial", scratch_parent())  # some make their directory just to say it
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=True
+            [path, "--version"],
+            env={**os.environ, "XDG_RUNTIME_DIR": str(state)},
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_S,
+            check=True,
         )
         return done.stdout.split("\n")[0].split(" ")[-1].strip()
     except (OSError, subprocess.SubprocessError, IndexError) as error:
@@ -70,6 +78,8 @@ def _version(path: str) -> str:
             f"{path} does not say its version: {error}",
             hint="reinstall it",
         ) from error
+    finally:
+        keeper().remove(state)
 
 
 def _bubblewrap(sandbox: Sandbox) -> list[str]:
@@ -128,7 +138,7 @@ def _write_bundle(sandbox: Sandbox) -> None:
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
             "args": list(sandbox.program),
-            "env": [f"{name}={value}" for name, value in os.environ.items()],
+            "env": [f"{name}={value}" for name, value in {**os.environ, "XDG_RUNTIME_DIR": "/run"}.items()],
             "cwd": "/",
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
             "noNewPrivileges": True,
