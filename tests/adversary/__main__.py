@@ -1,28 +1,29 @@
-"""All attacks on this machine: `.venv/bin/python -m tests.adversary [--write]`, as root; some minutes.
+"""All attacks on this machine: `.venv/bin/python -m tests.adversary [--write] [PART …]`, as root; some minutes.
 
-With `--write` the tables of SECURITY.md are made from what was seen, so that the page claims nothing else.
+With `--write` the results are kept, and the tables of SECURITY.md are made from them. Parts that are left out stay as
+they were seen on this kernel.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.adversary.host import UNCONFINED, WAYS, taken_over
 from tests.adversary.kills import MACHINES, WITHIN_S, left_after
+from tests.adversary.results import PAGE, Held, Outcome, Results, this_kernel
 
-PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
 # Material of strangers, and the checks that give it to guestmark.
 MATERIAL = {
     "bundles: wrong values, sizes, structures, compression": ["tests/unit/test_ledger_intake.py"],
     "ledger files with code, wrong types, damaged pages; commands in them": ["tests/unit/test_ledger_strangers.py"],
     "agents: garbage, silence, endless frames, lies about time and size": ["tests/unit/test_agent_hostile.py"],
+    "hypervisors: monitors that lie; links, pipes and devices in place of files": [
+        "tests/unit/test_hypervisor_hostile.py"
+    ],
     "ssh peers: endless greetings and errors, garbage, talkative logins": [
         "tests/faults/test_ssh_faults.py", "-k", "garbage or endless or login",
     ],
@@ -30,87 +31,77 @@ MATERIAL = {
         "tests/unit/test_cli_hostile.py", "tests/unit/test_report_hostile.py",
     ],
 }  # fmt: skip
-BEGIN, END = "<!-- what was seen: `python -m tests.adversary --write` -->", "<!-- end of what was seen -->"
-NOT_HERE = "–"  # not even without a cage
-REFUSED, REACHED, LEFT, FAILED = "refused", "**reached**", "**left**", "**only**"
 
 
-def attempts_table() -> list[str]:
-    """What a hypervisor that was taken over could reach, by how it was started."""
-    seen = {name: taken_over(way) for name, way in WAYS.items()}
-    rows = ["| an attempt by its own code | " + " | ".join(seen) + " |", "| --- " * (len(seen) + 1) + "|"]
-    for attempt in next(iter(seen.values())):
-        cells = [
-            REACHED if found[attempt] == "reached" else NOT_HERE if name == UNCONFINED else REFUSED
-            for name, found in seen.items()
-        ]
-        rows.append(f"| {attempt} | " + " | ".join(cells) + " |")
-    return rows
+def outcomes(name: str) -> dict[str, Outcome]:
+    """What became of each attempt of a hypervisor that was started in the way of that name."""
+    not_reached = Outcome.NOT_HERE if name == UNCONFINED else Outcome.REFUSED
+    return {
+        attempt: Outcome.REACHED if said == "reached" else not_reached
+        for attempt, said in taken_over(WAYS[name]).items()
+    }
 
 
-def kills_table() -> list[str]:
-    """What was left of each machine."""
-    blows = list(dict.fromkeys(blow for machine in MACHINES.values() for blow in machine.blows))
-    rows = [
-        f"| at once | {' | '.join(f'left of {name} after {WITHIN_S:g} s' for name in MACHINES)} |",
-        "| --- " * (len(MACHINES) + 1) + "|",
-    ]
-    for blow in blows:
-        left = [left_after(machine, blow) if blow in machine.blows else None for machine in MACHINES.values()]
-        print(blow, left, flush=True)
-        said = ["" if one is None else LEFT if one else "nothing" for one in left]
-        rows.append(f"| {blow} | " + " | ".join(said) + " |")
-    return rows
+def _attempts() -> dict[str, dict[str, Outcome]]:
+    seen = {name: outcomes(name) for name in WAYS}
+    return {attempt: {name: found[attempt] for name, found in seen.items()} for attempt in seen[UNCONFINED]}
 
 
-def material_table() -> list[str]:
-    """How many of the checks held, by what was given."""
-    rows = ["| given | held | tested by |", "| --- | --- | --- |"]
+def _kills() -> dict[str, dict[str, Outcome]]:
+    found: dict[str, dict[str, Outcome]] = {}
+    for name, machine in MACHINES.items():
+        for blow in machine.blows:
+            left = left_after(machine, blow)
+            found.setdefault(str(blow), {})[name] = Outcome.LEFT if left else Outcome.NOTHING
+            print(f"{name}: {blow}: {left or 'nothing'}", flush=True)
+    return found
+
+
+def _material() -> dict[str, Held]:
+    found = {}
     for name, arguments in MATERIAL.items():
         with tempfile.NamedTemporaryFile(suffix=".xml") as report:
             subprocess.run(
                 [sys.executable, "-m", "pytest", "-q", f"--junitxml={report.name}", *arguments],
                 cwd=PAGE.parent, stdout=subprocess.DEVNULL, check=False,
             )  # fmt: skip
-            (found,) = ElementTree.parse(report.name).iter("testsuite")
-        counts = {key: int(found.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")}
+            (suite,) = ElementTree.parse(report.name).iter("testsuite")
+        counts = {key: int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")}
         tried = counts["tests"] - counts["skipped"]
-        held = tried - counts["failures"] - counts["errors"]
-        files = ", ".join(f"`{word}`" for word in arguments if word.startswith("tests/"))
-        rows.append(
-            f"| {name} | {f'all {tried}' if held == tried > 0 else f'{FAILED} {held} of {tried}'} | {files} |"
-        )
-        print(rows[-1], flush=True)
-    return rows
+        files = tuple(word for word in arguments if word.startswith("tests/"))
+        found[name] = Held(tried - counts["failures"] - counts["errors"], tried, files)
+        print(name, found[name], flush=True)
+    return found
 
 
-def written() -> dict[str, list[str]]:
-    """The rows of the page's tables, by their first cells."""
-    section = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in section.splitlines() if line.startswith("|")]
-    return {row[0]: row[1:] for row in rows if set(row[0]) != {"-"}}
+_PARTS = ("attempts", "kills", "material")
 
 
 def main() -> int:
-    """Prints all tables; exits with 1 if something was left, or did not hold."""
+    """Prints the tables; exits with 1 if something was left, or did not hold."""
     parser = argparse.ArgumentParser(prog="tests.adversary", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; default: all")
     parser.add_argument(
-        "--write", action="store_true", help="make the tables of SECURITY.md from what is seen"
+        "--write", action="store_true", help="keep the results, and make SECURITY.md's tables"
     )
     given = parser.parse_args()
-    attempts = attempts_table()
-    print("\n".join(attempts), flush=True)
-    kills = kills_table()
-    material = material_table()
+    if unknown := set(given.parts) - set(_PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    parts = given.parts or list(_PARTS)
+    results = Results(this_kernel(), WITHIN_S)
+    if len(set(parts)) < len(_PARTS) and (kept := Results.kept()).kernel == results.kernel:
+        results = kept
+    results = Results(
+        results.kernel,
+        WITHIN_S,
+        _attempts() if "attempts" in parts else results.attempts,
+        _kills() if "kills" in parts else results.kills,
+        _material() if "material" in parts else results.material,
+    )
+    print(results.section())
     if given.write:
-        where = f"Seen on Linux {os.uname().release}, {os.uname().machine}, as root and as another user."
-        page = PAGE.read_text()
-        before, _, rest = page.partition(BEGIN)
-        after = rest.partition(END)[2]
-        PAGE.write_text(
-            "\n".join([before + BEGIN, where, "", *attempts, "", *kills, "", *material, "", END + after])
-        )
-    return int(any(LEFT in row for row in kills) or any(FAILED in row for row in material))
+        results.keep()
+    return 0 if results.is_safe else 1
 
 
 if __name__ == "__main__":

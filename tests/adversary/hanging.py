@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import struct
@@ -19,19 +20,27 @@ CAN_BE_DONE = os.uname().machine == "x86_64" and os.getuid() == 0
 
 def hang(pid: int) -> None:
     """Makes every thread of a process turn in a circle. Raises `OSError`."""
-    for thread in sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()):
-        _ptrace(_ATTACH, thread, 0, None)
-        os.waitpid(thread, _WAIT_ALL)
-        every = ctypes.create_string_buffer(b"\xff" * 8)
-        _ptrace(_BLOCK, thread, 8, every)
-        registers = (ctypes.c_ulonglong * _REGISTERS)()
-        _ptrace(_GET, thread, 0, registers)
-        at = registers[_NEXT] & ~7  # words are written: this one is the loop's alone, as it is never left
-        registers[_NEXT], registers[_CALL] = at, 2**64 - 1
-        word = _TO_ITSELF + b"\x90" * 6
-        _ptrace(_POKE, thread, at, ctypes.c_void_p(struct.unpack("<Q", word)[0]))
-        _ptrace(_SET, thread, 0, registers)
-        _ptrace(_DETACH, thread, 0, None)
+    hung: set[int] = set()
+    while threads := {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()} - hung:
+        hung |= threads
+        for thread in sorted(threads):
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                _hang(thread)
+
+
+def _hang(thread: int) -> None:
+    _ptrace(_ATTACH, thread, 0, None)
+    os.waitpid(thread, _WAIT_ALL)
+    every = ctypes.create_string_buffer(b"\xff" * 8)
+    _ptrace(_BLOCK, thread, 8, every)
+    registers = (ctypes.c_ulonglong * _REGISTERS)()
+    _ptrace(_GET, thread, 0, registers)
+    at = registers[_NEXT] & ~7  # words are written: this one is the loop's alone, as it is never left
+    registers[_NEXT], registers[_CALL] = at, 2**64 - 1
+    word = _TO_ITSELF + b"\x90" * 6
+    _ptrace(_POKE, thread, at, ctypes.c_void_p(struct.unpack("<Q", word)[0]))
+    _ptrace(_SET, thread, 0, registers)
+    _ptrace(_DETACH, thread, 0, None)
 
 
 def _ptrace(request: int, pid: int, address: int, data: object) -> None:

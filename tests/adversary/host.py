@@ -19,11 +19,14 @@ from pathlib import Path
 
 from guestmark.agent import binary
 from guestmark.agent.confinement import HYPERVISOR, PROCESSES, WITH_MEMORY_FILE, WITH_NETWORK, Confinement
+from guestmark.agent.keeper import keeper
+from guestmark.platforms import confinement
 
 NOBODY = 65534
 _PYTHON = "/usr/bin/python3"  # that anybody may execute
 _TAKEOVER = Path(__file__).with_name("takeover.py")
 _LIMIT_S = 120.0
+_MEMORY_BYTES = 256 << 20
 _HANDLE_BYTES = 128
 _NAME_TO_HANDLE = {"x86_64": 303, "aarch64": 264}
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,27 +53,47 @@ WAYS = {
 
 def taken_over(way: Way) -> dict[str, str]:
     """What became of each attempt, by its name: `reached`, or why not. Effects on the host count, whatever was said."""
-    with (
-        tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name,
-        _targets(Path(name), way.user) as targets,
-    ):
-        folder = Path(name)
-        shutil.copy(_TAKEOVER, folder / "takeover.py")
-        command = [_PYTHON, "-I", str(folder / "takeover.py"), json.dumps(targets)]
-        if way.confinement is not None:
-            _, *command = way.confinement.around(command, [Path(str(targets["inside"]))])
-            command = [str(folder / "agent"), *command]
-        else:  # what it does to mounts is no other's
-            command = ["unshare", "--mount", "--propagation=private", *command]
-        become = ["setpriv", f"--reuid={way.user}", f"--regid={way.user}", "--clear-groups"]
-        done = subprocess.run(
-            [*(become if way.user else []), *command],
-            capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd=str(targets["inside"]),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        found = [json.loads(line) for line in done.stdout.splitlines()]
-        seen = {one["attempt"]: one["said"] for one in found if "attempt" in one}
-        return seen | dict.fromkeys(_effects(targets), "reached")
+    seen: dict[str, str] = {}
+    for bounded in (False, True):  # little memory is too little for as many processes as can be
+        with (
+            tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name,
+            _targets(Path(name), way.user) as targets,
+            _groups() if bounded and way.confinement and not way.user else contextlib.nullcontext(()) as made,
+        ):
+            folder = Path(name)
+            shutil.copy(_TAKEOVER, folder / "takeover.py")
+            command = [
+                _PYTHON,
+                "-I",
+                str(folder / "takeover.py"),
+                json.dumps({**targets, "bounded": bounded}),
+            ]
+            if way.confinement is not None:
+                _, *command = way.confinement.around(command, [Path(str(targets["inside"]))], groups=made)
+                command = [str(folder / "agent"), *command]
+            else:  # what it does to mounts is no other's
+                command = ["unshare", "--mount", "--propagation=private", *command]
+            become = ["setpriv", f"--reuid={way.user}", f"--regid={way.user}", "--clear-groups"]
+            done = subprocess.run(
+                [*(become if way.user else []), *command],
+                capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd=str(targets["inside"]),
+            )  # fmt: skip
+            assert done.returncode == 0, (done.returncode, done.stderr)
+            found = [json.loads(line) for line in done.stdout.splitlines()]
+            seen |= {one["attempt"]: one["said"] for one in found if "attempt" in one}
+            seen |= dict.fromkeys(_effects(targets), "reached")
+    return seen
+
+
+@contextlib.contextmanager
+def _groups() -> Iterator[tuple[Path, ...]]:
+    """The control groups of a machine with little memory, as root gets them."""
+    made = confinement.made("machine", _MEMORY_BYTES)
+    try:
+        yield made
+    finally:
+        for group in made:
+            keeper().remove(group)
 
 
 def _effects(targets: dict[str, object]) -> Iterator[str]:
@@ -82,13 +105,19 @@ def _effects(targets: dict[str, object]) -> Iterator[str]:
         yield "change a file's mode"
     if [path.name for path in victim.parent.iterdir()] != ["victim"]:
         yield "make a file"
-    if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+    if _state(process) in "ZX":
         yield "end a process"
     elif os.getpriority(os.PRIO_PROCESS, process) != os.getpriority(os.PRIO_PROCESS, 0):
         yield "the nice value of a process"
+    if _state(int(str(targets["other_process"]))) == "T":
+        yield "stop a process by a file"
     heard = targets["heard"]
     assert isinstance(heard, list)
     yield from heard
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @contextlib.contextmanager
@@ -119,9 +148,12 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
         name = f"guestmark-{os.urandom(6).hex()}"
         abstract.bind(f"\0{name}")
-        os.mkfifo(folder / "pipe")
-        (folder / "pipe").chmod(0o666)
-        stack.callback(os.close, os.open(folder / "pipe", os.O_RDWR))
+        for name_of_pipe in ("pipe", "full_pipe"):
+            os.mkfifo(folder / name_of_pipe)
+            (folder / name_of_pipe).chmod(0o666)
+            end = os.open(folder / name_of_pipe, os.O_RDWR)
+            stack.callback(os.close, end)
+        os.write(end, b"x" * 64)
         for listening in (server, local, abstract):
             listening.listen(64)
         for path in (folder / "socket", folder / "datagrams"):
@@ -133,7 +165,11 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
         queue = _libc.msgget(0, 0o1666)
         stack.callback(_libc.msgctl, queue, 0, None)
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
-        process = stack.enter_context(subprocess.Popen([*become, "sleep", "300"], stdout=subprocess.DEVNULL))
+        process, other = (
+            stack.enter_context(subprocess.Popen([*become, "sleep", "300"], stdout=subprocess.DEVNULL))
+            for _ in range(2)
+        )
+        stack.callback(other.kill)
         stack.callback(process.kill)
         reader = threading.Thread(target=_listen_to, args=(master, heard), daemon=True)
         reader.start()
@@ -143,8 +179,9 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
             "handle": _handle(victim) if user == 0 else "00" * 16, "disk": f"/dev/{disks[0]}" if disks else "/dev/none",
             "port": server.getsockname()[1], "udp_port": udp.getsockname()[1], "interface": "lo",
             "socket": str(folder / "socket"), "datagrams": str(folder / "datagrams"), "abstract": name,
-            "pipe": str(folder / "pipe"), "owned": str(owned),
-            "process": process.pid, "queue": queue, "terminal": terminal, "many": PROCESSES + 64,
+            "pipe": str(folder / "pipe"), "full_pipe": str(folder / "full_pipe"), "owned": str(owned),
+            "process": process.pid, "other_process": other.pid, "queue": queue, "terminal": terminal,
+            "many": PROCESSES + 64, "memory": 2 * _MEMORY_BYTES,
             "pid_namespace": os.readlink("/proc/self/ns/pid"), "heard": heard,
         }  # fmt: skip
         udp.setblocking(False)

@@ -33,7 +33,8 @@ _NUMBERS = {  # by name: on x86_64, on aarch64
     "pidfd_getfd": (438, 438), "mount_setattr": (442, 442), "open_tree": (428, 428), "move_mount": (429, 429),
     "fsopen": (430, 430), "clone3": (435, 435), "kcmp": (312, 272), "syslog": (103, 116), "sethostname": (170, 161),
     "fanotify_init": (300, 262), "clock_adjtime": (305, 266), "migrate_pages": (256, 238),
-    "userfaultfd": (323, 282), "kexec_file_load": (320, 294), "quotactl_fd": (443, 443),
+    "userfaultfd": (323, 282), "kexec_file_load": (320, 294), "open_tree_attr": (467, 467),
+    "io_uring_enter": (426, 426),
 }  # fmt: skip
 _SYS = {name: numbers[os.uname().machine == "aarch64"] for name, numbers in _NUMBERS.items()}
 targets = json.loads(sys.argv[1])
@@ -78,6 +79,80 @@ def local(path: str) -> None:
 def send_local() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
         made.sendto(b"x", targets["datagrams"])
+
+
+def send_by_pair(kind: int) -> None:
+    """From a pair of sockets, which takes no `socket`: a datagram goes wherever it says."""
+    for made in socket.socketpair(socket.AF_UNIX, kind):
+        made.sendto(b"x", targets["datagrams"])
+
+
+def connect_pair() -> None:
+    made, _other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.connect(targets["datagrams"])
+
+
+def by_ring(*requests: Callable[[int], bytes]) -> None:
+    """Requests in a ring of io_uring, each with the result of the one before. Raises `OSError`."""
+    parameters = ctypes.create_string_buffer(120)
+    ring = call(_SYS["io_uring_setup"], 4, parameters)
+    _, sq_tail, _, _, _, _, sq_array = struct.unpack_from("7I", parameters, 40)
+    cqes = struct.unpack_from("6I", parameters, 80)[5]
+    shared = mmap.mmap(ring, 1 << 13)
+    entries = mmap.mmap(ring, 4096, offset=0x10000000)
+    result = 0
+    for number, request in enumerate(requests):
+        entries[:64] = request(result).ljust(64, b"\0")
+        struct.pack_into("I", shared, sq_array + 4 * (number % 4), 0)
+        struct.pack_into("I", shared, sq_tail, number + 1)
+        call(_SYS["io_uring_enter"], ring, 1, 1, 1, 0, 0)
+        (result,) = struct.unpack_from("i", shared, cqes + 16 * number + 8)
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+
+
+_MADE_SOCKET, _CONNECT = 45, 16  # operations of io_uring
+
+
+def connect_by_ring(family: int, address: bytes) -> None:
+    kept = ctypes.create_string_buffer(struct.pack("H", family) + address)
+    by_ring(
+        lambda _: struct.pack("BBHiQQII", _MADE_SOCKET, 0, 0, family, socket.SOCK_STREAM, 0, 0, 0),
+        lambda made: struct.pack(
+            "BBHiQQII", _CONNECT, 0, 0, made, len(kept) - 1, ctypes.addressof(kept), 0, 0
+        ),
+    )
+
+
+def flags_of_file() -> None:
+    """That backups leave a file out: a request that takes no right to write."""
+    file = os.open(targets["victim"], os.O_RDONLY)
+    flags = struct.unpack("l", fcntl.ioctl(file, 0x80086601, bytes(8)))[0]
+    fcntl.ioctl(file, 0x40086602, struct.pack("l", flags | 0x40))
+
+
+def core() -> None:
+    """The host's kernel writes a dead process's memory, or gives it to a program of the host's."""
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(targets["inside"])
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+        os.abort()
+    if not os.WCOREDUMP(os.waitpid(pid, 0)[1]):
+        raise OSError("none was written")
+
+
+def signal_by_file() -> None:
+    """Sent by the kernel, when there is something to be read."""
+    read, write_end = os.pipe()
+    fcntl.fcntl(read, fcntl.F_SETOWN, targets["other_process"])
+    fcntl.fcntl(read, fcntl.F_SETSIG, signal.SIGSTOP)
+    fcntl.fcntl(read, fcntl.F_SETFL, fcntl.fcntl(read, fcntl.F_GETFL) | os.O_ASYNC)
+    os.write(write_end, b"x")
+    raise OSError("the host saw nothing of it")
 
 
 def netlink() -> None:
@@ -250,6 +325,12 @@ def pipe() -> None:
         end.write(b"x")
 
 
+def take() -> None:
+    with open(os.open(targets["full_pipe"], os.O_RDONLY | os.O_NONBLOCK), "rb") as end:
+        if end.read(1) != b"x":
+            raise OSError("nothing was in it")
+
+
 def ended_last() -> None:
     """When memory runs out, no earlier than what nothing keeps from anything."""
     write("/proc/self/oom_score_adj", "0")
@@ -309,10 +390,30 @@ def bomb() -> None:
             os.waitpid(pid, 0)
 
 
+def memory() -> None:
+    """More than the machine has, in a process that has left its session and its parent."""
+    read, done = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        if os.fork() == 0:
+            with contextlib.suppress(MemoryError):
+                taken = mmap.mmap(-1, targets["memory"])
+                for page in range(0, len(taken), mmap.PAGESIZE):
+                    taken[page] = 1
+                os.write(done, b"x")
+        os._exit(0)
+    os.close(done)
+    os.waitpid(pid, 0)
+    if not os.read(read, 1):
+        raise OSError("it was ended")
+
+
 ATTEMPTS: dict[str, Callable[[], object]] = {
     "change a file of the host": lambda: write(targets["victim"]),
     "make a file": lambda: write(targets["outside"] + "/made"),
     "change a file's mode": lambda: os.chmod(targets["victim"], 0o777),
+    "change a file's flags": flags_of_file,
     "change a file by its handle": by_handle,
     "write to a raw disk": lambda: os.close(os.open(targets["disk"], os.O_WRONLY)),
     "make a device": lambda: os.mknod(targets["inside"] + "/disk", 0o060600, os.stat("/").st_dev),
@@ -321,6 +422,9 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "change a file by a handle made inside": named_handle,
     "make mounts writable again": writable_again,
     "mount a directory once more": mounted_again,
+    "open a tree of mounts with attributes": lambda: call(
+        _SYS["open_tree_attr"], _AT_FDCWD, targets["outside"].encode(), 1, struct.pack("QQQQ", 0, 1, 0, 0), 32
+    ),
     "a new filesystem": lambda: call(_SYS["fsopen"], b"tmpfs", 0),
     "make a loop device": loop_device,
     "leave its control groups": left_group,
@@ -351,6 +455,13 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "a socket by a call of x32": by_x32,
     "a Unix socket by path": lambda: local(targets["socket"]),
     "a datagram to a Unix socket": send_local,
+    "a datagram by a pair of sockets": lambda: send_by_pair(socket.SOCK_DGRAM),
+    "a datagram by a raw pair of sockets": lambda: send_by_pair(socket.SOCK_RAW),
+    "connect a pair of sockets elsewhere": connect_pair,
+    "TCP by a ring": lambda: connect_by_ring(
+        socket.AF_INET, struct.pack("!HI", targets["port"], 0x7F000001) + bytes(8)
+    ),
+    "a Unix socket by a ring": lambda: connect_by_ring(socket.AF_UNIX, targets["socket"].encode() + b"\0"),
     "an abstract Unix socket": lambda: local("\0" + targets["abstract"]),
     "a signal to a process": lambda: os.kill(targets["process"], signal.SIGWINCH),
     "a signal by descriptor": lambda: by_pidfd("pidfd_send_signal", signal.SIGWINCH, 0, 0),
@@ -366,6 +477,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "the nice value of a process": lambda: os.setpriority(os.PRIO_PROCESS, targets["process"], 5),
     "the processors of a process": lambda: os.sched_setaffinity(targets["process"], {0}),
     "the I/O class of a process": lambda: call(_SYS["ioprio_set"], 1, targets["process"], 3 << 13),
+    "the I/O class of all processes of a user": lambda: call(_SYS["ioprio_set"], 3, 0, 3 << 13),
     "trace a process": trace,
     "memory of a process": lambda: open(f"/proc/{targets['process']}/mem", "rb").close(),
     "descriptors of a process": lambda: write(f"/proc/{targets['process']}/fd/1"),
@@ -378,12 +490,16 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "userfaultfd by its device": lambda: fcntl.ioctl(os.open("/dev/userfaultfd", os.O_RDONLY), 0xAA00, 0),
     "keep writers of a file waiting": lease,
     "write to a named pipe": pipe,
+    "take what is in a named pipe": take,
+    "have a core written": core,
     "settings of a console": console,
     "be ended last when memory runs out": ended_last,
     "run before all others": real_time,
     "a key": lambda: call(_SYS["keyctl"], 0, -4, 0),
     "add a key": lambda: call(_SYS["add_key"], b"user", b"guestmark-test", b"x", 1, -2),
+    "stop a process by a file": signal_by_file,
     "end a process": lambda: os.kill(targets["process"], signal.SIGKILL),
+    "more memory than a machine may have": memory,
     "more processes than a machine may have": bomb,
 }
 
@@ -400,6 +516,8 @@ def tried(attempt: Callable[[], object]) -> str:
 def main() -> None:
     """Tries all of it, one after the other; what hangs is a failure of that attempt."""
     for name, attempt in ATTEMPTS.items():
+        if targets["bounded"] is not (attempt is memory):
+            continue
         said: list[str] = []
         if attempt is bomb:
             said.append(tried(attempt))
@@ -408,7 +526,7 @@ def main() -> None:
                 target=lambda attempt=attempt, said=said: said.append(tried(attempt)), daemon=True
             )
             thread.start()
-            thread.join(5)
+            thread.join(10)
         print(json.dumps({"attempt": name, "said": said[0] if said else "it hung"}), flush=True)
     print(json.dumps({"held": os.environ.get("GUESTMARK_CONFINED", "")}), flush=True)
     if "stay" in targets:

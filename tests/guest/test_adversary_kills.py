@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.adversary.kills import BLOWS, Blow, Machine, left_after
+from tests.adversary.kills import BLOWS, MACHINES, Blow, Machine, left_after
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="another user's hypervisors have no cage")
 
@@ -18,3 +18,10 @@ def test_nothing_is_left_of_user_mode_linux(blow: Blow) -> None:
 @pytest.mark.parametrize("blow", BLOWS[1:], ids=str)
 def test_nothing_is_left_of_either_guest(blow: Blow) -> None:
     assert [left_after(Machine(platform), blow) for platform in ("uml", "tcg")] == [[], []]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name, machine in MACHINES.items() if machine.settings])
+def test_nothing_is_left_of_guests_with_helpers(name: str) -> None:
+    machine = MACHINES[name]
+    assert {str(blow): left for blow in machine.blows if (left := left_after(machine, blow))} == {}
