@@ -80,7 +80,7 @@ class Sandboxed(HostMachine, kw_only=True, omit_defaults=True):
     proc_version: str  # as `/proc/version` says it there
     own_kernel: bool = False  # whether another kernel than this host's answers
     mechanism: str = ""  # how such a kernel gets at system calls: ptrace, systrap, kvm
-    namespaces: list[str]  # that are not this host's
+    namespaces: list[str]  # that neither this host nor the runtime itself has
     seccomp: str  # off, strict or filter, of the process that holds the programs
     filters: int  # of them
     no_new_privileges: bool

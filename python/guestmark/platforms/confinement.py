@@ -248,12 +248,12 @@ def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
     )
 
 
-def own_namespaces(folder: Path) -> list[str]:
-    """The namespaces of a process that are not this process's, as the kernel calls them."""
+def own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list[str]:
+    """The namespaces of a process that are not those of another one (by default this one), as the kernel calls them."""
     found = []
     for name in _NAMESPACES:
         with contextlib.suppress(OSError):
-            if (folder / "ns" / name).readlink() != Path("/proc/self/ns", name).readlink():
+            if (folder / "ns" / name).readlink() != (others / "ns" / name).readlink():
                 found.append(name)
     return found
 

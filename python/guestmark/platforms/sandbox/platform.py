@@ -212,7 +212,8 @@ class SandboxMachine(Host):
             proc_version=self.agent.read_file("/proc/version", limit=512).decode(errors="replace").strip(),
             own_kernel=self._runtime.own_kernel,
             mechanism=_mechanism(holder) if self._runtime.own_kernel else "",
-            namespaces=own_namespaces(folder),
+            # Not those that the runtime was started in, which would be there whatever it does.
+            namespaces=own_namespaces(folder, Path(f"/proc/{self.pid}")),
             seccomp=_SECCOMP.get(status.get("Seccomp", ""), "unknown"),
             filters=int(status.get("Seccomp_filters", "0")),
             no_new_privileges=status.get("NoNewPrivs") == "1",
@@ -236,10 +237,9 @@ class SandboxMachine(Host):
             raise AttestationError(
                 f"the kernel is not what was asked for: asked {wanted}, found {found.kernel}"
             )
-        if missing := {"pid", "mnt"} - set(found.namespaces):
-            raise AttestationError(
-                f"the sandbox has this host's own namespaces: {', '.join(sorted(missing))}"
-            )
+        # Processes of another kernel are not this host's.
+        if missing := {"mnt", *([] if found.own_kernel else ["pid"])} - set(found.namespaces or ()):
+            raise AttestationError(f"the sandbox has no namespaces of its own: {', '.join(sorted(missing))}")
         if not found.own_kernel and found.root != "overlay":
             raise AttestationError(
                 f"the sandbox's root is not what was asked for: asked overlay, found {found.root}"
@@ -249,7 +249,7 @@ class SandboxMachine(Host):
 
     def _holder(self) -> int:
         """The process that holds the sandbox's programs: the agent, or the kernel that answers them."""
-        for pid in reversed(processes.descendants(self.pid or 0)):
+        for pid in (*reversed(processes.descendants(self.pid or 0)), self.pid or 0):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
                 own = os.path.basename(words[0]) == agent_binary().name
