@@ -131,19 +131,20 @@ def run_block(
             raise Interrupted
         return BlockStatus.DONE
 
-    def loop(observer: Observer = Silent()) -> _Loop:  # noqa: B008 (it holds nothing)
+    def loop(observer: Observer = Silent()) -> tuple[RunState, _Loop]:  # noqa: B008 (it holds nothing)
         stored = ledger.load_run(run_id)
         cells = runnable(plan.cells, stored.unusable)
         agreed = replace(plan, context=replace(plan.context, iterations=stored.plan.context.iterations))
-        return _Loop(
+        return stored.state, _Loop(
             plan=agreed, cells=cells, ledger=ledger, run_id=run_id, trials=list(stored.trials), observer=observer,
             interruption=interruption, attempts=attempts, machine=machine,
         )  # fmt: skip
 
     while True:
-        if ledger.load_run(run_id).state in _ENDED:
+        before, looked = loop()
+        if before in _ENDED:
             return BlockStatus.NOTHING_LEFT
-        state, candidates = loop().open_blocks()
+        state, candidates = looked.open_blocks()
         if state is not None:
             ledger.set_run_state(run_id, state)
             return BlockStatus.NOTHING_LEFT
@@ -151,7 +152,7 @@ def run_block(
             if block is None:
                 return BlockStatus.LOST
             lose(ledger, run_id, _WORKER_GONE, block=block)
-            here = loop(observer)
+            _, here = loop(observer)
             if here.is_complete(block):  # somebody has just ended it
                 continue
             try:
@@ -160,7 +161,7 @@ def run_block(
                 lose(ledger, run_id, _INTERRUPTED, block=block)
                 ledger.set_run_state(run_id, RunState.INTERRUPTED)
                 raise
-        after, _ = loop().open_blocks()
+        after, _ = loop()[1].open_blocks()
         ledger.set_run_state(run_id, after or RunState.INTERRUPTED)
         if whole is not None:
             return whole
