@@ -118,6 +118,7 @@ CALLS: dict[str, Sequence[str]] = {
     "export to nowhere": ("export", "last", "-o", f"/nowhere/{ACTIVE}.csv"),
     "resume": ("resume", HOSTILE),
     "block": ("block", HOSTILE),
+    "quiet": ("quiet", HOSTILE),
     "capture": ("capture", f"{ACTIVE}.csv"),
     "capture narrow": ("capture", f"{ACTIVE}.csv", "cut.pcap"),
     "capture by endpoint": ("capture", "--by", "endpoint", f"{ACTIVE}.csv"),
