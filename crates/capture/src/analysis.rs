@@ -113,11 +113,11 @@ impl Back<'_> {
 
     fn so_far(&self) -> SoFar {
         let mut causes = self.finished.endpoints.causes;
-        for conn in self.tracker.connections() {
+        self.tracker.each(|conn| {
             if let Some(spent) = conn.causes() {
                 causes += Causes::new(spent, conn.client_end());
             }
-        }
+        });
         SoFar {
             packets: self.packets,
             connections: self.finished.connections + self.tracker.open() as u64,

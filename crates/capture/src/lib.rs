@@ -56,3 +56,4 @@ pub mod twins;
 pub mod view;
 pub mod watch;
 pub mod wiretime;
+pub mod young;

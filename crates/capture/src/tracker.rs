@@ -2,16 +2,18 @@
 //!
 //! Bounded by open connections: a closed one stays for its late packets (at most [`LINGER`] of them, for two minutes of
 //! capture time) and is then reduced to a [`Summary`] and handed on. When the table's memory reaches its limit, the
-//! connection that was idle longest (second chance) is put away with a mark. The hash is keyed at random, so that nobody
+//! connection that was idle longest (second chance) is put away with a mark. A connection of few packets is kept as these
+//! packets ([`Young`]), and counted when there are more or it ends. The hash is keyed at random, so that nobody
 //! can prepare a capture whose flows all collide.
 
 use crate::conn::Conn;
 use crate::guilty::Guilty;
-use crate::packet::{FlowKey, Segment};
+use crate::packet::{flag, FlowKey, Segment};
 use crate::pages;
 use crate::summary::Summary;
 use crate::twins::{Twin, Twins};
 use crate::watch::Watch;
+use crate::young::Young;
 use ahash::RandomState;
 use hashbrown::HashTable;
 use std::collections::VecDeque;
@@ -23,6 +25,10 @@ pub const LINGER: usize = 16_384;
 const LINGER_NANOS: i64 = 120_000_000_000;
 /// What one connection costs besides its own heap: its place, its slots in table and queue.
 const CONN_COST: usize = size_of::<Conn>() + 32;
+/// The same of a young one.
+const YOUNG_COST: usize = size_of::<Young>() + 32;
+/// This bit of a place says that a young connection is there.
+const YOUNG: u32 = 1 << 31;
 /// Connections in one piece of memory, which is 16 MB: enough for huge pages, and what is not used is not resident.
 const CHUNK: usize = 32_768;
 /// Below this many flows the table fits into the cache and looking ahead costs more than it saves.
@@ -67,11 +73,51 @@ fn summarise(
     )
 }
 
+/// A young connection, counted; `None` where there is none.
+fn grown(
+    young: &Young,
+    watch: &mut Option<Box<Watch>>,
+    guilty: &mut Option<Box<Guilty>>,
+) -> Option<Conn> {
+    let mut conn = None;
+    young.each(|segment| {
+        let conn = conn.get_or_insert_with(|| Conn::new(segment, young.hash, young.index()));
+        count(conn, segment, watch, guilty);
+    });
+    conn
+}
+
+/// Count `segment` into `conn`, and what is to be shown of that.
+#[inline]
+fn count(
+    conn: &mut Conn,
+    segment: &Segment,
+    watch: &mut Option<Box<Watch>>,
+    guilty: &mut Option<Box<Guilty>>,
+) {
+    if watch.is_none() && guilty.is_none() {
+        conn.update(segment);
+        return;
+    }
+    let unique = conn.sent[usize::from(segment.from & 1)].unique;
+    let spent = conn.causes.spent;
+    conn.update(segment);
+    let was_new = conn.sent[usize::from(segment.from & 1)].unique > unique;
+    if let Some(watch) = watch {
+        watch.record(conn, segment, was_new, spent);
+    }
+    if let Some(guilty) = guilty {
+        guilty.record(segment.frame, conn.client_end(), spent, conn.causes.spent);
+    }
+}
+
 /// The flow table.
 pub struct Tracker {
     table: HashTable<Slot>,
     chunks: Vec<Vec<Option<Conn>>>,
     free: Vec<u32>,
+    young: Vec<Vec<Young>>,
+    free_young: Vec<u32>,
     lingering: VecDeque<(u32, u64)>,
     hasher: RandomState,
     last: Option<(FlowKey, u32)>,
@@ -81,6 +127,8 @@ pub struct Tracker {
     limit: usize,
     next_index: u64,
     twins: Twins,
+    /// The packet at hand was looked up among its twins already.
+    seen: Option<Twin>,
     /// Names of a packet list's hosts; key words are positions in it.
     pub names: Vec<Arc<str>>,
     /// Points for a picture, when wanted.
@@ -99,6 +147,8 @@ impl Tracker {
             table: HashTable::new(),
             chunks: Vec::new(),
             free: Vec::new(),
+            young: Vec::new(),
+            free_young: Vec::new(),
             lingering: VecDeque::new(),
             hasher: RandomState::new(),
             last: None,
@@ -109,6 +159,7 @@ impl Tracker {
             next_index: 0,
             names: Vec::new(),
             twins: Twins::default(),
+            seen: None,
             watch: None,
             guilty: None,
             evicted: 0,
@@ -122,8 +173,12 @@ impl Tracker {
     }
 
     /// Every connection in the table.
-    pub fn connections(&self) -> impl Iterator<Item = &Conn> {
-        self.chunks.iter().flatten().flatten()
+    pub fn each(&self, mut f: impl FnMut(&Conn)) {
+        self.chunks.iter().flatten().flatten().for_each(&mut f);
+        let young = self.young.iter().flatten();
+        young
+            .filter_map(|young| grown(young, &mut None, &mut None))
+            .for_each(|conn| f(&conn));
     }
 
     /// Take in a batch of segments, in order of capture.
@@ -149,7 +204,11 @@ impl Tracker {
             }
             let mut touched = 0;
             for (&place, segment) in places.iter().zip(group) {
-                if let Some(conn) = self
+                if place & YOUNG != 0 {
+                    if let Some(young) = self.young_at(place) {
+                        touched ^= u64::from(young.hash);
+                    }
+                } else if let Some(conn) = self
                     .chunks
                     .get(place as usize / CHUNK)
                     .and_then(|c| c.get(place as usize % CHUNK)?.as_ref())
@@ -164,16 +223,40 @@ impl Tracker {
         }
     }
 
-    /// The input has ended: everything still open is finished.
+    /// The input has ended: everything still open is finished, in order of appearance.
     pub fn finish(&mut self, sink: &mut impl ConnSink) {
-        for chunk in std::mem::take(&mut self.chunks) {
-            for conn in chunk.iter().flatten() {
-                let (summary, client) = summarise(conn, &self.names, false, sink);
-                sink.finished(conn, client, summary);
-            }
+        self.table = HashTable::new();
+        let chunks = std::mem::take(&mut self.chunks);
+        let young = std::mem::take(&mut self.young);
+        let at = |number: usize, place: usize| (number * CHUNK + place) as u32;
+        let mut order: Vec<(u64, u32)> = Vec::with_capacity(self.open);
+        for (number, chunk) in chunks.iter().enumerate() {
+            let open = chunk.iter().enumerate();
+            order.extend(
+                open.filter_map(|(place, conn)| Some((conn.as_ref()?.index, at(number, place)))),
+            );
         }
-        self.table.clear();
+        for (number, chunk) in young.iter().enumerate() {
+            let open = chunk
+                .iter()
+                .enumerate()
+                .filter(|(_, young)| young.is_here());
+            order.extend(open.map(|(place, young)| (young.index(), at(number, place) | YOUNG)));
+        }
+        order.sort_unstable();
+        for (_, place) in order {
+            let (number, within) = ((place & !YOUNG) as usize / CHUNK, place as usize % CHUNK);
+            let made = (place & YOUNG != 0)
+                .then(|| grown(&young[number][within], &mut self.watch, &mut self.guilty));
+            let kept = || chunks[number][within].as_ref();
+            let Some(conn) = made.as_ref().map_or_else(kept, Option::as_ref) else {
+                continue;
+            };
+            let (summary, client) = summarise(conn, &self.names, false, sink);
+            sink.finished(conn, client, summary);
+        }
         self.free.clear();
+        self.free_young.clear();
         self.lingering.clear();
         self.last = None;
         (self.heap, self.open, self.hand) = (0, 0, 0);
@@ -212,12 +295,22 @@ impl Tracker {
                 let place = if self.is_at(maybe, &segment.key) {
                     maybe
                 } else {
-                    self.find(segment, hash)
-                        .unwrap_or_else(|| self.insert(segment, hash))
+                    match self.find(segment, hash) {
+                        Some(place) => place,
+                        None if self.begin_young(segment, hash, sink) => return,
+                        None => self.insert(segment, hash),
+                    }
                 };
                 self.last = Some((segment.key, place));
                 place
             }
+        };
+        let place = if place & YOUNG == 0 {
+            place
+        } else if self.note(place, segment, sink) {
+            return;
+        } else {
+            self.mature(place)
         };
         if self
             .conn(place)
@@ -232,25 +325,15 @@ impl Tracker {
         };
         conn.touched = true;
         let heap = conn.heap;
-        let twin = self.twins.see(segment, conn);
+        let twin = match self.seen.take() {
+            Some(twin) => twin,
+            None => self.twins.see(segment, conn.hash, conn.last_from),
+        };
         if twin != Twin::None && conn.leaves_out(segment, twin) {
             self.heap += (conn.heap - heap) as usize;
             return;
         }
-        if self.watch.is_some() || self.guilty.is_some() {
-            let unique = conn.sent[usize::from(segment.from & 1)].unique;
-            let spent = conn.causes.spent;
-            conn.update(segment);
-            let was_new = conn.sent[usize::from(segment.from & 1)].unique > unique;
-            if let Some(watch) = &mut self.watch {
-                watch.record(conn, segment, was_new, spent);
-            }
-            if let Some(guilty) = &mut self.guilty {
-                guilty.record(segment.frame, conn.client_end(), spent, conn.causes.spent);
-            }
-        } else {
-            conn.update(segment);
-        }
+        count(conn, segment, &mut self.watch, &mut self.guilty);
         let over = conn.is_over() && !conn.closed;
         conn.closed |= over;
         let index = conn.index;
@@ -258,13 +341,62 @@ impl Tracker {
         if over {
             self.linger(place, index, segment.ts, sink);
         }
-        while self.heap > self.limit && self.open > 1 {
-            self.evict(place, sink);
+        self.keep_within_limit(place, sink);
+    }
+
+    /// Write the packet down with the others of a young connection; false where this must be counted from now on.
+    #[inline]
+    fn note(&mut self, place: u32, segment: &Segment, sink: &mut impl ConnSink) -> bool {
+        let plain = flag::SYN | flag::ACK;
+        // What ends a connection or begins another is for one that is counted.
+        if segment.flags & (flag::FIN | flag::RST) != 0 || segment.flags & plain == flag::SYN {
+            return false;
         }
+        let chunk = &mut self.young[(place & !YOUNG) as usize / CHUNK];
+        let young = &mut chunk[place as usize % CHUNK];
+        let twin = self.twins.see(segment, young.hash, young.last_from);
+        let heap = young.heap();
+        if twin != Twin::None || !young.note(segment) {
+            self.seen = Some(twin);
+            return false;
+        }
+        self.heap += young.heap() - heap;
+        self.keep_within_limit(place, sink);
+        true
+    }
+
+    /// The young connection at `place` is counted from now on: where it is then.
+    fn mature(&mut self, place: u32) -> u32 {
+        let number = (place & !YOUNG) as usize;
+        let young = std::mem::take(&mut self.young[number / CHUNK][number % CHUNK]);
+        self.free_young.push(place);
+        let new = self.room();
+        let conn = grown(&young, &mut self.watch, &mut self.guilty);
+        if let Ok(mut entry) = self.table.find_entry(Slot::spread(young.hash), |slot| {
+            slot.hash == young.hash && slot.place == place
+        }) {
+            entry.get_mut().place = new;
+        }
+        let heap = conn.as_ref().map_or(0, |conn| conn.heap as usize);
+        self.heap = self.heap + CONN_COST + heap - YOUNG_COST - young.heap();
+        *self.conn(new) = conn;
+        if let Some((_, last)) = self.last.as_mut().filter(|(_, last)| *last == place) {
+            *last = new;
+        }
+        new
+    }
+
+    #[inline]
+    fn young_at(&self, place: u32) -> Option<&Young> {
+        let number = (place & !YOUNG) as usize;
+        self.young.get(number / CHUNK)?.get(number % CHUNK)
     }
 
     #[inline]
     fn is_at(&self, place: u32, key: &FlowKey) -> bool {
+        if place & YOUNG != 0 {
+            return self.young_at(place).is_some_and(|young| young.is_of(key));
+        }
         self.chunks
             .get(place as usize / CHUNK)
             .and_then(|chunk| chunk.get(place as usize % CHUNK)?.as_ref())
@@ -279,27 +411,72 @@ impl Tracker {
             .map(|slot| slot.place)
     }
 
+    /// A connection begins, and its first packet is written down; false where it must be counted at once.
+    fn begin_young(&mut self, segment: &Segment, hash: u32, sink: &mut impl ConnSink) -> bool {
+        if segment.flags & (flag::FIN | flag::RST) != 0 {
+            return false;
+        }
+        let twin = self.twins.see(segment, hash, segment.from);
+        let young = Young::new(segment, hash, self.next_index).filter(|_| twin == Twin::None);
+        let Some(young) = young else {
+            self.seen = Some(twin);
+            return false;
+        };
+        let heap = young.heap();
+        let place = self.free_young.pop().unwrap_or_else(|| {
+            if self.young.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+                self.young.push(Vec::with_capacity(CHUNK));
+            }
+            let number = self.young.len() - 1;
+            let chunk = &mut self.young[number];
+            chunk.push(Young::default());
+            YOUNG | (number * CHUNK + chunk.len() - 1) as u32
+        });
+        let number = (place & !YOUNG) as usize;
+        self.young[number / CHUNK][number % CHUNK] = young;
+        self.enter(hash, place, YOUNG_COST + heap);
+        self.last = Some((segment.key, place));
+        self.keep_within_limit(place, sink);
+        true
+    }
+
     fn insert(&mut self, segment: &Segment, hash: u32) -> u32 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            let full = self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK);
-            if full {
+        let place = self.room();
+        let conn = Conn::new(segment, hash, self.next_index);
+        *self.conn(place) = Some(conn);
+        self.enter(hash, place, CONN_COST);
+        place
+    }
+
+    /// One connection more, at `place`.
+    fn enter(&mut self, hash: u32, place: u32, cost: usize) {
+        self.next_index += 1;
+        self.table
+            .insert_unique(Slot::spread(hash), Slot { hash, place }, |slot| {
+                Slot::spread(slot.hash)
+            });
+        self.heap += cost;
+        self.open += 1;
+    }
+
+    /// Where another connection has room.
+    fn room(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
                 self.chunks.push(pages::large(CHUNK));
             }
             let number = self.chunks.len() - 1;
             let chunk = &mut self.chunks[number];
             chunk.push(None);
             (number * CHUNK + chunk.len() - 1) as u32
-        });
-        let conn = Conn::new(segment, hash, self.next_index);
-        *self.conn(place) = Some(conn);
-        self.next_index += 1;
-        self.table
-            .insert_unique(Slot::spread(hash), Slot { hash, place }, |slot| {
-                Slot::spread(slot.hash)
-            });
-        self.heap += CONN_COST;
-        self.open += 1;
-        place
+        })
+    }
+
+    #[inline]
+    fn keep_within_limit(&mut self, keep: u32, sink: &mut impl ConnSink) {
+        while self.heap > self.limit && self.open > 1 {
+            self.evict(keep, sink);
+        }
     }
 
     /// The connection at `place` is over because another one begins there.
@@ -356,12 +533,25 @@ impl Tracker {
     /// Put away one connection that was not touched since the hand last came by; never the one at `keep`.
     #[cold]
     fn evict(&mut self, keep: u32, sink: &mut impl ConnSink) {
-        let places: usize = self.chunks.iter().map(Vec::len).sum();
+        let counted: usize = self.chunks.iter().map(Vec::len).sum();
+        let places = counted + self.young.iter().map(Vec::len).sum::<usize>();
         for _ in 0..=2 * places {
-            let place = self.hand as u32;
+            let number = self.hand;
             self.hand = (self.hand + 1) % places;
-            let Some(Some(conn)) = self.chunks[place as usize / CHUNK]
-                .get_mut(place as usize % CHUNK)
+            if let Some(number) = number.checked_sub(counted) {
+                let place = number as u32 | YOUNG;
+                let young = &mut self.young[number / CHUNK][number % CHUNK];
+                if !young.is_here() || place == keep || std::mem::take(&mut young.touched) {
+                    continue;
+                }
+                self.evicted += 1;
+                let place = self.mature(place);
+                self.remove(place, true, sink);
+                return;
+            }
+            let place = number as u32;
+            let Some(Some(conn)) = self.chunks[number / CHUNK]
+                .get_mut(number % CHUNK)
                 .filter(|_| place != keep)
             else {
                 continue;

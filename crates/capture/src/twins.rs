@@ -53,14 +53,15 @@ impl Default for Twins {
 }
 
 impl Twins {
-    /// Look for the twin of a packet of `conn`, and keep the packet for its own.
+    /// Look for the twin of a packet of the connection with this hash, whose last packet was from end `last_from`, and
+    /// keep the packet for its own.
     #[inline]
-    pub fn see(&mut self, segment: &Segment, conn: &Conn) -> Twin {
+    pub fn see(&mut self, segment: &Segment, hash: u32, last_from: u8) -> Twin {
         let words = [
             u64::from(segment.seq) << 32 | u64::from(segment.ack),
             (u64::from(segment.checksum) << 48 | u64::from(segment.id) << 32)
                 ^ (u64::from(segment.payload) << 16 ^ u64::from(segment.window)),
-            u64::from(conn.hash) << 32 | u64::from(segment.flags) << 8 | u64::from(segment.from),
+            u64::from(hash) << 32 | u64::from(segment.flags) << 8 | u64::from(segment.from),
         ];
         let mixed = (words[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ words[1])
             .wrapping_mul(0xd6e8_feb8_6659_fd93)
@@ -85,7 +86,7 @@ impl Twins {
         // Without a number of its own, a packet may look like an earlier one, but then the other end's answer came between;
         // and without a checksum, nothing tells a datagram's contents.
         let numbered = segment.id != 0 && (segment.key.protocol == TCP || segment.checksum != 0);
-        let soon = conn.last_from == segment.from || segment.flags & flag::SYN != 0;
+        let soon = last_from == segment.from || segment.flags & flag::SYN != 0;
         let follows = segment.key.protocol == TCP && segment.seq_known && soon;
         if set.places[way] != place(segment) {
             Twin::Certain
