@@ -359,6 +359,11 @@ program_ready() { # FILE KEY: the file names a program and what it was built fro
     { read -r program && read -r built; } 2>/dev/null <"$1" && [ -x "$root/$program" ] && [ "$built" = "$2" ]
 }
 agent_ready() { program_ready "$state/agent" "$(agent_key)" && agent=$program; }
+# Whether there is a capture engine, also one of earlier versions, which built it with the agent.
+capture_there() {
+    for file in "$state/capture" "$root"/target/*/release/guestmark-capture; do [ ! -e "$file" ] || return 0; done
+    return 1
+}
 capture_ready() { program_ready "$state/capture" "$(capture_key)"; }
 
 pip_install() { # WHAT PIP-ARGS…: exactly what the locks name, nothing built from source
@@ -474,7 +479,7 @@ make_history() {
 
 all_ready() {
     # A capture engine that was built here once is kept up to date.
-    venv_ready && agent_ready && { [ -z "$want_capture$want_dev" ] && [ ! -e "$state/capture" ] || capture_ready; } &&
+    venv_ready && agent_ready && { { [ -z "$want_capture$want_dev" ] && ! capture_there; } || capture_ready; } &&
         { [ -z "$want_dev" ] || dev_ready; } && { [ -z "$want_fleet" ] || fleet_ready; } &&
         { [ -z "$want_history" ] || history_ready; }
 }
@@ -546,7 +551,7 @@ prepare() {
         else
             make_venv_and_agent
         fi
-        if [ -n "$want_capture$want_dev" ] || [ -e "$state/capture" ]; then capture_ready || make_capture; fi
+        if [ -n "$want_capture$want_dev" ] || capture_there; then capture_ready || make_capture; fi
         [ -z "$want_dev" ] || make_dev
         [ -z "$want_fleet" ] || fleet_ready || make_fleet
         [ -z "$want_history" ] || history_ready || make_history
