@@ -24,7 +24,12 @@ FILE = ROOT / "sbom.cdx.json"
 _TARGET = "x86_64-unknown-linux-gnu"
 _SHIPPED = ("guestmark-agent", "guestmark-capture", "guestmark-wire")
 _LOCKS = ("requirements.txt",)
-_OPTIONAL_LOCKS = ("requirements-fleet.txt", "requirements-history.txt")
+_OPTIONAL_LOCKS = (
+    "requirements-fleet.txt",
+    "requirements-history.txt",
+    "requirements-frames.txt",
+    "requirements-pictures.txt",
+)
 _OTHER_PYTHON = "implementation_name == 'pypy'"
 _PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)([^\\\n]*)", re.MULTILINE | re.IGNORECASE)
 # What older metadata calls its licence, by its classifier or its words.

@@ -347,9 +347,10 @@ key_of() { # FILE…: one hash over names and contents, independent of where the
     (cd "$root" && find "$@" -type f -exec sha256sum {} + | LC_ALL=C sort | sha256sum | cut -d' ' -f1)
 }
 venv_key() { key_of requirements.txt; }
-dev_key() { key_of requirements.txt requirements-dev.txt; }
+dev_key() { key_of requirements.txt requirements-dev.txt requirements-frames.txt requirements-pictures.txt; }
 fleet_key() { key_of requirements.txt requirements-fleet.txt; }
 history_key() { key_of requirements-history.txt; }
+library_key() { key_of "requirements-$1.txt"; }
 agent_key() { key_of Cargo.toml Cargo.lock .cargo crates/agent crates/wire; }
 capture_key() { key_of Cargo.toml Cargo.lock .cargo crates; }
 holds() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
@@ -366,13 +367,17 @@ capture_there() {
 }
 capture_ready() { program_ready "$state/capture" "$(capture_key)"; }
 
+# Modules that no start imports: compiled they would take 20 MB.
+seldom='/site-packages/(pip|pygments/(lexers|styles)|numpy/(distutils|f2py|typing)|sqlalchemy/(ext|orm|testing))/'
+
 pip_install() { # WHAT PIP-ARGS…: exactly what the locks name, nothing built from source
     what=$1
     shift
     step "$what" env -u PIP_TARGET -u PIP_PREFIX PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-        "$root/.venv/bin/python" -m pip install --quiet --no-compile --require-hashes --only-binary :all: "$@"
+        "$root/.venv/bin/python" -B -m pip install --quiet --no-compile --require-hashes --only-binary :all: "$@"
+    find "$root/.venv/lib" -type d -path '*/numpy/*' -name tests -prune -exec rm -rf {} +
     step "compiling Python modules" sh -c '"$@" || :' sh \
-        "$root/.venv/bin/python" -I -m compileall -q -j 0 "$root/.venv/lib" "$root/python"
+        "$root/.venv/bin/python" -I -m compileall -q -j 0 -x "$seldom" "$root/.venv/lib" "$root/python"
 }
 
 make_venv() {
@@ -382,6 +387,9 @@ make_venv() {
     else
         rm -rf "$root/.venv"
         step "making the Python environment" "$python" -m venv "$root/.venv"
+        # Up to Python 3.11 an environment comes with setuptools, which nothing here needs.
+        "$root/.venv/bin/python" -B -m pip --quiet uninstall --yes setuptools >>"$log" 2>&1 || :
+        find "$root/.venv/lib" -type d -name __pycache__ -path '*/pip/*' -prune -exec rm -rf {} +
     fi
     pip_install "installing the Python dependencies" -r "$root/requirements.txt"
     # Relative, so that the checkout can be moved.
@@ -454,7 +462,8 @@ virsh zsh tmux mksquashfs"
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
     rm -f "$root/.venv/.guestmark-dev"
-    pip_install "installing the Python tools for the checks" -r "$root/requirements.txt" -r "$root/requirements-dev.txt"
+    pip_install "installing the Python tools for the checks" -r "$root/requirements.txt" \
+        -r "$root/requirements-dev.txt" -r "$root/requirements-frames.txt" -r "$root/requirements-pictures.txt"
     write_file "$root/.venv/.guestmark-dev" "$(dev_key)"
 }
 
@@ -477,11 +486,20 @@ make_history() {
     write_file "$root/.venv/.guestmark-history" "$(history_key)"
 }
 
+# What only data frames (polars) or charts (vl-convert) need; the program asks for it when it first makes one.
+library_ready() { holds "$root/.venv/.guestmark-$1" "$(library_key "$1")"; }
+
+make_library() {
+    rm -f "$root/.venv/.guestmark-$1"
+    pip_install "installing what $1 need" --retries 1 -r "$root/requirements-$1.txt"
+    write_file "$root/.venv/.guestmark-$1" "$(library_key "$1")"
+}
+
 all_ready() {
     # A capture engine that was built here once is kept up to date.
     venv_ready && agent_ready && { { [ -z "$want_capture$want_dev" ] && ! capture_there; } || capture_ready; } &&
         { [ -z "$want_dev" ] || dev_ready; } && { [ -z "$want_fleet" ] || fleet_ready; } &&
-        { [ -z "$want_history" ] || history_ready; }
+        { [ -z "$want_history" ] || history_ready; } && { [ -z "$want_library" ] || library_ready "$want_library"; }
 }
 
 stamp() { # as old as the beginning of set-up
@@ -493,16 +511,17 @@ stamp() { # as old as the beginning of set-up
     [ -z "$want_history" ] || touch "$root/.venv/.guestmark-history"
 }
 
-# set_up [dev|long|fleet|history|capture]: everything the command line needs (or ./test, or a fleet, or change points, or
+# set_up [dev|long|fleet|history|capture|frames|pictures]: everything the command line needs (or ./test, or a fleet, or change points, or
 # captures); returns at once when it is there.
 set_up() {
     umask_before=$(umask)
     umask 022 # other users may use this checkout
-    want_dev=${1:-} want_fleet=${1:-} want_history=${1:-} want_capture='' step_pid='' ticker='' die_with_us=
+    want_dev=${1:-} want_fleet=${1:-} want_history=${1:-} want_capture='' want_library='' step_pid='' ticker='' die_with_us=
     case ${1:-} in
         fleet) want_dev='' want_history='' ;;
         history) want_dev='' want_fleet='' ;;
         capture) want_dev='' want_fleet='' want_history='' want_capture=yes ;;
+        frames | pictures) want_dev='' want_fleet='' want_history='' want_library=$1 ;;
     esac
     if [ -w "$state" ]; then : >"$state/begin.$$"; fi
     if ! all_ready; then
@@ -555,6 +574,7 @@ prepare() {
         [ -z "$want_dev" ] || make_dev
         [ -z "$want_fleet" ] || fleet_ready || make_fleet
         [ -z "$want_history" ] || history_ready || make_history
+        [ -z "$want_library" ] || library_ready "$want_library" || make_library "$want_library"
         sync -f "$root" 2>/dev/null || sync # a power cut must not leave a stamp without what it stands for
     fi
     trap - INT TERM HUP

@@ -8,7 +8,7 @@ import pytest
 
 from tests.framework import CHECKOUT
 
-LOCKS = ("requirements.txt", "requirements-fleet.txt", "requirements-dev.txt", "requirements-history.txt")
+LOCKS = tuple(sorted(lock.name for lock in CHECKOUT.glob("requirements*.txt")))
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -29,7 +29,10 @@ def test_python_locks_hold_what_the_project_names() -> None:
         ("requirements.txt", project["project"]["dependencies"]),
         ("requirements-fleet.txt", project["project"]["optional-dependencies"]["fleet"]),
         ("requirements-dev.txt", project["dependency-groups"]["dev"]),
-        ("requirements-history.txt", project["project"]["optional-dependencies"]["history"]),
+        *(
+            (f"requirements-{extra}.txt", project["project"]["optional-dependencies"][extra])
+            for extra in ("history", "frames", "pictures")
+        ),
     ):
         locked = set(re.findall(r"^([a-z0-9.-]+)==", (CHECKOUT / lock).read_text(), re.MULTILINE))
         for requirement in wanted:

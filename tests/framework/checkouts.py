@@ -18,6 +18,8 @@ COPIED = (
     "requirements-fleet.txt",
     "requirements-dev.txt",
     "requirements-history.txt",
+    "requirements-frames.txt",
+    "requirements-pictures.txt",
     "Cargo.toml",
     "Cargo.lock",
     ".cargo",

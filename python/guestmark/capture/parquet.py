@@ -7,10 +7,12 @@ from pathlib import Path
 
 from guestmark.capture.binary import Selection, stream
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.own_program import bring
 
 
 def write(selection: Selection, by: str, output: Path, options: list[str]) -> int:
     """Writes `output`; returns the program's exit status. Raises `GuestmarkError` when it cannot be written."""
+    bring("polars", "frames", "data frames and Parquet")
     import polars as pl
 
     texts = ["file", "protocol", "address", "role", "roles", "captured", "marks", "capture_point"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import platform
 import subprocess
@@ -44,6 +46,7 @@ def own_program(name: str, override: str | None, *, variable: str) -> Path | Non
     return found or next(filter(is_program, installed), None)
 
 
+@functools.cache  # tried once
 def set_up(part: str) -> bool:
     """Has set-up make a part of the checkout, which tells its steps on standard error; False if that did not work."""
     script = checkout() / "tools" / "setup.sh"
@@ -54,3 +57,18 @@ def set_up(part: str) -> bool:
         [*command, str(checkout()), part], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
     )
     return done.returncode == 0
+
+
+def bring(module: str, extra: str, what: str) -> None:
+    """Has `module` installed where it is missing: a checkout does that itself, by its lock.
+
+    `extra` is its name in pyproject.toml, `what` says in plural who needs it. Raises `GuestmarkError`, at every call.
+    """
+    if importlib.util.find_spec(module) is None:
+        done = set_up(extra)
+        importlib.invalidate_caches()
+        if not done or importlib.util.find_spec(module) is None:
+            raise GuestmarkError(
+                f"{what} need the package {module}, which is not installed",
+                hint=f"{sys.executable} -m pip install 'guestmark[{extra}]'",
+            )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Trial
+from guestmark.core.own_program import bring
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Note, Page, Section
 from guestmark.page.text import escaped_in_json, in_csv, line
@@ -265,6 +266,7 @@ def _in_csv(value: Any) -> Any:
 
 def frame(run: StoredRun, analysis: Analysis) -> polars.DataFrame:
     """The long form as a data frame, every column with its type."""
+    bring("polars", "frames", "data frames and Parquet")
     import polars
 
     kinds: dict[str, Any] = dict.fromkeys(columns(run), polars.String)

@@ -157,7 +157,7 @@ def has_otava() -> bool:
     """Whether Apache Otava can be imported here."""
     from importlib.util import find_spec
 
-    return find_spec("otava") is not None
+    return find_spec("otava") is not None and find_spec("scipy") is not None
 
 
 def _middle(values: Sequence[float]) -> float:

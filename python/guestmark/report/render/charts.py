@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
+from guestmark.core.own_program import bring
 from guestmark.page.charts import Picture, Ratios, Series, Spread, Stack
 from guestmark.page.nodes import Chart
 from guestmark.page.text import Tone, inert
@@ -90,6 +91,7 @@ def svg(chart: Chart) -> Markup:
 
 
 def _drawn(spec: dict[str, Any], alternative: str) -> Markup:
+    bring("vl_convert", "pictures", "charts")
     import vl_convert
 
     whole = {"config": _CONFIG, "autosize": {"type": "pad"}, "padding": 2, **_inert(spec)}

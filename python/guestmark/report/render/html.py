@@ -8,6 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
+from guestmark.core.errors import GuestmarkError
 from guestmark.page.charts import Stack
 from guestmark.page.nodes import Chart, Node, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Table
@@ -70,13 +73,23 @@ def _block(section: Section, taken: Collection[int]) -> _Block:
 
 @functools.cache
 def _environment() -> "Environment":
-    from guestmark.report.render.charts import svg
-
     made = environment("guestmark.report.render")
     made.globals.update(
-        runs=_runs, kind=_kind, svg=svg, padding=_padding, is_figure=_is_figure, stacked=_stacked
+        runs=_runs, kind=_kind, svg=_picture, padding=_padding, is_figure=_is_figure, stacked=_stacked
     )
     return made
+
+
+def _picture(chart: Chart) -> Markup:
+    """The drawing; where what draws it cannot be had, a remark that says so. The figures are in a table as well."""
+    from guestmark.report.render.charts import svg
+
+    try:
+        return svg(chart)
+    except GuestmarkError as error:
+        return Markup('<p class="note">No picture: {}. To have it: {}</p>').format(
+            str(error), error.hint or ""
+        )
 
 
 def _kind(node: Node) -> str:
