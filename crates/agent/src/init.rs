@@ -221,8 +221,12 @@ fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
     let descriptor = std::os::fd::AsRawFd::as_raw_fd(&random);
     // SAFETY: the pool outlives the call and has the size that it says; the second request has no argument.
     let refused = unsafe {
-        libc::ioctl(descriptor, ADD_ENTROPY as _, &raw const pool) != 0
-            || libc::ioctl(descriptor, RESEED as _) != 0
+        libc::ioctl(
+            descriptor,
+            libc::c_ulong::from(ADD_ENTROPY),
+            &raw const pool,
+        ) != 0
+            || libc::ioctl(descriptor, libc::c_ulong::from(RESEED)) != 0
     };
     if refused {
         return Err(failed("/dev/urandom", &io::Error::last_os_error()));

@@ -263,6 +263,8 @@ def _versions(programs: Iterable[Program]) -> dict[str, str]:
             with contextlib.suppress(OSError):
                 started[program.name] = subprocess.Popen(
                     [path, "--version"],
+                    # Some make a directory of theirs just to say it: here they cannot.
+                    env={**os.environ, "XDG_RUNTIME_DIR": os.devnull},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

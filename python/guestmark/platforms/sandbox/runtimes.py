@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from guestmark.agent.keeper import keeper
-from guestmark.appliance.paths import scratch_parent
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.platform_kind import Program
@@ -62,11 +60,11 @@ class Runtime:
 
 @functools.cache
 def _version(path: str) -> str:
-    state = keeper().directory("trial", scratch_parent())  # some make their directory just to say it
     try:
         done = subprocess.run(
             [path, "--version"],
-            env={**os.environ, "XDG_RUNTIME_DIR": str(state)},
+            # Some make a directory of theirs just to say it: here they cannot.
+            env={**os.environ, "XDG_RUNTIME_DIR": os.devnull},
             capture_output=True,
             text=True,
             timeout=_VERSION_S,
@@ -78,8 +76,6 @@ def _version(path: str) -> str:
             f"{path} does not say its version: {error}",
             hint="reinstall it",
         ) from error
-    finally:
-        keeper().remove(state)
 
 
 def _bubblewrap(sandbox: Sandbox) -> list[str]:
