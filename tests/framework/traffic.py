@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import ctypes
 import io
 import os
 import shutil
@@ -21,6 +22,7 @@ import pytest
 
 from tests.framework import IMPORTABLE
 
+CLONE_NEWNET = 0x40000000
 PACKAGES = {
     "tshark": "tshark",
     "editcap": "wireshark-common",
@@ -42,6 +44,20 @@ def need(*programs: str) -> None:
 
 def run(*command: str, stdin: bytes | None = None) -> str:
     return subprocess.run(command, check=True, capture_output=True, timeout=60, input=stdin).stdout.decode()
+
+
+@contextlib.contextmanager
+def own_network() -> Iterator[None]:
+    """Let this thread, and what it starts meanwhile, have a loopback device that nobody else talks over."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/proc/thread-self/ns/net").open(encoding="ascii") as before:
+        if libc.unshare(CLONE_NEWNET):
+            pytest.fail("a network namespace needs root or CAP_SYS_ADMIN")
+        try:
+            run("ip", "link", "set", "lo", "up")
+            yield
+        finally:
+            assert libc.setns(before.fileno(), CLONE_NEWNET) == 0
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ def loopback(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """IPv4 and IPv6 on loopback: sequential and parallel connections, one reset, UDP beside."""
     ct.need("dumpcap", "tshark", "tcptrace")
     path = tmp_path_factory.mktemp("capture") / "loopback.pcapng"
-    with ct.dumping(path):
+    with ct.own_network(), ct.dumping(path):
         four, stop_four = ct.echo_server(b"a" * 50_000, 0.002)
         six, stop_six = ct.echo_server(b"b" * 1_000, 0.0, "::1")
         for number in range(4):
