@@ -92,7 +92,7 @@ def test_a_runtime_that_is_missing_is_named_with_its_package(monkeypatch: pytest
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(PlatformUnusableError, match=r"crun is not installed") as caught, start("crun"):
         pass
-    assert caught.value.hint == "install the package crun"
+    assert "crun" in caught.value.hint
 
 
 def test_a_runtime_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
