@@ -181,7 +181,7 @@ PLATFORMS = (
 PLACES_RUN = """
 import contextlib, subprocess
 
-from guestmark.platforms.host_like import Host, HostLike
+from guestmark.platforms.host_like import Host, HostLike, Surroundings
 
 
 class Plain(HostLike):
@@ -198,7 +198,7 @@ class Leaky(HostLike):
     def surroundings(self, cell, disks):
         nothing = subprocess.DEVNULL
         subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=nothing, stderr=nothing)
-        yield ()
+        yield Surroundings()
 
 
 class Unsure(Host):
@@ -230,14 +230,14 @@ class Needy(HostLike):
     @contextlib.contextmanager
     def surroundings(self, cell, disks):
         subprocess.run(["unshare", "--version"], check=True, stdout=subprocess.DEVNULL)
-        yield ()
+        yield Surroundings()
 
 
 class Fitful(HostLike):
     @contextlib.contextmanager
     def surroundings(self, cell, disks):
         try:
-            yield ()
+            yield Surroundings()
         except Exception as error:
             raise ZeroDivisionError from error
 """
@@ -296,7 +296,7 @@ WORKLOADS = [
     ("lenient", "parameters", "an unknown parameter is accepted"),
     ("absent", "metrics", "other is declared and not measured"),
     ("extra", "metrics", "other is measured and not declared"),
-    ("infinite", "measured", "a trial failed: metric wall_s is no number"),
+    ("infinite", "measured", "a trial failed: metric wall_s is no usable number"),
     ("bytes", "metrics", "wall_s has another unit or direction than declared"),
     ("refusing", "measured", "a trial failed: not today"),
     ("confused", "typed errors", "run() on a machine that was killed raised KeyError('wall_s')"),

@@ -36,6 +36,7 @@ def checkout() -> Iterator[Path]:
     try:
         for name in COPIED:
             source = CHECKOUT / name
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
         yield folder
     finally:

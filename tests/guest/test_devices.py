@@ -126,7 +126,7 @@ factors = {"location": f"overwrite:{sys.argv[1]}", "filesystem": sys.argv[2]}
 (spec,) = disks_of(cell_of("tcg", "filewrite", factors, amount="4M"))
 devices.take(spec.location)
 template.format_fresh(spec, Path(spec.location))
-print({kind for kind, _ in devices.signatures(spec.location)}, flush=True)
+print([kind for kind, _ in devices.signatures(spec.location)], flush=True)
 signal.pause()
 """
 

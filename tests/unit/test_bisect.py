@@ -63,8 +63,12 @@ def test_a_planted_slowdown_is_found(guestmark: CommandLine, tmp_path: Path) -> 
     guestmark.assert_nothing_left()
 
 
-WAITING = """import random, time
-time.sleep(random.choice([0.01, 0.4]))
+# Its wall time says nothing: it waits long and short in turn where `turns` says so.
+WAITING = """import pathlib, time
+runs = pathlib.Path(__file__).with_name("runs")
+count = int(runs.read_text()) if runs.exists() else 0
+runs.write_text(str(count + 1))
+time.sleep([0.01, 0.6][count % 2] if {turns} else 0.08)
 for _ in range({loops}):
     pass
 """
@@ -75,7 +79,7 @@ def waiting(folder: Path, loops: list[int]) -> list[str]:
     folder.mkdir()
     git(folder, "init", "--quiet")
     for number, count in enumerate(loops):
-        (folder / "program.py").write_text(WAITING.format(loops=count))
+        (folder / "program.py").write_text(WAITING.format(loops=count, turns=number > 0))
         (folder / "notes").write_text(str(number))
         git(folder, "add", ".")
         git(folder, "commit", "--quiet", "--message", f"Change {number}")

@@ -134,14 +134,11 @@ def held(root: Path = ROOT) -> tuple[Change, ...]:
 
 def turn_on(root: Path = ROOT, note: Callable[[Change], None] = lambda _: None) -> Outcome:
     """Sets everything aside. `note` is called before each change. Raises `UsageError` where that is not possible."""
+    _need_root(root)
     if held(root):
         raise UsageError("this host is quiet already", hint="guestmark quiet status; guestmark quiet off")
     if not any(True for _ in noisy(root)):
         return Outcome((), ())
-    if os.geteuid() != 0:
-        raise UsageError(
-            "changing the host's settings takes root", hint="run it as root: sudo guestmark quiet on"
-        )
     changed: list[Change] = []
     refused: list[Change] = []
     for change in noisy(root):
@@ -161,6 +158,13 @@ def turn_on(root: Path = ROOT, note: Callable[[Change], None] = lambda _: None) 
     return Outcome(tuple(changed), tuple(refused))
 
 
+def _need_root(root: Path) -> None:
+    if os.geteuid() != 0 and any(True for _ in noisy(root)):
+        raise UsageError(
+            "changing the host's settings takes root", hint="run it as root: sudo guestmark quiet on"
+        )
+
+
 def turn_off(root: Path = ROOT) -> Outcome:
     """Puts back what was changed, the last change first."""
     changes = held(root)
@@ -177,6 +181,7 @@ def quieted(root: Path = ROOT) -> Iterator[Outcome]:
 
     One that is quiet already is left as it is.
     """
+    _need_root(root)
     if held(root):  # by `guestmark quiet on`, or by another run
         yield Outcome((), ())
         return
