@@ -130,7 +130,7 @@ def test_a_run_puts_back_what_its_killed_keeper_cannot(host: Path) -> None:
 
 
 def test_other_users_are_told_to_be_root(host: Path) -> None:
-    for folder in (host, *host.parents[:3]):
+    for folder in (host, *(above for above in host.parents if above.name.startswith(("popen-", "pytest-")))):
         folder.chmod(0o755)
     with child(host, 65534) as run:
         assert run.stdout is not None
