@@ -7,7 +7,7 @@
 //! Where no namespaces can be had, the outer process is the program's parent and reaps what that leaves behind.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -118,16 +118,11 @@ fn outside(
     let mut message = Vec::new();
     let mut killed = false;
     loop {
-        let mut fds = [
+        let mut fds = readable([
             Some(hear.as_raw_fd()),
             Some(signals.as_raw_fd()),
             lifeline.map(AsRawFd::as_raw_fd).filter(|_| !killed),
-        ]
-        .map(|fd| libc::pollfd {
-            fd: fd.unwrap_or(-1),
-            events: libc::POLLIN,
-            revents: 0,
-        });
+        ]);
         sys::poll(&mut fds, None)?;
         while let Some(signal) = sys::take_signal(signals.as_fd()) {
             let _ = sys::kill(first, signal);
@@ -261,17 +256,12 @@ impl First {
         seclude(connections.is_some())?;
         let mut lifeline = lifeline;
         loop {
-            let mut fds = [
+            let mut fds = readable([
                 Some(signals.as_raw_fd()),
                 Some(self.outer.as_raw_fd()),
                 lifeline.map(AsRawFd::as_raw_fd),
                 connections.as_ref().and_then(Connections::descriptor),
-            ]
-            .map(|fd| libc::pollfd {
-                fd: fd.unwrap_or(-1),
-                events: libc::POLLIN,
-                revents: 0,
-            });
+            ]);
             sys::poll(&mut fds, None)?;
             while let Some(signal) = sys::take_signal(signals.as_fd()) {
                 if signal != libc::SIGCHLD {
@@ -296,6 +286,15 @@ impl First {
             proceed(connections.as_mut(), fds[3].revents);
         }
     }
+}
+
+/// To wait until one of these can be read; those that are not there are passed over.
+fn readable<const N: usize>(fds: [Option<RawFd>; N]) -> [libc::pollfd; N] {
+    fds.map(|fd| libc::pollfd {
+        fd: fd.unwrap_or(-1),
+        events: libc::POLLIN,
+        revents: 0,
+    })
 }
 
 fn proceed(connections: Option<&mut Connections>, events: libc::c_short) {
@@ -336,16 +335,11 @@ pub fn watch(
     }
     let mut ended = None;
     while ended.is_none() {
-        let mut fds = [
+        let mut fds = readable([
             Some(signals.as_raw_fd()),
             lifeline.map(AsRawFd::as_raw_fd),
             connections.as_ref().and_then(Connections::descriptor),
-        ]
-        .map(|fd| libc::pollfd {
-            fd: fd.unwrap_or(-1),
-            events: libc::POLLIN,
-            revents: 0,
-        });
+        ]);
         sys::poll(&mut fds, None)?;
         proceed(connections.as_mut(), fds[2].revents);
         let mut orphaned = rustix::process::getppid() != parent;
