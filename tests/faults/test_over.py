@@ -58,34 +58,14 @@ def test_a_wait_is_ended_by_an_interruption_and_resumed_on_schedule(guestmark: C
     assert found[2] >= 15.9
 
 
+BISECT = ("bisect", "--good", "HEAD", "--build", "true", "--fail-if", "> +5%")
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        (
-            "bisect",
-            "--good",
-            "HEAD",
-            "--build",
-            "true",
-            "--fail-if",
-            "> +5%",
-            "--over",
-            "1h",
-            "--",
-            "{build}/x",
-        ),
-        (
-            "bisect",
-            "--good",
-            "HEAD",
-            "--build",
-            "true",
-            "--fail-if",
-            "> +5%",
-            "--quiet-host",
-            "--",
-            "{build}/x",
-        ),
+        (*BISECT, "--over", "1h", "--", "{build}/x"),
+        (*BISECT, "--quiet-host", "--", "{build}/x"),
         ("run", "cpu", "--prepare-only", "--over", "1h"),
         ("run", "cpu", "--prepare-only", "--quiet-host"),
         ("tune", "fastest-safe", "--over", "1h"),

@@ -64,15 +64,20 @@ def test_nothing_outlives_a_killed_capture() -> None:
     assert gone(*known, seconds=2)
 
 
-def test_an_interface_that_is_not_there_is_an_error() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, "capture", "--live", "nosuch0"],
+def live(interface: str, *before: str) -> subprocess.CompletedProcess[str]:
+    """`capture --live` of an interface, as `before` starts it."""
+    return subprocess.run(
+        [*before, sys.executable, "-c", MAIN, "capture", "--live", interface],
         env={**os.environ, "PYTHONPATH": IMPORTABLE},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+def test_an_interface_that_is_not_there_is_an_error() -> None:
+    done = live("nosuch0")
     assert done.returncode != 0
     assert "cannot capture on nosuch0" in done.stderr
     assert "Traceback" not in done.stderr
@@ -110,17 +115,9 @@ def test_every_packet_of_a_burst_is_counted_with_its_headers_alone() -> None:
 
 
 def test_without_the_right_to_capture_another_program_is_asked() -> None:
-    """Both are refused here: the last one's reason is told."""
+    """Both are refused here, and the second one says why."""
     ct.need("dumpcap", "setpriv")
-    unprivileged = ("setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw")
-    done = subprocess.run(
-        [*unprivileged, sys.executable, "-c", MAIN, "capture", "--live", "lo"],
-        env={**os.environ, "PYTHONPATH": IMPORTABLE},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = live("lo", "setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw")
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "sudo" in done.stderr, done.stderr

@@ -24,7 +24,7 @@ from guestmark.core.metric_spec import MAX_RSS, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.bundle import Packed
-from guestmark.ledger.intake import Budget, check
+from guestmark.ledger.intake import MALFORMED, Budget, check, said_of
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.remarks import Remarks
 from guestmark.workloads.common.metrics import THROUGHPUT
@@ -74,16 +74,8 @@ def read(data: bytes, where: str, at: float = 0.0) -> list[Packed]:
         check(run)
     except LedgerError as error:
         raise LedgerError(f"{where} cannot be imported: {error.message}", hint=error.hint) from error
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        ET.ParseError,
-    ) as error:
-        said = f"{error} is missing" if isinstance(error, KeyError) else (str(error) or type(error).__name__)
+    except (*MALFORMED, ET.ParseError) as error:
+        said = said_of(error) or type(error).__name__
         raise LedgerError(
             f"{where} cannot be imported: {' '.join(said.split())[:160]}",
             hint="known: bundles, ledgers, JSON of hyperfine and fio, results of the Phoronix Test Suite",

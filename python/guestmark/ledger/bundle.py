@@ -19,7 +19,7 @@ from typing import Any
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState
 from guestmark.ledger import codec
-from guestmark.ledger.intake import Budget, check, check_said
+from guestmark.ledger.intake import MALFORMED, Budget, check, check_said, said_of
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.remarks import Remarks
 from guestmark.ledger.variables import without_values
@@ -94,20 +94,12 @@ def unpack(data: bytes, where: str, budget: Budget | None = None) -> list[Packed
         return _read_all(json.loads(head), where, budget)
     except LedgerError as error:
         raise LedgerError(f"{where} cannot be imported: {error.message}", hint=error.hint) from error
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        zlib.error,
-        RecursionError,
-    ) as error:
+    except MALFORMED as error:
         raise LedgerError(f"{where} is damaged: {_said(error)}", hint="get it anew") from error
 
 
 def _said(error: Exception) -> str:
-    said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    said = said_of(error)
     return said if len(said) < 200 else f"{said[:200]}…"
 
 

@@ -33,6 +33,14 @@ _AHEAD_S = 3600.0  # clocks that are ahead by more than that are wrong
 _LONGEST_S = 1e9
 _STEP = 1 << 20
 
+# What reading something of another form raises.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
+
+
+def said_of(error: Exception) -> str:
+    """What is wrong with what was read, by the error that it raised; a key alone says nothing."""
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
 
 class Budget:
     """The memory and time that one source may still cost. Raises `LedgerError` when they are used up."""

@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -243,28 +244,23 @@ class _Walker:
             self._skip(_SCALAR)
 
     def _array(self, path: Path) -> None:
-        self._at += 1
-        number = 0
-        self._skip(_BLANK)
-        while self._at < len(self._text) and self._text[self._at] != "]":
-            before = self._at
+        for number in self._items("]"):
             self._note((*path, number), self._at)
             self._value((*path, number))
-            number += 1
-            self._skip(_BLANK)
-            if self._text[self._at : self._at + 1] == ",":
-                self._at += 1
-                self._skip(_BLANK)
-            if self._at == before:
-                return
-        self._at += 1
 
     def _table(self, path: Path) -> None:
+        for _ in self._items("}"):
+            self._pair(path)
+
+    def _items(self, end: str) -> Iterator[int]:
+        """The numbers of what stands between commas, each when it is its turn to be read, up to `end`."""
         self._at += 1
         self._skip(_BLANK)
-        while self._at < len(self._text) and self._text[self._at] != "}":
+        for number in itertools.count():
             before = self._at
-            self._pair(path)
+            if before >= len(self._text) or self._text[before] == end:
+                break
+            yield number
             self._skip(_BLANK)
             if self._text[self._at : self._at + 1] == ",":
                 self._at += 1
