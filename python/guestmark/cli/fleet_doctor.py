@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from guestmark.fleet.lab import Member
 
 _DOCTOR_S = 120.0
-_BLOCKS = 24  # of the example by which the cost of sharing is told
+_BLOCKS = 24  # of the example that shows the cost of sharing
 _FACTS = frozenset({"processor", "memory", "kernel", "system"})
 
 

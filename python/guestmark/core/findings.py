@@ -33,8 +33,6 @@ class Facts:
 
         None when the trial has none of them, or has them in a form that this version does not know.
         """
-        import msgspec
-
         start = prefix(name)
         found = {key: self.kept[start + key] for key in keys(kind) if start + key in self.kept}
         if not found:
@@ -56,8 +54,6 @@ class Facts:
 @functools.cache
 def keys(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The keys under which facts of that type are kept."""
-    import msgspec
-
     return tuple(known.encode_name for known in msgspec.structs.fields(kind))
 
 

@@ -172,9 +172,7 @@ class Policy:
     trial_limit_s: float = 600.0  # deadline of one iteration of the workload
     seed: int = 0
     enough_s: float | None = None
-    over_s: float = (
-        0.0  # from the begin of the first block to that of the last: a session of hours, not of a moment
-    )
+    over_s: float = 0.0  # over which the blocks begin, at equal distances; 0: one after another
 
 
 class Asked(StrEnum):

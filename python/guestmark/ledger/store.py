@@ -436,7 +436,7 @@ class Ledger:
 
     @contextmanager
     def claim_block(self, run_id: str, blocks: Sequence[int]) -> Iterator[int | None]:
-        """Yields the first of these blocks that nobody has, which is this process's while inside; None: all are taken.
+        """Claims the first free one of these blocks while inside, and yields it; None: all are taken.
 
         Raises `LedgerError` when another process executes the run as a whole.
         """

@@ -54,8 +54,8 @@ class PastNull:
 class History:
     """What is known from earlier runs of this host, by the ids of this run's cells, oldest first.
 
-    `ratios` are of cells against their baseline, `nulls` of copies against the cell with that id. `changed` is what of
-    the environment differs from that of the last of these runs, `between` what differed among them, as `old → new`.
+    `ratios` are of cells against their baseline, `nulls` of copies against the cell with that id. `changed` is what
+    differs in the environment since the last of these runs, `between` what differed among them, as `old → new`.
     """
 
     ratios: Mapping[str, Sequence[Past]] = field(default_factory=dict)

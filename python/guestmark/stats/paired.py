@@ -77,7 +77,7 @@ def hodges_lehmann(walsh: Array) -> Array:
     """Return the median of the Walsh averages, shape (…,): the differences' pseudo-median; NaN without a block.
 
     29 % of the blocks may be arbitrarily wrong without moving it arbitrarily; for normal noise its variance is 1.05
-    times that of the mean.
+    times the mean's.
     """
     count = np.asarray((~np.isnan(walsh)).sum(axis=-1))
     low = np.take_along_axis(walsh, np.maximum((count - 1) // 2, 0)[..., None], axis=-1)[..., 0]

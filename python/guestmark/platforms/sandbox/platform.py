@@ -2,8 +2,8 @@
 
 Its root is the host's own, read-only under a layer in memory that is thrown away. Root, state of the runtime and the
 runtime itself are in a mount and a process namespace of their own, whose first process becomes the runtime. When that
-ends, or the supervisor around it, which ends with this process, the kernel ends all that is in them. What is prepared
-for that is not part of the start: its script waits until it is told to go on.
+ends, or the supervisor around it, which ends with this process, the kernel ends all that is in them. Preparing that is
+no part of the start: the script waits for a word to go on.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class SandboxMachine(Host):
         return found
 
     def remarks(self) -> list[str]:
-        """What of the machine asked for could not be had."""
+        """What the machine lacks of what was asked for."""
         if limits(self.within.groups)[0] is None:
             return ["no limit of memory could be set: this process may not make control groups for memory"]
         return []

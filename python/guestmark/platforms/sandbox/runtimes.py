@@ -1,4 +1,4 @@
-"""The programs that make sandboxes, and what each is told: all get the root and the agent that `Sandbox` names."""
+"""The programs that make sandboxes, and their arguments: all get the root and the agent that `Sandbox` names."""
 
 from __future__ import annotations
 
