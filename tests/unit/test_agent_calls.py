@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
 from guestmark.agent.clocks import host_boot_id
 from guestmark.core.errors import AgentError, GuestmarkError
 from guestmark.core.performance_events import EVENTS, why_not
+from guestmark.platforms import confinement
 from tests.framework import PACKAGES
 from tests.framework.processes import alive, gone, wait_until
 
@@ -420,6 +422,19 @@ def test_the_agent_is_static_and_small() -> None:
     with contextlib.suppress(FileNotFoundError):
         headers = subprocess.run(["readelf", "-lW", str(binary)], capture_output=True, text=True, check=True)
         assert "INTERP" not in headers.stdout
+
+
+def test_what_runs_out_of_memory_elsewhere_is_no_reason(agent: Agent) -> None:
+    limited = confinement.made("test", 32 << 20)
+    if not limited:
+        pytest.skip("this process may not make control groups")
+    joins = " ".join(f"echo $$ > {group}/cgroup.procs;" for group in limited)
+    with ThreadPoolExecutor(1) as beside:
+        found = beside.submit(sh, agent, "sleep 3")
+        words = ["sh", "-c", f'{joins} exec "$0" -c "bytearray(200 << 20)"', sys.executable]
+        other = subprocess.run(words, check=False)
+        assert other.returncode == -signal.SIGKILL
+        assert (found.result().status, found.result().oom_killed) == (0, False)
 
 
 def test_performance_events_are_counted(agent: Agent) -> None:

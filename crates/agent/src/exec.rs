@@ -47,7 +47,7 @@ pub struct Job {
 
 impl Job {
     /// Starts the program of a request.
-    pub fn start(id: u64, exec: &Exec, vmstat: Option<&File>) -> Result<Self, Failure> {
+    pub fn start(id: u64, exec: &Exec, oom_counts: Option<&File>) -> Result<Self, Failure> {
         if exec.argv.is_empty() {
             return Err(failure(Kind::BadRequest, "no command given"));
         }
@@ -71,7 +71,7 @@ impl Job {
             sys::set_nonblocking(fd.as_fd())
                 .map_err(|error| os_failure("cannot set up pipes", &error))?;
         }
-        let ooms_before = vmstat.and_then(oom_kills);
+        let ooms_before = oom_counts.and_then(oom_kills);
         let counters = Counters::open(&exec.counters);
         let (pid, started_ns) = command
             .spawn()
@@ -182,7 +182,7 @@ impl Job {
         child: &Reaped,
         ended_ns: u64,
         leftovers: u32,
-        vmstat: Option<&File>,
+        oom_counts: Option<&File>,
         out: &mut Outbox,
     ) {
         for output in &mut self.outputs {
@@ -197,7 +197,7 @@ impl Job {
                 });
             }
         }
-        let ooms_after = vmstat.and_then(oom_kills);
+        let ooms_after = oom_counts.and_then(oom_kills);
         let time = |value: libc::timeval| value.tv_sec as u64 * 1_000_000 + value.tv_usec as u64;
         let (status, usage) = (child.status, &child.usage);
         let exited = Exited {
@@ -388,13 +388,30 @@ fn spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec) -> Fail
     }
 }
 
-/// How often the kernel has killed for lack of memory, from an open `/proc/vmstat`.
-fn oom_kills(vmstat: &File) -> Option<u64> {
+/// Where the kernel counts what it killed for lack of memory: of this process's own control group, as on a host others run
+/// out of memory in theirs; of the whole machine where it has none.
+pub fn oom_counts() -> Option<File> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let file = match (fields.next()?, fields.next()?) {
+            (_, "/") => return None,
+            ("memory", path) => format!("/sys/fs/cgroup/memory{path}/memory.oom_control"),
+            ("", path) => format!("/sys/fs/cgroup{path}/memory.events"),
+            _ => return None,
+        };
+        File::open(file).ok()
+    });
+    own.or_else(|| File::open("/proc/vmstat").ok())
+}
+
+/// How often the kernel has killed for lack of memory, from `oom_counts`.
+fn oom_kills(counts: &File) -> Option<u64> {
     use std::os::unix::fs::FileExt;
     let mut text = [0_u8; 16 << 10];
     let mut length = 0;
     while length < text.len() {
-        match vmstat.read_at(&mut text[length..], length as u64) {
+        match counts.read_at(&mut text[length..], length as u64) {
             Ok(count @ 1..) => length += count,
             _ => break,
         }

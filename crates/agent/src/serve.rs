@@ -12,7 +12,7 @@ use lexopt::{Arg, ValueExt};
 use guestmark_wire::{Answer, Call, Done, Failed, Kind, Phase, Request};
 
 use crate::bulk::Bulk;
-use crate::exec::Job;
+use crate::exec::{oom_counts, Job};
 use crate::failure::failure;
 use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
@@ -106,7 +106,7 @@ pub fn serve(
     let mut server = Server {
         bulk,
         signals,
-        vmstat: File::open("/proc/vmstat").ok(),
+        oom_counts: oom_counts(),
         out: Outbox::default(),
         jobs: Vec::new(),
         transfers: Vec::new(),
@@ -128,7 +128,7 @@ pub fn serve(
 
 struct Server<'a> {
     signals: &'a OwnedFd,
-    vmstat: Option<File>,
+    oom_counts: Option<File>,
     out: Outbox,
     jobs: Vec<Job>,
     transfers: Vec<Transfer>,
@@ -350,7 +350,7 @@ impl Server<'_> {
                 id,
                 ok: calls::clock(),
             }),
-            Call::Exec(exec) => match Job::start(id, &exec, self.vmstat.as_ref()) {
+            Call::Exec(exec) => match Job::start(id, &exec, self.oom_counts.as_ref()) {
                 Ok(job) => self.jobs.push(job),
                 Err(error) => self.out.push(&Failed { id, error }),
             },
@@ -465,7 +465,7 @@ impl Server<'_> {
                 &child,
                 ended_ns,
                 leftovers,
-                self.vmstat.as_ref(),
+                self.oom_counts.as_ref(),
                 &mut self.out,
             );
         }
