@@ -116,7 +116,7 @@ def shown_in(page: str) -> list[str]:
 
 
 def test_the_documented_plan_runs(guestmark: CommandLine, tmp_path: Path) -> None:
-    first, second = shown_in("docs/reference/plan-files.md")
+    first, second = shown_in("docs/reference/plan-commands.md")
     (tmp_path / "compress.toml").write_text(first)
     (tmp_path / "second.toml").write_text(second)
     done = guestmark(
