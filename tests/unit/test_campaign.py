@@ -11,7 +11,7 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.engine import campaign as campaigns
 from guestmark.engine.campaign import Boot, Campaign, Commands, State, unit
-from guestmark.stats.across_runs import Across, between_boots, order
+from guestmark.stats.across_runs import Across, order, two_sides
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -32,17 +32,17 @@ def test_boots_are_the_replicate() -> None:
     called = found = 0
     for _ in range(2000):
         boots = np.exp(generator.normal(0, 0.03, 8))
-        called += between_boots(boots[:4].tolist(), boots[4:].tolist()).verdict is not Across.ALIKE
+        called += two_sides(boots[:4].tolist(), boots[4:].tolist()).verdict is not Across.ALIKE
         slower = (boots[4:] * 1.1).tolist()
-        found += between_boots(boots[:4].tolist(), slower).verdict is Across.HIGHER
+        found += two_sides(boots[:4].tolist(), slower).verdict is Across.HIGHER
     assert 0.035 <= called / 2000 <= 0.065
     assert found / 2000 >= 0.9
-    assert between_boots([1.0], [2.0, 2.0]).verdict is Across.UNKNOWN
-    wide = between_boots([1, 1.01], [1.02, 1.03], claims=4).ci or (1, 1)
-    narrow = between_boots([1, 1.01], [1.02, 1.03]).ci or (1, 1)
+    assert two_sides([1.0], [2.0, 2.0]).verdict is Across.UNKNOWN
+    wide = two_sides([1, 1.01], [1.02, 1.03], claims=4).ci or (1, 1)
+    narrow = two_sides([1, 1.01], [1.02, 1.03]).ci or (1, 1)
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
     with pytest.raises(ValueError, match="above 0"):
-        between_boots([0.0], [1.0])
+        two_sides([0.0], [1.0])
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def _tell_status(campaign: Campaign, given: Measuring) -> None:
     """How far it is, and what it shows by now."""
     from guestmark.cli.documents import write_all
     from guestmark.ledger import open_ledger
-    from guestmark.report import boots
+    from guestmark.report import sessions
 
     state = campaign.state
     if state.next_side is not None:
@@ -219,6 +219,8 @@ def _tell_status(campaign: Campaign, given: Measuring) -> None:
     if not state.done:
         return
     with open_ledger(state.ledger or given.ledger, writable=False) as ledger:
-        found = boots.result(ledger, state.name, state.sides, [(boot.side, boot.run) for boot in state.done])
+        found = sessions.result(
+            ledger, state.name, state.sides, [(boot.side, boot.run) for boot in state.done]
+        )
     paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
-    write_all(boots.page(found), lambda: boots.document(found), paths)
+    write_all(sessions.page(found), lambda: sessions.document(found), paths)

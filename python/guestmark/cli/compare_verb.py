@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -18,7 +18,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN RUN...",
-            help="Runs by id, beginning, end, name, or `last`; all are compared with the first.",
+            help="Runs by id, beginning, end, name, or `last`; all are compared with the first. "
+            "Runs joined by commas are sessions of one side.",
             autocompletion=options.complete_run,
         ),
     ],
@@ -60,6 +61,9 @@ def command(
     `guestmark ab` is the better way: it measures both sides at the same time. --confirm does that with two stored runs:
     programs, guests' kernels and QEMUs of both, in one new run. Its documents are then those of the new run.
 
+    Sides of several runs, `compare a,b,c d,e,f`, take the run as the unit: each side's sessions say how far sessions
+    differ, so no earlier runs are needed, and the runs may be of different machines.
+
     --fail-if limits what a ratio may have become from the first run to the other: 'tcg > +5%' is a ratio 5 % above that
     of before; --fail-above 5% is '> +5%'. Exit status: 0; with a limit also 1 it is broken, 125 it cannot be told, 128
     or more a cell of it cannot be compared; with --confirm that of the new run, as of exec.
@@ -95,19 +99,53 @@ def command(
         outputs = Outputs(json=json, markdown=markdown, html=html, quiet=quiet, gates=tuple(fail_if or ()))
         _confirm(runs, policy, outputs, ledger, only_list=list_, trust=trust)
         return
+    limits = [*(fail_if or ()), *([] if limit is None else [f"> x{1 + limit:.12g}"])]
+    paths = {"json": json, "markdown": markdown, "html": html}
+    if any("," in run for run in runs):
+        _sides(runs, limits, paths, ledger)
     with open_ledger(ledger, writable=False) as opened:
         ids = [opened.resolve(run) for run in runs]
         if len(set(ids)) < len(ids):
             raise UsageError(f"run {ids[0]} is given twice", hint="guestmark runs lists others")
         first, *others = [opened.load_run(run_id) for run_id in ids]
         found = [compared.compare(opened, first, other) for other in others]
-    limits = [*(fail_if or ()), *([] if limit is None else [f"> x{1 + limit:.12g}"])]
     judged = compared_gates.judge(found, limits) if limits else ()
-    paths = {"json": json, "markdown": markdown, "html": html}
     write_all(compared.page(found, judged), lambda: compared.document(found, judged), paths)
     if judged:
         gate_files.append_summary(judged, found[-1].after)
         raise typer.Exit(status_of(judged))
+
+
+def _sides(
+    texts: Sequence[str], limits: Sequence[str], paths: Mapping[str, str | None], ledger: str | None
+) -> NoReturn:
+    """Compares two sides of several runs each, with the run as the unit."""
+    from guestmark.cli.documents import write_all
+    from guestmark.cli.gates import status_of
+    from guestmark.core.errors import UsageError
+    from guestmark.ledger import open_ledger
+    from guestmark.report import compared_gates, gate_files, sessions
+
+    if len(texts) != 2:
+        raise UsageError(f"{len(texts)} sides, and two can be compared", hint="write `compare a,b,c d,e,f`")
+    with open_ledger(ledger, writable=False) as opened:
+        sides = [[opened.resolve(name) for name in text.split(",") if name] for text in texts]
+        both = [run for side in sides for run in side]
+        for run in both:
+            if both.count(run) > 1:
+                raise UsageError(f"run {run} is given twice", hint="guestmark runs lists others")
+        if not all(sides):
+            raise UsageError("a side has no run", hint="write `compare a,b,c d,e,f`")
+        placed = [(name, run) for name, side in zip(("before", "after"), sides, strict=True) for run in side]
+        found = sessions.result(
+            opened, "Sessions compared", ("before", "after"), placed, sessions.Unit.SESSION
+        )
+    judged = compared_gates.judge_sides(found, limits) if limits else ()
+    write_all(sessions.page(found, judged), lambda: sessions.document(found, judged), paths)
+    if judged:
+        gate_files.append_summary(judged, *found.runs)
+        raise typer.Exit(status_of(judged))
+    raise typer.Exit(0)
 
 
 def _confirm(

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from guestmark.cli import options
 from guestmark.core.home import LATEST
 
+if TYPE_CHECKING:
+    from guestmark.cli.session import Outputs
+
 
 def command(
-    run: Annotated[
-        str,
+    runs: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[RUN]",
-            help="A run's id, its beginning or end, or `last`.",
+            metavar="[RUN...]",
+            help="A run's id, its beginning or end, or `last`. Several are sessions of one question.",
             autocompletion=options.complete_run,
         ),
-    ] = LATEST,
+    ] = None,
     *,
     fail_if: options.FailIf = None,
     junit: options.Junit = None,
@@ -29,6 +33,9 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the exit status.")] = False,
 ) -> None:
     """Say whether a run keeps its limits, and exit as build servers and `git bisect run` expect.
+
+    Several runs, made at other times or on other machines, are judged together: the run is then the unit, since what
+    one session has in common (a machine, an hour) shifts all of its blocks alike.
 
     Without --fail-if the gates are those that the run was made with. Where GITHUB_STEP_SUMMARY is set, a table is
     appended to the file that it names.
@@ -48,8 +55,10 @@ def command(
 
     outputs = Outputs(json=json, markdown=markdown, html=html, junit=junit, quiet=quiet)
     outputs.check()
+    if runs and len(runs) > 1:
+        _judge_sessions(runs, fail_if, outputs, ledger)
     with open_ledger(ledger, writable=False) as opened:
-        stored = opened.load_run(run)
+        stored = opened.load_run(runs[0] if runs else LATEST)
         if fail_if:
             plan = replace(stored.plan, context=replace(stored.plan.context, gates=()))
             stored = replace(stored, plan=with_gates(plan, fail_if))
@@ -65,3 +74,33 @@ def command(
         page = Page(stored.plan.title or stored.plan.name, stored.id, (part,))
         show(stored, replace(outputs, page=lambda _run: page), analysis)
     raise typer.Exit(ExitStatus.ALL_MEASURED if status is None else status)
+
+
+def _judge_sessions(
+    names: Sequence[str], limits: Sequence[str] | None, outputs: Outputs, ledger: str | None
+) -> NoReturn:
+    """Judges several runs together, with the run as the unit."""
+    from guestmark.cli.documents import write_all
+    from guestmark.cli.gates import status_of
+    from guestmark.core.errors import UsageError
+    from guestmark.ledger import open_ledger, past
+    from guestmark.report import compared_gates, gate_files
+
+    with open_ledger(ledger, writable=False) as opened:
+        ids = [opened.resolve(name) for name in names]
+        if len(set(ids)) < len(ids):
+            twice = next(run for run in ids if ids.count(run) > 1)
+            raise UsageError(f"run {twice} is given twice", hint="guestmark runs lists others")
+        stored = [opened.load_run(run_id) for run_id in ids]
+        found = compared_gates.judge_sessions([(run, past.judged(opened, run)) for run in stored], limits)
+    if not found:
+        raise UsageError(f"run {ids[0]} has no gate", hint="give one, e.g. --fail-if 'tcg wall_s > +5%'")
+    save = outputs.save_junit
+    if save is not None:
+        save(gate_files.junit(found, *stored))
+    gate_files.append_summary(found, *stored)
+    if not outputs.quiet or outputs.files():
+        paths = {"json": outputs.json, "markdown": outputs.markdown, "html": outputs.html}
+        page = compared_gates.page_over(stored, found)
+        write_all(page, lambda: compared_gates.document_over(stored, found), paths, outputs.junit)
+    raise typer.Exit(status_of(found))

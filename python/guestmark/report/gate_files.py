@@ -15,7 +15,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 _MARKS = {Outcome.KEPT: "✅", Outcome.BROKEN: "❌", Outcome.UNDECIDED: "❔", Outcome.UNMEASURED: "💥"}
 
 
-def junit(judged: Sequence[Judged], run: StoredRun) -> bytes:
+def junit(judged: Sequence[Judged], run: StoredRun, *more: StoredRun) -> bytes:
     """A test suite with a case for each gate and cell, in the form that build servers read.
 
     A broken gate is a failure, one that was not measured an error, an undecided one is skipped.
@@ -31,8 +31,9 @@ def junit(judged: Sequence[Judged], run: StoredRun) -> bytes:
     root = ElementTree.Element("testsuites", told)
     suite = ElementTree.SubElement(root, "testsuite", {"name": inert(f"guestmark {run.plan.name}"), **told})
     properties = ElementTree.SubElement(suite, "properties")
-    ElementTree.SubElement(properties, "property", {"name": "run", "value": run.id})
-    seconds = sum(trial.duration_s for trial in run.trials) / max(len(judged), 1)
+    for each in (run, *more):
+        ElementTree.SubElement(properties, "property", {"name": "run", "value": each.id})
+    seconds = sum(trial.duration_s for each in (run, *more) for trial in each.trials) / max(len(judged), 1)
     for one in judged:
         about = {"classname": f"guestmark.{run.plan.name}", "name": f"{one.gate.text} ({one.cell})"}
         case = ElementTree.SubElement(
@@ -50,22 +51,22 @@ def junit(judged: Sequence[Judged], run: StoredRun) -> bytes:
     return text + b"\n"
 
 
-def summary(judged: Sequence[Judged], run: StoredRun) -> str:
+def summary(judged: Sequence[Judged], *runs: StoredRun) -> str:
     """A table in Markdown."""
     lines = ["### guestmark", "", "| | gate | cell | found |", "| --- | --- | --- | --- |"]
     for one in judged:
         texts = (f"{_MARKS[one.outcome]} {one.outcome}", f"`{one.gate.text}`", f"`{one.cell}`", said(one))
         lines.append("| " + " | ".join(inert(text).replace("|", "\\|") for text in texts) + " |")
-    return "\n".join([*lines, "", f"Run `{run.id}`, {counted(run.blocks, 'block')}", ""])
+    return "\n".join([*lines, "", *(f"Run `{run.id}`, {counted(run.blocks, 'block')}" for run in runs), ""])
 
 
-def append_summary(judged: Sequence[Judged], run: StoredRun) -> None:
+def append_summary(judged: Sequence[Judged], *runs: StoredRun) -> None:
     """Appends to the file that GitHub names in the environment; does nothing elsewhere. Raises `GuestmarkError`."""
     if not (path := os.environ.get(SUMMARY)):
         return
     try:
         with open(path, "a", encoding="utf-8") as stream:
-            stream.write(summary(judged, run))
+            stream.write(summary(judged, *runs))
     except OSError as error:
         raise GuestmarkError(
             f"the step summary {path} cannot be written: {error.strerror or error}",

@@ -4,9 +4,9 @@ What is compared are ratios to each run's own baseline, never times: a host that
 Even so, ratios of equal things measured on different days differ by more than the blocks inside each of them say. How
 far is learned from earlier runs of the same question on the same host; without any, nothing can be claimed.
 
-Where two sides need a restart of the host, the boot is the replicate. What a boot settles for good (where the
-kernel lies in memory, which pages it got) is the same for all that is measured in it, so blocks of one boot say nothing
-of how far boots differ. In the order A B B A a steady drift favours no side.
+Where the host restarts in between, or several runs were made at other times or on other machines, the boot or the
+session is the replicate. What it settles for good (where the kernel lies in memory, which neighbours a machine has) is
+the same for all that is measured in it, so its blocks say nothing about how far sessions differ.
 """
 
 import math
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell
@@ -24,7 +25,7 @@ from guestmark.stats.special import stdtrit
 
 FEWEST_RUNS = 4  # earlier runs; from fewer a variance is so uncertain that nothing would ever be shown
 CONFIDENCE = 0.95
-FEWEST_BOOTS = 2  # of each side: one says nothing of how far boots differ
+FEWEST_SESSIONS = 2  # of each side, boots too: one says nothing about how far they differ
 FEWEST_NULLS = 3  # fewer say so little about a variance that a sound run's floor would nearly triple
 ALIKE = 3.0  # how much longer or shorter the runs of another null comparison may be: short ones are noisier
 
@@ -166,17 +167,28 @@ def _variance(run: Past) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class BetweenBoots:
-    """The second side over the first: ratio of geometric means over boots, and its interval (None: too few boots).
+class TwoSides:
+    """The second side over the first: ratio of geometric means over sessions, and its interval (None: too few).
 
-    `spread` is how far boots of one side differ, as one relative standard deviation.
+    `spread` is how far sessions of one side differ, as one relative standard deviation; `sessions` are those of each
+    side, boots of the host in a campaign.
     """
 
     ratio: float
     ci: tuple[float, float] | None
     spread: float | None
-    boots: tuple[int, int]
+    sessions: tuple[int, int]
     verdict: Across
+
+
+@dataclass(frozen=True, slots=True)
+class OverSessions:
+    """One ratio measured in several sessions: the geometric mean, and its interval (None: too few sessions)."""
+
+    ratio: float
+    ci: tuple[float, float] | None
+    spread: float | None
+    sessions: int
 
 
 def order(rounds: int) -> str:
@@ -184,23 +196,57 @@ def order(rounds: int) -> str:
     return "".join("ABBA" if number % 2 == 0 else "BAAB" for number in range(rounds))
 
 
-def between_boots(first: Sequence[float], second: Sequence[float], claims: int = 1) -> BetweenBoots:
-    """Compare one value for each boot of both sides: Student's t interval on logarithms with the pooled variance.
+def two_sides(first: Sequence[float], second: Sequence[float], claims: int = 1) -> TwoSides:
+    """Compare one value for each session of both sides: Student's t interval on logarithms with the pooled variance.
 
     With `claims` cells the interval's level is divided among them (Bonferroni). Raises `ValueError` for a value that
-    has no logarithm, or a side without boots.
+    has no logarithm, or a side without sessions.
     """
-    if not first or not second or not all(math.isfinite(value) and value > 0 for value in (*first, *second)):
-        raise ValueError("every boot needs a value above 0")
-    a, b = np.log(first), np.log(second)
+    a, b = _logs(first), _logs(second)
     d = float(b.mean() - a.mean())
-    boots = (a.size, b.size)
-    if min(boots) < FEWEST_BOOTS:
-        return BetweenBoots(math.exp(d), None, None, boots, Across.UNKNOWN)
+    sessions = (a.size, b.size)
+    if min(sessions) < FEWEST_SESSIONS:
+        return TwoSides(math.exp(d), None, None, sessions, Across.UNKNOWN)
     free = a.size + b.size - 2
     pooled = (float(a.var()) * a.size + float(b.var()) * b.size) / free
-    quantile = float(stdtrit(free, 1 - (1 - CONFIDENCE) / (2 * claims)))
-    reach = quantile * math.sqrt(pooled * (1 / a.size + 1 / b.size))
+    reach = _quantile(free, claims) * math.sqrt(pooled * (1 / a.size + 1 / b.size))
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
-    return BetweenBoots(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), boots, verdict)
+    return TwoSides(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), sessions, verdict)
+
+
+def over_sessions(ratios: Sequence[float], claims: int = 1) -> OverSessions:
+    """The mean of a ratio over sessions: Student's t interval on logarithms, as `two_sides` has it.
+
+    A session's own blocks enter by its ratio alone, since the variance of these ratios holds what varies inside
+    sessions too. Raises `ValueError` as `two_sides` does.
+    """
+    logs = _logs(ratios)
+    ratio = math.exp(float(logs.mean()))
+    if logs.size < FEWEST_SESSIONS:
+        return OverSessions(ratio, None, None, logs.size)
+    deviation = float(logs.std(ddof=1))
+    reach = _quantile(logs.size - 1, claims) * deviation / math.sqrt(logs.size)
+    ends = (ratio * math.exp(-reach), ratio * math.exp(reach))
+    return OverSessions(ratio, ends, math.expm1(deviation), logs.size)
+
+
+def one_session_errs(earlier: Sequence[Past]) -> float | None:
+    """How far a single session's ratio lies from the mean of many, relatively, in 95 of 100 sessions.
+
+    Student's prediction interval of one more session after J earlier ones; None below `FEWEST_RUNS` of them.
+    """
+    if len(earlier) < FEWEST_RUNS:
+        return None
+    logs = _logs([run.ratio for run in earlier])
+    return math.expm1(_quantile(logs.size - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / logs.size))
+
+
+def _logs(values: Sequence[float]) -> NDArray[np.float64]:
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        raise ValueError("every session needs a value above 0")
+    return np.log(np.array(values, dtype=np.float64))
+
+
+def _quantile(freedom: int, claims: int = 1) -> float:
+    return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (2 * claims)))

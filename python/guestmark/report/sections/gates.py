@@ -6,9 +6,11 @@ from typing import Any
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
-from guestmark.page.nodes import Bullets, Command, Node
+from guestmark.page.nodes import Bullets, Command, Node, Note
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.report.claims import Claim
 from guestmark.report.sections import more_time
+from guestmark.stats.across_runs import one_session_errs
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.gates import Judged, Outcome
 
@@ -29,10 +31,10 @@ def judged(analysis: Analysis) -> tuple[Judged, ...]:
 
 
 def nodes(found: tuple[Judged, ...], analysis: Analysis, run: StoredRun) -> list[Node]:
-    """A line for each gate and cell; empty without gates."""
+    """A line for each gate and cell, and by how much one session may mislead; empty without gates."""
     if not found:
         return []
-    shown: list[Node] = [lines(found)]
+    shown: list[Node] = [lines(found), *_one_session(found, analysis)]
     more = [one.blocks for one in found if one.blocks]
     if more and run.id:
         purpose = f"To decide, {counted(max(more), 'more block')}"
@@ -43,6 +45,20 @@ def nodes(found: tuple[Judged, ...], analysis: Analysis, run: StoredRun) -> list
 def lines(found: Sequence[Judged]) -> Bullets:
     """What became of each gate."""
     return Bullets(line("Gates:"), tuple(map(_line, found)))
+
+
+def _one_session(found: tuple[Judged, ...], analysis: Analysis) -> list[Node]:
+    """How far single runs have strayed here, of those cells that were measured often enough."""
+    if not analysis.plan.metrics:
+        return []
+    notes: list[Node] = []
+    for cell in dict.fromkeys(one.cell for one in found if one.metric == analysis.plan.metrics[0].name):
+        earlier = analysis.history.ratios.get(cell, ())
+        size = one_session_errs(earlier)
+        if size is not None:
+            told = Claim.ONE_SESSION.format(size=figures.percent(size))
+            notes.append(Note(line(f"{cell}: {told} (from {counted(len(earlier), 'earlier run')} here)")))
+    return notes
 
 
 def _line(judged: Judged) -> Inline:
