@@ -202,9 +202,10 @@ fn renewed(channel: &str, phases: &mut Phases) -> io::Result<Channel> {
 /// the bytes that every other machine from the same saved one gets.
 fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
     /// `RNDADDENTROPY` of `linux/random.h`.
-    const ADD_ENTROPY: u32 = rustix::ioctl::opcode::write::<[libc::c_int; 2]>(b'R', 3);
+    const ADD_ENTROPY: rustix::ioctl::Opcode =
+        rustix::ioctl::opcode::write::<[libc::c_int; 2]>(b'R', 3);
     /// `RNDRESEEDCRNG`.
-    const RESEED: u32 = rustix::ioctl::opcode::none(b'R', 7);
+    const RESEED: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(b'R', 7);
     /// `struct rand_pool_info` of `linux/random.h`.
     #[repr(C)]
     struct Pool {

@@ -87,6 +87,9 @@ def _reason(log: Path, status: int) -> str:
     telling = [line for line in lines if line.lower().startswith(("error", "e:")) or "error:" in line.lower()]
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
+    first = lines.index(telling[0]) if telling else 0
+    if telling and lines[first + 1 : first + 2] and (place := lines[first + 1]).startswith("--> "):
+        return f"{telling[0]} ({place.removeprefix('--> ')})"[:300]  # as rustc says where
     # What comes after the first error mostly follows from it; make's own lines only say that there was one.
     others = [line for line in lines if not line.startswith(("make:", "make["))]
     return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]
