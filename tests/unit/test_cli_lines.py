@@ -73,3 +73,22 @@ def test_quick_blocks_share_a_line_and_a_failure_is_not_lost(capsys: pytest.Capt
     assert 10 <= len(lines) <= 11  # in ten seconds
     assert all(cell_len(line) <= 79 for line in lines), lines
     assert [number for number, line in enumerate(lines) if "tcg failed" in line] == [1]
+
+
+def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("write host", "sequential write tcg@sparc64 filesystem=ext2 format=raw,cache=none", "other")
+    cells = tuple(replace(cell, id=name) for cell, name in zip(CELLS, names, strict=True))
+    plan = replace(PLAN, cells=cells)
+    now = [0.0]
+    lines = Lines(clock=lambda: now[0])
+    lines.started(plan, 0)
+    trials: list[Trial] = []
+    for block in range(3):
+        now[0] += 20
+        for order, cell in enumerate(cells):
+            value = Measurement(WALL, 0.1 * (order + 1), (0.1 * (order + 1),))
+            trials.append(Trial(cell.id, block, order, TrialStatus.OK, measurements=(value,)))
+        lines.block_ended(Estimate(block + 1, 40, 65.0, analyse(plan, trials)))
+    last = printed(capsys)[-1]
+    assert cell_len(last) <= 79
+    assert "cache=none ×2.0" in last

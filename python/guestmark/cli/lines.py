@@ -67,7 +67,7 @@ class Lines:
         shown = [text for text in map(self._estimate, results) if text]
         if not shown:  # nothing is compared yet
             shown = [text for text in map(self._mean, results) if text]
-        _write(_fitted(head, [*self._failures, *shown]))
+        _write(_fitted(head, self._failures, shown))
         self._failures.clear()
 
     def note(self, text: str) -> None:
@@ -98,17 +98,25 @@ def printed(cell: Cell, trial: Trial) -> str:
     return f"{cell.id}, block {trial.block + 1}:\n{trial.console.strip() or '(nothing printed)'}"
 
 
-def _fitted(head: str, details: Iterable[str]) -> str:
-    """The head and as many details as fit on a line; a single one that is too long is cut."""
+def _fitted(head: str, failures: Iterable[str], estimates: Iterable[str]) -> str:
+    """The head and as many details as fit on a line.
+
+    Of a single one that is too long, a failure loses its end, and an estimate the beginning of its cell's name.
+    """
     from rich.cells import cell_len, set_cell_size
 
     line, separator = head, ": "
-    for detail in details:
+    for detail, is_estimate in [*((each, False) for each in failures), *((each, True) for each in estimates)]:
         longer = f"{line}{separator}{detail}"
-        if cell_len(longer) > _WIDTH:
-            cut = longer if separator == ": " else f"{line}; …"
-            return cut if cell_len(cut) <= _WIDTH else f"{set_cell_size(cut, _WIDTH - 1).rstrip()}…"
-        line, separator = longer, "; "
+        if cell_len(longer) <= _WIDTH:
+            line, separator = longer, "; "
+        elif separator == "; ":
+            return f"{line}; …" if cell_len(line) + 3 <= _WIDTH else line
+        elif is_estimate:
+            kept = _WIDTH - cell_len(f"{line}: …")
+            return f"{line}: …{detail[-kept:].lstrip()}" if kept > 0 else line
+        else:
+            return f"{set_cell_size(longer, _WIDTH - 1).rstrip()}…"
     return line
 
 

@@ -267,7 +267,8 @@ def _stacked(table: Table, *, numbered: bool = False) -> list[Text]:
         for column, cell in zip(table.columns, row.cells, strict=True):
             if column.bar or not cell.text:
                 continue
-            text = Text(f"  {inert(column.heading)}: ", style="dim", overflow="fold")
+            heading = f"{inert(column.heading)}: " if column.heading else ""
+            text = Text(f"  {heading}", style="dim", overflow="fold")
             for number, span in enumerate(cell.pieces):
                 text.append(
                     f"{' ' if number else ''}{inert(span.text)}", style=f"not dim {STYLES[span.tone]}"
