@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
-use crate::{lock, spawn, sys};
+use crate::{lock, memory, spawn, sys};
 
 /// Answers a call that neither runs a program nor moves many bytes.
 pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
@@ -62,6 +62,18 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
         }
         Call::Facts => reply(id, Ok(facts()), out),
         Call::Lock(lock) => reply(id, lock::take(&lock.holder), out),
+        Call::Touch(touch) => {
+            let result = memory::touch(touch.bytes);
+            reply(
+                id,
+                result.map_err(|error| os_failure("memory", &error)),
+                out,
+            );
+        }
+        Call::Fork(touch) => {
+            let result = memory::fork(touch.bytes);
+            reply(id, result.map_err(|error| os_failure("fork", &error)), out);
+        }
         _ => reply::<Done>(
             id,
             Err(failure(Kind::BadRequest, "not a call of its own")),

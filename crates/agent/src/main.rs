@@ -22,6 +22,7 @@ mod init;
 mod keep;
 mod lock;
 mod logwrites;
+mod memory;
 mod output;
 mod reap;
 mod records;
@@ -54,6 +55,7 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS]
        guestmark-agent --version";
 
 fn main() -> ExitCode {
+    let began_ns = sys::monotonic_ns();
     let mut arguments = std::env::args_os().skip(1).peekable();
     // The first process of a container is asked to serve: it has no machine to make ready, nor to switch off.
     let asked_to_serve = arguments.peek().is_some_and(|word| word == "serve");
@@ -65,7 +67,7 @@ fn main() -> ExitCode {
         .as_deref()
         .and_then(std::ffi::OsStr::to_str)
     {
-        Some("serve") => serve::serve_stdio(arguments),
+        Some("serve") => serve::serve_stdio(arguments, began_ns),
         Some("supervise") => supervise::supervise(arguments),
         Some("confine") => confine::confine(arguments),
         Some("traces") => confine::trace(arguments),

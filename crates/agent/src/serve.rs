@@ -52,8 +52,11 @@ pub struct Channel {
     pub alive: Option<Duration>,
 }
 
-/// `guestmark-agent serve [--alive SECONDS]`: on standard input and output.
-pub fn serve_stdio(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+/// `guestmark-agent serve [--alive SECONDS]`: on standard input and output. The greeting says when this program began.
+pub fn serve_stdio(
+    arguments: impl Iterator<Item = OsString>,
+    began_ns: u64,
+) -> io::Result<ExitCode> {
     let alive =
         alive(arguments).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
@@ -69,7 +72,11 @@ pub fn serve_stdio(arguments: impl Iterator<Item = OsString>) -> io::Result<Exit
     sys::duplicate_onto(null.as_fd(), 0)?;
     sys::duplicate_onto(null.as_fd(), 1)?;
     sys::become_subreaper()?;
-    match serve(&channel, &signals, Vec::new(), || ()) {
+    let began = Phase {
+        name: "began".to_owned(),
+        at_ns: began_ns,
+    };
+    match serve(&channel, &signals, vec![began], || ()) {
         End::Gone | End::PowerOff => Ok(ExitCode::SUCCESS),
         End::Signal(signal) => Ok(ExitCode::from((128 + signal) as u8)),
         End::Broken(why) => Err(io::Error::other(why)),

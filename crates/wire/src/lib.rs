@@ -9,12 +9,14 @@
 pub mod bulk;
 mod files;
 mod lock;
+mod memory;
 pub mod syscalls;
 
 pub use files::{
     Count, Digest, Mkdir, Mount, Path, ReadFile, Remove, Stat, Statfs, Umount, WriteFile,
 };
 pub use lock::{Lock, Locked, MAX_HOLDER};
+pub use memory::{Forked, Touch, Touched};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -79,6 +81,10 @@ pub enum Call<'a> {
     Facts,
     /// Asks for exclusive use of the machine: [`Locked`].
     Lock(Lock),
+    /// Takes memory and writes to each page of it once: [`Touched`].
+    Touch(Touch),
+    /// Does the same in a child of the agent, which then ends: [`Forked`].
+    Fork(Touch),
     /// Data that follows goes into a file: [`bulk::Transferred`].
     WriteStream(bulk::WriteStream),
     /// Copies a file or device into a file: [`bulk::Transferred`].

@@ -430,6 +430,17 @@ class Agent(BulkCalls):
         """What the machine is according to its kernel: everything attestation needs, in one round trip."""
         return self._call(wire.FACTS, None, timeout_s)
 
+    def touch(self, size: int, timeout_s: float = 60.0) -> wire.Touched:
+        """Takes `size` bytes of memory, which the agent keeps, and writes to each page once.
+
+        Asked again for as much, it writes to the same pages. Raises `CallError` where there is not so much.
+        """
+        return self._call(wire.TOUCH, wire.Touch(bytes=size), timeout_s)
+
+    def fork(self, size: int, timeout_s: float = 60.0) -> wire.Forked:
+        """Makes a child of the agent that touches `size` bytes of memory of its own, and waits for its end."""
+        return self._call(wire.FORK, wire.Touch(bytes=size), timeout_s)
+
     def power_off(self, timeout_s: float = 60.0) -> None:
         """Writes caches back and shuts the machine down (a host agent exits); then closes the agent."""
         self._call(wire.POWER_OFF, None, timeout_s)

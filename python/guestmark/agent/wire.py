@@ -396,6 +396,33 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     holder: bytes
 
 
+class Touch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Takes this much memory of the machine and writes to each page of it once."""
+
+    bytes: int
+
+
+class Touched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The memory was touched, and stays with the agent until it ends."""
+
+    pages: int
+    faults: int
+    started_ns: int
+    ended_ns: int
+
+
+class Forked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A child of the agent, without another program, ran to its end; all times are `CLOCK_MONOTONIC`."""
+
+    asked_ns: int
+    made_ns: int
+    first_ns: int
+    answered_ns: int
+    touched_ns: int
+    gone_ns: int
+    pages: int
+
+
 class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What will be timed next."""
 
@@ -457,6 +484,10 @@ REMOVE: Call[Remove, Done] = Call("remove", Remove, Done)
 FACTS: Call[None, Facts] = Call("facts", type(None), Facts)
 # Asks for exclusive use of the machine: `Locked`.
 LOCK: Call[Lock, Locked] = Call("lock", Lock, Locked)
+# Takes memory and writes to each page of it once: `Touched`.
+TOUCH: Call[Touch, Touched] = Call("touch", Touch, Touched)
+# Does the same in a child of the agent, which then ends: `Forked`.
+FORK: Call[Touch, Forked] = Call("fork", Touch, Forked)
 # Data that follows goes into a file: `Transferred`.
 WRITE_STREAM: Call[WriteStream, Transferred] = Call("write_stream", WriteStream, Transferred)
 # Copies a file or device into a file: `Transferred`.

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from guestmark.core.cause import Cause
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from guestmark.agent.client import Agent
     from guestmark.core.context import Caller
     from guestmark.core.errors import GuestmarkError
@@ -100,6 +102,19 @@ class Nests(Protocol):
     """What a machine inside another guest has in addition."""
 
     inner: Machine  # the same machine as seen from the outer guest, with process ids and paths there
+
+
+@runtime_checkable
+class StartedHere(Protocol):
+    """What a machine that this host starts has in addition."""
+
+    @property
+    def began(self) -> float:
+        """When its hypervisor or runtime (on the host its agent) was executed, on the host's monotonic clock."""
+
+    @property
+    def groups(self) -> tuple[Path, ...]:
+        """The control groups that hold it and nothing else; none where it has none."""
 
 
 @runtime_checkable

@@ -23,6 +23,8 @@ from guestmark.platforms.base import Platform, Unusable
 from guestmark.platforms.place import HERE, Place, Process
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.place import Process
@@ -46,6 +48,16 @@ class Guest:
     place: Place = HERE  # where the hypervisor runs
     seat: Seat = field(default_factory=Seat)
     restored: Restored | None = None  # what it has gone on from, where it was not booted
+
+    @property
+    def began(self) -> float:
+        """When the hypervisor was started, on this host's monotonic clock."""
+        return self.process.started_at
+
+    @property
+    def groups(self) -> tuple[Path, ...]:
+        """The control groups of the hypervisor; none of one inside another guest."""
+        return self.process.groups if self.place is HERE else ()
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -261,6 +273,16 @@ class GuestWithin:
     def agent(self) -> Agent:
         """The guest's."""
         return self.inner.agent
+
+    @property
+    def began(self) -> float:
+        """When its hypervisor was started."""
+        return self.inner.began
+
+    @property
+    def groups(self) -> tuple[Path, ...]:
+        """None: its hypervisor is in those of the machine around it."""
+        return ()
 
     @property
     def phases(self) -> dict[str, float]:

@@ -74,6 +74,12 @@ class Host:
     seat: Seat = field(default_factory=Seat)
     pid: int | None = None  # of the agent, or of what it is started inside of
     within: Surroundings = field(default_factory=Surroundings)
+    began: float = 0.0
+
+    @property
+    def groups(self) -> tuple[Path, ...]:
+        """Those of what the agent is started inside of."""
+        return self.within.groups
 
     def attest(self) -> HostMachine:
         """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
@@ -170,6 +176,7 @@ class HostLike:
                 raise self.refused(error, within) from error
             host = self.machine(agent, command, seat, process.pid)
             host.phases["ready"] = time.monotonic() - begin
+            host.began = begin
             host.within = within
             host.disks = stack.enter_context(directories(disks)) if made is None else made
             yield host

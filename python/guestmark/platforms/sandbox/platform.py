@@ -36,16 +36,17 @@ _MEMORY = "1G"  # as guests have
 _SETUP_S = 30.0
 _ENTERED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 # Its first words: where to mount, where to complain, the descriptors to say that it is prepared and to wait at, how
-# many control groups and how many mounts of this host follow. Runtimes see the newer kind of control groups, which some
-# insist on, and can make none: the sandbox stays in those that it was started in.
+# many control groups and how many mounts of this host follow, and whether the runtime has a kernel of its own. Runtimes
+# see the newer kind of control groups, which some insist on, and can make none: the sandbox stays in those that it was
+# started in. gVisor's kernel mounts its root over the directory for temporary files, which may be gone here, or hidden.
 _SETUP = """
 set -e
-m=$1 ready=$3 go=$4 groups=$5 mounts=$6
+m=$1 ready=$3 go=$4 groups=$5 mounts=$6 own=$7
 exec 2>"$2"
-shift 6
+shift 7
 while [ "$groups" -gt 0 ]; do echo 0 >"$1/cgroup.procs"; shift; groups=$((groups - 1)); done
 mount -t tmpfs -o mode=755,size=50% guestmark "$m"
-mkdir "$m/root" "$m/run"
+mkdir "$m/root" "$m/run" "$m/tmp"
 case "$m" in /run/*) ;; *) mount --bind "$m/run" /run ;; esac
 number=0
 while [ "$mounts" -gt 0 ]; do
@@ -55,6 +56,7 @@ while [ "$mounts" -gt 0 ]; do
 done
 mount -t cgroup2 none /sys/fs/cgroup && mount -o remount,bind,ro /sys/fs/cgroup || :
 export XDG_RUNTIME_DIR=/run
+[ -z "$own" ] || export TMPDIR="$m/tmp"
 echo prepared >"/proc/self/fd/$ready"
 read -r _ <"/proc/self/fd/$go"
 exec "$@"
@@ -107,7 +109,7 @@ class SandboxPlatform(HostLike):
             command = [
                 *_ENTERED, "sh", "-c", _SETUP, self.name,
                 str(below), str(console), str(prepared.write), str(go.read), str(len(limited)), str(len(lower)),
-                *map(str, limited), *lower, *self.runtime.command(sandbox),
+                "yes" if self.runtime.own_kernel else "", *map(str, limited), *lower, *self.runtime.command(sandbox),
             ]  # fmt: skip
 
             def begin() -> float:
@@ -137,8 +139,10 @@ class SandboxPlatform(HostLike):
     def refused(self, error: MachineError, within: Surroundings) -> MachineError:
         """With what the runtime, or what prepares its root, has said last."""
         lines = [line.strip() for line in within.said().splitlines() if line.strip()]
+        explained = self.runtime.explained(within.console.parent) if within.console else ""
+        reason = explained or (lines[-1] if lines else error.message)
         return MachineError(
-            f"{self.name} did not start: {lines[-1][:400] if lines else error.message}",
+            f"{self.name} did not start: {reason[:400]}",
             hint="sandboxes need mount and process namespaces and overlays; guestmark doctor tries them",
             cause=error.cause,
             console=within.said(),

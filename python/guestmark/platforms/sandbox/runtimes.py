@@ -47,6 +47,8 @@ class Runtime:
         "serve"  # a word on the command line of the process that holds its programs; this is the agent's
     )
     own_kernel: bool = False  # whether that process is a kernel, which answers their system calls
+    # What its processes wrote down of why they ended, from the directory of its bundle; empty: nothing.
+    explained: Callable[[Path], str] = lambda _bundle: ""
 
     @property
     def version(self) -> str:
@@ -109,9 +111,18 @@ def _runc(sandbox: Sandbox) -> list[str]:
 def _runsc(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     return [
-        RUNSC.name, f"--root={sandbox.state}", "--network=none", "--ignore-cgroups",
+        RUNSC.name, f"--root={sandbox.state}", "--network=none", "--ignore-cgroups", f"--debug-log={sandbox.bundle}/",
         "run", f"--bundle={sandbox.bundle}", _NAME,
     ]  # fmt: skip
+
+
+def _why_runsc_ended(bundle: Path) -> str:
+    """The last words of gVisor's kernel or file server: what runsc itself says is only that the other one has ended."""
+    for log in sorted(bundle.glob("runsc.log.*.boot.txt")) + sorted(bundle.glob("runsc.log.*.gofer.txt")):
+        for line in log.read_text(errors="replace").splitlines():
+            if (found := line.partition("FATAL ERROR: ")[2]) or line.startswith("panic: "):
+                return found or line
+    return ""
 
 
 def _podman(sandbox: Sandbox) -> list[str]:
@@ -161,5 +172,5 @@ RUNTIMES = {
     "crun": Runtime(CRUN, _crun),
     "runc": Runtime(RUNC, _runc),
     "podman": Runtime(PODMAN, _podman),
-    "gvisor": Runtime(RUNSC, _runsc, "boot", own_kernel=True),
+    "gvisor": Runtime(RUNSC, _runsc, "boot", own_kernel=True, explained=_why_runsc_ended),
 }

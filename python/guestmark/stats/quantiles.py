@@ -1,0 +1,121 @@
+"""Quantiles of values that come in clusters, such as the starts of several blocks, with their intervals.
+
+The interval is the sign test's, between two order statistics (Hahn and Meeker 1991, section 5.2), at the effective
+number of values: clusters that differ are worth fewer than they hold. That is Woodruff's interval (1952) with the
+design effect of a ratio estimate and the correction for few clusters of Korn and Graubard (1998).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guestmark.stats.paired import t_quantile
+from guestmark.stats.special import betainc
+
+Array = NDArray[np.float64]
+_SEEN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """A quantile, its interval, and how many values it is made of.
+
+    `value` and `interval` are None where there are too few: with fewer than `needed` effective values no two order
+    statistics enclose it. `effective` is how many independent values they are worth.
+    """
+
+    share: float
+    value: float | None
+    interval: tuple[float, float] | None
+    number: int
+    effective: float
+    needed: int
+
+
+def values_needed(share: float, confidence: float = 0.95) -> int:
+    """Return how many independent values it takes until smallest and largest enclose the quantile `share`.
+
+    Each side may be missed with (1 - confidence)/2: the larger of share^n and (1 - share)^n is at most that.
+    """
+    worst = max(share, 1 - share)
+    return max(1, math.ceil(math.log((1 - confidence) / 2) / math.log(worst)))
+
+
+def quantile(clusters: Sequence[Sequence[float]], share: float, confidence: float = 0.95) -> Quantile:
+    """Return the quantile `share` (0 to 1) of all values with its interval; each cluster holds any number of values.
+
+    A single cluster counts as independent values, as nothing is known of others.
+    """
+    held = [np.asarray(cluster, dtype=np.float64) for cluster in clusters if len(cluster)]
+    needed = values_needed(share, confidence)
+    if not held:
+        return Quantile(share, None, None, 0, 0.0, needed)
+    pooled = np.sort(np.concatenate(held))
+    n = pooled.size
+    effective = _effective(held, pooled, share, confidence)
+    if effective < needed:
+        return Quantile(share, None, None, n, effective, needed)
+    low, high = _ranks(effective, share, confidence)
+    first = max(1, math.floor(low / effective * n))
+    last = min(n, math.ceil(high / effective * n))
+    interval = float(pooled[first - 1]), float(pooled[last - 1])
+    return Quantile(share, _at(pooled, share), interval, n, effective, needed)
+
+
+def _effective(held: Sequence[Array], pooled: Array, share: float, confidence: float) -> float:
+    """How many independent values the clusters are worth for a quantile; at most their number.
+
+    By the largest design effect at this share and at the nearest one from which `_SEEN` values of each cluster are
+    expected on either side: farther out too few are left to see that clusters differ.
+    """
+    n, clusters = pooled.size, len(held)
+    if clusters < 2:
+        return float(n)
+    room = min(0.5, _SEEN * clusters / n)
+    worst = max(_design_effect(held, pooled, at) for at in (share, min(max(share, room), 1 - room)))
+    wide, narrow = (t_quantile(max(1, free), (1 + confidence) / 2) for free in (clusters - 1, n - 1))
+    return min(n, n / max(1.0, worst) * (narrow / wide) ** 2)
+
+
+def _design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
+    """The variance of the share of values up to that quantile, over the one that independent values would have.
+
+    That of a ratio estimate, linearized (Cochran 1977, section 6.4).
+    """
+    found = _at(pooled, share)
+    sizes = np.array([cluster.size for cluster in held], dtype=np.float64)
+    below = np.array([float((cluster <= found).sum()) for cluster in held])
+    n, p = float(sizes.sum()), float(below.sum() / sizes.sum())
+    if not 0 < p < 1:
+        return 1.0
+    variance = len(held) / (len(held) - 1) * float(((below - p * sizes) ** 2).sum()) / n**2
+    return variance / (p * (1 - p) / n)
+
+
+def _at(pooled: Array, share: float) -> float:
+    return float(pooled[min(pooled.size - 1, max(0, math.ceil(share * pooled.size) - 1))])
+
+
+def _ranks(effective: float, share: float, confidence: float) -> tuple[int, int]:
+    """The ranks, from 1, of the two order statistics of `effective` values that enclose the quantile.
+
+    The largest lower one and the smallest upper one that each miss it with at most (1 - confidence)/2.
+    """
+    n, tail = math.floor(effective), (1 - confidence) / 2
+    low = 1
+    while low < n and _at_most(low, n, share) <= tail:
+        low += 1
+    high = n
+    while high > 1 and 1 - _at_most(high - 2, n, share) <= tail:
+        high -= 1
+    return low, high
+
+
+def _at_most(k: int, n: int, share: float) -> float:
+    """The probability of at most `k` of `n` values below the quantile."""
+    if k < 0:
+        return 0.0
+    return 1.0 if k >= n else betainc(n - k, k + 1, 1 - share)

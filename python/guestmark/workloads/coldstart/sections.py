@@ -1,0 +1,161 @@
+"""What the report says of starts: their quantiles, where their time goes, and what each layer adds, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from guestmark.core.units import counted
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.names import row_names
+from guestmark.page.nodes import Bullets, Node
+from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.quantiles import Quantile, quantile, values_needed
+from guestmark.workloads.coldstart.metrics import (
+    PAGE_CACHE,
+    SHARES,
+    Caches,
+    OneStart,
+    Starts,
+)
+from guestmark.workloads.common.phase_bars import bars
+
+_LETTERS = "PCAT"
+_NAMES = ("prepare", "create", "answer", "touch")
+_LEGEND = (
+    "Over all starts of all blocks, none left out; intervals at 95 %, wider where the starts of a block are alike. "
+    "Too few: the quantile lies beyond what so many starts can show."
+)
+
+
+def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """A table of quantiles, a bar of phases for each cell, and sentences; nothing without starts."""
+    found = [(result, blocks) for result in workload.shown if (blocks := starts_of(result))]
+    if not found:
+        return []
+    shown = [result for result, _ in found]
+    chart = bars(
+        workload,
+        [(result, _typical(blocks)) for result, blocks in found],
+        _NAMES,
+        _LETTERS,
+        title="Phases of a start",
+        caption="Means over all starts; prepare: until the runtime or hypervisor runs; create: until the first "
+        "instruction of the program in it; answer: until that answers; touch: until its working set is there.",
+        summary=lambda said: f"From the decision to a touched working set: {said}.",
+    )
+    return [_table(workload, shown, [blocks for _, blocks in found]), chart, *_said(found)]
+
+
+def starts_of(result: CellResult) -> list[list[OneStart]]:
+    """The starts of each good trial of a cell."""
+    facts = [trial.facts.of(Starts) for trial in result.trials]
+    return [each.starts for each in facts if each is not None and each.starts]
+
+
+def quantiles(blocks: Sequence[Sequence[OneStart]]) -> list[Quantile]:
+    """Of the time from decision to touched working set."""
+    return [quantile([[each.start for each in starts] for starts in blocks], share) for share in SHARES]
+
+
+def _typical(blocks: Sequence[Sequence[OneStart]]) -> list[float]:
+    """Mean seconds of each phase."""
+    starts = [each for block in blocks for each in block]
+    return [sum(getattr(each, name) for each in starts) / len(starts) for name in _NAMES]
+
+
+def _table(
+    workload: WorkloadResult, shown: Sequence[CellResult], blocks: Sequence[Sequence[Sequence[OneStart]]]
+) -> Table:
+    found = [quantiles(each) for each in blocks]
+    known = [value.value for each in found for value in each if value.value is not None]
+    unit = figures.table_unit("s", known or [0.0])
+    ends = [quantile([[each.end for each in starts] for starts in of], 0.5) for of in blocks]
+    columns = [Column("starts", (Align.RIGHT,)), Column("page cache")]
+    columns += [Column(f"p{round(share * 100)}, {unit.name}", (Align.POINT, Align.LEFT)) for share in SHARES]
+    columns.append(Column(f"gone after, {unit.name}", (Align.POINT,)))
+    headings, names = row_names(workload, shown)
+    rows = []
+    for result, name, each, of, end in zip(shown, names, found, blocks, ends, strict=True):
+        cells = [figure(str(sum(map(len, of)))), words(_cache(result))]
+        cells += [_cell(value, unit) for value in each]
+        cells.append(figure("–") if end.value is None else figure(_number(end.value, unit)))
+        rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
+    return Table(
+        "Quantiles of the time from the decision to a touched working set",
+        headings,
+        tuple(columns),
+        tuple(rows),
+        divisible=True,
+        legend=(line(_LEGEND),),
+        heading="Quantiles of a start:",
+    )
+
+
+def _cache(result: CellResult) -> str:
+    return PAGE_CACHE.among(result.cell.factors)
+
+
+def _cell(found: Quantile, unit: figures.Unit) -> Cell:
+    if found.value is None or found.interval is None:
+        return words("too few")
+    low, high = (_number(end, unit) for end in found.interval)
+    return figure(_number(found.value, unit), f"[{low}, {high}]")
+
+
+def _number(seconds: float, unit: figures.Unit) -> str:
+    value = seconds / unit.size
+    return figures.number(value, figures.decimals(None, value))
+
+
+def _said(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Node]:
+    items = [_sentence(result, blocks) for result, blocks in found]
+    items += _of_p99(found)
+    items += _of_caches(found)
+    return [Bullets(line("What a start consists of:", Tone.STRONG), tuple(items))]
+
+
+def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inline:
+    """Which phase has most of it."""
+    means = _typical(blocks)
+    whole = sum(means) or 1.0
+    most = max(range(len(means)), key=means.__getitem__)
+    what = (
+        "before anything of it runs",
+        "between its runtime's start and the first instruction of the program in it",
+        "between the program's first instruction and its first answer",
+        "in touching its working set for the first time",
+    )[most]
+    unit = figures.fitting_unit("s", [whole])
+    return spans(
+        Span(f"{result.cell.id}: ", Tone.STRONG),
+        f"{figures.percent(means[most] / whole)} of {_number(whole, unit)} {unit.name} pass {what}.",
+    )
+
+
+def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
+    short = [(result, quantiles(blocks)[-1]) for result, blocks in found]
+    lacking = [(result, value) for result, value in short if value.value is None]
+    if not lacking:
+        return []
+    worth = max(lacking, key=lambda pair: pair[1].effective)[1]
+    return [
+        line(
+            f"p99 takes {values_needed(SHARES[-1])} independent starts; {counted(len(lacking), 'row')} of {len(found)} "
+            f"have fewer (at most {worth.number}, worth {worth.effective:.0f}): more with "
+            "--override workloads.coldstart.params.time=20s, or more blocks."
+        )
+    ]
+
+
+def _of_caches(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
+    if any(PAGE_CACHE.among(result.cell.factors) is Caches.DROPPED for result, _ in found):
+        return [
+            line(
+                "Dropped: everything but what running programs map was out of the host's page cache; a file written "
+                "before was shown to be. Sandboxes share this host's root, so there is no cache of images to drop."
+            )
+        ]
+    return []

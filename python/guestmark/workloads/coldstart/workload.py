@@ -1,0 +1,288 @@
+"""The workload `coldstart`: many machines are started and ended within one trial, and each start is a value."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.agent.keeper import keeper
+from guestmark.appliance.paths import scratch_parent
+from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Plan
+from guestmark.core.units import format_size
+from guestmark.disks import processes
+from guestmark.platforms.affinity import placed
+from guestmark.setting.machine import MEMORY
+from guestmark.workloads.base import Workload
+from guestmark.workloads.coldstart import metrics
+from guestmark.workloads.coldstart.metrics import (
+    PAGE_CACHE,
+    Caches,
+    Launch,
+    Launching,
+    OneStart,
+    Starts,
+    pattern_of,
+)
+from guestmark.workloads.common.budget import declared, refuse_too_many
+from guestmark.workloads.common.starting import Moments, Started, at_once, members, unplaced
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine, Platform
+
+_DROP = Path("/proc/sys/vm/drop_caches")
+_PAUSE_S = 0.02  # that a machine is stopped for
+_STOPPED_S = 2.0
+_PROBED = 1 << 16
+
+
+class ColdstartWorkload(Workload[Launching]):
+    """Starts of one kind; the trial's own machine is the first, which is not counted."""
+
+    PARAMS = Launching
+    ONCE = True
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        super().__init__(plan, cell)
+        self._pattern = pattern_of(cell.factors)
+        self._caches = PAGE_CACHE.among(cell.factors)
+        self._first: Started | None = None
+        self._platform: Platform | None = None
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` for more machines at once than this host has memory for, and too large a working set."""
+        for cell in cells:
+            params, at_a_time = cls.read(cell.workload.params), pattern_of(cell.factors).burst
+            refuse_too_many(cell, at_a_time, params.touch)
+            given = declared(cell)
+            if given and params.touch > given // 2:
+                raise UsageError(
+                    f"{format_size(params.touch)} cannot be touched in a machine of {format_size(given)}",
+                    hint=f"touch less, or give it more: --set {MEMORY.name}=…",
+                )
+
+    @classmethod
+    def impossible(cls, cell: Cell) -> str:
+        """What cannot be started in this way, or whose cache cannot be dropped."""
+        if cell.platform.is_elsewhere:
+            return "its machines run elsewhere: their starts cannot be timed from here"
+        launch = cls.read(cell.workload.params).launch
+        kind = cell.platform.inner.described
+        if launch is Launch.RESUMED and (cell.platform.nested or (kind.own_kernel and not kind.guest)):
+            return "its processes trace each other, and cannot be stopped from outside"
+        if launch is Launch.RESUMED and kind.guest and not kind.boots_firmware:
+            return "it has no monitor that stops it, and its processes trace each other"
+        if PAGE_CACHE.among(cell.factors) is Caches.DROPPED and not os.access(_DROP, os.W_OK):
+            return "the page cache cannot be dropped: that takes root"
+        return ""
+
+    @contextlib.contextmanager
+    def machine(self, platform: Platform) -> Iterator[Machine]:
+        """The first machine of the trial, which fills caches and says how long a start takes."""
+        self._platform = platform
+        first = self._first = Started.start(platform, self.cell)
+        try:
+            yield first.machine
+        finally:
+            first.close()
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """All starts of the trial. Raises `MachineError` for one that fails or leaves something behind."""
+        ways: dict[Launch, Callable[[], list[OneStart]]] = {
+            Launch.NEW: self._made,
+            Launch.FORK: lambda: self._repeated(self._forked),
+            Launch.RESUMED: lambda: self._repeated(self._resumed),
+        }
+        starts = ways[self.params.launch]()
+        self.facts.add(Starts(starts=starts))
+        return [
+            Measurement(metric, value, (value,))
+            for metric, values in _series(starts).items()
+            for value in [statistics.median(values)]
+        ]
+
+    # --- new machines -------------------------------------------------------------------------------------------
+
+    def _made(self) -> list[OneStart]:
+        first, platform = self._first, self._platform
+        assert first is not None
+        assert platform is not None
+        begin = time.monotonic()
+        first.touch(self.params.touch, self.limit_s)
+        first.end()
+        took = first.answered - first.decided + time.monotonic() - begin
+        count = self._count(took)
+        with placed(self.cell, emulator=False), self._cold_cache() as chill:
+            if self._pattern.every_s:
+                chill()
+                return self._staggered(platform, count)
+            found: list[OneStart] = []
+            while len(found) < count:
+                chill()
+                found += self._burst(platform, self._pattern.burst)
+            return found
+
+    def _count(self, took_s: float) -> int:
+        """As many as fit into the time; decided beforehand, so that slow starts do not end the series."""
+        return max(self._pattern.burst, min(self.params.starts, int(self.params.time_s / max(took_s, 1e-6))))
+
+    def _burst(self, platform: Platform, number: int) -> list[OneStart]:
+        """So many machines, whose starts were decided at the same moment; all are there before the first is ended."""
+        there: list[Started] = []
+        decided = time.monotonic()
+        try:
+            at_once([lambda: there.append(self._one(platform, decided))] * number)
+            moments = [each.moments() for each in there]
+            for each in there:
+                each.machine.attest()
+            return [_phases(moment, each.end()) for moment, each in zip(moments, there, strict=True)]
+        finally:
+            for each in there:
+                each.close()
+
+    def _staggered(self, platform: Platform, count: int) -> list[OneStart]:
+        """One machine every so often, however long those before it take; each is ended when it has been measured."""
+        found: list[OneStart] = []
+        begin = time.monotonic()
+
+        def one(number: int) -> None:
+            decided = begin + number * self._pattern.every_s
+            time.sleep(max(0.0, decided - time.monotonic()))
+            started = self._one(platform, decided)
+            try:
+                moments = started.moments()
+                found.append(_phases(moments, started.end()))
+            finally:
+                started.close()
+
+        at_once([lambda number=number: one(number) for number in range(count)])  # type: ignore[misc]
+        return found
+
+    def _one(self, platform: Platform, decided: float) -> Started:
+        started = Started.start(platform, unplaced(self.cell), decided)
+        try:
+            started.touch(self.params.touch, self.limit_s)
+        except BaseException:
+            started.close()
+            raise
+        return started
+
+    @contextlib.contextmanager
+    def _cold_cache(self) -> Iterator[Callable[[], None]]:
+        """What empties the page cache, where that is asked for, and makes sure of it by a file of its own."""
+        if self._caches is Caches.WARM:
+            yield lambda: None
+            return
+        scratch = keeper().directory("cache", scratch_parent())
+        probe = scratch / "probe"
+        try:
+            yield lambda: _drop(probe)
+        finally:
+            keeper().remove(scratch)
+
+    # --- what is there already -----------------------------------------------------------------------------------
+
+    def _repeated(self, once: Callable[[Machine], OneStart]) -> list[OneStart]:
+        assert self._first is not None
+        machine = self._first.machine
+        begin = time.monotonic()
+        once(machine)
+        count = self._count(time.monotonic() - begin)
+        return [once(machine) for _ in range(count)]
+
+    def _forked(self, machine: Machine) -> OneStart:
+        """A fork of the agent, timed by its machine's clock."""
+        found = machine.agent.fork(self.params.touch, self.limit_s)
+        exists = min(found.made_ns, found.first_ns)
+        steps = (found.asked_ns, exists, found.first_ns, found.answered_ns, found.touched_ns, found.gone_ns)
+        return OneStart(*((later - before) / 1e9 for before, later in itertools.pairwise(steps)))
+
+    def _resumed(self, machine: Machine) -> OneStart:
+        """Stopped and continued; the working set that it touched the first time is still its own."""
+        machine.agent.touch(self.params.touch, self.limit_s)
+        go_on = _stopped(machine)
+        time.sleep(_PAUSE_S)
+        decided = time.monotonic()
+        go_on()
+        exists = time.monotonic()
+        machine.agent.ping(1)
+        answered = time.monotonic()
+        machine.agent.touch(self.params.touch, self.limit_s)
+        return OneStart(exists - decided, 0.0, answered - exists, time.monotonic() - answered, 0.0)
+
+
+def _phases(moments: Moments, ends: tuple[float, float]) -> OneStart:
+    ordered, gone = ends
+    return OneStart(
+        moments.exists,
+        moments.program - moments.exists,
+        moments.answered - moments.program,
+        moments.touched - moments.answered,
+        gone - ordered,
+    )
+
+
+def _series(starts: Sequence[OneStart]) -> dict[Metric, list[float]]:
+    """The values of each metric, start by start."""
+    return {
+        metrics.START: [each.start for each in starts],
+        metrics.PREPARE: [each.prepare for each in starts],
+        metrics.CREATE: [each.create for each in starts],
+        metrics.ANSWER: [each.answer for each in starts],
+        metrics.TOUCH: [each.touch for each in starts],
+        metrics.END: [each.end for each in starts],
+    }
+
+
+def _stopped(machine: Machine) -> Callable[[], None]:
+    """Stops a machine, makes sure of it, and returns what lets it go on. Raises `MachineError`."""
+    if (ask := machine.query) is not None:
+        ask("stop")
+        if ask("query-status").get("status") != "paused":
+            raise MachineError("the guest did not stop when its monitor was told to")
+        return lambda: ask("cont")
+    pids = members(machine)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + _STOPPED_S
+    while not all(processes.is_stopped(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            raise MachineError("the machine did not stop when it was told to")
+        time.sleep(0.001)
+
+    def go_on() -> None:
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+
+    return go_on
+
+
+def _drop(probe: Path) -> None:
+    """Empties the page cache. Raises `WorkloadError` when a file that was written is still in it."""
+    probe.write_bytes(os.urandom(_PROBED))
+    os.sync()
+    try:
+        _DROP.write_text("3\n")
+    except OSError as error:
+        raise WorkloadError(f"the page cache cannot be dropped: {error.strerror}") from error
+    descriptor = os.open(probe, os.O_RDONLY)
+    try:
+        os.preadv(descriptor, [bytearray(4096)], 0, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return
+    except OSError as error:  # a filesystem in memory, or one that cannot say
+        raise WorkloadError(f"whether the page cache was dropped is not known: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    raise WorkloadError("the page cache was not dropped: a file that was in it still is")

@@ -1,0 +1,42 @@
+"""How many machines this host has memory for, found out before the first of them is started."""
+
+from pathlib import Path
+
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Cell
+from guestmark.core.units import format_size
+from guestmark.setting.machine import MEMORY
+
+_DECLARED = "1G"  # where a cell says nothing, as guests and sandboxes have
+_OVERHEAD = 64 << 20  # of a machine beside its own memory: a hypervisor, a runtime, their page tables
+_SHARE = 8  # of the host's memory: what is always left to it
+_LEAST_LEFT = 512 << 20
+
+
+def declared(cell: Cell) -> int:
+    """Bytes of memory that each machine of the cell is given; 0 for a plain process, which is given none."""
+    if not cell.platform.takes(MEMORY.name):
+        return 0
+    return MEMORY.among({MEMORY.name: _DECLARED, **cell.factors})
+
+
+def spare() -> int:
+    """Bytes that machines may take now: what is available, less what this host keeps to stay usable."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    found = {words[0]: int(words[1]) << 10 for words in lines if len(words) == 3}
+    return found["MemAvailable:"] - max(found["MemTotal:"] // _SHARE, _LEAST_LEFT)
+
+
+def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
+    """Raises `UsageError` when so many machines of the cell, which use `used` bytes each, do not fit into memory.
+
+    A machine may come to use all that it was given.
+    """
+    each = max(declared(cell), used) + _OVERHEAD
+    room = spare()
+    if machines > 1 and machines * each > room:
+        raise UsageError(
+            f"{machines} machines of {format_size(max(declared(cell), used))} do not fit: {cell.platform} has room for "
+            f"{max(0, room // each)} in the {format_size(max(0, room))} that this host can spare",
+            hint=f"ask for fewer, or for smaller ones: --set {MEMORY.name}=256M",
+        )

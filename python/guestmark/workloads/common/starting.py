@@ -1,0 +1,189 @@
+"""Machines that a workload starts itself, each with the moments of its start and end on this host's monotonic clock.
+
+Nothing that a machine says of its own start is believed: the decision, the first answer, the touched memory and the end
+are this host's; only the first instruction is read from the machine's clock, and has to lie between two of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import MachineError
+from guestmark.core.model import Cell
+from guestmark.disks import processes
+from guestmark.platforms.base import StartedHere
+from guestmark.platforms.phases import ANSWERED
+from guestmark.platforms.place import HERE
+from guestmark.setting.machine import PLACEMENT
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine, Platform
+
+_GONE_S = 5.0  # within which nothing of a machine that was ended may be left
+_POLL_S = 0.001
+_RENEWED = "renewed"  # of a restored guest's agent: it goes on
+_APART_S, _APART = 0.01, 0.1  # seconds and a share of the start that a machine's clock may be wrong by
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of one start, in seconds after the decision to create; `ordered` and `gone` when it was ended."""
+
+    exists: float
+    program: float
+    answered: float
+    touched: float
+    ordered: float = 0.0
+    gone: float = 0.0
+
+
+@dataclass(slots=True)
+class Started:
+    """A machine that runs, with moments as `Moments` has them, but on the monotonic clock itself."""
+
+    machine: Machine
+    decided: float
+    answered: float
+    touched: float = 0.0
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @classmethod
+    def start(cls, platform: Platform, cell: Cell, decided: float | None = None) -> Started:
+        """Starts a machine and waits for its first answer. Raises as `Platform.start`."""
+        begin = time.monotonic() if decided is None else decided
+        with contextlib.ExitStack() as stack:
+            machine = stack.enter_context(platform.start(cell))
+            machine.agent.ping(1)
+            return cls(machine, begin, time.monotonic(), _stack=stack.pop_all())
+
+    def touch(self, size: int, timeout_s: float) -> None:
+        """Has `size` bytes of its memory touched. Raises `MachineError` where fewer were."""
+        done = self.machine.agent.touch(size, timeout_s)
+        self.touched = time.monotonic()
+        if done.pages * 4096 < size and done.pages * 65536 < size:
+            raise MachineError(f"the machine touched {done.pages} pages, which are not {size} bytes")
+
+    def moments(self) -> Moments:
+        """What has passed so far. Raises `MachineError` for a machine whose first instruction cannot have been then."""
+        began, program = self.began, self._program()
+        allowed = _APART_S + _APART * (self.answered - began)
+        if not began - allowed <= program <= self.answered + allowed:
+            raise MachineError(
+                f"by its clock the machine's first instruction was {(program - began) * 1e3:.0f} ms after it was "
+                f"executed, and its first answer {(self.answered - began) * 1e3:.0f} ms"
+            )
+        program = min(max(program, began), self.answered)
+        times = (began, program, self.answered, self.touched)
+        return Moments(*(moment - self.decided for moment in times))
+
+    @property
+    def began(self) -> float:
+        """When what carries the machine was executed. Raises `MachineError` where that was before the decision."""
+        if not isinstance(self.machine, StartedHere):
+            raise MachineError("when the machine was executed is not known")
+        if self.machine.began < self.decided:
+            raise MachineError("the machine says that it existed before its start was decided")
+        return self.machine.began
+
+    def _program(self) -> float:
+        """When its first instruction was: of a restored guest the first one after that, else of its first program."""
+        if ANSWERED in self.machine.phases:
+            return self.began + self.machine.phases[ANSWERED]
+        first = next(iter(self.machine.agent.hello().phases), None)
+        if first is None:
+            return self.answered
+        ping = self.machine.agent.ping()
+        apart = ping.host_ns - ping.guest_ns
+        offset = 0.0 if abs(apart) <= ping.round_trip_ns else apart  # one and the same clock
+        return (first.at_ns + offset) / 1e9
+
+    def end(self) -> tuple[float, float]:
+        """Ends it; when that was ordered and when nothing of it was left, in seconds after the decision.
+
+        Raises `MachineError` for what is left.
+        """
+        pids, groups = _members(self.machine), groups_of(self.machine)
+        ordered = time.monotonic()
+        self._stack.close()
+        deadline = time.monotonic() + _GONE_S
+        while left := _left(pids, groups):
+            if time.monotonic() > deadline:
+                raise MachineError(f"the machine left {', '.join(left[:3])} behind")
+            time.sleep(_POLL_S)
+        return ordered - self.decided, time.monotonic() - self.decided
+
+    def close(self) -> None:
+        """Ends it, if it is still there, without a look at what is left."""
+        self._stack.close()
+
+
+def groups_of(machine: Machine) -> tuple[Path, ...]:
+    """Its own control groups."""
+    return machine.groups if isinstance(machine, StartedHere) else ()
+
+
+def members(machine: Machine) -> list[int]:
+    """The processes of this host that it consists of."""
+    return list(_members(machine))
+
+
+def _members(machine: Machine) -> dict[int, str]:
+    """With when each was started. None of a machine inside another guest."""
+    if machine.place is not HERE:
+        return {}
+    first = getattr(machine, "pid", None) or machine.vmm_pid
+    helpers = getattr(getattr(machine, "process", None), "helpers", {})
+    roots = [pid for pid in (first, *(helper.pid() for helper in helpers.values())) if pid]
+    found = {}
+    for pid in (each for root in roots for each in (root, *processes.descendants(root))):
+        with contextlib.suppress(OSError):
+            found[pid] = processes.status(pid)[19]
+    return found
+
+
+def _left(pids: dict[int, str], groups: Sequence[Path]) -> list[str]:
+    left = [str(group) for group in groups if group.exists()]
+    for pid, started in pids.items():
+        with contextlib.suppress(OSError):
+            fields = processes.status(pid)
+            if fields[19] == started and fields[0] != "Z":
+                left.append(f"process {pid}")
+    return left
+
+
+def unplaced(cell: Cell) -> Cell:
+    """The cell for machines that are started where the workload has placed all of them already."""
+    factors = {name: level for name, level in cell.factors.items() if name != PLACEMENT.name}
+    return replace(cell, factors=factors)
+
+
+def at_once(works: Sequence[Callable[[], None]]) -> None:
+    """Does all of these at the same time and waits for all of them. Raises what the first of them raised."""
+    if len(works) == 1:
+        works[0]()
+        return
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # raised below, in the thread that asked for it
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:
+        for thread in threads:  # what is interrupted ends after what it has begun
+            thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,341 @@
+"""What the report says of fleets: what one more machine takes, by every way to count it, and how speed holds up."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from guestmark.core.metric import Metric
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.charts import Picture
+from guestmark.page.nodes import Bullets, Chart, Node
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.scalability import Fit, Law, fit
+from guestmark.workloads.density import metrics
+from guestmark.workloads.density.metrics import GUESTS, Fleet
+
+_MISFIT = 0.1  # a law that is off by more at some number is no description
+_COUNTED = (metrics.MEMORY, metrics.PSS, metrics.RSS, metrics.AVAILABLE)
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 260, 60, 40
+_COLOURS = ("#4269d0", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e", "#6cc5b0", "#97bbf5", "#efb118")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The cells of one platform that differ in the number of machines alone, and the law of their throughput."""
+
+    name: str
+    results: tuple[CellResult, ...]
+    fit: Fit | None
+
+    @property
+    def largest(self) -> CellResult:
+        """With the most machines: its slope has the longest base."""
+        return self.results[-1]
+
+    def measured(self) -> list[tuple[float, float]]:
+        """Number of machines, and the median throughput of all of them."""
+        found: dict[float, list[float]] = {}
+        for number, rate in itertools.chain.from_iterable(points_of(self.results)):
+            found.setdefault(number, []).append(rate)
+        return [(number, sorted(rates)[len(rates) // 2]) for number, rates in sorted(found.items())]
+
+
+def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Memory of one more machine, throughput with its law and its picture, and sentences; nothing without fleets."""
+    groups = list(_groups(workload))
+    if not groups:
+        return []
+    nodes: list[Node] = [_memory(groups)]
+    fitted = [group for group in groups if group.fit is not None]
+    if fitted:
+        nodes += [_throughput(fitted), _chart(fitted)]
+    return [*nodes, Bullets(line("What one more machine costs:", Tone.STRONG), tuple(_sentences(groups)))]
+
+
+def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
+    """For each block the throughput of all machines by their number: one alone, and every fleet."""
+    blocks: dict[int, list[tuple[float, float]]] = {}
+    for result in results:
+        for trial in result.trials:
+            fleet = trial.facts.of(Fleet)
+            if fleet is not None and fleet.rates and fleet.solo > 0:
+                points = blocks.setdefault(trial.block, [])
+                points += [(1.0, fleet.solo), (float(len(fleet.rates)), sum(fleet.rates))]
+    return list(blocks.values())
+
+
+def _groups(workload: WorkloadResult) -> Iterator[_Group]:
+    alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[CellResult]] = {}
+    for result in workload.shown:
+        if any(trial.facts.of(Fleet) is not None for trial in result.trials):
+            others = tuple(
+                (name, level) for name, level in result.cell.factors.items() if name != GUESTS.name
+            )
+            alike.setdefault((str(result.cell.platform), others), []).append(result)
+    varying = {
+        name
+        for name, level in itertools.chain.from_iterable(others for _, others in alike)
+        if any((name, level) not in others for _, others in alike)
+    }
+    for (platform, others), results in alike.items():
+        ordered = tuple(sorted(results, key=lambda result: GUESTS.among(result.cell.factors)))
+        blocks = points_of(ordered)
+        shown = [f"{name}={level}" for name, level in others if name in varying and _has_levels(name, alike)]
+        yield _Group(" ".join([platform, *shown]), ordered, fit(blocks) if blocks else None)
+
+
+def _has_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, str], ...]], object]) -> bool:
+    """Whether some platform has several levels of the factor: else its name says as much."""
+    levels: dict[str, set[str]] = {}
+    for platform, others in alike:
+        levels.setdefault(platform, set()).update(level for known, level in others if known == name)
+    return any(len(some) > 1 for some in levels.values())
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+def _memory(groups: Sequence[_Group]) -> Table:
+    columns = [
+        Column("declared"),
+        *(
+            Column(f"{heading}, MiB", (Align.POINT, Align.LEFT, Align.POINT))
+            for heading in ("control group", "PSS", "RSS", "MemAvailable lost")
+        ),
+        Column("idle, % of a processor", (Align.POINT,)),
+        Column("wake-ups/s", (Align.POINT,)),
+    ]
+    rows = []
+    for group in groups:
+        cells = [figure(_declared(group))]
+        cells += [
+            figure("none")
+            if metric is metrics.MEMORY and not _has_groups(group)
+            else _size(group.largest, metric)
+            for metric in _COUNTED
+        ]
+        cells += [_plain(group.largest, metrics.IDLE, 100.0), _plain(group.largest, metrics.WAKEUPS, 1.0)]
+        rows.append(Row(RowName((group.name,), id=group.largest.cell.id), tuple(cells)))
+    return Table(
+        "Memory that one more machine takes, by four ways to count it",
+        ("",),
+        tuple(columns),
+        tuple(rows),
+        divisible=True,
+        legend=(
+            line(
+                "Slopes over the number of machines, each with its working set touched. Control group: all that is "
+                "charged to it, the kernel's memory for it and files it was first to read included; PSS: shared pages "
+                "divided; RSS: shared pages in each; MemAvailable: of the whole host, other programs included."
+            ),
+        ),
+        heading="One more machine:",
+    )
+
+
+def _declared(group: _Group) -> str:
+    return (
+        group.largest.cell.factors.get("memory", "" if group.largest.cell.platform.takes("memory") else "–")
+        or "1G"
+    )
+
+
+def _has_groups(group: _Group) -> bool:
+    fleets = [fleet for trial in group.largest.trials if (fleet := trial.facts.of(Fleet)) is not None]
+    return all(held.groups is not None for fleet in fleets for held in fleet.held)
+
+
+def _size(result: CellResult, metric: Metric) -> Cell:
+    summary = result.summary.get(metric.name)
+    if summary is None:
+        return figure("–")
+    return figure(*figures.spread(summary.mean, summary.ci, figures.Unit(float(1 << 20), "MiB")))
+
+
+def _plain(result: CellResult, metric: Metric, times: float) -> Cell:
+    summary = result.summary.get(metric.name)
+    if summary is None:
+        return figure("–")
+    value = summary.mean * times
+    return figure(figures.number(value, min(2, figures.decimals(None, value))))
+
+
+# --- throughput -------------------------------------------------------------------------------------------------
+
+
+def _throughput(groups: Sequence[_Group]) -> Table:
+    numbers = sorted({number for group in groups for number, _ in group.measured()})
+    columns = [
+        *(Column(f"{number:.0f}: measured, fit", (Align.POINT, Align.POINT)) for number in numbers),
+        Column("contention", (Align.POINT, Align.LEFT)),
+        Column("coherence", (Align.POINT, Align.LEFT)),
+        Column("largest misfit", (Align.RIGHT,)),
+    ]
+    rows = []
+    for group in groups:
+        assert group.fit is not None
+        law, measured = group.fit.law, dict(group.measured())
+        cells = [
+            figure(_short(measured[number]), _short(law.throughput(number)))
+            if number in measured
+            else figure("–")
+            for number in numbers
+        ]
+        cells += [
+            figure(f"{law.contention:.3f}", _between(group.fit.contention)),
+            figure(f"{law.coherence:.4f}", _between(group.fit.coherence)),
+            figure(figures.percent(law.error)),
+        ]
+        rows.append(Row(RowName((group.name,), id=group.largest.cell.id), tuple(cells)))
+    return Table(
+        "Runs a second of all machines together by their number, and the law that fits them",
+        ("",),
+        tuple(columns),
+        tuple(rows),
+        divisible=True,
+        legend=(
+            line(
+                "Universal Scalability Law (Gunther): N/(1 + contention·(N-1) + coherence·N·(N-1)) times the rate of "
+                "one alone, by least squares of relative errors; intervals at 95 % from resampled blocks."
+            ),
+        ),
+        heading="Runs a second of all together, by how many there are:",
+    )
+
+
+def _short(value: float) -> str:
+    return figures.number(value, figures.decimals(None, value))
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"[{interval[0]:.3g}, {interval[1]:.3g}]"
+
+
+def _chart(groups: Sequence[_Group]) -> Chart:
+    said = "; ".join(f"{group.name}: {_knee(group.fit.law)}" for group in groups if group.fit is not None)
+    return Chart(
+        "Throughput of all machines by their number",
+        "Dots are medians over blocks, in multiples of one machine alone; lines are the fitted laws.",
+        f"Throughput of all machines together: {said}.",
+        Picture("density", lambda: _svg(groups)),
+    )
+
+
+def _knee(law: Law) -> str:
+    if math.isfinite(law.knee):
+        return f"most with {max(1.0, law.knee):.1f} machines, {law.ceiling:.2f} times that of one"
+    if math.isfinite(law.ceiling):
+        return f"at most {law.ceiling:.2f} times that of one, with no number beyond which it falls"
+    return "in proportion to their number"
+
+
+def _svg(groups: Sequence[_Group]) -> str:
+    """The picture: number of machines against throughput in multiples of one."""
+    most = max(number for group in groups for number, _ in group.measured())
+    lines = [(group, group.fit.law) for group in groups if group.fit is not None]
+    tallest = (
+        max(
+            [1.0]
+            + [rate / law.rate for group, law in lines for _, rate in group.measured()]
+            + [law.throughput(number) / law.rate for _, law in lines for number in (1.0, most)]
+        )
+        * 1.1
+    )
+    right = _WIDTH - 150
+
+    def x(number: float) -> float:
+        return _LEFT + (number - 1) / (most - 1) * (right - _LEFT)
+
+    def y(share: float) -> float:
+        return _HEIGHT - _BOTTOM - share / tallest * (_HEIGHT - _BOTTOM - 10)
+
+    step = max(1, math.ceil(most / 8))
+    parts = [
+        f'<line x1="{_LEFT}" y1="{y(0):.1f}" x2="{right}" y2="{y(0):.1f}" stroke="currentColor"/>',
+        f'<line x1="{_LEFT}" y1="{y(0):.1f}" x2="{_LEFT}" y2="{y(tallest):.1f}" stroke="currentColor"/>',
+        f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 4}" text-anchor="middle" fill="currentColor">machines</text>',
+        f'<text x="14" y="{y(tallest / 2):.0f}" text-anchor="middle" fill="currentColor" '
+        f'transform="rotate(-90 14 {y(tallest / 2):.0f})">times one alone</text>',
+    ]
+    for number in (
+        [1, *range(step, math.floor(most) + 1, step)] if step > 1 else range(1, math.floor(most) + 1)
+    ):
+        parts.append(
+            f'<text x="{x(number):.1f}" y="{y(0) + 16:.1f}" text-anchor="middle" fill="currentColor">{number}</text>'
+        )
+    for tick in range(math.floor(tallest) + 1):
+        parts.append(
+            f'<text x="{_LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end" fill="currentColor">{tick}</text>'
+        )
+    for position, (group, law) in enumerate(lines):
+        colour = _COLOURS[position % len(_COLOURS)]
+        path = " ".join(
+            f"{x(n):.1f},{y(law.throughput(n) / law.rate):.1f}"
+            for n in (1 + (most - 1) * at / 60 for at in range(61))
+        )
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        parts += [
+            f'<circle cx="{x(number):.1f}" cy="{y(rate / law.rate):.1f}" r="3.5" fill="{colour}"/>'
+            for number, rate in group.measured()
+        ]
+        parts.append(
+            f'<text x="{right + 10}" y="{20 + 16 * position}" fill="{colour}">{html.escape(group.name[:22])}</text>'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="12" '
+        f'font-family="sans-serif" role="img">{"".join(parts)}</svg>'
+    )
+
+
+# --- sentences --------------------------------------------------------------------------------------------------
+
+
+def _sentences(groups: Sequence[_Group]) -> Iterator[Inline]:
+    for group in groups:
+        yield spans(Span(f"{group.name}: ", Tone.STRONG), _takes(group), _speed(group))
+
+
+def _takes(group: _Group) -> str:
+    sizes = {metric: group.largest.summary.get(metric.name) for metric in _COUNTED}
+    known = [summary.mean / (1 << 20) for summary in sizes.values() if summary is not None]
+    memory = sizes[metrics.MEMORY]
+    if memory is None or not known:
+        return "its memory is not known. "
+    of = "of its control group" if _has_groups(group) else "of PSS, as it has no control group of its own"
+    low, high = min(known), max(known)
+    disagreeing = (
+        f", {_short(low)} to {_short(high)} by other ways to count" if low > 0 and high / low > 1.2 else ""
+    )
+    return f"one more takes {_short(memory.mean / (1 << 20))} MiB {of}{disagreeing}. "
+
+
+def _speed(group: _Group) -> str:
+    if group.fit is None:
+        return ""
+    law, most = group.fit.law, GUESTS.among(group.largest.cell.factors)
+    kept = group.largest.summary.get(metrics.KEPT.name)
+    said = f"With {most} of them each has {figures.percent(kept.mean)} of its speed alone" if kept else ""
+    if law.error > _MISFIT:
+        return f"{said}; the scalability law is off by {figures.percent(law.error)} and says nothing more."
+    return f"{said}; by the law all together reach {_reach(group.fit)}."
+
+
+def _reach(found: Fit) -> str:
+    if math.isfinite(found.law.knee):
+        between = (
+            f" [{found.knee[0]:.1f}, {found.knee[1]:.1f}]"
+            if found.knee is not None and all(map(math.isfinite, found.knee))
+            else ""
+        )
+        most = max(1.0, found.law.knee)
+        return f"their most, {found.law.ceiling:.1f} times one alone, with {most:.1f}{between} machines"
+    if math.isfinite(found.law.ceiling):
+        return f"at most {found.law.ceiling:.1f} times one alone, however many there are"
+    return "as many times one alone as there are"

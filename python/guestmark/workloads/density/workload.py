@@ -1,0 +1,243 @@
+"""The workload `density`: one machine alone, then more and more of them, all on this host at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import WorkloadError
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Plan
+from guestmark.core.units import format_size
+from guestmark.stats.scalability import slope
+from guestmark.workloads.base import Workload
+from guestmark.workloads.common import budget
+from guestmark.workloads.common.starting import Started, at_once, groups_of, members, unplaced
+from guestmark.workloads.density import metrics
+from guestmark.workloads.density.metrics import GUESTS, Crowd, Fleet, Held
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine, Platform
+
+_PRESSED = (
+    10.0  # % of ten seconds in which something waited for memory: more machines would make it swap or kill
+)
+_SETTLE_S = 0.2
+
+
+class DensityWorkload(Workload[Crowd]):
+    """One fleet: the trial's own machine is its first, measured alone; then as many as the cell asks for."""
+
+    PARAMS = Crowd
+    ONCE = True
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        super().__init__(plan, cell)
+        self._number = GUESTS.among(cell.factors)
+        self._platform: Platform | None = None
+        self._fleet: list[Started] = []
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` for more machines than this host has memory for, before one is started."""
+        for cell in cells:
+            if not cell.platform.is_elsewhere:
+                touch = cls.read(cell.workload.params).touch
+                budget.refuse_too_many(cell, GUESTS.among(cell.factors), touch)
+
+    @classmethod
+    def impossible(cls, cell: Cell) -> str:
+        """Machines of another host, or inside another guest, whose memory cannot be seen."""
+        if cell.platform.is_elsewhere or cell.platform.nested:
+            return "its machines are not processes of this host, whose memory could be read"
+        return ""
+
+    @contextlib.contextmanager
+    def machine(self, platform: Platform) -> Iterator[Machine]:
+        """The first machine of the fleet; all of it is ended with it."""
+        self._platform = platform
+        first = Started.start(platform, self.cell)
+        self._fleet.append(first)
+        try:
+            yield first.machine
+        finally:
+            try:
+                for each in reversed(self._fleet):
+                    each.end()
+            finally:
+                for each in self._fleet:
+                    each.close()
+
+    def prepare(self, machine: Machine) -> None:
+        """Runs the program once, so that it is in the caches. Raises `WorkloadError` when it fails."""
+        self._fleet[0].touch(self.params.touch, self.limit_s)
+        self._run_once(machine)
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Alone, then all of them. Raises `WorkloadError` when the host has no room for the next one."""
+        solo = self._rates()[0]
+        held = [self._held()]
+        while len(self._fleet) < self._number:
+            self._check_room()
+            self._add()
+            held.append(self._held())
+        idle, wakeups = self._idle()
+        rates = self._rates()
+        starts = [each.answered - each.decided for each in self._fleet]
+        self.facts.add(Fleet(held=held, starts_s=starts, solo=solo, rates=rates))
+        each = sum(rates) / len(rates)
+        values = {
+            **self._memory(held),
+            metrics.IDLE: idle,
+            metrics.WAKEUPS: wakeups,
+            metrics.STARTS: (len(starts) - 1) / sum(starts[1:]),
+            metrics.LAST_START: starts[-1],
+            metrics.EACH: each,
+            metrics.SOLO: solo,
+            metrics.KEPT: each / solo,
+        }
+        return [Measurement(metric, value, (value,)) for metric, value in values.items()]
+
+    # --- the fleet ----------------------------------------------------------------------------------------------
+
+    def _add(self) -> None:
+        assert self._platform is not None
+        started = Started.start(self._platform, unplaced(self.cell))
+        self._fleet.append(started)
+        started.machine.attest()
+        started.touch(self.params.touch, self.limit_s)
+
+    def _check_room(self) -> None:
+        """The host has to stay usable: memory for one more, and nothing that waits for it now."""
+        wanted = max(budget.declared(self.cell), self.params.touch) // 4
+        if budget.spare() < wanted or _pressure() > _PRESSED:
+            raise WorkloadError(
+                f"this host has no room for machine {len(self._fleet) + 1}: {format_size(max(0, budget.spare()))} to "
+                f"spare, and {_pressure():.0f} % of the time something waits for memory",
+                hint="ask for fewer: --set guests=…",
+            )
+
+    # --- memory -------------------------------------------------------------------------------------------------
+
+    def _held(self) -> Held:
+        time.sleep(_SETTLE_S)
+        groups = [_in_groups(each.machine) for each in self._fleet]
+        shares = [_of_processes(members(each.machine)) for each in self._fleet]
+        known = [size for size in groups if size is not None]
+        return Held(
+            machines=len(self._fleet),
+            groups=sum(known) if len(known) == len(groups) else None,
+            pss=sum(pss for pss, _ in shares),
+            rss=sum(rss for _, rss in shares),
+            available=_available(),
+        )
+
+    def _memory(self, held: Sequence[Held]) -> dict[Metric, float]:
+        """Bytes of one more machine, as the slope over their number."""
+        found = {
+            metrics.PSS: slope([(each.machines, each.pss) for each in held]),
+            metrics.RSS: slope([(each.machines, each.rss) for each in held]),
+            metrics.AVAILABLE: -slope([(each.machines, each.available) for each in held]),
+        }
+        grouped = [(each.machines, each.groups) for each in held if each.groups is not None]
+        if len(grouped) < len(held):
+            self.warnings.append(
+                "its machines have no control groups for memory: what one more takes is the slope of their PSS"
+            )
+            return {metrics.MEMORY: found[metrics.PSS], **found}
+        return {metrics.MEMORY: slope(grouped), **found}
+
+    # --- processors ---------------------------------------------------------------------------------------------
+
+    def _idle(self) -> tuple[float, float]:
+        """Processor seconds and wake-ups in each second of each idle machine."""
+        pids = [pid for each in self._fleet for pid in members(each.machine)]
+        before, begin = _used(pids), time.monotonic()
+        time.sleep(self.params.idle_s)
+        after, took = _used(pids), time.monotonic() - begin
+        share = took * len(self._fleet)
+        return (
+            max(0.0, after.seconds - before.seconds) / share,
+            max(0, after.switches - before.switches) / share,
+        )
+
+    def _rates(self) -> list[float]:
+        """Runs of the program in each second of each machine, all at the same time."""
+        end = time.monotonic() + self.params.time_s
+        rates = [0.0] * len(self._fleet)
+
+        def load(number: int) -> None:
+            machine, begin, runs = self._fleet[number].machine, time.monotonic(), 0
+            while runs == 0 or time.monotonic() < end:
+                self._run_once(machine)
+                runs += 1
+            rates[number] = runs / (time.monotonic() - begin)
+
+        at_once([lambda number=number: load(number) for number in range(len(self._fleet))])  # type: ignore[misc]
+        return rates
+
+    def _run_once(self, machine: Machine) -> None:
+        done = machine.agent.exec(self.params.command, timeout_s=self.limit_s)
+        if not done.ok:
+            said = done.stderr.decode(errors="replace").strip()[-200:]
+            raise WorkloadError(
+                f"{self.params.command[0]} failed with {done.status}{f': {said}' if said else ''}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    seconds: float
+    switches: int
+
+
+def _used(pids: Sequence[int]) -> _Used:
+    """Processor time of all threads, and how often they gave the processor up: each time they wait for a wake-up."""
+    ran, switches = 0, 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(OSError, ValueError, StopIteration):
+                    ran += int((task / "schedstat").read_text().split()[0])
+                    lines = (task / "status").read_text().splitlines()
+                    switches += int(next(line for line in lines if line.startswith("voluntary")).split()[1])
+    return _Used(ran / 1e9, switches)
+
+
+def _in_groups(machine: Machine) -> int | None:
+    """Bytes that its control group for memory holds, the kernel's own for it included; None without one."""
+    for group in groups_of(machine):
+        for name in ("memory.current", "memory.usage_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):
+                return int((group / name).read_text())
+    return None
+
+
+def _of_processes(pids: Sequence[int]) -> tuple[int, int]:
+    """PSS and RSS of all of them, in bytes."""
+    pss = rss = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                words = line.split()
+                if words[0] == "Pss:":
+                    pss += int(words[1]) << 10
+                elif words[0] == "Rss:":
+                    rss += int(words[1]) << 10
+    return pss, rss
+
+
+def _available() -> int:
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return next(int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:")
+
+
+def _pressure() -> float:
+    """% of the last ten seconds in which something waited for memory; 0 where the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return float(Path("/proc/pressure/memory").read_text().split()[1].partition("=")[2])
+    return 0.0

@@ -1,0 +1,220 @@
+"""Starts of real machines: each phase has what belongs to it, and liars are found."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guestmark.core.errors import MachineError, UsageError
+from guestmark.core.model import Cell
+from guestmark.core.platform_spec import parse_platform
+from guestmark.platforms import registry
+from guestmark.platforms.base import Platform
+from guestmark.platforms.host_like import HostPlatform
+from guestmark.workloads.base import of
+from guestmark.workloads.coldstart.metrics import OneStart, Starts
+from guestmark.workloads.common.starting import Started
+from tests.framework.cells import cell, cell_of, plan_of
+from tests.framework.guests import prepared
+
+SLEEP_S = 0.3
+
+
+def starts(platform: str, factors: dict[str, str] | None = None, **params: Any) -> list[OneStart]:
+    given = {"starts": 4, "time": "20s", "touch": "4M", **params}
+    with prepared(cell_of(platform, "coldstart", factors, **given)) as (machine, workload):
+        workload.run(machine)
+        found = workload.facts.facts().of(Starts)
+    assert found is not None
+    return found.starts
+
+
+@pytest.mark.parametrize("platform", ["host", "bwrap", "crun"])
+def test_every_start_has_every_phase(platform: str) -> None:
+    found = starts(platform)
+    assert len(found) == 4
+    for each in found:
+        assert min(each.prepare, each.answer, each.touch, each.end) > 0
+        assert each.create >= 0
+        assert each.start < 5
+
+
+@pytest.mark.parametrize("platform", ["uml", "tcg"])
+def test_a_guest_takes_most_of_its_start_between_hypervisor_and_answer(platform: str) -> None:
+    [each] = starts(platform, starts=1)
+    assert each.create + each.answer > each.prepare + each.touch
+
+
+def test_a_restored_guest_starts_sooner_than_a_cold_one() -> None:
+    cold, restored = (starts("tcg", {"start": start}, starts=1)[0] for start in ("cold", "restored"))
+    assert restored.create + restored.answer < (cold.create + cold.answer) / 2
+
+
+def test_a_burst_is_decided_at_one_moment() -> None:
+    found = starts("bwrap", {"pattern": "burst-4"})
+    assert len(found) == 4
+
+
+def test_staggered_starts_are_all_kept() -> None:
+    assert len(starts("host", {"pattern": "every-20ms"}, starts=6)) == 6
+
+
+@pytest.mark.parametrize("launch", ["fork", "resumed"])
+def test_what_is_not_made_anew_is_quicker(launch: str) -> None:
+    new, other = starts("host"), starts("host", launch=launch)
+    assert sorted(each.start for each in other)[0] < sorted(each.start for each in new)[0]
+
+
+def test_a_resumed_guest_has_its_memory_already() -> None:
+    [new], [resumed] = (
+        starts("tcg", starts=1, touch="32M"),
+        starts("tcg", starts=1, touch="32M", launch="resumed"),
+    )
+    assert resumed.touch < new.touch
+    assert resumed.start < new.start / 5
+
+
+@pytest.mark.skipif(not os.access("/proc/sys/vm/drop_caches", os.W_OK), reason="needs root")
+def test_starts_from_a_dropped_cache_are_measured() -> None:
+    assert len(starts("bwrap", {"page_cache": "dropped"}, starts=2)) == 2
+
+
+# --- what a phase is made of ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Slowed(HostPlatform):
+    """A process on this host whose start is slowed in one place."""
+
+    where: str
+    name: str = "host"
+    calls: list[str] = field(default_factory=list)
+
+    def _sleep(self, where: str) -> None:
+        if where == self.where:
+            time.sleep(SLEEP_S)
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell) -> Iterator[Any]:
+        self._sleep("prepare")
+        with super().start(cell) as machine:
+            self._slow(machine.agent, "ping", "answer")
+            self._slow(machine.agent, "touch", "touch")
+            yield machine
+            self._sleep("end")
+
+    def _slow(self, agent: Any, name: str, where: str) -> None:
+        plain: Callable[..., Any] = getattr(agent, name)
+
+        def slowed(*arguments: Any, **named: Any) -> Any:
+            self._sleep(where)
+            return plain(*arguments, **named)
+
+        setattr(agent, name, slowed)
+
+
+def of_one(platform: Platform) -> dict[str, float]:
+    started = Started.start(platform, cell(platform.name))
+    started.touch(1 << 20, 10)
+    moments = started.moments()
+    ordered, gone = started.end()
+    return {
+        "prepare": moments.exists,
+        "create": moments.program - moments.exists,
+        "answer": moments.answered - moments.program,
+        "touch": moments.touched - moments.answered,
+        "end": gone - ordered,
+    }
+
+
+def only(found: dict[str, float], where: str) -> None:
+    assert found[where] >= SLEEP_S, found
+    assert all(seconds < SLEEP_S / 2 for phase, seconds in found.items() if phase != where), found
+
+
+@pytest.mark.parametrize("where", ["prepare", "answer", "touch", "end"])
+def test_a_sleep_is_in_its_phase_and_in_no_other(where: str) -> None:
+    only(of_one(Slowed(where)), where)
+
+
+@pytest.mark.parametrize(
+    ("where", "program", "script"),
+    [
+        ("prepare", "mount", 'sleep {s}; exec {real} "$@"'),
+        ("create", "crun", '[ "$1" = --version ] || sleep {s}; exec {real} "$@"'),
+        ("end", "crun", '[ "$1" = --version ] && exec {real} --version; {real} "$@"; sleep {s}'),
+    ],
+)
+def test_a_slow_program_of_a_sandbox_is_in_its_phase(
+    where: str, program: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    real = shutil.which(program)
+    assert real is not None
+    # Only the first mount of several sleeps.
+    once = f'[ -e {tmp_path}/slept ] || {{ : >{tmp_path}/slept; sleep {SLEEP_S}; }}; exec {real} "$@"'
+    body = once if program == "mount" else script.format(s=SLEEP_S, real=real)
+    (tmp_path / program).write_text(f"#!/bin/sh\n{body}\n")
+    (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    only(of_one(registry.get(parse_platform("crun"))), where)
+
+
+# --- liars ------------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_says_that_it_began_late_is_found() -> None:
+    class Late(HostPlatform):
+        @contextlib.contextmanager
+        def start(self, cell: Cell) -> Iterator[Any]:
+            with super().start(cell) as machine:
+                time.sleep(0.1)
+                machine.began = time.monotonic()
+                yield machine
+
+    with pytest.raises(MachineError, match="first instruction was -"):
+        of_one(Late())
+
+
+def test_a_machine_that_says_that_it_began_before_it_was_wanted_is_found() -> None:
+    class Early(HostPlatform):
+        @contextlib.contextmanager
+        def start(self, cell: Cell) -> Iterator[Any]:
+            with super().start(cell) as machine:
+                machine.began -= 100
+                yield machine
+
+    with pytest.raises(MachineError, match="before its start was decided"):
+        of_one(Early())
+
+
+def test_what_a_runtime_leaves_behind_is_found(tmp_path: Path) -> None:
+    class Leaking(HostPlatform):
+        @contextlib.contextmanager
+        def start(self, cell: Cell) -> Iterator[Any]:
+            with super().start(cell) as machine:
+                group = tmp_path / "group"
+                group.mkdir()
+                machine.within = type(machine.within)(groups=(group,))
+                yield machine
+
+    with pytest.raises(MachineError, match=r"left .*group behind"):
+        of_one(Leaking())
+
+
+def test_more_machines_than_fit_are_refused_in_one_line() -> None:
+    many = cell_of("bwrap", "coldstart", {"pattern": "burst-256", "memory": "1G"})
+    with pytest.raises(UsageError, match=r"256 machines of 1G do not fit: bwrap has room for \d+ in the"):
+        of("coldstart").check_request(plan_of(many), [many])
+
+
+def test_a_working_set_that_its_machine_cannot_hold_is_refused() -> None:
+    small = cell_of("tcg", "coldstart", {"memory": "256M"}, touch="200M")
+    with pytest.raises(UsageError, match="200M cannot be touched in a machine of 256M"):
+        of("coldstart").check_request(plan_of(small), [small])
