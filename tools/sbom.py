@@ -28,7 +28,6 @@ _OPTIONAL_LOCKS = (
     "requirements-fleet.txt",
     "requirements-history.txt",
     "requirements-frames.txt",
-    "requirements-pictures.txt",
 )
 _OTHER_PYTHON = "implementation_name == 'pypy'"
 _PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)([^\\\n]*)", re.MULTILINE | re.IGNORECASE)

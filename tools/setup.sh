@@ -347,7 +347,7 @@ key_of() { # FILE…: one hash over names and contents, independent of where the
     (cd "$root" && find "$@" -type f -exec sha256sum {} + | LC_ALL=C sort | sha256sum | cut -d' ' -f1)
 }
 venv_key() { key_of requirements.txt; }
-dev_key() { key_of requirements.txt requirements-dev.txt requirements-frames.txt requirements-pictures.txt; }
+dev_key() { key_of requirements.txt requirements-dev.txt requirements-frames.txt; }
 fleet_key() { key_of requirements.txt requirements-fleet.txt; }
 history_key() { key_of requirements-history.txt; }
 library_key() { key_of "requirements-$1.txt"; }
@@ -463,7 +463,7 @@ make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
     rm -f "$root/.venv/.guestmark-dev"
     pip_install "installing the Python tools for the checks" -r "$root/requirements.txt" \
-        -r "$root/requirements-dev.txt" -r "$root/requirements-frames.txt" -r "$root/requirements-pictures.txt"
+        -r "$root/requirements-dev.txt" -r "$root/requirements-frames.txt"
     write_file "$root/.venv/.guestmark-dev" "$(dev_key)"
 }
 
@@ -486,7 +486,7 @@ make_history() {
     write_file "$root/.venv/.guestmark-history" "$(history_key)"
 }
 
-# What only data frames (polars) or charts (vl-convert) need; the program asks for it when it first makes one.
+# What only data frames (polars) need; the program asks for it when it first makes one.
 library_ready() { holds "$root/.venv/.guestmark-$1" "$(library_key "$1")"; }
 
 make_library() {
@@ -511,8 +511,8 @@ stamp() { # as old as the beginning of set-up
     [ -z "$want_history" ] || touch "$root/.venv/.guestmark-history"
 }
 
-# set_up [dev|long|fleet|history|capture|frames|pictures]: everything the command line needs (or ./test, or a fleet, or change points, or
-# captures); returns at once when it is there.
+# set_up [dev|long|fleet|history|capture|frames]: everything the command line needs (or ./test, or a fleet, or change points,
+# or captures, or frames); returns at once when it is there.
 set_up() {
     umask_before=$(umask)
     umask 022 # other users may use this checkout
@@ -521,7 +521,7 @@ set_up() {
         fleet) want_dev='' want_history='' ;;
         history) want_dev='' want_fleet='' ;;
         capture) want_dev='' want_fleet='' want_history='' want_capture=yes ;;
-        frames | pictures) want_dev='' want_fleet='' want_history='' want_library=$1 ;;
+        frames) want_dev='' want_fleet='' want_history='' want_library=$1 ;;
     esac
     if [ -w "$state" ]; then : >"$state/begin.$$"; fi
     if ! all_ready; then

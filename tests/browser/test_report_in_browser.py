@@ -6,6 +6,7 @@ import html
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from tests.framework.browser import FLAGS, browser
+from tests.framework.browser import FLAGS, browser, probing
 from tests.framework.run_kinds import RUNS
 
 # How wide everything is, and the contrast of every text with what is painted below it (WCAG 2.2, relative luminance).
@@ -38,7 +39,7 @@ for(const paper of papers){const a=light(over(ink,paper)),b=light(paper);
 texts.push([text.slice(0,40),(Math.max(a,b)+.05)/(Math.min(a,b)+.05),parseFloat(s.fontSize)*(e.closest('svg')?
 e.closest('svg').getBoundingClientRect().width/e.closest('svg').viewBox.baseVal.width:1)])}}
 const out={texts,page:document.documentElement.scrollWidth,window:innerWidth,
-paper:below(document.body),boxes:[...document.querySelectorAll('figure svg')].map(s=>{
+paper:below(document.body),boxes:[...document.querySelectorAll('.drawing>svg')].map(s=>{
 const o=s.getBoundingClientRect();return{width:o.width,outside:[...s.querySelectorAll('text,circle,rect')].map(e=>{
 const b=e.getBoundingClientRect();return Math.min(b.left-o.left,b.top-o.top,o.right-b.right,o.bottom-b.bottom)})
 .filter(m=>m<-2).length}})};
@@ -49,7 +50,7 @@ document.body.replaceChildren(p)}})</script></body>"""
 
 
 def laid_out(page: str, folder: Path, *, width: int, dark: bool) -> dict[str, Any]:
-    (folder / "page.html").write_text(page.replace("</body>", _PROBE + "</body>"))
+    (folder / "page.html").write_text(probing(page, _PROBE))
     frame = folder / "frame.html"
     frame.write_text(_FRAME.format(width=width))
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
@@ -78,3 +79,32 @@ def test_a_page_can_be_read(name: str, width: int, dark: bool, tmp_path: Path) -
     for box in found["boxes"]:
         assert box["outside"] == 0
         assert box["width"] >= min(width, 450) * 0.85
+
+
+_POINTER = """<script>addEventListener('load',()=>{
+const svg=document.querySelector('svg[data-low]'),box=svg.getBoundingClientRect(),plot=svg.querySelector('.plot');
+const at=(type,x,y)=>svg.dispatchEvent(new PointerEvent(type,{clientX:x,clientY:y,button:0,pointerId:1,bubbles:true}));
+svg.setPointerCapture=()=>{};
+const places=()=>[...plot.querySelectorAll('circle')].map(c=>+c.getAttribute('cx'));
+const ticks=()=>[...svg.querySelectorAll('.tick text')].map(t=>t.textContent);
+const dot=plot.querySelector('circle').getBoundingClientRect();
+at('pointermove',dot.left+dot.width/2,dot.top+dot.height/2);
+const out={tip:document.querySelector('.tip').textContent,before:places(),ticks:ticks()};
+const y=box.top+20;
+at('pointerdown',box.left+box.width*.5,y);at('pointermove',box.left+box.width*.8,y);
+at('pointermove',box.left+box.width*.99,y);at('pointerup',box.left+box.width*.99,y);
+out.zoomed=places();out.zoomedTicks=ticks();
+svg.dispatchEvent(new MouseEvent('dblclick'));out.after=places();out.afterTicks=ticks();
+(window.parent||window).postMessage(JSON.stringify(out),'*')})</script>"""
+
+
+def test_a_chart_answers_the_pointer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "_PROBE", _POINTER)
+    found = laid_out(render(RUNS["plain"](), Format.HTML).decode(), tmp_path, width=1200, dark=False)
+    assert re.fullmatch(r"uml, block 1: ×[\d.]+", found["tip"])
+    before, zoomed = found["before"], found["zoomed"]
+    low, high = min(before), max(before)
+    assert max(zoomed) - min(zoomed) > 1.8 * (high - low)  # about twice as wide
+    assert found["zoomedTicks"] != found["ticks"]
+    assert found["after"] == pytest.approx(before, abs=0.11)
+    assert {tick.lstrip("×") for tick in found["afterTicks"]} & {tick.lstrip("×") for tick in found["ticks"]}

@@ -31,7 +31,7 @@ def test_python_locks_hold_what_the_project_names() -> None:
         ("requirements-dev.txt", project["dependency-groups"]["dev"]),
         *(
             (f"requirements-{extra}.txt", project["project"]["optional-dependencies"][extra])
-            for extra in ("history", "frames", "pictures")
+            for extra in ("history", "frames")
         ),
     ):
         locked = set(re.findall(r"^([a-z0-9.-]+)==", (CHECKOUT / lock).read_text(), re.MULTILINE))

@@ -17,11 +17,12 @@ import pytest
 _PROBE = """<script>addEventListener('load',()=>{document.querySelectorAll('details').forEach(d=>{d.open=true});
 const out={resources:performance.getEntriesByType('resource').length,
 text:document.body.innerText,colours:[...document.querySelectorAll('.bar div')].map(d=>getComputedStyle(d)
-.backgroundColor),drawings:[...document.querySelectorAll('svg')].map(s=>{const o=s.getBoundingClientRect();return{
-id:s.id,width:o.width,height:o.height,things:[...s.querySelectorAll('rect,circle,text,polyline')].map(e=>{const
+.backgroundColor),drawings:[...document.querySelectorAll('svg[role=img]')].map(s=>{
+const o=s.getBoundingClientRect();return{id:s.id,width:o.width,height:o.height,
+things:[...s.querySelectorAll('rect,circle,text,polyline')].map(e=>{const
 b=e.getBoundingClientRect();return[e.tagName,b.left-o.left,b.top-o.top,o.right-b.right,o.bottom-b.bottom,b.height,
 e.getAttribute('class')]})}})};out.choices=[...document.querySelectorAll('input')].map(i=>{i.click();return[
-...document.querySelectorAll('svg')].filter(s=>s.getBoundingClientRect().width).map(s=>s.id)});
+...document.querySelectorAll('svg[role=img]')].filter(s=>s.getBoundingClientRect().width).map(s=>s.id)});
 document.body.innerHTML='<pre id=probe>'+JSON.stringify(out).replace(/[&<]/g,c=>
 c=='&'?'&amp;':'&lt;')+'</pre>'})</script>"""
 FLAGS = [
@@ -46,13 +47,20 @@ def browser() -> str:
     return chromium
 
 
+def probing(page: str, probe: str) -> str:
+    """The page with a script that looks at it; its own policy would not run that."""
+    return re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page).replace(
+        "</body>", probe + "</body>"
+    )
+
+
 def lay_out(page: str, folder: Path) -> dict[str, Any]:
     """What the browser says of a page: `resources` fetched, `text`, `colours` of bars, `drawings` with `things` whose
     second to fifth items are the distances to the drawing's left, top, right and bottom edge in pixels, and `choices`,
     the drawings that are there when each of the buttons was pressed."""
     assert "http" not in page.replace("http-equiv", "")
     probed = folder / "probed.html"
-    probed.write_text(page.replace("</body>", _PROBE + "</body>"))
+    probed.write_text(probing(page, _PROBE))
     command = [browser(), *FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", probed.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)

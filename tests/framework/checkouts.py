@@ -19,7 +19,6 @@ COPIED = (
     "requirements-dev.txt",
     "requirements-history.txt",
     "requirements-frames.txt",
-    "requirements-pictures.txt",
     "Cargo.toml",
     "Cargo.lock",
     ".cargo",

@@ -1,10 +1,13 @@
 """The page holds the figures, loads nothing, and lets nothing that was measured become markup."""
 
+import base64
+import hashlib
 import math
 import re
 from dataclasses import replace
 from html import escape
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -12,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.ledger.model import StoredRun
+from guestmark.page import templates
 from guestmark.page.charts import Ratios
 from guestmark.page.nodes import Chart, Section
 from guestmark.page.tables import Table
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.render.charts import WIDTH, svg, ticks
+from guestmark.report.render.charts import WIDTH, raw_points, svg, ticks
+from guestmark.report.render.html import _unbroken
 from guestmark.report.sections import page as page_of
 from guestmark.report.sections.results import block_ratios, sections
 from guestmark.stats.analysis import analyse
@@ -51,12 +56,14 @@ def test_every_block_is_a_dot_inside_the_drawing() -> None:
     assert len({dot.attrib["cx"] for dot in dots}) > 20
     groups = [group for group in picture.iter() if group.get("fill-opacity") == "0.28"]
     assert [len(group) for group in groups] == [3]  # a bar for each of them
-    assert [path.get("fill") for path in picture.iter("path")].count("var(--band)") == 1
+    assert [rect.get("fill") for rect in picture.iter("rect")].count("var(--band)") == 1
+    told = [dot.findtext("title") for dot in dots]
+    assert f"tcg, block 1: ×{drawing.rows[1].blocks[0][1]:.4g}" in told
 
 
 def test_a_drawing_is_told_in_words_and_takes_its_colours_from_the_page() -> None:
     text = page(host_uml_tcg(failing={("uml", 3)}))
-    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    drawings = re.findall(r"<svg viewBox.*?</svg>.*?</svg>", text, re.DOTALL)
     assert len(drawings) == 3
     for drawing in drawings:
         picture = ElementTree.fromstring(drawing)
@@ -91,9 +98,13 @@ def test_nothing_is_loaded_and_nothing_becomes_markup() -> None:
     )
     text = page(evil)
     text.encode()  # strictly UTF-8
-    assert "<script" not in text
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert scripts == [(Path(templates.__file__).parent / "chart.js").read_text().strip()]
+    assert text.count("<script") == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in text
     assert "<img" not in text
-    loading = text.replace("&lt;img src=x", "").replace('href="#part-', "")
+    loading = text.replace("&lt;img src=x", "").replace('href="#part-', "").replace(scripts[0], "")
     assert not re.search(r"(src|href|url|@import|https?:)\s*[=(\"/]", loading)
     assert "secret" not in text
 
@@ -127,7 +138,7 @@ def test_ticks_are_few_and_inside(low: float, high: float) -> None:
 def test_the_only_workload_is_in_the_headline_once() -> None:
     text = page(host_uml_tcg())
     headline, rest = text.partition('<section class="conclusion')[2].split("</section>", 1)
-    assert headline.count("<svg") == 1
+    assert headline.count("<svg viewBox") == 1
     assert headline.count("<table") == 1
     assert headline.index("<table") < headline.index("<svg")
     assert re.search(r"verdict\">(slower|faster)<", headline)
@@ -145,4 +156,22 @@ def test_what_is_folded_is_all_there() -> None:
     for caption in tables:
         assert text.count(f'<caption class="hidden">{escape(caption)}</caption>') >= 1
     assert text.count("<table") == len(tables) + text.count('<table class="matrix"')
-    assert text.count("<svg") == sum(isinstance(node, Chart) for section in made for node in section.nodes)
+    assert text.count("<svg viewBox") == sum(
+        isinstance(node, Chart) for section in made for node in section.nodes
+    )
+
+
+def test_raw_points_are_there_on_request() -> None:
+    chart, drawing = ratios(host_uml_tcg(failing={("uml", 3)}))
+    lines = raw_points(drawing).splitlines()
+    assert len(lines) == 35
+    block, value = drawing.rows[1].blocks[0]
+    assert f"tcg,{block},{value:.6g}" in lines
+    assert f"<pre>{lines[0]}\n" in page(host_uml_tcg(failing={("uml", 3)}))
+    assert chart.title in page(host_uml_tcg(failing={("uml", 3)}))
+
+
+def test_a_command_breaks_between_its_words_only() -> None:
+    words = "guestmark resume 20261121-213000-k3f --blocks 12"
+    shown = str(_unbroken(words))
+    assert re.findall(r'<span class="word">([^<]*)</span>', shown) == words.split()

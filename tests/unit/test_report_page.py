@@ -51,7 +51,8 @@ def terminal(run: StoredRun, width: int = 260) -> str:
 
 
 class Reader(HTMLParser):
-    """What stands on a page outside of style and the parts that only navigate; of drawings their alternatives."""
+    """What stands on a page outside of style, script, raw points and the parts that only navigate; of drawings
+    their alternatives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.texts += [value or "" for name, value in attrs if tag == "svg" and name == "aria-label"]
-        if tag in {"style", "svg", "head", "nav", "header"}:
+        if tag in {"style", "script", "svg", "pre", "head", "nav", "header"}:
             self._inside.append(tag)
         self.texts.append(" ")
 

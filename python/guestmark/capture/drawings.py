@@ -19,6 +19,11 @@ ROW, BINS = 64, 160
 _SPAN = WIDTH - LEFT - RIGHT
 _VISIBLE = 0.1  # of a pixel
 _EDGE = 110  # what a label beside a mark needs
+_SIGNS = 25  # of a name beside a row
+_QUICKEST = (
+    0.001  # share of the responses that may stand at the beginning of the axis though they were quicker
+)
+_LATE = 0.2  # share of the time from which an axis begins with the first packet and not with the connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class Bar:
     width: float
     height: float
     count: str
+    label: str  # how long they took
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class Row:
     top: int
     base: int
     name: str
+    whole: str  # the name without anything left out
     role: str
     share: str
     count: str
@@ -69,13 +76,15 @@ class Distributions:
     """A row for each endpoint on a common logarithmic axis."""
 
     height: int
+    low: float  # where the axis begins and ends, seconds
+    high: float
     decades: tuple[Tick, ...]
     rows: tuple[Row, ...]
 
     @classmethod
     def of(cls, endpoints: list[Endpoint]) -> Distributions:
         """Of endpoints that have a histogram."""
-        low = min(max(h[0][0], 1e-9) for endpoint in endpoints if (h := endpoint.histogram))
+        low = min(_beginning(endpoint) for endpoint in endpoints)
         high = max(h[-1][1] for endpoint in endpoints if (h := endpoint.histogram))
         first = math.floor(math.log10(low) * 3) / 3
         last = max(math.ceil(math.log10(high) * 3) / 3, first + 1 / 3)
@@ -87,7 +96,22 @@ class Distributions:
         exponents = range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1)
         decades = tuple(Tick(x(10.0**exponent), duration(10.0**exponent)) for exponent in exponents)
         rows = tuple(_row(endpoint, ROW * number, x) for number, endpoint in enumerate(endpoints))
-        return cls(ROW * len(endpoints) + 34, decades, rows)
+        return cls(ROW * len(endpoints) + 34, 10.0**first, 10.0**last, decades, rows)
+
+
+def _beginning(endpoint: Endpoint) -> float:
+    """Where an axis begins that shows nearly all of an endpoint's responses, in seconds; quicker ones stand there."""
+    histogram = endpoint.histogram or ()
+    left = _QUICKEST * sum(count for _, _, count in histogram)
+    for low, _, count in histogram:
+        left -= count
+        if left < 0:
+            return max(low, 1e-9)
+    return 1e-9
+
+
+def _fitting(name: str) -> str:
+    return name if len(name) <= _SIGNS else f"{name[: _SIGNS // 2]}…{name[-_SIGNS // 2 + 1 :]}"
 
 
 def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
@@ -108,15 +132,28 @@ def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
         ("p50", response.p50_s, 22, aside or last),
         ("p99", response.p99_s, 36 if last or not aside else 22, last),
     )
+    name = host_port(endpoint.address, endpoint.port)
+    ends: dict[int, tuple[float, float]] = {}
+    for low, high, _ in endpoint.histogram or ():
+        at = min(int((x(math.sqrt(max(low, 1e-9) * high)) - LEFT) / _SPAN * BINS), BINS - 1)
+        begun, ended = ends.get(at, (low, high))
+        ends[at] = min(begun, low), max(ended, high)
     return Row(
         top,
         top + ROW - 6,
-        host_port(endpoint.address, endpoint.port),
+        _fitting(name),
+        name,
         endpoint.role or "client",
         percent(response.share),
         f"{response.count:,}",
         tuple(
-            Bar(LEFT + at * wide, wide, count / most * (ROW - 22), f"{count:,.0f}")
+            Bar(
+                LEFT + at * wide,
+                wide,
+                count / most * (ROW - 22),
+                f"{count:,.0f}",
+                " to ".join(duration(end) for end in ends[at]),
+            )
             for at, count in sorted(bins.items())
         ),
         _outline(spent, top + ROW - 6, wide),
@@ -145,6 +182,7 @@ class Dot:
     x: float
     y: float
     repeated: bool
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +217,8 @@ class Sequences:
     title: str
     extent: str
     stride: int
+    first: float  # where the axis of time begins and ends, seconds
+    last: float
     streams: tuple[Stream, ...]
 
     @classmethod
@@ -196,14 +236,16 @@ class Sequences:
             title = f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
         extent = f"{sequence.packets:,} packets, {duration(sequence.duration_s)}"
         last = max(1e-9, *(point.t for point in points))
+        first = min(point.t for point in points)
+        first = first if first > _LATE * last and last > first else 0.0
         streams = []
         for by_client in (False, True):
             sent = [point for point in points if point.client == by_client and point.kind != "ack"]
             answers = [point for point in points if point.client != by_client]
             if sent and max(point.to for point in sent) > 0:
                 role = "client" if by_client else "server"
-                streams.append(_stream(role, sent, answers, sequence.spans, last))
-        return cls(title, extent, sequence.stride, tuple(streams))
+                streams.append(_stream(role, sent, answers, sequence.spans, (first, last)))
+        return cls(title, extent, sequence.stride, first, last, tuple(streams))
 
     @classmethod
     def all(cls, trace: Trace) -> tuple[Sequences, ...]:
@@ -218,13 +260,14 @@ def _stream(
     sent: list[SequencePoint],
     answers: list[SequencePoint],
     spans: Iterable[Span],
-    last: float,
+    ends: tuple[float, float],
 ) -> Stream:
     height = 300 if role == "server" else 180
     most = max(point.to for point in sent)
+    first, last = ends
 
     def x(t: float) -> float:
-        return LEFT + max(t, 0.0) / last * _SPAN
+        return LEFT + max(t - first, 0.0) / (last - first) * _SPAN
 
     def y(to: float) -> float:
         return height - 30 - min(to / most, 1.0) * (height - 50)
@@ -238,7 +281,7 @@ def _stream(
     return Stream(
         role,
         height,
-        tuple(Tick(x(t), duration(t) if t else "0") for t in _round_values(last, 6)),
+        tuple(Tick(x(t), duration(t) if t else "0") for t in _round_values(last, 6, first)),
         tuple(Tick(y(to), size(to) if to else "0") for to in _round_values(most, 4)),
         tuple(steps),
         tuple((x(point.t), y(point.room)) for point in answers if point.room),
@@ -251,15 +294,23 @@ def _stream(
             if (width := x(span.to_s) - x(span.from_s)) >= _VISIBLE
         ),
         tuple(
-            Dot(x(point.t), y(point.to), point.kind == "repeated")
+            Dot(
+                x(point.t),
+                y(point.to),
+                point.kind == "repeated",
+                f"{duration(point.t)}: {size(point.to)}{', sent again' if point.kind == 'repeated' else ''}",
+            )
             for point in sorted(sent, key=lambda point: point.kind == "repeated")
         ),
     )
 
 
-def _round_values(last: float, about: int) -> list[float]:
-    """About this many round values from 0 to `last`: multiples of 1, 2 or 5 times a power of ten."""
-    rough = last / about
+def _round_values(last: float, about: int, first: float = 0.0) -> list[float]:
+    """About this many round values from `first` to `last`: multiples of 1, 2 or 5 times a power of ten."""
+    rough = (last - first) / about
     decade = 10.0 ** math.floor(math.log10(rough))
     step = next(decade * factor for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)
-    return [step * number for number in range(math.floor(last / step * 1.0001) + 1)]
+    return [
+        step * number
+        for number in range(math.ceil(first / step * 0.9999), math.floor(last / step * 1.0001) + 1)
+    ]

@@ -46,7 +46,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
-    """The values of one cell by block, numbered from 1."""
+    """The values of one cell by block or by run, numbered from 1."""
 
     label: str
     said: str  # lowest and highest value as text
@@ -55,11 +55,12 @@ class SeriesRow:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values over blocks, and the blocks in which the host was disturbed."""
+    """Values over blocks, and the blocks in which the host was disturbed; or `over` runs, and those with a change."""
 
     rows: tuple[SeriesRow, ...]
     disturbed: tuple[int, ...]
     axis: str
+    over: str = "block"
 
 
 @dataclass(frozen=True, slots=True)

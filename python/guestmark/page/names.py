@@ -30,9 +30,25 @@ def row_names(
     return tuple(heading for heading, _ in columns), names
 
 
+def spoken(workload: WorkloadResult) -> dict[str, str]:
+    """What sentences call the cells of a table, by id: as its rows are named, with the factors' names."""
+    headings, names = row_names(workload, workload.shown)
+    said = {
+        name.id: " ".join(
+            part if heading in {"workload", "platform"} else f"{heading}={part}"
+            for heading, part in zip(headings, name.parts, strict=True)
+            if part != "–"
+        )
+        for name in names
+    }
+    alike = len(set(said.values())) < len(said)
+    return {result.cell.id: result.cell.id for result in workload.cells} | ({} if alike else said)
+
+
 def brief(result: CellResult, workload: WorkloadResult) -> str:
-    """What a cell is called inside of a chart: by its id where that is short."""
-    return result.cell.id if len(result.cell.id) <= _BRIEF else _short(result, workload)
+    """What a cell is called inside of a chart: as in sentences where that is short."""
+    said = spoken(workload).get(result.cell.id, result.cell.id)
+    return said if len(said) <= _BRIEF else _short(result, workload)
 
 
 def key(workload: WorkloadResult) -> Table | None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from guestmark.page.text import inert
 
@@ -14,7 +20,7 @@ def environment(package: str) -> Environment:
     """The templates in the folder `templates` of that package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
@@ -22,6 +28,30 @@ def environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals.update(script=_script, policy=_policy, style=_style)
+    return made
+
+
+@functools.cache
+def _own(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8").strip()
+
+
+def _script() -> Markup:
+    """The one script of a page, which lets charts answer the pointer."""
+    return Markup("<script>{}</script>").format(Markup(_own("chart.js")))
+
+
+def _style() -> Markup:
+    """What that script needs of the page's style."""
+    return Markup(_own("chart.css"))
+
+
+def _policy() -> Markup:
+    """Has the browser load nothing and run that script alone, whatever a page may hold."""
+    digest = base64.b64encode(hashlib.sha256(_own("chart.js").encode()).digest()).decode()
+    content = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return Markup('<meta http-equiv="Content-Security-Policy" content="{}">').format(Markup(content))
 
 
 def _inert(value: object) -> object:

@@ -1,365 +1,354 @@
-"""Charts as static SVG that follows the page: its ink, its tones, light or dark, without any script.
+"""Charts as SVG that follows the page: its ink, its tones, light or dark; everything is seen without a script.
 
-Drawn by Vega-Lite through vl-convert, from specifications that are plain data. What was tried on a busy 2-CPU
-host, for a chart of 99 dots:
-
-==============  =============  ==================  =========  =================================================
-                import         each chart          SVG        colours
-==============  =============  ==================  =========  =================================================
-vl-convert      17 ms          80 ms (first 1.5 s)  27 kB     any CSS text passes through: `var(--ink)`
-matplotlib      2.0 s          340 ms              21 kB      hex only, to be exchanged in the finished file
-Vega in a page  –              –                   0.9 MB     script needed; nothing is seen on paper or without it
-==============  =============  ==================  =========  =================================================
-
-So vl-convert: the smaller page, text that stays text, colours from the page's style sheet and therefore a dark mode
-without a second drawing. Altair itself would only build the dictionaries that are written down here.
-
-All charts are lanes: a cell's name stands above what is drawn of it, so that they can be read on a telephone, need no
-legend, and say nothing by colour alone.
+Laid out here: all charts are lanes, with a cell's name above what is drawn of it, so that they can be read on a
+telephone, need no legend, and say nothing by colour alone. Every mark carries what it stands for as its `title`.
+`page/chart.js` shows it at once and zooms: the inner drawing moves along the axis that `data-` attributes describe.
 """
 
+import csv
+import io
 import math
-import re
-from collections.abc import Sequence
-from typing import Any
-from xml.etree import ElementTree
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from guestmark.core.own_program import bring
-from guestmark.page.charts import Picture, Ratios, Series, Spread, Stack
+from guestmark.page.charts import Drawing, Picture, Ratios, Series, Spread, Stack
 from guestmark.page.nodes import Chart
-from guestmark.page.text import Tone, inert
+from guestmark.page.text import Tone, in_csv, inert
 
-_SVG = "http://www.w3.org/2000/svg"
-_DECIMAL = re.compile(r"-?\d+\.\d+")
-_DECIMAL_OR_WHOLE = re.compile(r"-?\d+(?:\.\d+)?")
-_CIRCLE = re.compile(r"M([\d.]+),0A\1,\1,0,1,1,-\1,0A\1,\1,0,1,1,\1,0")
-_INHERITED = (
-    "fill",
-    "fill-opacity",
-    "stroke",
-    "stroke-width",
-    "font-family",
-    "font-size",
-    "font-weight",
-    "text-anchor",
-)
 WIDTH = 440  # of the drawing, in its own units: CSS pixels on a screen of about 470
-_EDGE = 24  # pixels from an end of an axis within which a label is drawn inwards, not cut off
 _LANE = 40
 _SIZE = 12.5  # of text
-_WIDE_SIGN = 7.8  # what a digit takes where the fonts are wide
+_WIDE_SIGN = 7.8  # what a sign takes where fonts are wide
+_EDGE = 24  # from an end of an axis within which a label is drawn inwards, not cut off
+_OVERHANG = 4  # room for dots that stand at an end
 _LOG_FROM = 8  # how many times the smallest value the largest is before an axis is logarithmic
 _LETTERED = 0.035  # share of the longest bar from which a part has room for its letter
+_MOST_TICKS = 8
+_FEW_POINTS = 60  # a line of more has no dots
 
-_CONFIG: dict[str, Any] = {
-    "background": None,
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": "var(--soft)",
-        "titleColor": "var(--soft)",
-        "gridColor": "var(--line)",
-        "domain": False,
-        "ticks": False,
-        "labelFontSize": _SIZE,
-        "titleFontSize": _SIZE,
-        "titleFontWeight": "normal",
-        "labelPadding": 6,
-        "titlePadding": 8,
-    },
-    "text": {"fontSize": _SIZE, "fill": "var(--ink)"},
+_COLOURS = {
+    Tone.FASTER: "var(--faster)",
+    Tone.SLOWER: "var(--slower)",
+    Tone.SAME: "var(--same)",
+    Tone.UNCLEAR: "var(--unclear)",
+    Tone.SOFT: "var(--soft)",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Values from `low` to `high` along the width; labels are a sign and the value."""
+
+    low: float
+    high: float
+    title: str
+    log: bool = False
+    sign: str = ""
+    whole: bool = False
+
+    def at(self, value: float) -> float:
+        """Where a value stands; beyond an end, at that end."""
+        value = min(max(value, self.low), self.high)
+        if self.log:
+            return WIDTH * math.log(value / self.low) / math.log(self.high / self.low)
+        return WIDTH * (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """Round values."""
+        if self.log:
+            return ticks(self.low, self.high)
+        step = _round_step((self.high - self.low) / 5)
+        step = max(1.0, math.ceil(step)) if self.whole else step
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """What stands above a lane: its label on the left and a figure, with its tone, on the right."""
+
+    label: str
+    said: str
+    tone: Tone
 
 
 def svg(chart: Chart) -> Markup:
     """The drawing, with the chart's alternative as its text."""
-    drawing = chart.drawing
+    match chart.drawing:
+        case Picture() as picture:
+            return Markup(picture.svg())  # made here, from escaped text
+        case Ratios() as ratios:
+            drawn = _ratios(ratios)
+        case Spread() as spread:
+            drawn = _spread(spread)
+        case Series() as series:
+            drawn = _series(series)
+        case Stack() as stack:
+            drawn = _stack(stack)
+    lanes, axis, marks = drawn
+    return _lanes(lanes, axis, marks, inert(chart.alternative))
+
+
+def raw_points(drawing: Drawing) -> str:
+    """The values of a chart's marks as CSV, a line for each; empty for pictures made elsewhere."""
+    rows: list[tuple[object, ...]] = []
     match drawing:
-        case Picture():
-            return Markup(drawing.svg())  # made here, from escaped text
         case Ratios():
-            spec = _ratios(drawing)
+            rows = [(row.label, block, f"{value:.6g}") for row in drawing.rows for block, value in row.blocks]
         case Spread():
-            spec = _spread(drawing)
+            rows = [(row.label, f"{value:.6g}") for row in drawing.rows for value in row.values]
         case Series():
-            spec = _series(drawing)
+            rows = [(row.label, block, f"{value:.6g}") for row in drawing.rows for block, value in row.points]
         case Stack():
-            spec = _stack(drawing)
-    return _drawn(spec, inert(chart.alternative))
+            rows = [
+                (row.label, name, f"{length:.6g}")
+                for row in drawing.rows
+                for name, length in zip(drawing.parts, row.parts, strict=True)
+                if length
+            ]
+        case Picture():
+            return ""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(
+        [inert(str(in_csv(value))) for value in row] for row in rows
+    )
+    return out.getvalue().rstrip("\n")
 
 
-def _drawn(spec: dict[str, Any], alternative: str) -> Markup:
-    bring("vl_convert", "pictures", "charts")
-    import vl_convert
-
-    whole = {"config": _CONFIG, "autosize": {"type": "pad"}, "padding": 2, **_inert(spec)}
-    text = vl_convert.vegalite_to_svg(whole)
-    root = ElementTree.fromstring(text)
-    for element in root.iter():  # in a page svg is known without its name space
-        element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
-    _slim(root)
-    for name in ("width", "height", "class"):  # the page decides how wide it is
-        root.attrib.pop(name, None)
-    root.set("role", "img")
-    root.set("aria-label", alternative)
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
+# --- lanes and their axis -----------------------------------------------------------------------------------
 
 
-def _inert(value: Any) -> Any:
-    """A specification without anything active in its texts; some of it would end the process that draws."""
-    if isinstance(value, str):
-        return inert(value)
-    if isinstance(value, dict):
-        return {name: _inert(item) for name, item in value.items()}
-    return [_inert(item) for item in value] if isinstance(value, list) else value
+def _lanes(lanes: Sequence[_Lane], axis: _Axis, marks: Sequence[Markup], alternative: str) -> Markup:
+    height = _LANE * len(lanes) + 6
+    frame = Markup(
+        '<svg viewBox="-{over} -2 {whole} {total}" role="img" tabindex="0" aria-label="{said}"'
+        ' data-low="{low:.8g}" data-high="{high:.8g}" data-scale="{scale}" data-sign="{sign}"'
+        ' data-plot="0 {width}" font-family="system-ui, sans-serif" font-size="{size}" fill="var(--ink)">'
+        '<g class="axis">{grid}<text x="{middle}" y="{below}" text-anchor="middle" fill="var(--soft)">'
+        '{title}</text></g><svg class="plot" x="-{over}" width="{whole}" height="{height}"'
+        ' viewBox="-{over} 0 {whole} {height}">{marks}</svg>'
+        "{heads}</svg>"
+    )
+    return frame.format(
+        over=_OVERHANG,
+        whole=WIDTH + 2 * _OVERHANG,
+        total=height + 42,
+        said=alternative,
+        low=axis.low,
+        high=axis.high,
+        scale="log" if axis.log else "whole" if axis.whole else "linear",
+        sign=axis.sign,
+        width=WIDTH,
+        size=_SIZE,
+        grid=_joined(_tick(axis, value, height) for value in axis.ticks()),
+        middle=WIDTH / 2,
+        below=height + 36,
+        title=inert(axis.title),
+        height=height,
+        marks=_joined(marks),
+        heads=_joined(_head(lane, number, len(lanes)) for number, lane in enumerate(lanes)),
+    )
 
 
-def _slim(element: ElementTree.Element) -> None:
-    """Leaves out what says nothing: roles inside of one picture, invisible backgrounds, digits nobody sees.
-
-    Circles are drawn as such, and what all children of a group have in common stands there once: half of the size.
-    """
-    _slim_attributes(element)
-    for child in list(element):
-        _slim(child)
-        empty = child.tag == "path" and not child.get("fill") and not child.get("stroke")
-        if empty and child.get("d", "").startswith("M0,0h"):
-            element.remove(child)
-    for name in _INHERITED:
-        values = {child.get(name) for child in element}
-        if len(element) > 1 and len(values) == 1 and None not in values:
-            element.set(name, values.pop() or "")
-            for child in element:
-                del child.attrib[name]
+def _tick(axis: _Axis, value: float, height: float) -> Markup:
+    at = axis.at(value)
+    anchor = "start" if at < _EDGE else "end" if at > WIDTH - _EDGE else "middle"
+    return Markup(
+        '<g class="tick"><line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height}" stroke="var(--line)"/>'
+        '<text x="{at:.1f}" y="{below}" text-anchor="{anchor}" fill="var(--soft)">{sign}{value:.10g}</text></g>'
+    ).format(at=at, height=height, below=height + 17, anchor=anchor, sign=axis.sign, value=value)
 
 
-def _slim_attributes(element: ElementTree.Element) -> None:
-    attributes = element.attrib
-    for name in [name for name in attributes if name.startswith(("aria-", "pointer-")) or name == "role"]:
-        del attributes[name]
-    attributes.pop("class", None)
-    if "stroke" not in attributes:
-        attributes.pop("stroke-width", None)
-    if (opacity := attributes.pop("opacity", "1")) != "1":
-        attributes["fill-opacity" if "fill" in attributes else "opacity"] = opacity
-    for name in ("d", "transform", "x2", "y2"):
-        if name in attributes:
-            attributes[name] = _DECIMAL.sub(
-                lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), attributes[name]
-            )
-    if element.tag == "path" and (circle := _CIRCLE.fullmatch(attributes.get("d", ""))):
-        x, y = _DECIMAL_OR_WHOLE.findall(attributes.pop("transform"))
-        element.tag = "circle"
-        del attributes["d"]
-        attributes |= {"cx": x, "cy": y, "r": circle[1]}
+def _head(lane: _Lane, number: int, count: int) -> Markup:
+    room = 0.87 * (WIDTH - len(lane.said) * _WIDE_SIGN) / _WIDE_SIGN
+    label, said = inert(lane.label), inert(lane.said)
+    short = label if len(label) <= room else f"{label[: max(int(room) - 1, 4)]}…"
+    return Markup(
+        '<text x="0" y="{y:.1f}" font-weight="600">{short}<title>{label}</title></text>'
+        '<text x="{width}" y="{y:.1f}" text-anchor="end" fill="{colour}">{said}</text>'
+    ).format(
+        y=_y(number - 0.37, count) + 4,
+        short=short,
+        label=label,
+        width=WIDTH,
+        colour=_colour(lane.tone),
+        said=said,
+    )
 
 
-# --- lanes --------------------------------------------------------------------------------------------------
+def _y(lane: float, count: int) -> float:
+    """From half a lane above the first to a little below the last."""
+    return (lane + 0.5) / (count + 0.15) * (_LANE * count + 6)
 
 
-def _lanes(
-    labels: Sequence[tuple[str, str, Tone]], layers: Sequence[dict[str, Any]], x: dict[str, Any]
-) -> dict[str, Any]:
-    """A chart of lanes: above each its label on the left and a figure, with its tone, on the right."""
-    count = len(labels)
-    heads = [
-        {"lane": lane - 0.37, "label": label, "said": said, "colour": _colour(tone)}
-        for lane, (label, said, tone) in enumerate(labels)
-    ]
-    y = {
-        "field": "lane",
-        "type": "quantitative",
-        "axis": None,
-        "scale": {"domain": [-0.5, count - 0.35], "reverse": True, "nice": False, "zero": False},
-    }
-    room = max((len(said) for _, said, _ in labels), default=0) * _WIDE_SIGN
-    text = [
-        {
-            "data": {"values": heads},
-            "mark": {"type": "text", "align": "left", "fontWeight": 600, "limit": 0.87 * (WIDTH - room)},
-            "encoding": {"x": {"value": 0}, "y": y, "text": {"field": "label"}},
-        },
-        {
-            "data": {"values": heads},
-            "mark": {"type": "text", "align": "right"},
-            "encoding": {
-                "x": {"value": WIDTH},
-                "y": y,
-                "text": {"field": "said"},
-                "color": {"field": "colour", "type": "nominal", "scale": None},
-            },
-        },
-    ]
-    positioned = [
-        {**layer, "encoding": {"y": y, "x": {**x, "field": "x", "type": "quantitative"}, **layer["encoding"]}}
-        for layer in layers
-    ]
-    return {"width": WIDTH, "height": _LANE * count + 6, "layer": [*positioned, *text]}
+def _joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
 
 
 def _colour(tone: Tone) -> str:
-    return {
-        Tone.FASTER: "var(--faster)",
-        Tone.SLOWER: "var(--slower)",
-        Tone.SAME: "var(--same)",
-        Tone.UNCLEAR: "var(--unclear)",
-        Tone.SOFT: "var(--soft)",
-    }.get(tone, "var(--ink)")
+    return _COLOURS.get(tone, "var(--ink)")
 
 
-_BY_COLOUR = {"field": "colour", "type": "nominal", "scale": None}
+_Ends = tuple[float, float]
 
 
-def _rect(values: list[dict[str, Any]], *, opacity: float, radius: int = 0) -> dict[str, Any]:
-    """Rectangles from `x` to `x2` and from `lane` to `lane2`."""
-    return {
-        "data": {"values": values},
-        "mark": {"type": "rect", "opacity": opacity, "cornerRadius": radius},
-        "encoding": {"x2": {"field": "x2"}, "y2": {"field": "lane2"}, "color": _BY_COLOUR},
-    }
+def _rect(x: _Ends, y: _Ends, colour: str, title: str = "") -> Markup:
+    told = Markup("<title>{}</title>").format(inert(title)) if title else ""
+    return Markup(
+        '<rect x="{x:.1f}" width="{width:.1f}" y="{y:.1f}" height="{height:.1f}" fill="{colour}">{told}</rect>'
+    ).format(x=x[0], width=x[1] - x[0], y=y[0], height=y[1] - y[0], colour=colour, told=told)
 
 
-def _rule(values: list[dict[str, Any]], width: float = 1.0) -> dict[str, Any]:
-    """Upright lines at `x` from `lane` to `lane2`."""
-    return {
-        "data": {"values": values},
-        "mark": {"type": "rule", "strokeWidth": width},
-        "encoding": {"y2": {"field": "lane2"}, "color": _BY_COLOUR},
-    }
+def _rule(x: float, y: float, y2: float, colour: str, width: float = 1.0) -> Markup:
+    return Markup(
+        '<line x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width}"/>'
+    ).format(x=x, y=y, y2=y2, colour=colour, width=width)
 
 
-def _dots(values: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "data": {"values": values},
-        "mark": {"type": "circle", "size": 22, "opacity": 0.7},
-        "encoding": {"color": _BY_COLOUR},
-    }
+def _dot(x: float, y: float, colour: str, title: str) -> Markup:
+    return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.6" fill="{}"><title>{}</title></circle>').format(
+        x, y, colour, inert(title)
+    )
+
+
+def _group(parts: Iterable[Markup], opacity: float) -> Markup:
+    return Markup('<g fill-opacity="{}">{}</g>').format(opacity, _joined(parts))
 
 
 def _jitter(number: int) -> float:
     return (number % 5 - 2) * 0.05 + 0.13
 
 
+_Drawn = tuple[list[_Lane], _Axis, list[Markup]]
+
+
 # --- each kind ----------------------------------------------------------------------------------------------
 
 
-def _ratios(drawing: Ratios) -> dict[str, Any]:
+def _ratios(drawing: Ratios) -> _Drawn:
+    count = len(drawing.rows)
     shown = [value for row in drawing.rows for _, value in row.blocks]
     shown += [end for row in drawing.rows for end in row.interval or (row.ratio,)]
-    low, high = min([*shown, 0.98]) / 1.005, max([*shown, 1.02]) * 1.005
-    last = len(drawing.rows) - 0.35
-    layers = []
+    axis = _Axis(min([*shown, 0.98]) / 1.005, max([*shown, 1.02]) * 1.005, drawing.axis, log=True, sign="×")
+    bottom = _y(count - 0.35, count)
+    marks = []
     if drawing.noise_floor is not None:
         band = 1 + drawing.noise_floor
-        ends = {"x": max(1 / band, low), "x2": min(band, high), "lane": -0.5, "lane2": last}
-        layers.append(_rect([{**ends, "colour": "var(--band)"}], opacity=1))
-    layers.append(_rule([{"x": 1, "lane": -0.5, "lane2": last, "colour": "var(--soft)"}]))
-    bars, dots, ticks_ = [], [], []
+        marks.append(_rect((axis.at(1 / band), axis.at(band)), (0, bottom), "var(--band)"))
+    marks.append(_rule(axis.at(1), 0, bottom, "var(--soft)"))
+    bars, dots, middles = [], [], []
     for lane, row in enumerate(drawing.rows):
-        colour = _colour(row.tone)
+        colour, top, base = _colour(row.tone), _y(lane - 0.1, count), _y(lane + 0.36, count)
         if row.interval is not None:
-            ends = {"x": max(row.interval[0], low), "x2": min(row.interval[1], high)}
-            bars.append({**ends, "lane": lane - 0.1, "lane2": lane + 0.36, "colour": colour})
-        ticks_.append({"x": row.ratio, "lane": lane - 0.1, "lane2": lane + 0.36, "colour": colour})
-        dots += [{"x": value, "lane": lane + _jitter(block), "colour": colour} for block, value in row.blocks]
-    layers += [_rect(bars, opacity=0.28, radius=2), _dots(dots), _rule(ticks_, 2)]
-    labels = [(row.label, row.said, row.tone) for row in drawing.rows]
-    axis = {
-        "values": ticks(low, high),
-        "labelExpr": "'×' + format(datum.value, '~g')",
-        "labelFlush": _EDGE,
-        "title": drawing.axis,
-    }
-    x = {"axis": axis, "scale": {"type": "log", "domain": [low, high], "nice": False}}
-    return _lanes(labels, layers, x)
+            ends = axis.at(row.interval[0]), axis.at(row.interval[1])
+            bars.append(_rect(ends, (top, base), colour, f"{row.label}: {row.said}"))
+        middles.append(_rule(axis.at(row.ratio), top, base, colour, 2))
+        dots += [
+            _dot(
+                axis.at(value),
+                _y(lane + _jitter(block), count),
+                colour,
+                f"{row.label}, block {block}: ×{value:.4g}",
+            )
+            for block, value in row.blocks
+        ]
+    marks += [_group(bars, 0.28), _group(dots, 0.7), *middles]
+    return [_Lane(row.label, row.said, row.tone) for row in drawing.rows], axis, marks
 
 
-def _spread(drawing: Spread) -> dict[str, Any]:
+def _spread(drawing: Spread) -> _Drawn:
+    count = len(drawing.rows)
     values = [value for row in drawing.rows for value in row.values]
     low, high = min(values), max(values)
-    boxes, medians, dots, labels = [], [], [], []
-    for lane, row in enumerate(drawing.rows):
-        first, median, third = _quartiles(row.values)
-        at = {"lane": lane - 0.1, "lane2": lane + 0.36, "colour": "var(--accent)"}
-        boxes.append({**at, "x": first, "x2": third})
-        medians.append({**at, "x": median})
-        dots += [
-            {"x": value, "lane": lane + _jitter(number), "colour": "var(--accent)"}
-            for number, value in enumerate(row.values)
-        ]
-        labels.append((row.label, row.said, Tone.SOFT))
-    x: dict[str, Any] = {"axis": {"title": drawing.axis, "tickCount": 5}}
     if low > 0 and high / low > _LOG_FROM:
-        x["scale"] = {"type": "log", "domain": [low / 1.05, high * 1.05], "nice": False}
-        x["axis"] = {"title": drawing.axis, "values": ticks(low / 1.05, high * 1.05), "format": "~g"}
+        axis = _Axis(low / 1.05, high * 1.05, drawing.axis, log=True)
     else:
         edge = (high - low) * 0.03 or abs(high) * 0.01 or 1.0
-        x["scale"] = {"domain": [low - edge, high + edge], "nice": False, "zero": False}
-    return _lanes(labels, [_rect(boxes, opacity=0.22, radius=2), _dots(dots), _rule(medians, 2)], x)
+        axis = _Axis(low - edge, high + edge, drawing.axis)
+    boxes, medians, dots = [], [], []
+    for lane, row in enumerate(drawing.rows):
+        first, median, third = _quartiles(row.values)
+        top, base = _y(lane - 0.1, count), _y(lane + 0.36, count)
+        said = f"{row.label}: median {median:.4g}, middle half {first:.4g} to {third:.4g}"
+        boxes.append(_rect((axis.at(first), axis.at(third)), (top, base), "var(--accent)", said))
+        medians.append(_rule(axis.at(median), top, base, "var(--accent)", 2))
+        dots += [
+            _dot(
+                axis.at(value),
+                _y(lane + _jitter(number), count),
+                "var(--accent)",
+                f"{row.label}, trial {number + 1}: {value:.4g}",
+            )
+            for number, value in enumerate(row.values)
+        ]
+    marks = [_group(boxes, 0.22), _group(dots, 0.7), *medians]
+    return [_Lane(row.label, row.said, Tone.SOFT) for row in drawing.rows], axis, marks
 
 
-def _series(drawing: Series) -> dict[str, Any]:
-    most = max((abs(value - 1) for row in drawing.rows for _, value in row.points), default=0.0) or 0.01
+def _series(drawing: Series) -> _Drawn:
+    count = len(drawing.rows)
+    middles = [statistics.median(value for _, value in row.points) for row in drawing.rows]
+    most = max(
+        (
+            abs(value / middle - 1)
+            for row, middle in zip(drawing.rows, middles, strict=True)
+            for _, value in row.points
+        ),
+        default=0.0,
+    )
     blocks = [block for row in drawing.rows for block, _ in row.points]
     first, last = min(blocks), max(blocks)
-    bottom = len(drawing.rows) - 0.35
-    bands = [
-        {"x": block - 0.5, "x2": block + 0.5, "lane": -0.5, "lane2": bottom, "colour": "var(--band)"}
+    axis = _Axis(first - 0.5, last + 0.5, drawing.over, whole=True)
+    marks = [
+        _rect((axis.at(block - 0.5), axis.at(block + 0.5)), (0, _y(count - 0.35, count)), "var(--band)")
         for block in drawing.disturbed
     ]
-    middles, labels, layers = [], [], []
-    for lane, row in enumerate(drawing.rows):
-        middles.append({"x": first - 0.5, "x2": last + 0.5, "lane": lane + 0.13})
-        labels.append((row.label, row.said, Tone.SOFT))
+    for lane, (row, middle) in enumerate(zip(drawing.rows, middles, strict=True)):
+        at = _y(lane + 0.13, count)
+        marks.append(_rect((0, WIDTH), (at - 0.5, at + 0.5), "var(--line)"))
         points = [
-            {"x": block, "lane": lane + 0.13 - (value - 1) / most * 0.23} for block, value in row.points
+            (axis.at(block), _y(lane + 0.13 - (value / middle - 1) / (most or 0.01) * 0.23, count))
+            for block, value in row.points
         ]
-        few = len(points) <= 60
-        layers.append(
-            {
-                "data": {"values": points},
-                "mark": {
-                    "type": "line",
-                    "strokeWidth": 1.5,
-                    "color": "var(--accent)",
-                    "point": {"size": 14, "color": "var(--accent)"} if few else False,
-                },
-                "encoding": {},
-            }
+        marks.append(
+            Markup('<polyline points="{}" fill="none" stroke="var(--accent)" stroke-width="1.5"/>').format(
+                " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            )
         )
-    rules = {
-        "data": {"values": middles},
-        "mark": {"type": "rule", "strokeWidth": 1, "color": "var(--line)"},
-        "encoding": {"x2": {"field": "x2"}},
-    }
-    step = max(1, math.ceil((last - first) / 8))
-    axis = {"title": "block", "values": list(range(first, last + 1, step)), "format": "d", "grid": False}
-    x = {"axis": axis, "scale": {"domain": [first - 0.5, last + 0.5], "nice": False, "zero": False}}
-    return _lanes(labels, [*([_rect(bands, opacity=1)] if bands else []), rules, *layers], x)
+        dots = [
+            _dot(x, y, "var(--accent)", f"{row.label}, {drawing.over} {block}: {value:.4g}")
+            for (x, y), (block, value) in zip(points, row.points, strict=True)
+        ]
+        marks.append(_group(dots, 1 if len(points) <= _FEW_POINTS else 0))
+    return [_Lane(row.label, row.said, Tone.SOFT) for row in drawing.rows], axis, marks
 
 
-def _stack(drawing: Stack) -> dict[str, Any]:
-    largest = max(sum(row.parts) for row in drawing.rows)
+def _stack(drawing: Stack) -> _Drawn:
+    count = len(drawing.rows)
+    axis = _Axis(0, max(sum(row.parts) for row in drawing.rows), drawing.axis)
     bars, letters = [], []
     for lane, row in enumerate(drawing.rows):
         at = 0.0
         for number, length in enumerate(row.parts):
-            ends = {"x": at, "x2": at + length, "lane": lane - 0.12, "lane2": lane + 0.36}
             if length > 0:
-                bars.append({**ends, "colour": f"var(--part-{number})"})
-            if length >= _LETTERED * largest:
-                letters.append({"x": at + length / 2, "lane": lane + 0.12, "letter": drawing.letters[number]})
+                said = f"{row.label}, {drawing.parts[number]}: {length:.4g}"
+                ends = axis.at(at), axis.at(at + length)
+                ends_y = _y(lane - 0.12, count), _y(lane + 0.36, count)
+                bars.append(_rect(ends, ends_y, f"var(--part-{number})", said))
+            if length >= _LETTERED * axis.high:
+                letters.append(
+                    Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(
+                        axis.at(at + length / 2), _y(lane + 0.12, count) + 4, drawing.letters[number]
+                    )
+                )
             at += length
-    text = {
-        "data": {"values": letters},
-        "mark": {"type": "text", "fill": "var(--on-part)", "fontWeight": 600},
-        "encoding": {"text": {"field": "letter"}},
-    }
-    labels = [(row.label, row.total, Tone.SOFT) for row in drawing.rows]
-    x = {"axis": {"title": drawing.axis, "tickCount": 5}, "scale": {"domain": [0, largest], "nice": False}}
-    return _lanes(labels, [_rect(bars, opacity=1), text], x)
+    on = Markup('<g fill="var(--on-part)" font-weight="600" text-anchor="middle">{}</g>').format(
+        _joined(letters)
+    )
+    return [_Lane(row.label, row.total, Tone.SOFT) for row in drawing.rows], axis, [*bars, on]
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -369,16 +358,23 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return float(first), float(median), float(third)
 
 
+def _round_step(rough: float) -> float:
+    decade = 10.0 ** math.floor(math.log10(rough))
+    return next(decade * factor for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)
+
+
 def ticks(low: float, high: float) -> list[float]:
-    """Round ratios from `low` to `high`, 1 among them if it is inside, no more than eight."""
+    """Round values from `low` to `high` of a logarithmic axis, 1 among them if it is inside, no more than eight."""
     for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
-        if (high - low) / step <= 7:
-            return [
-                round(n * step, 2) for n in range(math.ceil(low / step), math.floor(high / step) + 1) if n > 0
-            ]
+        if (high - low) / step <= _MOST_TICKS:
+            inside = range(math.ceil(low / step), math.floor(high / step) + 1)
+            found = [round(n * step, 2) for n in inside if n > 0]
+            if 0 < len(found) <= _MOST_TICKS:
+                return found
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found = []
     for multiples in ((1, 2, 5), (1,)):
         found = [m * 10.0**d for d in decades for m in multiples if low <= m * 10.0**d <= high]
-        if len(found) <= 8:
+        if 0 < len(found) <= _MOST_TICKS:
             return found
-    return found[:: math.ceil(len(found) / 8)]
+    return found[:: math.ceil(len(found) / _MOST_TICKS)] or [low]

@@ -1,4 +1,4 @@
-"""A page as HTML that needs nothing else: no script, no font, no address.
+"""A page as HTML that needs nothing else: no font, no address, and one script of its own that may be missing.
 
 The markup is in `templates`, where Jinja2 escapes every value; what is active in text is spelled out before that.
 """
@@ -8,13 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from guestmark.core.errors import GuestmarkError
 from guestmark.page.charts import Stack
 from guestmark.page.nodes import Chart, Node, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Table
 from guestmark.page.templates import environment
+from guestmark.page.text import inert
+from guestmark.report.render.charts import raw_points, svg
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,8 +40,13 @@ def render(page: Page) -> str:
         key=lambda section: _ORDER.index(section.part),
     )
     conclusion = next((section for section in ordered if section.part is Part.CONCLUSION), None)
-    table, picture = _headline(ordered)
-    blocks = [_block(section, {id(table), id(picture)}) for section in ordered if section is not conclusion]
+    if conclusion is None:  # no answer that other sections explain: they are all there is to see
+        table = picture = None
+        blocks = [_Block(section, section, replace(section, nodes=())) for section in ordered]
+    else:
+        table, picture = _headline(ordered)
+        taken = {id(table), id(picture)}
+        blocks = [_block(section, taken) for section in ordered if section is not conclusion]
     footers = [section for section in page.sections if section.part is Part.FOOTER]
     template = _environment().get_template("page.html.j2")
     made = template.render(
@@ -51,7 +57,7 @@ def render(page: Page) -> str:
 
 def _headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
     """The results and the picture of the only workload. Several have theirs below what they come to together."""
-    results = [section for section in sections if section.part is Part.WORKLOAD]
+    results = [section for section in sections if section.part is Part.WORKLOAD and section.titled]
     if len(results) != 1:
         return None, None
     tables = [node for node in results[0].nodes if isinstance(node, Table)]
@@ -60,11 +66,13 @@ def _headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
 
 
 def _block(section: Section, taken: Collection[int]) -> _Block:
-    """The section without what is in the headline. Results show a table and the pictures that follow it."""
+    """The section without what is in the headline. Results show a table and the picture that follows it."""
     nodes = [node for node in section.nodes if id(node) not in taken]
     moved = len(nodes) < len(section.nodes)
     cut = len(nodes)
-    if section.part is Part.WORKLOAD:
+    if section.part is Part.WORKLOAD and not section.titled:
+        cut = min(cut, 1)  # that it is another's run; what it runs is folded
+    elif section.part is Part.WORKLOAD:
         charts = [number for number, node in enumerate(nodes) if isinstance(node, Chart)]
         cut = 0 if moved else charts[0] + 1 if charts else min(cut, _LEAD)
     seen, folded = (replace(section, nodes=tuple(part)) for part in (nodes[:cut], nodes[cut:]))
@@ -75,21 +83,23 @@ def _block(section: Section, taken: Collection[int]) -> _Block:
 def _environment() -> "Environment":
     made = environment("guestmark.report.render")
     made.globals.update(
-        runs=_runs, kind=_kind, svg=_picture, padding=_padding, is_figure=_is_figure, stacked=_stacked
+        runs=_runs,
+        kind=_kind,
+        svg=svg,
+        raw=lambda chart: escape(raw_points(chart.drawing)),
+        unbroken=_unbroken,
+        padding=_padding,
+        is_figure=_is_figure,
+        stacked=_stacked,
     )
     return made
 
 
-def _picture(chart: Chart) -> Markup:
-    """The drawing; where what draws it cannot be had, a remark that says so. The figures are in a table as well."""
-    from guestmark.report.render.charts import svg
-
-    try:
-        return svg(chart)
-    except GuestmarkError as error:
-        return Markup('<p class="note">No picture: {}. To have it: {}</p>').format(
-            str(error), error.hint or ""
-        )
+def _unbroken(command: str) -> Markup:
+    """A command whose lines break between its words only, as long as a word fits into a line."""
+    return Markup(" ").join(
+        Markup('<span class="word">{}</span>').format(inert(word)) for word in command.split(" ")
+    )
 
 
 def _kind(node: Node) -> str:
