@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.remarks import Remarks
 from guestmark.ledger.shelf import Shelf
 from guestmark.ledger.store import Ledger
-from guestmark.report import series
+from guestmark.page import charts
+from guestmark.page.nodes import Chart
+from guestmark.report import all_runs, series
 from guestmark.report.render import html, markdown
 from guestmark.report.series import Point, change_points, histories, only
 from guestmark.stats.across_runs import Past
@@ -132,7 +135,29 @@ def test_a_step_is_found_in_forty_stored_runs(ledger: Ledger) -> None:
     (change,) = known(series_of_uml.changes)
     assert abs(change.at - 24) <= 2
     assert change.after / change.before == pytest.approx(1.02, abs=0.005)
-    text = html.render(series.page(run, found))
+    text = re.sub(r'<span class="word">|</span>', "", html.render(series.page(run, found)))
     ids = [point.run.run_id for point in series_of_uml.points]
     assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]}" in text
     assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]} --confirm" in text
+
+
+def test_the_page_of_all_runs_has_their_trends(ledger: Ledger, tmp_path: Path) -> None:
+    for ratio in (2.0, 2.02, 3.0):
+        a_run(ledger, ratio)
+    page = tmp_path / "runs.html"
+    done = guestmark("runs", "--html", str(page), GUESTMARK_LEDGER=ledger.where)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    runs = ledger.runs()
+    assert len(runs) == 3
+    assert all(run.id in text for run in runs)
+    made = all_runs.page(runs, ledger.every_ratio())
+    (chart,) = [node for section in made.sections for node in section.nodes if isinstance(node, Chart)]
+    assert isinstance(chart.drawing, charts.Series)
+    (row,) = chart.drawing.rows
+    assert row.label == "uml"
+    assert [value for _, value in row.points] == pytest.approx([2.0, 2.02, 3.0], rel=0.02)
+    assert "last / first" in text
+    assert text.count("<svg viewBox") == 1
+    Shelf(ledger).remove(runs[0].id)
+    assert {row.run_id for row in ledger.every_ratio()} == {runs[1].id, runs[2].id}

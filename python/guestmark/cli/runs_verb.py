@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    *,
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     check: Annotated[
         bool,
@@ -33,6 +34,12 @@ def command(
     removed: Annotated[
         bool, typer.Option("--removed", help="The runs that were removed and can be brought back.")
     ] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Write a page of these runs, with the trends of their ratios."
+        ),
+    ] = None,
     ledger: options.Ledger = None,
 ) -> None:
     """List the runs in the ledger, oldest first, and say where the ledger is."""
@@ -45,10 +52,11 @@ def command(
         return
 
     if ledger is None and not default_path().exists():
-        runs, where = [], str(default_path())
+        runs, ratios, where = [], [], str(default_path())
     else:
         with open_ledger(ledger, writable=False) as opened:
             runs, where = opened.runs(removed=removed), opened.where
+            ratios = [] if html is None else opened.every_ratio()
     every = len(runs)
     runs = [run for run in runs if wanted is None or wanted(run)]
     if json:
@@ -56,6 +64,13 @@ def command(
         from json import dumps
 
         tell_json(dumps([asdict(run) for run in runs], indent=2))
+        return
+    if html is not None:
+        from guestmark.cli.session import write
+        from guestmark.report import all_runs
+        from guestmark.report.render import html as renderer
+
+        write(renderer.render(all_runs.page(runs, ratios)).encode(), html)
         return
     if not runs:
         say(_none(where, every, removed=removed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from difflib import get_close_matches
@@ -74,23 +74,35 @@ def earlier(
             .order_by(table.created_at.desc())
             .limit(most)
         )
-        found += [
-            Compared(
-                run_id=row.run_id,
-                cell_id=row.cell_id,
-                host=row.host,
-                what=row.what,
-                created_at=row.created_at,
-                log_ratio=row.log_ratio,
-                low=row.low,
-                high=row.high,
-                blocks=row.blocks,
-                typical=row.typical,
-            )
-            for row in connection.execute(statement)
-            if _can_be(row)
-        ]
+        found += _compared(connection.execute(statement))
     return sorted(found, key=lambda row: (row.created_at, row.run_id))
+
+
+def every_ratio(connection: Connection) -> list[Compared]:
+    """What all runs found for all of their ratios, oldest first."""
+    if not inspect(connection).has_table(comparisons.name):
+        return []
+    order = (comparisons.c.created_at, comparisons.c.run_id)
+    return _compared(connection.execute(select(comparisons).order_by(*order)))
+
+
+def _compared(rows: Iterable[Any]) -> list[Compared]:
+    return [
+        Compared(
+            run_id=row.run_id,
+            cell_id=row.cell_id,
+            host=row.host,
+            what=row.what,
+            created_at=row.created_at,
+            log_ratio=row.log_ratio,
+            low=row.low,
+            high=row.high,
+            blocks=row.blocks,
+            typical=row.typical,
+        )
+        for row in rows
+        if _can_be(row)
+    ]
 
 
 def _can_be(row: Any) -> bool:

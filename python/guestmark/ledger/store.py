@@ -135,7 +135,7 @@ class Ledger:
                 # SQLite's columns hold values of any type, and files come from anywhere.
                 raise LedgerError(
                     f"the ledger {self.where} holds what guestmark does not write: failed while {doing}",
-                    hint="guestmark runs --check tells what is damaged; take it from a backup",
+                    hint="guestmark runs --check lists the damage; restore it from a backup",
                 ) from error
 
     def _ping(self) -> None:
@@ -358,9 +358,16 @@ class Ledger:
         self, host: str, what: Collection[str], before: float, most: int = overviews.MOST
     ) -> list[Compared]:
         """What runs of that host, begun before then, found of each of these questions: the newest, oldest first."""
+        return self._in_sight(lambda connection: overviews.earlier(connection, host, what, before, most))
+
+    def every_ratio(self) -> list[Compared]:
+        """What all runs in sight found for all of their ratios, oldest first."""
+        return self._in_sight(overviews.every_ratio)
+
+    def _in_sight(self, read: Callable[[Connection], list[Compared]]) -> list[Compared]:
         with self._reading("looking for earlier runs") as connection:
             gone = remarks.removed(connection)
-            found = overviews.earlier(connection, host, what, before, most)
+            found = read(connection)
             said = remarks.of_runs(connection)
         return [
             row

@@ -241,7 +241,7 @@ def _chart(series: Series) -> Chart:
         f"{series.cell}: ratio to the baseline, run by run",
         "Each point is a run; marked are those at which it changed." if changes else "Each point is a run.",
         f"{len(values)} runs, {said}",
-        Drawing((row,), changes, "ratio to the baseline"),
+        Drawing((row,), changes, "ratio to the baseline", over="run"),
     )
 
 

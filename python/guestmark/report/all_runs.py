@@ -1,0 +1,132 @@
+"""A page of all runs: what each was, and how the ratios that were measured more than once went."""
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from guestmark.core.units import counted
+from guestmark.ledger.model import Compared, RunOverview
+from guestmark.page import figures
+from guestmark.page.charts import Series, SeriesRow
+from guestmark.page.nodes import Chart, Node, Note, Page, Part, Section
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.text import Tone, line
+
+FEWEST = 2  # runs that make a trend
+_MOST = 24  # trends that are drawn, the newest
+_ROWS = 6  # trends in one picture
+_Ratios = list[Compared]
+
+
+def page(runs: Sequence[RunOverview], ratios: Iterable[Compared]) -> Page:
+    """The trends of ratios that these runs share, newest first, then all runs, newest first."""
+    known = {run.id: run for run in runs}
+    sections = [Section(Part.WORKLOAD, "Trends", tuple(_trends(known, ratios)))]
+    if runs:
+        sections.append(Section(Part.WORKLOAD, "All runs", (_table(runs),)))
+    return Page(counted(len(runs), "run"), "", tuple(sections))
+
+
+def _trends(known: dict[str, RunOverview], ratios: Iterable[Compared]) -> list[Node]:
+    found: dict[tuple[str, str], _Ratios] = {}
+    for row in ratios:
+        if row.run_id in known and "#" not in row.cell_id:  # copies of a cell have no trend
+            found.setdefault((row.host, row.what), []).append(row)
+    trends = sorted(
+        (rows for rows in found.values() if len(rows) >= FEWEST), key=lambda rows: -rows[-1].created_at
+    )
+    if not trends:
+        return [Note(line(f"No ratio was measured in {FEWEST} runs or more, of 6 blocks each, on one host."))]
+    groups: dict[str, list[_Ratios]] = {}
+    for rows in trends[:_MOST]:
+        groups.setdefault(_label(known[rows[-1].run_id]), []).append(rows)
+    nodes: list[Node] = [_summary(known, trends)]
+    for label, some in groups.items():
+        nodes += [_chart(label, some[at : at + _ROWS], known) for at in range(0, len(some), _ROWS)]
+    if len(trends) > _MOST:
+        nodes.append(Note(line(f"The {_MOST} newest of {len(trends)} are drawn.")))
+    return nodes
+
+
+def _summary(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
+    rows = []
+    for trend in trends:
+        first, last = trend[0], trend[-1]
+        now, _, interval = _said(last).partition(" ")
+        rows.append(
+            Row(
+                RowName((_label(known[last.run_id]), last.cell_id)),
+                (
+                    figure(str(len(trend))),
+                    figure(_said(first).partition(" ")[0]),
+                    figure(now, interval),
+                    figure(figures.ratio(math.exp(last.log_ratio - first.log_ratio), None)),
+                    words(f"guestmark history {last.run_id}", Tone.CODE),
+                ),
+            )
+        )
+    columns = (
+        Column("runs", (Align.RIGHT,)),
+        Column("first", (Align.POINT,)),
+        Column("last", (Align.POINT, Align.LEFT)),
+        Column("last / first", (Align.POINT,)),
+        Column("where it changed"),
+    )
+    return Table("Ratios over runs", ("workload", "cell"), columns, tuple(rows))
+
+
+def _chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOverview]) -> Chart:
+    rows = []
+    for trend in trends:
+        values = [math.exp(row.log_ratio) for row in trend]
+        said = f"×{min(values):.4g} to ×{max(values):.4g}"
+        rows.append(SeriesRow(trend[-1].cell_id, said, tuple(enumerate(values, 1))))
+    since = min(trend[0].created_at for trend in trends)
+    return Chart(
+        label,
+        f"Ratio to the baseline, run by run since {_moment(since)}; the line is each cell's median.",
+        "; ".join(f"{row.label}: {len(row.points)} runs, {row.said}" for row in rows),
+        Series(tuple(rows), (), "ratio to the baseline", over="run"),
+    )
+
+
+def _table(runs: Sequence[RunOverview]) -> Table:
+    rows = []
+    for run in sorted(runs, key=lambda run: -run.created_at):
+        marks = [run.given_name, *(f"{name}={value}" for name, value in run.labels.items())]
+        marks += [*(f"#{tag}" for tag in run.tags), *(f"({note})" for note in run.notes)]
+        rows.append(
+            Row(
+                RowName((run.id,)),
+                (
+                    words(_moment(run.created_at)),
+                    words(run.state.value),
+                    words(_label(run)),
+                    words(", ".join(run.platforms)),
+                    figure(str(run.blocks)),
+                    figure(str(run.trials)),
+                    figure(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN),
+                    words(" ".join(filter(None, marks))),
+                ),
+                soft=bool(run.imported),
+            )
+        )
+    numbers = [Column(name, (Align.RIGHT,)) for name in ("blocks", "trials", "failed")]
+    columns = (
+        *(Column(name) for name in ("begun", "state", "workload", "platforms")),
+        *numbers,
+        Column("name, labels, tags, notes"),
+    )
+    return Table("All runs, the newest first", ("run",), columns, tuple(rows))
+
+
+def _label(run: RunOverview) -> str:
+    return run.label or run.name
+
+
+def _said(row: Compared) -> str:
+    return figures.ratio(math.exp(row.log_ratio), (math.exp(row.low), math.exp(row.high)))
+
+
+def _moment(created_at: float) -> str:
+    return datetime.fromtimestamp(created_at).astimezone().strftime("%Y-%m-%d %H:%M")
