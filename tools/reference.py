@@ -8,8 +8,10 @@ nothing can go stale.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 MARK = re.compile(r"^<!-- guestmark: (\w+) -->$", re.MULTILINE)
 
@@ -77,8 +79,11 @@ def _workload(kind: Any) -> Iterator[str]:
     yield f"{_sentence(kind.help)}\n"
     if fields := kind.model.model_fields:
         yield _table(
-            ["parameter", "type", "default"],
-            [[f"`{name}`", f"`{_type(field)}`", _default(field)] for name, field in fields.items()],
+            ["parameter", "what it is", "type, unit", "default"],
+            [
+                [f"`{name}`", _escape(field.description or ""), _type(field), _default(field)]
+                for name, field in fields.items()
+            ],
         )
     if own := ", ".join(f"`{factor.name}`" for factor in kind.factors):
         yield f"Factors of its own: {own}.\n"
@@ -106,18 +111,47 @@ def _metrics(kind: Any) -> Any:
         return ()
 
 
+_KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+
+
 def _type(field: Any) -> str:
-    text = getattr(field.annotation, "__name__", "") if "[" not in str(field.annotation) else ""
-    text = text or re.sub(r"\b(typing|collections\.abc|\w+(\.\w+)+)\.", "", str(field.annotation))
-    text = re.sub(r"Literal\[(.*?)\]", lambda words: words[1].replace("'", ""), text)
-    return text.replace(" | None", "").replace(" |", " or")
+    """What a person calls the type of a parameter, with its limits."""
+    extra = field.json_schema_extra or {}
+    said = extra.get("kind") or _kind(field.annotation)
+    ends = [getattr(limit, end) for end in ("ge", "le") for limit in field.metadata if hasattr(limit, end)]
+    return f"{said}, {ends[0]} to {ends[1]}" if len(ends) == 2 else said
+
+
+def _kind(annotation: Any) -> str:
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin in {Union, UnionType}:
+        (annotation,) = [part for part in parts if part is not type(None)]
+        return _kind(annotation)
+    if origin is Literal:
+        return _or(parts)
+    if origin is list:
+        return "list of whole numbers" if parts[0] is int else "list of texts"
+    if origin is dict:
+        return "table"
+    return _or([word.value for word in annotation]) if issubclass(annotation, Enum) else _KINDS[annotation]
+
+
+def _or(words: Sequence[str]) -> str:
+    listed = [f"`{word}`" for word in words]
+    return f"{', '.join(listed[:-1])} or {listed[-1]}"
 
 
 def _default(field: Any) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
-    return "–" if value in (None, "", (), [], {}) else f"`{value}`"
+    if value in (None, "", (), [], {}):
+        return "–"
+    if isinstance(value, list):
+        return ", ".join(f"`{item}`" for item in value)
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def _sentence(text: str) -> str:

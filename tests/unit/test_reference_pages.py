@@ -30,6 +30,21 @@ def test_every_workload_has_a_heading() -> None:
     assert headings == list(registry.workload_kinds())
 
 
+def test_parameters_are_described_without_the_language_they_are_written_in() -> None:
+    text = reference.workloads()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", text, re.MULTILINE)
+    assert len(rows) == sum(len(kind.model.model_fields) for kind in registry.workload_kinds().values())
+    for name, says, kind, default in rows:
+        assert says, name
+        assert kind, name
+        assert not re.search(r"\[|\]|Optional|Annotated|Field|dict|str\b|None|True|False", kind + default), (
+            name,
+            kind,
+        )
+    assert ("amount", "how much is moved", "size", "`1500M`") in rows
+    assert ("rounds", "directories that are filled and removed", "whole number, 1 to 10000", "`16`") in rows
+
+
 def test_every_factor_and_platform_has_a_row() -> None:
     factors, platforms = reference.factors(), reference.platforms()
     assert all(f"\n| `{name}` |" in factors for name in registry.factors())

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from pydantic import Field
-
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 from guestmark.workloads.boot.metrics import Booted
 from guestmark.workloads.exec import workload
 
@@ -12,8 +10,8 @@ from guestmark.workloads.exec import workload
 class BootParams(Strict):
     """`command` runs between ready and power-off; `initcalls` has the kernel say what its start consists of."""
 
-    command: list[str] = Field(default_factory=list)
-    initcalls: bool = False
+    command: list[str] = param([], "runs between ready and power-off", "words")
+    initcalls: bool = param(False, "trace the kernel's initcalls")
 
     def to_params(self) -> dict[str, Any]:
         """As the workload and, for `watch`, the platform get them. Raises `ValueError` for no command at all."""

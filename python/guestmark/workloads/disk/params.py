@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import field_validator
 
 from guestmark.core.units import format_size, parse_size
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 
 Content = Literal["zero", "one", "random"]
 
@@ -13,8 +13,8 @@ Content = Literal["zero", "one", "random"]
 class Moved(Strict):
     """What all disk workloads have: `amount` of `content` (`file`: the first bytes of a file of yours instead)."""
 
-    amount: str = "1500M"
-    content: Content = "random"
+    amount: str = param("1500M", "how much is moved", "size")
+    content: Content = param("random", "what the bytes are")
 
     @field_validator("amount")
     @classmethod
@@ -44,7 +44,7 @@ class Read(Moved):
 class Sourced(Moved):
     """Bytes that come from outside of the guest, so they can be those of a file."""
 
-    file: str | None = None
+    file: str | None = param(None, "take the bytes of this file", "path")
 
     @field_validator("file")
     @classmethod
@@ -71,7 +71,7 @@ class Sourced(Moved):
 class Upload(Sourced):
     """`variant`: `full`, `channel` (discarded in the guest) or `disk` (made in the guest, nothing sent)."""
 
-    variant: Literal["full", "channel", "disk"] = "full"
+    variant: Literal["full", "channel", "disk"] = param("full", "the whole upload, or one half of it")
 
     def disks(self) -> list[dict[str, str]]:
         """The channel alone needs none."""
@@ -89,7 +89,7 @@ class FromDisk(Sourced):
 class Direct(FromDisk):
     """`in_flight`: how many requests are in flight at once."""
 
-    in_flight: int = 4
+    in_flight: int = param(4, "requests at once, 1 to 64")
 
     @field_validator("in_flight")
     @classmethod

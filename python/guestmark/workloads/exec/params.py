@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from guestmark.agent.wire import StandardOutput
 from guestmark.core import regex
 from guestmark.core.metric_spec import parse_metrics, split
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
@@ -21,21 +21,23 @@ class ExecParams(Strict):
     `output`: its standard output goes to `/dev/null`, or through a pipe where `metrics` or `expect` read it.
     """
 
-    command: list[str] = Field(min_length=1)
-    values: dict[str, str | int | float] = Field(default_factory=dict)
-    metrics: list[str] = Field(default_factory=list)
-    input: str | None = None
-    ignore_failure: bool = False
-    push: list[str] = Field(default_factory=list)
-    setup: str | None = None
-    prepare: str | None = None
-    conclude: str | None = None
-    cleanup: str | None = None
-    check: str | None = None
-    statuses: Annotated[list[int], Field(min_length=1)] | None = None
-    expect: str | None = None
-    host_disk: Literal["directory", "loop"] | None = None
-    output: Annotated[StandardOutput | None, Field(strict=False)] = None
+    command: list[str] = param(..., "the program and its arguments", "words", min_length=1)
+    values: dict[str, str | int | float] = param(
+        {}, "what `{NAME}` in the command stands for; `scale` may name them"
+    )
+    metrics: list[str] = param([], "more metrics, as `--metric` has them")
+    input: str | None = param(None, "standard input", "path")
+    ignore_failure: bool = param(False, "count runs that fail")
+    push: list[str] = param([], "files to bring to another machine", "paths")
+    setup: str | None = param(None, "runs once on each fresh machine", "shell command")
+    prepare: str | None = param(None, "runs before each run", "shell command")
+    conclude: str | None = param(None, "runs after each run and its check", "shell command")
+    cleanup: str | None = param(None, "runs once, last", "shell command")
+    check: str | None = param(None, "runs after each run; if it fails, so does the trial", "shell command")
+    statuses: Annotated[list[int], Field(min_length=1)] | None = param(None, "exit statuses of success")
+    expect: str | None = param(None, "must match the output", "regular expression")
+    host_disk: Literal["directory", "loop"] | None = param(None, "what the host has for a disk")
+    output: Annotated[StandardOutput | None, Field(strict=False)] = param(None, "where standard output goes")
 
     @field_validator("command")
     @classmethod
@@ -72,7 +74,7 @@ class ExecParams(Strict):
                 raise ValueError(f"values.{name} is not used: the command holds no {{{name}}}")
         specs, derived = split(parse_metrics(self.metrics))
         if derived:
-            raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic stands in [derived]")
+            raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic belongs in [derived]")
         argv = [self._filled(word) for word in self.command]
         named = dict.fromkeys(_PLACEHOLDER.findall(" ".join([*self.command, *hooks.values()])))
         return Command(

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 from guestmark.workloads.fio.metrics import THREADS_VARIABLE, variables_of
 
 _LARGEST = 1 << 20
@@ -21,10 +21,10 @@ class FioParams(Strict):
     `host_disk` as for `sysbench`.
     """
 
-    file: str | None = None
-    job: str | None = None
-    values: dict[str, str | int | float] = Field(default_factory=dict)
-    host_disk: Literal["directory", "loop"] = "directory"
+    file: str | None = param(None, "the job file; or give `job`", "path")
+    job: str | None = param(None, "the text of a job file")
+    values: dict[str, str | int | float] = param({}, "what `${NAME}` in the job stands for")
+    host_disk: Literal["directory", "loop"] = param("directory", "what the host has for a disk")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "FioParams":

@@ -2,12 +2,11 @@
 
 import os
 import ssl
-from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from guestmark.core.units import format_size, parse_size
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 
 _LARGEST = 1 << 30  # bytes; iPXE under BIOS keeps a file below 4 GB, and the hypervisor's hole is there
 
@@ -19,11 +18,11 @@ class NetbootParams(Strict):
     `certificate` is for protocol=https: a PEM file that also holds the key.
     """
 
-    size: str = "100M"
-    files: Annotated[int, Field(ge=1, le=1000)] = 5
-    port: Annotated[int, Field(ge=0, le=65535)] = 0
-    certificate: str | None = None
-    kernel: bool = False
+    size: str = param("100M", "of each file", "size")
+    files: int = param(5, "files of a round", ge=1, le=1000)
+    port: int = param(0, "of the file server; 0: any free one", ge=0, le=65535)
+    certificate: str | None = param(None, "certificate and key for `protocol=https` (PEM)", "path")
+    kernel: bool = param(False, "end each boot in a kernel whose agent answers")
 
     @field_validator("certificate")
     @classmethod

@@ -3,10 +3,10 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, field_validator
 
 from guestmark.core.units import format_size, parse_size
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 from guestmark.workloads.common.factors import THREADS, count
 from guestmark.workloads.sysbench.options import whole_seconds
 
@@ -26,17 +26,21 @@ class OltpParams(Strict):
     size of its log, `settings` any others of its settings. `host_disk` is as in the workload `sysbench`.
     """
 
-    server: Literal["mariadb", "postgresql"] = "mariadb"
-    test: Literal["read_only", "read_write", "write_only"] = "read_write"
-    tables: Annotated[int, Field(ge=1, le=1000)] = 4
-    rows: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10_000
-    threads: Annotated[str, BeforeValidator(_text)] = "1"
-    time: Annotated[str, BeforeValidator(_text)] = "10"
-    transactions: Annotated[str, BeforeValidator(_text)] = "0"
-    buffer: str = "64M"
-    log: str = "48M"
-    settings: dict[str, str | int | bool] = Field(default_factory=dict)
-    host_disk: Literal["directory", "loop"] = "directory"
+    server: Literal["mariadb", "postgresql"] = param("mariadb", "the database server")
+    test: Literal["read_only", "read_write", "write_only"] = param("read_write", "sysbench's test")
+    tables: int = param(4, "tables", ge=1, le=1000)
+    rows: int = param(10_000, "rows of each table", ge=1, le=1_000_000_000)
+    threads: Annotated[str, BeforeValidator(_text)] = param("1", "connections at once", "number")
+    time: Annotated[str, BeforeValidator(_text)] = param(
+        "10", "how long a measurement lasts", "duration, whole s"
+    )
+    transactions: Annotated[str, BeforeValidator(_text)] = param(
+        "0", "end after so many; 0: after `time`", "number"
+    )
+    buffer: str = param("64M", "the server's cache", "size")
+    log: str = param("48M", "the server's log", "size")
+    settings: dict[str, str | int | bool] = param({}, "further settings of the server")
+    host_disk: Literal["directory", "loop"] = param("directory", "what the host has for a disk")
 
     @field_validator("threads")
     @classmethod

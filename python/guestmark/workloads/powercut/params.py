@@ -3,9 +3,7 @@
 import shlex
 from typing import Any, Literal
 
-from pydantic import Field
-
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 from guestmark.powercut.records import Method
 
 _STATES, _OF_SERVERS = 300, 40
@@ -21,17 +19,19 @@ class Powercut(Strict):
 
     method: Literal[
         "append", "replace", "overwrite", "dsync", "sqlite", "mariadb", "postgresql", "command", "syncs"
-    ] = "append"
-    records: int = Field(default=100, ge=2, le=100_000)
-    settings: dict[str, str] = Field(default_factory=dict)
-    command: list[str] = Field(default_factory=list)
-    check: str = ""
-    before: list[str] = Field(default_factory=list)
-    files: dict[str, str] = Field(default_factory=dict)
-    env: dict[str, str] = Field(default_factory=dict)
-    cwd: str = ""
-    statuses: list[int] = Field(default_factory=lambda: [0])
-    states: int | None = Field(default=None, ge=1, le=100_000)
+    ] = param("append", "how records are made durable")
+    records: int = param(100, "how many", ge=2, le=100_000)
+    settings: dict[str, str] = param({}, "settings of the database server")
+    command: list[str] = param([], "the program of the methods `command` and `syncs`", "words")
+    check: str = param("", "judges what is left, for the method `command`", "shell command")
+    before: list[str] = param([], "run first", "shell commands")
+    files: dict[str, str] = param({}, "texts of files that the command finds, by name")
+    env: dict[str, str] = param({}, "environment variables")
+    cwd: str = param("", "where the command runs, if not on the disk", "path")
+    statuses: list[int] = param([0], "exit statuses of success")
+    states: int | None = param(
+        None, "crash states that are judged: 300, of a database server 40", ge=1, le=100_000
+    )
 
     def to_params(self) -> dict[str, Any]:
         """As the workload gets them; on the host an image is mounted through a loop device."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from guestmark.core.units import format_size, parse_size
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 from guestmark.workloads.sysbench.options import OPTIONS
 
 _ROOM = 1.15  # a disk for the files, by default: journal, inodes and a reserve included
@@ -40,8 +40,8 @@ class _Common(Strict):
     mounted with the same options as in a guest (`loop`, needs root).
     """
 
-    test: Literal["cpu", "memory", "threads", "mutex", "fileio"]
-    host_disk: Literal["directory", "loop"] = "directory"
+    test: Literal["cpu", "memory", "threads", "mutex", "fileio"] = param(..., "sysbench's test")
+    host_disk: Literal["directory", "loop"] = param("directory", "what `fileio` has on the host")
 
     def to_params(self) -> dict[str, Any]:
         """As the workload gets them. Raises `ValueError` for an option of another test and for what would not end."""
@@ -78,10 +78,12 @@ class _Common(Strict):
 
 
 _OptionText = Annotated[str | None, BeforeValidator(_text), Field()]
+
+
 SysbenchParams: type[BaseModel] = create_model(
     "SysbenchParams",
     __base__=_Common,
-    **dict.fromkeys(OPTIONS, (_OptionText, None)),
+    **{name: (_OptionText, param(None, option.help)) for name, option in OPTIONS.items()},
 )  # type: ignore[call-overload]
 
 

@@ -1,13 +1,11 @@
 """The workload `syscalls` in plans: which operations, and how many of each at least."""
 
-from typing import Annotated
-
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from guestmark.agent.wire import SYSTEM_CALLS
 from guestmark.core.errors import unknown
 from guestmark.core.units import parse_duration
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 
 _SHORTEST_S, _LONGEST_S = 0.001, 60.0
 
@@ -15,9 +13,9 @@ _SHORTEST_S, _LONGEST_S = 0.001, 60.0
 class SyscallsParams(Strict):
     """Each operation is done at least `operations` times and for `time`; `calls` limits them to some."""
 
-    operations: Annotated[int, Field(ge=1, le=10_000_000)] = 50
-    time: str = "50ms"
-    calls: list[str] = Field(default_factory=lambda: list(SYSTEM_CALLS))
+    operations: int = param(50, "of each call, at least", ge=1, le=10_000_000)
+    time: str = param("50ms", "for each call, at least", "duration")
+    calls: list[str] = param([*SYSTEM_CALLS], "which calls", "names")
 
     @field_validator("time")
     @classmethod
