@@ -106,7 +106,7 @@ def test_only_and_list(guestmark: CommandLine, plan: Path) -> None:
     assert [line.split("  ")[0] for line in listed.stdout.splitlines()] == [
         "short host", "long host", "short host#2",
     ]  # fmt: skip
-    assert "the time is unknown" in listed.stderr
+    assert "no estimate yet" in listed.stderr
     result = run(guestmark, plan, "--only", "workload=long", "--blocks", 2)
     assert result.status == 0
     assert set(cells_of(result)) <= {"long host", "long host#2"}

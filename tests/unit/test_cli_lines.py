@@ -60,7 +60,7 @@ def test_a_slow_block_is_one_line_that_fits(capsys: pytest.CaptureFixture[str]) 
     lines = printed(capsys)
     assert len(lines) == 4
     assert all(cell_len(line) <= 79 for line in lines), lines
-    assert lines[2].startswith("guestmark: block 3 of 40, 65 s left: tcg ×2.0")
+    assert lines[2].startswith("guestmark: block 3 of 40, about 65 s left: tcg ×2.0")
     assert lines[2].endswith("; …")
     assert "tcg failed: the command failed" in lines[3]
 

@@ -18,6 +18,13 @@ _WIDTH = 79  # columns of a line about a block: a log that is 80 wide does not w
 _APART_S = 1.0  # blocks that pass more quickly than this share a line
 
 
+def left(seconds: float | None, limit_s: float) -> str:
+    """What is said of the time left: the forecast, or without one when the run stops in any case."""
+    if seconds is None:
+        return f"no estimate yet; stops after {format_duration(limit_s)}"
+    return f"about {format_duration(seconds)} left"
+
+
 class Lines:
     """An observer that prints plain lines."""
 
@@ -28,12 +35,14 @@ class Lines:
         self._clock = clock
         self._metric = ""
         self._unit = ""
+        self._limit_s = 0.0
         self._failures: list[str] = []  # since the last line
         self._next = 0.0
 
     def started(self, plan: Plan, blocks: int) -> None:
         """How much there is to do."""
         self._metric, self._unit = plan.metrics[0].name, plan.metrics[0].unit
+        self._limit_s = plan.policy.time_limit_s
         self._next = self._clock()
         least = "" if plan.policy.blocks else "at least "
         goal = least + counted(plan.policy.blocks or plan.policy.min_blocks, "block")
@@ -61,8 +70,7 @@ class Lines:
         self._next = now + _APART_S
         head = f"guestmark: block {estimate.blocks}"
         head += f" of {estimate.goal}" if estimate.goal else ""
-        least = "" if estimate.goal else "at least "
-        head += f", {least}{format_duration(estimate.left_s)} left" if estimate.left_s else ""
+        head += f", {left(estimate.left_s, self._limit_s)}" if estimate.left_s or not estimate.goal else ""
         results = estimate.analysis.cells
         shown = [text for text in map(self._estimate, results) if text]
         if not shown:  # nothing is compared yet

@@ -12,7 +12,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from guestmark.cli.console import Console
-from guestmark.cli.lines import printed
+from guestmark.cli.lines import left, printed
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
 from guestmark.page.text import inert
@@ -118,9 +118,11 @@ class Live:
             text.append(" · ")
             text.append(inert(self._cell), style="cyan")
             text.append(f" {self._phase} ({format_duration(time.monotonic() - self._since)})")
-        if self._estimate and self._estimate.left_s:
-            left = max(self._estimate.left_s - (time.monotonic() - self._estimated_at), 0.0)
-            text.append(f" · about {format_duration(left)} left")
+        if self._estimate and self._plan and (self._estimate.left_s or not self._estimate.goal):
+            seconds = self._estimate.left_s
+            if seconds is not None:
+                seconds = max(seconds - (time.monotonic() - self._estimated_at), 0.0)
+            text.append(f" · {left(seconds, self._plan.policy.time_limit_s)}")
         if self._failed:
             text.append(f" · {self._failed} failed", style="red")
         return text

@@ -65,8 +65,8 @@ class Estimate:
         """How long it takes and for how many blocks, for people."""
         limit, blocks = format_duration(self.time_limit_s), counted(self.blocks, "block")
         if not self.block_s:
-            return f"the time is unknown for {blocks}" + (
-                "" if self.exactly else f" or more, at most {limit} and a block"
+            return (
+                f"no estimate yet for {blocks}" if self.exactly else f"no estimate yet; stops after {limit}"
             )
         least, most = format_duration(self.seconds), format_duration(self.block_s * self.blocks_in_time)
         if self.exactly:
@@ -74,7 +74,7 @@ class Estimate:
         if self.blocks_in_time < self.blocks:
             return f"{least} for {self.blocks_in_time} of {blocks}: its time limit of {limit} ends it then"
         if self.unknown:
-            return f"{least} or more for {blocks} or more, at most {limit} and a block"
+            return f"{least} or more for {blocks} or more; stops after {limit}"
         if self.blocks_in_time == self.blocks:
             return f"{least} for {blocks}"
         return f"{least} to {most} for {self.blocks} to {self.blocks_in_time} blocks"

@@ -87,7 +87,7 @@ def confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any])
         why = "; ".join(missing) or "the two runs measured the same"
         raise UsageError(
             f"nothing of what differs can be measured side by side: {why}",
-            hint="what is the host's own is measured over restarts: guestmark campaign --help",
+            hint="host-wide changes are measured over restarts: guestmark campaign --help",
         )
     given = {name: value for name, value in policy.items() if value is not None}
     usual = after.plan.policy

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How far the run is. Times in seconds; `goal` is the expected number of blocks, None while unknown."""
+    """How far the run is. `goal` is the expected number of blocks, `left_s` the seconds until then; None: unknown."""
 
     blocks: int
     goal: int | None

@@ -224,7 +224,7 @@ def resume(
             pass
     plan, gone = restored(plan, os.environ)
     if gone:
-        audience.tell(f"not set as they were when the run began: {', '.join(gone)}")
+        audience.tell(f"changed since the run began: {', '.join(gone)}")
     with exclusively(plan, audience.tell, wait=wait):
         clock = clock.without(time.monotonic() - asked)
         ready = preflight.examine_again(plan, stored.unusable, _prober(audience))

@@ -18,7 +18,10 @@ GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to stop, and as what; `goal` is the number of blocks expected in all (None: unknown)."""
+    """Whether to stop, and as what; `goal` is the number of blocks expected in all, `left_s` the seconds until then.
+
+    Both are None while nothing can be said.
+    """
 
     state: RunState | None  # None: go on
     goal: int | None
@@ -76,10 +79,8 @@ def decide(  # noqa: PLR0917 (all that a decision follows from)
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)
-    if goal is None:  # so many at least
-        return Decision(
-            None, None, min(max(policy.min_blocks - blocks, 1) * cost, max(policy.time_limit_s - used, 0.0))
-        )
+    if goal is None:
+        return Decision(None, None, None)
     if asked is None and used < policy.fine_s and cost > 0:  # by then half of the precision is enough
         _, coarse = _precision(analysis, policy.precision)
         goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
