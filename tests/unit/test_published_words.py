@@ -92,7 +92,7 @@ def test_whether_a_published_conclusion_about_filesystems_holds(
 def test_a_run_that_cannot_tell_says_what_it_excludes(published: float, said: str) -> None:
     times, then = {"ext4": 1.0, "ext3": 1.05}, {"ext4": 10 * published, "ext3": 10.0}
     about, sentence = said_of_filesystems(times, then, spread=0.2)
-    assert about.endswith(". Whether the filesystem makes a difference this run cannot tell.")
+    assert about.endswith(". This run cannot tell whether the filesystem makes a difference.")
     assert sentence.endswith(f"): {said}")
 
 

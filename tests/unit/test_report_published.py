@@ -247,7 +247,7 @@ def test_durability_stands_beside_speed() -> None:
     lines = [line for line in text.splitlines() if "upload from the host" in line]
     assert " claimed " in lines[0]
     assert " lost " in lines[1]
-    assert "durability: what is sure of what the row itself flushed" in text
+    assert "durability of what the row itself flushed" in text
     html = page(run)
     assert "claimed" in cells_of(html, "upload from the host", "off")
     assert "lost" in cells_of(html, "upload from the host", "full")

@@ -23,12 +23,12 @@ GROUPS = {
         "tour": "See what virtualization costs here, in one to three minutes.",
         "run": "Run a plan: workloads, platforms and factors from a TOML file.",
         "boot": "Measure how guests start and end, phase by phase.",
-        "powercut": "Cut the power at every moment of a guest's writes, and see what is lost.",
+        "powercut": "Cut the power during a guest's writes, and see what is lost.",
         "tune": "Race configurations within your limits.",
         "fleet": "Run a plan on the machines of a lab.",
         "block": "Measure one block of a run, as a job of a cluster.",
         "resume": "Continue a run where it stopped, or take it further.",
-        "campaign": "Compare two sides of a host over restarts, A B B A.",
+        "campaign": "Compare a host before and after a restart, A B B A.",
         "bisect": "Find the commit that made a command slower.",
     },
     "Results": {
@@ -45,7 +45,7 @@ GROUPS = {
         "prepare": "Build guests for other architectures in advance.",
         "shell": "Open a shell in the very guest that would be measured.",
         "clean": "Remove leftovers of crashes.",
-        "quiet": "Set aside what makes the host's speed wander.",
+        "quiet": "Make the host's speed steadier.",
     },
     "Ledgers": {
         "edit": "Give a run a name, a note, labels and tags.",
@@ -55,7 +55,7 @@ GROUPS = {
         "ledger": "Copy runs between ledgers, or set up a lab's server.",
     },
     "Captures": {
-        "capture": "Find out who is slow in a packet capture: client or server.",
+        "capture": "Find who is slow in a packet capture: client, server or network.",
     },
 }
 VERBS = {verb: does for group in GROUPS.values() for verb, does in group.items()}
@@ -115,6 +115,9 @@ class LazyGroup(TyperGroup):
         )(module.command)
         command: Any = typer.main.get_command(verb)
         command.name = cmd_name
+        for param in command.params:
+            if param.param_type_name == "argument":  # its name says what it is
+                param.display_type_rich = _untyped
         return command  # type: ignore[no-any-return]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -156,6 +159,10 @@ class LazyGroup(TyperGroup):
         except BrokenPipeError as error:
             raise PipeClosed from error
         return result
+
+
+def _untyped(ctx: Any = None) -> str:
+    return ""
 
 
 def _explain(words: list[str]) -> None:

@@ -48,7 +48,10 @@ def command(
     max_blocks: Annotated[
         int,
         typer.Option(
-            "--max-blocks", min=_FIRST_LOOK, help="Skip a commit that this many blocks cannot judge."
+            "--max-blocks",
+            metavar="N",
+            min=_FIRST_LOOK,
+            help="Skip a commit that this many blocks cannot judge.",
         ),
     ] = 64,
     by: Annotated[
@@ -68,9 +71,9 @@ def command(
 ) -> None:
     """Find the commit that made a command slower, as git bisect does, with measurements that can say "undecided".
 
-    The good commit is built once and kept; every candidate is measured beside it in one run, in random order, and never
-    held against an earlier figure. A candidate gets 8 blocks, and twice as many as long as --fail-if is undecided. Your
-    checkout is not touched: both are built in worktrees that are removed at the end.
+    The good commit is built once and kept. Every candidate is measured beside it in one run, in random order, never
+    against an earlier figure. A candidate gets 8 blocks, and twice as many while --fail-if is undecided. Your checkout
+    is not touched: both are built in worktrees that are removed at the end.
 
     Exit status: 0 the commit was found, 1 the bad commit is not slower, 125 only commits that could not be judged are
     left, 128 or more measuring failed.
@@ -159,7 +162,7 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
         say(f"{bad}: it is not shown to be slower than {good}; nothing is searched")
         return GateStatus.BROKEN
     if search.end is End.UNJUDGED:
-        say(f"{bad}: whether it is slower than {good} could not be told; nothing is searched")
+        say(f"{bad}: could not be shown slower than {good}; nothing is searched")
         say("guestmark show last says why; stop what else runs here, or give more --max-blocks")
     if search.found is None:
         if search.end is End.ONLY_SKIPPED:

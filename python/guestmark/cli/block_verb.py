@@ -22,7 +22,7 @@ def command(
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure one block of a run that nobody else measures, and store it.
+    """Measure the next free block of a run, and store it.
 
     Any number of calls may be at work at once, on all machines that reach the ledger: a job array, a CI matrix, a loop
     over ssh. `guestmark run PLAN --prepare-only` makes the run. What a killed call began is recorded as lost, and the

@@ -38,7 +38,9 @@ def command(
     sides: Annotated[
         str, typer.Option("--sides", metavar="A,B", help="What the host's two sides are called.")
     ] = "A,B",
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of four boots, A B B A.")] = 2,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", min=1, help="Rounds of four boots, A B B A.")
+    ] = 2,
     switch: Annotated[
         str,
         typer.Option(
@@ -70,7 +72,7 @@ def command(
         bool,
         typer.Option(
             "--unit",
-            help="Print a unit of systemd that goes on after every start of the host. With a command: only begin.",
+            help="Print a systemd unit that continues after every start of the host. With a command: only begin.",
         ),
     ] = False,
     status: Annotated[
@@ -84,13 +86,13 @@ def command(
     stdin: options.Input = None,
     given: Measuring,
 ) -> None:
-    """Measure a host before and after what takes a restart, such as another kernel of its own: A B B A, boot by boot.
+    """Compare a host before and after a restart, for instance with another kernel: A B B A, boot by boot.
 
-    Every boot is one run of the command, and one observation: how far boots differ counts, not how far blocks do. The
-    same words without a command go on after a restart, by hand or by a unit of systemd (--unit). At the end, and with
-    --status, the sides are compared.
+    Every boot is one run of the command and one observation, so intervals rest on how far boots differ. After a
+    restart, the same line without a command continues, by hand or by a systemd unit (--unit). The sides are compared at
+    the end, and by --status.
 
-    Exit status: 0 done, or the host is to be restarted; 2 the command line is wrong, 3 nothing could be measured, 130
+    Exit status: 0 done, or restart the host now; 2 the command line is wrong, 3 nothing could be measured, 130
     interrupted.
     """
     from guestmark.core.errors import UsageError

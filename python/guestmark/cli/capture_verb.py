@@ -44,7 +44,8 @@ def command(  # noqa: PLR0917 - one parameter per option
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (- is standard output).")
     ] = "-",
     top: Annotated[
-        int | None, typer.Option("--top", min=1, help=f"Only the N longest connections (table: {ROWS}).")
+        int | None,
+        typer.Option("--top", metavar="N", min=1, help=f"Only the N longest connections (table: {ROWS})."),
     ] = None,
     live: Annotated[
         str | None,

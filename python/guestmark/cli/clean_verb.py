@@ -19,7 +19,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[DIRECTORY...]",
-            help="Where else images were: the directories that were given with --set location=DIRECTORY.",
+            help="Other directories that held images: those given with --set location=DIRECTORY.",
         ),
     ] = None,
     dry_run: Annotated[

@@ -29,7 +29,7 @@ def command(
         typer.Option(
             "--fail-above",
             metavar="PERCENT",
-            help="Exit with 1 when a cell is shown to have grown by more, 125 when it cannot be told.",
+            help="Exit with 1 when a cell is shown to have grown by more, 125 when undecided.",
         ),
     ] = None,
     confirm: Annotated[
@@ -54,19 +54,19 @@ def command(
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Hold runs against each other, cell by cell, and say first what differs in their surroundings.
+    """Compare runs, cell by cell, and the environments they were measured in.
 
-    Compared are ratios to each run's own baseline. Their intervals allow for how far runs differ here without any
-    change, which is learned from earlier runs of the same cells in the ledger. To know what a change does,
-    `guestmark ab` is the better way: it measures both sides at the same time. --confirm does that with two stored runs:
-    programs, guests' kernels and QEMUs of both, in one new run. Its documents are then those of the new run.
+    Only ratios to each run's own baseline are compared. Their intervals allow for how far unchanged runs differ here,
+    as learned from earlier runs of the same cells. `guestmark ab` is better at showing what a change does: it measures
+    both sides at the same time. --confirm does that with two stored runs: it measures programs, guests' kernels and
+    QEMUs of both in one new run, and writes the documents of that run.
 
     Sides of several runs, `compare a,b,c d,e,f`, take the run as the unit: each side's sessions say how far sessions
     differ, so no earlier runs are needed, and the runs may be of different machines.
 
-    --fail-if limits what a ratio may have become from the first run to the other: 'tcg > +5%' is a ratio 5 % above that
-    of before; --fail-above 5% is '> +5%'. Exit status: 0; with a limit also 1 it is broken, 125 it cannot be told, 128
-    or more a cell of it cannot be compared; with --confirm that of the new run, as of exec.
+    --fail-if limits the change of a ratio from the first run to the other: 'tcg > +5%' fails if tcg's ratio grew by
+    more than 5 %; --fail-above 5% is '> +5%'. Exit status: 0; with a limit also 1 broken, 125 undecided, 128+ a cell
+    cannot be compared; with --confirm as exec.
     """
     from guestmark.cli.documents import write_all
     from guestmark.cli.gates import status_of

@@ -40,7 +40,10 @@ def command(
     names: Annotated[
         list[str] | None,
         typer.Option(
-            "--command-name", "-n", metavar="NAME", help="What tables call a command; in their order."
+            "--command-name",
+            "-n",
+            metavar="NAME",
+            help="The name of a command in tables. Repeat in the commands' order.",
         ),
     ] = None,
     lists: Annotated[
@@ -71,7 +74,7 @@ def command(
     cleanup: options.Cleanup = None,
     no_shell: Annotated[
         bool,
-        typer.Option("--no-shell", "-N", help="As hyperfine's: commands run without a shell anyway."),
+        typer.Option("--no-shell", "-N", help="Accepted and ignored: commands run without a shell anyway."),
     ] = False,
     metrics: options.Metrics = None,
     quick: Annotated[

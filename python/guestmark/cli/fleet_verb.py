@@ -69,7 +69,7 @@ def command(
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run a plan on the machines of a lab, and hold them against each other.
+    """Run a plan on the machines of a lab, and compare them.
 
     run PLAN --machines FILE: machines of one class divide the blocks of the plan among them, in one run; any other
     machine, and with --whole every one, measures all of it, as a run of its own. All are in one ledger that all of them

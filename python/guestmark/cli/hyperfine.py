@@ -25,7 +25,7 @@ INSTEAD: Mapping[str, str] = {
     "-S": "commands run without a shell; for one: -- sh -c 'COMMAND | COMMAND'",
     "--shell": "commands run without a shell; for one: -- sh -c 'COMMAND | COMMAND'",
     "--style": "NO_COLOR and TERM decide; --quiet shows no progress",
-    "--sort": "rows are in the order in which they were given",
+    "--sort": "rows keep the order of the command line",
     "-u": "units are chosen to fit; --json holds seconds",
     "--time-unit": "units are chosen to fit; --json holds seconds",
     "--export-asciidoc": "--markdown FILE, --html FILE, --csv FILE and --json FILE",

@@ -203,10 +203,11 @@ Kernel = Annotated[
     typer.Option(metavar="PATH", help="Boot guests from this kernel; short for --set kernel=PATH."),
 ]
 NullCopies = Annotated[
-    Null | None, typer.Option("--null", help="Which cells are measured twice, to find the noise floor.")
+    Null | None, typer.Option("--null", help="Cells to measure twice, to find the noise floor.")
 ]
 Blocks = Annotated[
-    int | None, typer.Option("--blocks", "-r", "--runs", min=1, help="Run exactly this many blocks.")
+    int | None,
+    typer.Option("--blocks", "-r", "--runs", metavar="N", min=1, help="Run exactly this many blocks."),
 ]
 Precision = Annotated[
     str | None,
@@ -241,11 +242,15 @@ Margin = Annotated[
 ]
 Warmup = Annotated[
     int | None,
-    typer.Option("--warmup", "-w", min=0, help="Unmeasured runs on each fresh machine first (default 1)."),
+    typer.Option(
+        "--warmup", "-w", metavar="N", min=0, help="Unmeasured runs on each fresh machine first (default 1)."
+    ),
 ]
 Iterations = Annotated[
     int | None,
-    typer.Option(min=1, help="Measured runs on each fresh machine (default: 1 to 20, by duration)."),
+    typer.Option(
+        metavar="N", min=1, help="Measured runs on each fresh machine (default: 1 to 20, by duration)."
+    ),
 ]
 # What is said of a command of the user's own.
 Setup = Annotated[
@@ -308,7 +313,7 @@ FailIf = Annotated[
     typer.Option(
         "--fail-if",
         metavar="LIMIT",
-        help="Exit with 1 when this is shown of the ratio to the baseline, with 125 when it cannot be told: "
+        help="Exit with 1 when this is shown of the ratio to the baseline, with 125 when undecided: "
         "'tcg wall_s > +5%', 'kernel=new > +2%'. Repeatable.",
     ),
 ]
@@ -333,7 +338,7 @@ Prove = Annotated[
     bool,
     typer.Option("--prove", help="Cut the power of every kind of disk once, untimed, and say what it loses."),
 ]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random order.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Seed of the random order.")]
 Scale = Annotated[
     str | None,
     typer.Option(
@@ -374,7 +379,7 @@ def check_published(plan: Plan) -> None:
 
 
 Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="What to call the run; it can be given as RUN.")
+    str | None, typer.Option("--name", metavar="NAME", help="A name for the run, usable as RUN.")
 ]
 Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="A sentence about the run.")]
 Labels = Annotated[

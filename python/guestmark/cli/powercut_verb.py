@@ -41,10 +41,13 @@ def command(
             help="How records are made durable: append, replace, overwrite, dsync, sqlite, mariadb or postgresql.",
         ),
     ] = "append",
-    records: Annotated[int, typer.Option(min=2, max=100_000, help="How many records are written.")] = 100,
+    records: Annotated[
+        int, typer.Option(metavar="N", min=2, max=100_000, help="How many records are written.")
+    ] = 100,
     states: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=1,
             max=100_000,
             help="How many crash states are judged. Default: 300, of a database server 40.",
@@ -59,7 +62,7 @@ def command(
         ),
     ] = None,
     after: Annotated[
-        int | None, typer.Option(min=1, help="replay: only the states after so many requests.")
+        int | None, typer.Option(metavar="N", min=1, help="replay: only the states after this many requests.")
     ] = None,
     image: Annotated[
         str | None,
@@ -73,11 +76,11 @@ def command(
     ] = None,
     given: Measuring,
 ) -> None:
-    """Cut the power at every moment of a guest's writes, and look for what it was told is safe.
+    """Cut the power at every moment of a guest's writes, and look for lost data.
 
     Numbered records are made durable one by one on a disk whose writes and flushes are logged as this host's kernel
-    sees them. Crash states of the log are recovered and searched for every record that had been acknowledged. Two
-    controls, without barriers and without flushes, have to lose some, or the proof is none.
+    sees them. Crash states of the log are recovered and searched for every acknowledged record. Two controls, one
+    without barriers and one without flushes, must lose some; otherwise nothing is proven.
 
     Exit status: 0 all judged, 1 some failed or a platform was left out, 2 the command line is wrong, 3 nothing could be
     judged, 130 interrupted.

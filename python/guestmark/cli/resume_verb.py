@@ -12,7 +12,9 @@ from guestmark.cli import options
 def command(
     run: options.Run,
     *,
-    blocks: Annotated[int | None, typer.Option(min=1, help="Go on until there are this many blocks.")] = None,
+    blocks: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Go on until there are this many blocks.")
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Go on until all ratios are known to this.")
     ] = None,

@@ -47,7 +47,6 @@ def command(
     gc.disable()  # it reads, prints and ends: looking for garbage while modules are loaded takes a tenth of the time
     from guestmark.cli.session import Outputs, show
     from guestmark.ledger import open_ledger, past
-    from guestmark.plan.matrix import held_against
 
     outputs = Outputs(
         json=json,
@@ -62,6 +61,8 @@ def command(
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
         if baseline is not None:
+            from guestmark.plan.matrix import held_against  # with what reads plans
+
             stored = replace(
                 stored, plan=replace(stored.plan, cells=held_against(stored.plan.cells, baseline))
             )

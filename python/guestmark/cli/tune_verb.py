@@ -24,21 +24,25 @@ def command(
     *,
     objective: Annotated[
         str | None,
-        typer.Option(metavar="METRIC", help="What is to be best. Default: the plan's primary metric."),
+        typer.Option(metavar="METRIC", help="The metric to optimise. Default: the plan's primary metric."),
     ] = None,
     durability: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORD", help="Only what is this durable, e.g. proven. Repeatable: any of them."),
+        typer.Option(
+            metavar="WORD",
+            help="Only configurations of this durability, e.g. proven. Repeatable: any of them.",
+        ),
     ] = None,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="LIMIT", help="A metric to keep to, e.g. 'guest_cpu_s < 5'.")
+        list[str] | None,
+        typer.Option(metavar="LIMIT", help="A limit for another metric, e.g. 'guest_cpu_s < 5'."),
     ] = None,
     on_disk: Annotated[bool, typer.Option("--on-disk", help="Leave out disks in memory.")] = False,
     no_screen: Annotated[
-        bool, typer.Option("--no-screen", help="Measure every candidate, not first a fraction.")
+        bool, typer.Option("--no-screen", help="Measure every candidate from the start.")
     ] = False,
     max_blocks: Annotated[
-        int | None, typer.Option(min=2, help="At most so many blocks of the race (default 10).")
+        int | None, typer.Option(metavar="N", min=2, help="The most blocks of the race (default 10).")
     ] = None,
     on: Annotated[
         list[str] | None, options.on("Where to run it, instead of the platforms in the plan.")
@@ -48,11 +52,11 @@ def command(
     for_: options.For = None,
     given: Measuring,
 ) -> None:
-    """Find the fastest of many configurations, of those that keep to what is asked of them.
+    """Race configurations within your limits, and find the fastest.
 
-    A fraction of the cells is measured first; main effects say which others are worth it. Those race: after each block
-    whoever is worse than the leader beyond the margin, for sure, is out. The finalists are measured again in fresh
-    blocks. With --durability proven the power is cut first, and what loses anything does not take part.
+    A fraction of the cells is measured first; main effects say which others are promising. Those race: after each
+    block, a cell that is surely worse than the leader by more than the margin is out. The finalists are measured again
+    in fresh blocks. With --durability proven the power is cut first, and configurations that lose data are out.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line or the plan is
     wrong, 3 nothing could be measured, 130 interrupted (guestmark resume continues).

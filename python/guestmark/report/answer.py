@@ -10,7 +10,7 @@ from guestmark.core.model import CellStatus, RunState, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
-from guestmark.page.names import row_names
+from guestmark.page.names import row_names, spoken
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Inline, Span, Tone, inert, line, spans
@@ -73,9 +73,8 @@ def _said(workload: WorkloadResult) -> list[Node]:
     said: list[Node] = []
     metric = workload.metrics[0].name
     if workload.baseline is not None:
-        said += undecided(
-            (each, each.comparison[metric]) for each in workload.shown if metric in each.comparison
-        )
+        pairs = [(each, each.comparison[metric]) for each in workload.shown if metric in each.comparison]
+        said += undecided(pairs, spoken(workload))
         said += [node for node, verdict in slow_runs(workload, workload.baseline) if verdict in _CLAIMS]
     return [*said, *_totals(workload)]
 
@@ -236,7 +235,7 @@ def _totals(workload: WorkloadResult) -> list[Node]:
                 limit = [" in the runs measured"] if estimand is Estimand.TOTAL else None
                 claim, *interval = _spaced(_times(comparison, metric))
                 said = spans(
-                    f"{estimand.value.capitalize()} of {result.cell.id}: ",
+                    f"{estimand.value.capitalize()} of {spoken(workload)[result.cell.id]}: ",
                     claim,
                     *(interval if limit is None else limit),
                 )

@@ -138,10 +138,10 @@ def _nodes(found: Comparison) -> list[Node]:
         nodes.append(_absolute(found, found.metric))
     if not found.pairs:
         nodes.append(
-            Note(line("No cell is in both runs with a ratio to the same baseline, so there is no verdict"))
+            Note(line("No cell has a ratio to the same baseline in both runs, so there is no verdict"))
         )
     if found.missing:
-        nodes.append(Note(line(f"Only in one of them, or without a ratio: {', '.join(found.missing)}")))
+        nodes.append(Note(line(f"In one run only, or without a ratio: {', '.join(found.missing)}")))
     return [*nodes, *_limits(found)]
 
 
@@ -151,7 +151,7 @@ def _surroundings(found: Comparison) -> Node:
         changed.insert(0, line("another machine", Tone.WARNING))
     if not changed:
         return Paragraph(line("Nothing that is recorded of the surroundings differs."))
-    return Bullets(line("What differs in the surroundings:"), tuple(changed))
+    return Bullets(line("What differs around the runs:"), tuple(changed))
 
 
 def _table(found: Comparison) -> Table:
@@ -249,8 +249,8 @@ def _limits(found: Comparison) -> list[Node]:
     nodes.append(
         Note(
             line(
-                "Two runs show that something changed between them, not what: everything listed above did. What slows "
-                "baseline and cell alike is not seen. guestmark ab measures two of anything side by side"
+                "Two runs show that something changed, not what. Only ratios are compared: a change that slows "
+                "baseline and cell alike is invisible. guestmark ab measures both sides in one run"
             )
         )
     )

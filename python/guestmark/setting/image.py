@@ -129,7 +129,7 @@ def _of_qcow2(make: Callable[[Any], Sequence[str]]) -> Callable[[Any, Disk], Seq
 
 PREALLOCATION = DiskSetting(
     "preallocation",
-    "what is allocated in advance: off (sparse), metadata (qcow2), falloc, full (written)",
+    "allocation in advance: off (sparse), metadata (qcow2), falloc, full (written)",
     one_of(*Preallocation, aliases={"sparse": "off", "prealloc": "falloc"}),
     tuple(Preallocation),
     read=Preallocation,
@@ -216,7 +216,7 @@ def _compressed(kind: str, drive: Drive) -> Iterator[Check]:
 
 COMPRESSION = DiskSetting(
     "compression",
-    "how a qcow2 image is compressed at first; what is written to it is not",
+    "compression of a qcow2 image's first content; later writes are not compressed",
     one_of("off", "zlib", "zstd"),
     ("off", "zlib", "zstd"),
     read=lambda text: "" if text == "off" else text,

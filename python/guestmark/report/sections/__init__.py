@@ -134,9 +134,7 @@ def imported(run: StoredRun, origin: Origin, *, whole: bool) -> Section:
     """Its source and its commands; with `whole` also as whom, where, and with which variables they run."""
     nodes: list[Node] = [
         Note(
-            line(
-                f"Imported from {origin.source}: figures and names are as they were there, and not verified"
-            ),
+            line(f"Imported from {origin.source}: figures and names are unverified"),
             NoteKind.WARNING,
         )
     ]

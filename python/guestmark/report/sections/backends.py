@@ -35,7 +35,7 @@ def backends(analysis: Analysis) -> list[Bullets]:
         if topic_of(workload.workload) is Topic.START:
             lines += _where_starting_goes(workload)
     lines += _channel_against_disk(analysis)
-    return [Bullets(line("What this says of the backends", Tone.STRONG), tuple(lines))] if lines else []
+    return [Bullets(line("What this says about the backends", Tone.STRONG), tuple(lines))] if lines else []
 
 
 # --- who is faster, bare and nested -------------------------------------------------------------------------

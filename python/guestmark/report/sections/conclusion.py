@@ -1,10 +1,11 @@
 """The closing sentences of a report: what can be concluded, and what cannot."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import boots
 from guestmark.page import figures
+from guestmark.page.names import spoken
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.claims import Claim
@@ -62,7 +63,7 @@ def by_workload(analysis: Analysis) -> list[Node]:
 def _sentences(workload: WorkloadResult, margin: float) -> list[Node]:
     if not workload.metrics or workload.baseline is None:
         return []
-    metric = workload.metrics[0]
+    metric, names = workload.metrics[0], spoken(workload)
     compared = [
         (result, result.comparison[metric.name])
         for result in workload.shown
@@ -71,28 +72,29 @@ def _sentences(workload: WorkloadResult, margin: float) -> list[Node]:
     nodes: list[Node] = []
     differing = [pair for pair in compared if pair[1].verdict in {Verdict.FASTER, Verdict.SLOWER}]
     if differing:
-        nodes.append(_factors(workload.baseline, differing, metric))
+        nodes.append(_factors(workload.baseline, differing, metric, names))
     same = [result for result, comparison in compared if comparison.verdict is Verdict.NO_DIFFERENCE]
     if same:
-        names = ", ".join(result.cell.id for result in same)
         shown = Claim.EQUAL.format(
-            baseline=workload.baseline.cell.id, margin=figures.percent(margin), cells=names
+            baseline=names[workload.baseline.cell.id],
+            margin=figures.percent(margin),
+            cells=", ".join(names[result.cell.id] for result in same),
         )
         nodes.append(Paragraph(line(shown)))
     alike = [(result, comparison) for result, comparison in compared if comparison.alike]
     if alike:
         nodes.append(_alike(workload, workload.baseline, alike, margin))
-    nodes += undecided(compared)
+    nodes += undecided(compared, names)
     nodes += [node for node, _ in slow_runs(workload, workload.baseline)]
     return nodes
 
 
-def undecided(compared: Iterable[tuple[CellResult, Comparison]]) -> list[Note]:
+def undecided(compared: Iterable[tuple[CellResult, Comparison]], names: Mapping[str, str]) -> list[Note]:
     """A line for each reason why cells could not be told from the baseline."""
     cells: dict[str, list[str]] = {}
     for result, comparison in compared:
         if comparison.undecided:
-            cells.setdefault(comparison.reason, []).append(result.cell.id)
+            cells.setdefault(comparison.reason, []).append(names[result.cell.id])
     return [
         Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{', '.join(ids)} – {reason}"), NoteKind.WARNING)
         for reason, ids in cells.items()
@@ -106,14 +108,15 @@ def _alike(
     margin: float,
 ) -> Paragraph:
     """Cells whose typical run does not differ, and what so few starts (or runs, where nothing boots) cannot show."""
+    names = spoken(workload)
     booted = boots(result.cell for result in workload.cells)
     seen = min(comparison.n * (1 if booted else _runs(result)) for result, comparison in alike)
     return Paragraph(
         line(
             Claim.ALIKE.format(
-                baseline=baseline.cell.id,
+                baseline=names[baseline.cell.id],
                 margin=figures.percent(margin),
-                cells=", ".join(result.cell.id for result, _ in alike),
+                cells=", ".join(names[result.cell.id] for result, _ in alike),
                 rare=figures.percent(unseen_share(seen)),
                 units="starts" if booted else "runs",
             )
@@ -133,12 +136,13 @@ def slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[tuple[Node
     One sentence for the cells that had as many and of which the same is said.
     """
     alike: dict[tuple[str, str, Verdict], list[str]] = {}
+    names = spoken(workload)
     others = [result for result in workload.shown if result is not baseline]
     for result in others:
         slow = None if result.answers is None else result.answers.slow
         if slow is not None and (slow.cell.slow or slow.baseline.slow):
-            counts = _slow_in(slow.baseline, baseline.cell.id), _slow_in(slow.cell, "{}")
-            alike.setdefault((*counts, slow.verdict), []).append(result.cell.id)
+            counts = _slow_in(slow.baseline, names[baseline.cell.id]), _slow_in(slow.cell, "{}")
+            alike.setdefault((*counts, slow.verdict), []).append(names[result.cell.id])
     nodes: list[tuple[Node, Verdict]] = []
     for (of_baseline, counted, verdict), cells in alike.items():
         everywhere = len(cells) == len(others) > _NAMED
@@ -155,7 +159,10 @@ def _slow_in(runs: CellRuns, where: str) -> str:
 
 
 def _factors(
-    baseline: CellResult, differing: Sequence[tuple[CellResult, Comparison]], metric: Metric
+    baseline: CellResult,
+    differing: Sequence[tuple[CellResult, Comparison]],
+    metric: Metric,
+    names: Mapping[str, str],
 ) -> Bullets:
     facts = [(result, *_factor(comparison, metric)) for result, comparison in differing]
     room = max(len(factor) for _, factor, _ in facts)
@@ -164,10 +171,10 @@ def _factors(
         tone = Tone.FASTER if word in {"faster", "less", "better"} else Tone.SLOWER
         padded = f"{factor:>{room}}"  # stands under the others where every sign is as wide
         items.append(
-            spans(Span(padded, tone), Claim.DIFFERS.format(word=word), Span(result.cell.id, Tone.NAME))
+            spans(Span(padded, tone), Claim.DIFFERS.format(word=word), Span(names[result.cell.id], Tone.NAME))
         )
     verb = " ran" if label(Verdict.FASTER, metric) == "faster" else f" ({metric.name}) was"
-    return Bullets(spans(Span(baseline.cell.id, Tone.NAME), verb), tuple(items))
+    return Bullets(spans(Span(names[baseline.cell.id], Tone.NAME), verb), tuple(items))
 
 
 def _factor(comparison: Comparison, metric: Metric) -> tuple[str, str]:

@@ -10,11 +10,11 @@ from guestmark.setting.disk import asked_of
 from guestmark.stats.analysis import CellResult
 
 MEANING = (
-    "durability: what is sure of what the row itself flushed: proven by cutting its power, seen to reach the kernel, "
-    "claimed by the hypervisor, lost, in memory"
+    "durability of what the row itself flushed: proven by power cuts, seen to reach the kernel, claimed by the "
+    "hypervisor, lost, in memory"
 )
 DISK_MEANING = (
-    "its disk: what power cuts have shown of records that guestmark synced on such a disk, not of the row"
+    "its disk: what power cuts showed for records that guestmark synced on such a disk, not for the row"
 )
 _NOT_KEPT = frozenset({Durability.LOST, Durability.MEMORY})
 

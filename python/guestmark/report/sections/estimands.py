@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from guestmark.page import figures
-from guestmark.page.names import row_names
+from guestmark.page.names import row_names, spoken
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line
 from guestmark.report.sections.verdicts import LEGEND, mark, tone
@@ -57,7 +57,7 @@ def _compared(workload: WorkloadResult, answered: Sequence[tuple[CellResult, Ans
         columns.append(Column("first run", _CALLED))
         for row, (_, answers) in zip(cells, answered, strict=True):
             row.append(_ratio(answers.first))
-    against = "" if workload.baseline is None else f", against {workload.baseline.cell.id}"
+    against = "" if workload.baseline is None else f", against {spoken(workload)[workload.baseline.cell.id]}"
     return Table(
         f"How the runs of {workload.title} differ{against}",
         headings,
@@ -144,7 +144,7 @@ def _runs(workload: WorkloadResult, answered: Sequence[tuple[CellResult, Answers
     columns = [Column(heading, point) for heading in ("typical", "mean", "95 % within", "slowest")]
     columns += [Column("slow", (Align.RIGHT,)), Column("over twice", (Align.RIGHT,))]
     columns += [Column("first run", point)] if any(each is not None for each in firsts) else []
-    columns.append(Column("total, unseen allowed for"))
+    columns.append(Column("total, pessimistic"))
     return [
         Table(
             f"All runs of {workload.title}, {figures.heading(metric, unit)}",
@@ -163,12 +163,10 @@ def _legend(answered: Sequence[tuple[CellResult, Answers]]) -> tuple[Inline, ...
     fewest = min(found, key=lambda slow: slow.n)
     starts, runs = (figures.percent(share) for share in (fewest.unseen.machines, fewest.unseen.iterations))
     said = (
-        f"what happens in fewer than {starts} of starts, or by its own chance in fewer than {runs} of runs, "
-        f"may not have been seen in {fewest.n} starts"
+        f"events in fewer than {starts} of starts, or independently in fewer than {runs} of runs, may be missed by "
+        f"{fewest.n} starts"
     )
-    allowed = (
-        f"total, unseen allowed for: as if starts {LARGEST_EVENT:g} times as slow had been missed that often"
-    )
+    allowed = f"total, pessimistic: if starts {LARGEST_EVENT:g} times as slow were missed that often"
     return ((Span(said, Tone.SOFT),), (Span(allowed, Tone.SOFT),))
 
 

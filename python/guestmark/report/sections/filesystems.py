@@ -71,8 +71,8 @@ def _sentences(
     if ceiling is not None:
         path = ceiling.summary[_METRIC].mean / fastest.summary[_METRIC].mean
         yield line(
-            f"{where}: the host alone moves {_rate(ceiling)}, ×{path:.2g} what {_name(fastest)} does. That much the "
-            "emulator, virtio and the guest's kernel cost together, with any filesystem."
+            f"{where}: the host alone moves {_rate(ceiling)}, ×{path:.2g} what {_name(fastest)} does. The emulator, "
+            "virtio and the guest's kernel together cost that much, with any filesystem."
         )
 
 
@@ -107,7 +107,7 @@ def _blamed(apart: Comparison, margin: float) -> str:
         return Claim.FILESYSTEM_DIFFERS
     if apart.same:
         return Claim.FILESYSTEM_ALIKE.format(margin=figures.percent(margin))
-    return "Whether the filesystem makes a difference this run cannot tell."
+    return "This run cannot tell whether the filesystem makes a difference."
 
 
 def _holds(found: Comparison, then: float) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 from guestmark.core.units import counted
 from guestmark.page import figures
+from guestmark.page.names import spoken
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.claims import Claim
@@ -23,7 +24,8 @@ def lines(analysis: Analysis) -> list[Node]:
     if not seen:
         return []
     listed = [entry for entry in seen if entry[1] or len(seen) <= _MOST]
-    items: list[Inline] = [_line(result, analysis) for result, _ in listed]
+    names = {name: title for workload in analysis.workloads for name, title in spoken(workload).items()}
+    items: list[Inline] = [_line(result, analysis, names[result.cell.id]) for result, _ in listed]
     if rest := len(seen) - len(listed):
         others = "the others" if listed else "all cells"
         items.append(line(f"{others} ({rest}): no change shown since earlier runs, or too few of them"))
@@ -78,7 +80,7 @@ def _changed(result: CellResult, analysis: Analysis) -> Change | None:
     return since(now, analysis.history.ratios[result.cell.id])
 
 
-def _line(result: CellResult, analysis: Analysis) -> Inline:
+def _line(result: CellResult, analysis: Analysis, name: str) -> Inline:
     past = analysis.history.ratios[result.cell.id]
     low, high = min(past, key=lambda run: run.ratio), max(past, key=lambda run: run.ratio)
     ends = [
@@ -89,9 +91,7 @@ def _line(result: CellResult, analysis: Analysis) -> Inline:
     told = f": {counted(len(past), 'earlier run')} here, {found}"
     changed = _changed(result, analysis)
     if changed is None:
-        return spans(Span(result.cell.id, Tone.NAME), f"{told}; {FEWEST_RUNS} would show whether it changed")
+        return spans(Span(name, Tone.NAME), f"{told}; {FEWEST_RUNS} would show whether it changed")
     claim = Claim.NOT_CHANGED if changed.verdict is Across.ALIKE else Claim.CHANGED
     shown = claim.format(earlier=told, ratio=figures.ratio(changed.ratio, changed.ci))
-    return spans(
-        Span(result.cell.id, Tone.NAME), Span(shown, Tone.WARNING if claim is Claim.CHANGED else Tone.PLAIN)
-    )
+    return spans(Span(name, Tone.NAME), Span(shown, Tone.WARNING if claim is Claim.CHANGED else Tone.PLAIN))

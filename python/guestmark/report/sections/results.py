@@ -7,7 +7,7 @@ from guestmark.core.model import CellStatus, Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios
-from guestmark.page.names import brief, row_names
+from guestmark.page.names import brief, row_names, spoken
 from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Tone, line
@@ -79,7 +79,8 @@ def _beside(shown: Sequence[CellResult]) -> dict[str, list[str]]:
 def _versus(workload: WorkloadResult) -> str:
     if workload.baseline is None:
         return ""
-    return f"vs {workload.baseline.cell.id}" if len(workload.baseline.cell.id) <= 20 else "vs baseline"
+    name = spoken(workload)[workload.baseline.cell.id]
+    return f"vs {name}" if len(name) <= 20 else "vs baseline"
 
 
 def estimate(result: CellResult, metric: Metric, unit: figures.Unit, failed: Tone = Tone.PLAIN) -> Cell:
@@ -156,18 +157,19 @@ def _chart(workload: WorkloadResult) -> list[Chart]:
                 comparison.ci,
             )
         )
-        said.append(f"{result.cell.id} {figures.ratio(ratio, comparison.ci)}")
+        said.append(f"{spoken(workload)[result.cell.id]} {figures.ratio(ratio, comparison.ci)}")
     floor = workload.noise_floors.get(metric.name)
+    to = spoken(workload)[baseline.cell.id]
     name = figures.heading(metric, figures.Unit(1.0, ""))
-    nulls = " Null cells stand against the cells they copy." if workload.null_cells else ""
+    nulls = " Null cells are compared with the cells they copy." if workload.null_cells else ""
     band = " The band is how far copies of one cell differed, or may have." if floor is not None else ""
     caption = f"A dot for each block, a bar for the 95 % interval of the ratio.{band}{nulls}"
     return [
         Chart(
-            f"{name} against {baseline.cell.id}",
+            f"{name} against {to}",
             caption,
-            f"Ratios to {baseline.cell.id}: {'; '.join(said)}.",
-            Ratios(tuple(drawn), floor, f"{name}, ratio to {baseline.cell.id}"),
+            f"Ratios to {to}: {'; '.join(said)}.",
+            Ratios(tuple(drawn), floor, f"{name}, ratio to {to}"),
         )
     ]
 

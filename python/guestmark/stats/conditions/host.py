@@ -30,7 +30,7 @@ def foreign_load(compared: Compared) -> Iterator[Finding]:
             "foreign load",
             share,
             f"other programs had {100 * share:.0f} % of the processors that the machines ran on",
-            "stop what else runs here, or keep it elsewhere: --set placement=cpus=LIST, taskset, a cpuset",
+            "stop other programs, or keep them elsewhere: --set placement=cpus=LIST, taskset, a cpuset",
         )
 
 
@@ -112,7 +112,7 @@ def governor(whole: Whole) -> Iterator[Finding]:
                 Severity.NOTE,
                 "the frequency governor is not visible"
                 + (": this host is itself a virtual machine" if guest else ""),
-                advice="ask whoever runs the host, or measure on bare metal",
+                advice="ask the host's administrator, or measure on bare metal",
             )
             continue
         several = [found] if isinstance(found, str) else list(found)

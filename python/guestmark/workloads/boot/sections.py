@@ -26,7 +26,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         [metric.name.removesuffix("_s") for metric in PHASES],
         LETTERS,
         title="Phases of start and end",
-        caption="Means over the trials; each phase's figures stand among the further metrics.",
+        caption="Means over the trials; each phase is also among the further metrics.",
         summary=lambda said: f"From the hypervisor's start to its end: {said}.",
     )
     return [chart, *_unlike_total(shown), *_initcalls(shown)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from guestmark.core.metric import Metric
 from guestmark.page import figures
 from guestmark.page.charts import Stack, StackRow
-from guestmark.page.names import brief
+from guestmark.page.names import brief, spoken
 from guestmark.page.nodes import Chart
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
@@ -35,7 +35,7 @@ def bars(
         parts = tuple(second / unit.size for second in seconds)
         rows.append(StackRow(brief(result, workload), parts, text))
         most = max(range(len(parts)), key=parts.__getitem__)
-        said.append(f"{result.cell.id} {text}, most of it {phases[most]}")
+        said.append(f"{spoken(workload)[result.cell.id]} {text}, most of it {phases[most]}")
     return Chart(
         title,
         caption,

@@ -119,7 +119,7 @@ class ExecWorkload(Workload[Command]):
             )
             if bare and cell.platform.is_guest and not names_disk(cell):
                 raise UsageError(
-                    f"{cell.id}: a disk without a filesystem has no directory in which the command could run",
+                    f"{cell.id}: a disk without a filesystem has no directory to run the command in",
                     hint="write {disk} where the command takes the device, or choose a filesystem",
                 )
         here = plan.context

@@ -292,7 +292,7 @@ def _attest(process: SupervisedProcess, accelerator: str) -> tuple[str, ...]:
                 f"libguestfs does not run as was asked: asked {accelerator}, found {found}"
             )
         return command
-    raise AttestationError("libguestfs runs no QEMU of its own, so nothing is known about its guest")
+    raise AttestationError("libguestfs runs no QEMU, so nothing is known about its guest")
 
 
 def _descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:

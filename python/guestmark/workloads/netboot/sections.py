@@ -36,7 +36,7 @@ def phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         _LETTERS,
         title="Phases of the boot",
         caption="From QEMU's start through firmware and ROM, link, DHCP and script to the last file of a round; means "
-        "over the trials, whose figures stand among the further metrics.",
+        "over the trials, which are also among the further metrics.",
         summary=lambda said: f"From QEMU's start to the last file: {said}.",
     )
     leases = [(result, lease) for result in shown if (lease := _lease(result)) is not None]
