@@ -119,6 +119,25 @@ MODES = {
             6.0,
         ),
         Mode(
+            "coldstart",
+            (
+                "run",
+                "coldstart",
+                "--blocks",
+                "1",
+                "--scale",
+                "0.3",
+                "--on",
+                "host,bwrap,podman,gvisor,uml,tcg",
+            ),
+            14.0,
+        ),
+        Mode(
+            "density",
+            ("run", "density", "--blocks", "1", "--scale", "0.2", "--on", "host,bwrap,podman,gvisor,uml,tcg"),
+            14.0,
+        ),
+        Mode(
             "restored",
             ("exec", "--blocks", "3", "--on", "tcg", "--set", "start=cold,restored", "--", "sleep", "0.1"),
             14.0,

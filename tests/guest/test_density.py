@@ -1,0 +1,102 @@
+"""Fleets of real machines: a known footprint has a known slope, a known lock a known ceiling, and nothing is left."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guestmark.core.errors import UsageError, WorkloadError
+from guestmark.core.metric import Metric
+from guestmark.stats.scalability import law
+from guestmark.workloads.base import of
+from guestmark.workloads.density import metrics
+from guestmark.workloads.density.metrics import Fleet
+from guestmark.workloads.density.workload import DensityWorkload
+from tests.framework.cells import cell_of, plan_of
+from tests.framework.guests import prepared
+
+_MIB = 1 << 20
+
+
+def fleet(platform: str, guests: int, **params: Any) -> tuple[dict[Metric, float], Fleet]:
+    given = {"idle": "200ms", "time": "200ms", "command": ["true"], **params}
+    trial = cell_of(platform, "density", {"guests": str(guests), **_memory(platform)}, **given)
+    with prepared(trial) as (machine, workload):
+        measured = {each.metric: each.value for each in workload.run(machine)}
+        found = workload.facts.facts().of(Fleet)
+    assert found is not None
+    return measured, found
+
+
+def _memory(platform: str) -> dict[str, str]:
+    return {} if platform == "host" else {"memory": "256M"}
+
+
+@pytest.mark.parametrize("platform", ["host", "bwrap", "crun"])
+def test_a_known_footprint_has_a_known_slope(platform: str) -> None:
+    small, large = (fleet(platform, 4, touch=touch)[0] for touch in ("8M", "72M"))
+    for metric in (metrics.MEMORY, metrics.PSS, metrics.RSS):
+        assert large[metric] - small[metric] == pytest.approx(64 * _MIB, rel=0.06), metric.name
+
+
+def test_a_sandboxes_memory_is_its_control_groups() -> None:
+    _, found = fleet("bwrap", 2)
+    assert [each.machines for each in found.held] == [1, 2]
+    if os.geteuid() == 0:
+        assert all(each.groups is not None for each in found.held)
+
+
+def test_a_guest_that_touches_memory_makes_its_hypervisor_larger() -> None:
+    measured, _ = fleet("tcg", 2, touch="32M")
+    assert measured[metrics.PSS] > 32 * _MIB
+    assert 0 <= measured[metrics.IDLE] < 1.5
+
+
+def test_a_program_that_slows_down_by_the_law_has_the_knee_that_it_was_given(tmp_path: Path) -> None:
+    # Each run sleeps as long as the law says for the number of those who run now.
+    slow = 'BEGIN { printf "%.3f", 0.1 * (1 + 0.05 * (n - 1) + 0.05 * n * (n - 1)) }'
+    work = [
+        "sh", "-c",
+        f"cd {tmp_path}; : >$$; set -- *; sleep $(awk -v n=$# '{slow}' </dev/null); rm $$",
+    ]  # fmt: skip
+    points = []
+    for number in (2, 4, 8):
+        _, found = fleet("host", number, command=work, time="2s", touch="1M")
+        points += [(1.0, found.solo), (float(number), sum(found.rates))]
+    fitted = law(points)
+    assert fitted.error < 0.25, (fitted, points)
+    assert fitted.knee == pytest.approx(math.sqrt(0.95 / 0.05), rel=0.3), (fitted, points)
+
+
+def test_a_program_that_holds_a_lock_all_the_time_gains_nothing(tmp_path: Path) -> None:
+    measured, found = fleet("host", 4, command=["flock", f"{tmp_path}/lock", "sleep", "0.05"], time="2s")
+    assert sum(found.rates) < 1.3 * found.solo
+    assert measured[metrics.KEPT] < 0.35
+
+
+def test_an_idle_machine_that_is_not_idle_is_seen() -> None:
+    trial = cell_of("host", "density", {"guests": "2"}, idle="500ms", time="100ms", command=["true"])
+    with prepared(trial) as (machine, workload):
+        assert isinstance(workload, DensityWorkload)
+        busy = machine.agent.background(["sh", "-c", "while :; do :; done"])
+        try:
+            measured = {each.metric: each.value for each in workload.run(machine)}
+        finally:
+            busy.signal(9)
+            busy.wait(10)
+    assert (
+        measured[metrics.IDLE] > 0.05
+    )  # half of a processor or less, where others are busy, over two machines
+
+
+def test_more_machines_than_fit_are_refused_before_one_is_started() -> None:
+    many = cell_of("tcg", "density", {"guests": "500", "memory": "1G"})
+    with pytest.raises(UsageError, match=r"500 machines of 1G do not fit: tcg has room for \d+ in the"):
+        of("density").check_request(plan_of(many), [many])
+
+
+def test_a_program_that_fails_says_so() -> None:
+    with pytest.raises(WorkloadError, match="sh failed with 3: no"):
+        fleet("host", 2, command=["sh", "-c", "echo no >&2; exit 3"])
