@@ -70,7 +70,9 @@ def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below() -> No
     row = re.search(r"<th scope=\"row\">uml → tcg/uml</th>(.*?)</tr>", page, re.DOTALL)
     assert row
     assert re.search(r"×1\.5", re.findall(r"<td.*?</td>", row[1], re.DOTALL)[2])
-    said = re.search(r"<strong>What this says about the backends</strong></p>\s*<ul>(.*?)</ul>", page, re.DOTALL)
+    said = re.search(
+        r"<strong>What this says about the backends</strong></p>\s*<ul>(.*?)</ul>", page, re.DOTALL
+    )
     assert said
     assert "<li>system calls, bare: " in said[1]
     assert re.search(r"^\| system calls \| uml → tcg/uml \|.*\| ×1\.5", markdown, re.M)

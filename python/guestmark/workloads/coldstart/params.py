@@ -1,11 +1,9 @@
 """The workload `coldstart` in plans: what is started, and how often."""
 
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from guestmark.core.units import parse_duration, parse_size
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 from guestmark.workloads.coldstart.metrics import Launch
 
 _LARGEST = 1 << 40
@@ -17,10 +15,12 @@ class ColdstartParams(Strict):
     `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
     """
 
-    launch: Annotated[str, Field(pattern="^(new|fork|resumed)$")] = Launch.NEW.value
-    touch: str = "32M"
-    starts: Annotated[int, Field(ge=1, le=10_000)] = 40
-    time: str = "2s"
+    launch: str = param(
+        Launch.NEW.value, "how machines start", "`new`, `fork` or `resumed`", pattern="^(new|fork|resumed)$"
+    )
+    touch: str = param("32M", "the working set that each touches", "size")
+    starts: int = param(40, "starts of a trial, at most", ge=1, le=10_000)
+    time: str = param("2s", "starts of a trial end after this", "duration")
 
     def to_params(self) -> dict[str, Any]:
         """In bytes and seconds. Raises `ValueError` for what cannot be."""

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from pydantic import Field
-
 from guestmark.core.units import parse_duration, parse_size
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 from guestmark.workloads.density.metrics import Crowd
 from guestmark.workloads.exec import workload
 
@@ -18,10 +16,10 @@ class DensityParams(Strict):
     `idle` is how long idle machines are watched.
     """
 
-    command: list[str] = Field(default_factory=lambda: ["sh", "-c", _COUNT])
-    touch: str = "16M"
-    idle: str = "1s"
-    time: str = "2s"
+    command: list[str] = param(["sh", "-c", _COUNT], "what each machine runs", "words")
+    touch: str = param("16M", "the memory that each touches", "size")
+    idle: str = param("1s", "how long all are idle", "duration")
+    time: str = param("2s", "how long all run the command", "duration")
 
     def to_params(self) -> dict[str, Any]:
         """In bytes and seconds. Raises `ValueError` for what cannot be."""
