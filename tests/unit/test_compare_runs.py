@@ -127,7 +127,7 @@ def test_on_the_command_line(ledger: Ledger) -> None:
     shown = guestmark("compare", first, "last", "--fail-above", "5%", GUESTMARK_LEDGER=ledger.where)
     assert shown.returncode == 125
     assert "Nothing that is recorded of the surroundings differs" in shown.stdout
-    assert "cannot be told" in shown.stdout
+    assert "no verdict" in shown.stdout
     limited = guestmark("compare", first, "last", "--fail-if", "uml > +5%", GUESTMARK_LEDGER=ledger.where)
     assert limited.returncode == 125
     assert "undecided uml > +5%" in limited.stdout

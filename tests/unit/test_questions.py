@@ -200,7 +200,7 @@ def test_one_block_says_nothing_of_a_published_figure() -> None:
         (0.8, 3.1, 12, "holds for sequential write on tcg."),
         (1.4, 0.8, 12, "does not hold for sequential write on tcg."),
         (1.0, 1.0, 12, "does not hold for sequential write on tcg."),
-        (0.8, 1.4, 2, "cannot be told yet for sequential write on tcg."),
+        (0.8, 1.4, 2, "is undecided for sequential write on tcg."),
     ],
 )
 def test_a_published_conclusion_is_held_against_what_was_measured(

@@ -64,7 +64,7 @@ def test_each_call_has_a_row() -> None:
 def test_narrow_terminals_get_several_tables_and_kinds_are_told_in_words() -> None:
     text = said(40, MIX, FACTS)
     assert text.count("null") == 2
-    assert "stops: times that a process stopped" in text
+    assert "stops: ptrace stops" in text
     said_of_kinds = " ".join(text.split())
     assert "tcg/kvm: of 98.2 exits for one of each call, KVM counted irq_exits 35.6" in said_of_kinds
     assert "io_exits" not in said_of_kinds  # a third of a hundredth of them
@@ -79,7 +79,7 @@ def test_other_workloads_have_a_sentence_for_each_guest() -> None:
     }
     assert said(120, command, counted).splitlines() == [
         "In each iteration:",
-        "  uml: 1234 times that a process stopped for User-Mode Linux",
+        "  uml: 1234 ptrace stops",
         "  tcg: 12 345 flushes of an emulated TLB, 5000 blocks of code that TCG translated",
     ]
     assert said(80, command, {"host": None}) == ""

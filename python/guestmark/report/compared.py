@@ -240,8 +240,8 @@ def _limits(found: Comparison) -> list[Node]:
         nodes.append(
             Note(
                 line(
-                    f"How far runs differ without any change is not known for all cells ({why}): "
-                    "their intervals are of the blocks alone, and no verdict is given"
+                    f"How far unchanged runs differ is unknown for some cells ({why}): "
+                    "their intervals cover the blocks alone, without a verdict"
                 ),
                 NoteKind.WARNING,
             )

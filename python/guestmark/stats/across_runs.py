@@ -96,7 +96,7 @@ class Across(StrEnum):
     HIGHER = "higher"
     LOWER = "lower"
     ALIKE = "no difference shown"
-    UNKNOWN = "cannot be told"
+    UNKNOWN = "no verdict"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,10 @@ def render(page: Page) -> str:
     conclusion = next((section for section in ordered if section.part is Part.CONCLUSION), None)
     if conclusion is None:  # no answer that other sections explain: they are all there is to see
         table = picture = None
-        blocks = [_Block(section, section, replace(section, nodes=())) for section in ordered]
+        blocks = [
+            _Block(section, section, replace(section, nodes=())) if section.titled else _block(section, ())
+            for section in ordered
+        ]
     else:
         table, picture = _headline(ordered)
         taken = {id(table), id(picture)}
@@ -88,6 +91,7 @@ def _environment() -> "Environment":
         svg=svg,
         raw=lambda chart: escape(raw_points(chart.drawing)),
         unbroken=_unbroken,
+        options=_options,
         padding=_padding,
         is_figure=_is_figure,
         stacked=_stacked,
@@ -97,9 +101,20 @@ def _environment() -> "Environment":
 
 def _unbroken(command: str) -> Markup:
     """A command whose lines break between its words only, as long as a word fits into a line."""
+    return Markup(" ").join(map(_word, command.split(" ")))
+
+
+def _options(text: str) -> Markup:
+    """A text in which no line ends within an option, as browsers break behind its hyphens."""
+    if " -" not in text:
+        return escape(inert(text))
     return Markup(" ").join(
-        Markup('<span class="word">{}</span>').format(inert(word)) for word in command.split(" ")
+        _word(word) if word.startswith("-") else escape(inert(word)) for word in text.split(" ")
     )
+
+
+def _word(text: str) -> Markup:
+    return Markup('<span class="word">{}</span>').format(inert(text))
 
 
 def _kind(node: Node) -> str:

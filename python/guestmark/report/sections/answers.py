@@ -415,7 +415,7 @@ class Held(StrEnum):
 
     YES = "holds"
     NO = "does not hold"
-    OPEN = "cannot be told yet"
+    OPEN = "is undecided"
 
 
 _TONES = {Held.YES: Tone.FASTER, Held.NO: Tone.SLOWER, Held.OPEN: Tone.UNCLEAR}

@@ -12,7 +12,7 @@ COUNTS = {  # counters of `platforms.counters`, and what their columns are calle
 }
 LEGEND = {
     "exits": "exits from the guest to KVM",
-    "stops": "times that a process stopped for User-Mode Linux",
+    "stops": "ptrace stops",
     "flushes": "flushes of an emulated TLB",
     "blocks": "blocks of code that TCG translated",
 }
