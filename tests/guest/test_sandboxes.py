@@ -1,6 +1,7 @@
 """Sandboxes on this host: what they are, that they keep the contract, and that nothing of them is left."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.machine_facts import Sandboxed, mounts
 from guestmark.core.platform_kind import platform_kinds
 from guestmark.core.platform_spec import parse_platform
+from guestmark.disks.processes import descendants
 from guestmark.platforms import registry
 from guestmark.platforms.sandbox import runtimes
 from guestmark.platforms.sandbox.runtimes import RUNTIMES
@@ -78,6 +80,46 @@ def test_no_runtime_leaves_a_directory_of_its_own(tmp_path: Path, monkeypatch: p
     for name in HERE:
         attested(name)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif("podman" not in HERE, reason="needs podman")
+def test_podmans_locks_are_not_those_of_the_users_containers() -> None:
+    host = os.stat("/dev/shm").st_dev
+    with start("podman") as machine:
+        processes = descendants(os.getpid())
+        locks = [
+            line
+            for pid in processes
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+            if line.endswith("libpod_lock")
+        ]
+        assert machine.agent.hello().pid == 1
+    assert locks
+    ours = f"{os.major(host):02x}:{os.minor(host):02x}"
+    assert all(line.split()[3] != ours for line in locks), locks
+
+
+@pytest.mark.skipif("gvisor" not in HERE, reason="needs runsc")
+def test_gvisor_starts_where_temporary_files_are_for_one_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    attested("gvisor")
+
+
+def test_gvisor_says_why_its_kernel_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "gvisor" not in HERE:
+        pytest.skip("needs runsc")
+    real = shutil.which("runsc")
+    (tmp_path / "runsc").write_text(f'#!/bin/sh\nTMPDIR=/nowhere exec {real} "$@"\n')
+    (tmp_path / "runsc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with (
+        pytest.raises(GuestmarkError, match=r"gvisor did not start: error setting up chroot.*/nowhere"),
+        start("gvisor"),
+    ):
+        pass
 
 
 def test_its_memory_is_limited_as_was_asked() -> None:

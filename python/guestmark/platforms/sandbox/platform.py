@@ -38,7 +38,9 @@ _ENTERED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-chi
 # Its first words: where to mount, where to complain, the descriptors to say that it is prepared and to wait at, how
 # many control groups and how many mounts of this host follow, and whether the runtime has a kernel of its own. Runtimes
 # see the newer kind of control groups, which some insist on, and can make none: the sandbox stays in those that it was
-# started in. gVisor's kernel mounts its root over the directory for temporary files, which may be gone here, or hidden.
+# started in. Podman has its locks in shared memory, for all containers of a host: that of a killed one would stay taken.
+# gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files: /tmp is there
+# for everybody, $TMPDIR may be for one user alone.
 _SETUP = """
 set -e
 m=$1 ready=$3 go=$4 groups=$5 mounts=$6 own=$7
@@ -46,8 +48,9 @@ exec 2>"$2"
 shift 7
 while [ "$groups" -gt 0 ]; do echo 0 >"$1/cgroup.procs"; shift; groups=$((groups - 1)); done
 mount -t tmpfs -o mode=755,size=50% guestmark "$m"
-mkdir "$m/root" "$m/run" "$m/tmp"
+mkdir "$m/root" "$m/run"
 case "$m" in /run/*) ;; *) mount --bind "$m/run" /run ;; esac
+case "$m" in /dev/shm/*) ;; *) mkdir -m 1777 "$m/shm"; mount --bind "$m/shm" /dev/shm || : ;; esac
 number=0
 while [ "$mounts" -gt 0 ]; do
     mkdir "$m/$number" "$m/$number/upper" "$m/$number/work"
@@ -56,7 +59,7 @@ while [ "$mounts" -gt 0 ]; do
 done
 mount -t cgroup2 none /sys/fs/cgroup && mount -o remount,bind,ro /sys/fs/cgroup || :
 export XDG_RUNTIME_DIR=/run
-[ -z "$own" ] || export TMPDIR="$m/tmp"
+[ -z "$own" ] || unset TMPDIR
 echo prepared >"/proc/self/fd/$ready"
 read -r _ <"/proc/self/fd/$go"
 exec "$@"
