@@ -38,9 +38,9 @@ _ENTERED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-chi
 # Its first words: where to mount, where to complain, the descriptors to say that it is prepared and to wait at, how
 # many control groups and how many mounts of this host follow, and whether the runtime has a kernel of its own. Runtimes
 # see the newer kind of control groups, which some insist on, and can make none: the sandbox stays in those that it was
-# started in. Podman has its locks in shared memory, for all containers of a host: that of a killed one would stay taken.
-# gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files: /tmp is there
-# for everybody, $TMPDIR may be for one user alone.
+# started in. Podman has its locks in shared memory, for all containers of a host: that of a killed one would stay
+# taken. gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files: /tmp is
+# there for everybody, $TMPDIR may be for one user alone.
 _SETUP = """
 set -e
 m=$1 ready=$3 go=$4 groups=$5 mounts=$6 own=$7

@@ -1,0 +1,153 @@
+"""How long sandboxes take to start and to end: as `coldstart` measures them, beside the same runtimes by hand.
+
+Run from the checkout as root: `.venv/bin/python -m bench.starts [--rounds 20] [--seed 1]`. Every contender runs once a
+round, in random order. Aims: at most 10 % apart until the first answer; at least 0.8 of the speed by hand.
+
+* ours: runtime executed → the agent's first answer to a question; the order to end → nothing is left, control groups and
+  layers included. What guestmark prepares before is in neither.
+* by hand: RUNTIME with the same agent, until the first byte of its greeting; from the end of its input to the runtime's
+  end. crun, runc and runsc have a bundle, podman storage of its own. Their root is this one, bound elsewhere.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from bench.sidebyside import measure, ratio, table
+
+from guestmark.agent.binary import agent_binary
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.platforms import registry
+from guestmark.platforms.sandbox.runtimes import RUNTIMES, Sandbox
+from guestmark.workloads.common.starting import Started
+
+_AIM, _SPEED = 0.10, 0.8
+
+
+def _ours(name: str) -> tuple[float, float]:
+    spec = PlatformSpec.read(name)
+    started = Started.start(registry.get(spec), Cell("bench", WorkloadSpec("bench"), spec))
+    answered = started.answered - started.began
+    ordered, gone = started.end()
+    return answered, gone - ordered
+
+
+def _by_hand(namespace: int, command: Sequence[str]) -> tuple[float, float]:
+    """Inside a mount namespace with the newer control groups alone, which crun insists on."""
+    enter = partial(ctypes.CDLL(None).setns, namespace, 0)
+    begin = time.monotonic()
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=enter,  # noqa: PLW1509 (it makes one system call)
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        greeted = bool(process.stdout.read1(1))
+        answered = time.monotonic()
+        process.stdin.close()
+        process.wait()
+        gone = time.monotonic()
+        if not greeted or process.returncode:
+            sys.exit(f"{command[0]} by hand failed: {process.stderr.read()[-300:].decode(errors='replace')}")
+    return answered - begin, gone - answered
+
+
+def _kept(part: dict[str, list[float]], name: str, contender: Callable[[], tuple[float, float]]) -> float:
+    answered, ended = contender()
+    part.setdefault(name, []).append(ended)
+    return answered
+
+
+@contextlib.contextmanager
+def _namespace(root: Path) -> Iterator[int]:
+    """A descriptor of such a namespace, in which `root` is this host's."""
+    root.mkdir()
+    script = """
+        mount --rbind / "$0" && mount -t cgroup2 none /sys/fs/cgroup && mount -o remount,bind,ro /sys/fs/cgroup
+        echo; exec cat
+    """
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.read(1)
+        descriptor = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _command(name: str, scratch: Path) -> list[str]:
+    """The same runtime on this root."""
+    program = [str(agent_binary()), "serve"]
+    if name == "bwrap":
+        return ["bwrap", "--unshare-all", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *program]
+    if name == "podman":
+        storage = [f"--{where}={scratch / where}" for where in ("root", "runroot", "tmpdir")]
+        return [
+            "podman", *storage, "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm",
+            "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", "--cgroups=disabled", "--network=none",
+            "--log-driver=none", "--interactive", "--rootfs", str(scratch / "rootfs"), *program,
+        ]  # fmt: skip
+    bundle = scratch / name
+    bundle.mkdir()
+    command = RUNTIMES[name].command(Sandbox(scratch / "rootfs", scratch / f"{name}-state", bundle, program))
+    config = json.loads((bundle / "config.json").read_text())
+    config["root"]["readonly"] = True
+    (bundle / "config.json").write_text(json.dumps(config))
+    return command
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    names = [name for name in RUNTIMES if shutil.which(RUNTIMES[name].program.name)]
+    with (
+        contextlib.ExitStack() as stack,
+        tempfile.TemporaryDirectory(prefix="guestmark-bench-") as name_of_scratch,
+    ):
+        scratch = Path(name_of_scratch)
+        scratch.chmod(0o755)  # gVisor's kernel is nobody
+        namespace = stack.enter_context(_namespace(scratch / "rootfs"))
+        contenders: dict[str, Callable[[], tuple[float, float]]] = {}
+        for name in names:
+            contenders[name] = partial(_ours, name)
+            contenders[f"{name} by hand"] = partial(_by_hand, namespace, _command(name, scratch))
+        for contender in contenders.values():
+            contender()  # fills the caches
+        ends: dict[str, list[float]] = {}
+        timed = {name: partial(_kept, ends, name, contender) for name, contender in contenders.items()}
+        values = measure(timed, arguments.rounds, arguments.seed)
+    table(f"runtime started to first answer, {arguments.rounds} rounds", values, [], unit="ms")
+    table("ended to gone", {name: ends[name] for name in values}, [], unit="ms")
+    for name in names:
+        hand, ours = values[f"{name} by hand"], values[name]
+        apart = statistics.median(ours) / statistics.median(hand) - 1
+        print(
+            f"{name} by hand / {name}   {ratio(hand, ours):.3f}   (aim ≥ {_SPEED})   {apart:+.0%}   (aim ±{_AIM:.0%})"
+        )
+
+
+if __name__ == "__main__":
+    main()
