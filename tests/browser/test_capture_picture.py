@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from guestmark.capture import picture
-from guestmark.capture.binary import Selection, analyse
+from guestmark.capture.binary import Selection, Wanted, analyse
 from tests.framework import traffic as ct
 from tests.framework.browser import browser, lay_out
 
@@ -25,7 +25,7 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ct.talk(listener.getsockname(), 20, 200_000, 0.003)
         ct.talk(listener.getsockname(), 10, 200_000, 0.003)
         stop()
-    document, status = analyse(Selection((str(capture),)), histograms=True, sequences=3)
+    document, status = analyse(Selection((str(capture),)), Wanted(histograms=True, sequences=3))
     assert status == 0
     picture.write(document, page)
     return lay_out(page.read_text(), folder)

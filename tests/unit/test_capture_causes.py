@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.capture import verdict
-from guestmark.capture.binary import Selection, analyse, analyse_file
+from guestmark.capture.binary import Selection, Wanted, analyse, analyse_file
 from guestmark.capture.model import Connection, Side, Trace
 from guestmark.capture.table import render
 from tests.framework import IMPORTABLE
@@ -171,7 +171,7 @@ def test_the_packets_that_ended_the_longest_waits_are_named(tmp_path: Path) -> N
     path.write_bytes(
         cf.pcap(cf.frames([(10**18 + 1000 * micros, packet) for micros, packet in steps]), nanos=True)
     )
-    (trace,) = analyse(Selection((str(path),)), guilty=True)[0].files
+    (trace,) = analyse(Selection((str(path),)), Wanted(guilty=True))[0].files
     packets = verdict.guilty(trace)
     assert [packet.frame for packet in packets][:2] == [7, 5]
     assert [packet.waited_s for packet in packets][:2] == pytest.approx([0.7, 0.3], abs=0.001)

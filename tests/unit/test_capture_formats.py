@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from guestmark.capture import picture, table
-from guestmark.capture.binary import Selection, analyse, analyse_file, capture_binary
+from guestmark.capture.binary import Selection, Wanted, analyse, analyse_file, capture_binary
 from guestmark.capture.model import Connection, Trace
 from tests.framework import captures as cf
 from tests.framework.traffic import need, run
@@ -246,7 +246,7 @@ def test_names_of_hosts_in_an_export_are_inert(tmp_path: Path) -> None:
         text += f'"{number}","0.00{number}","{source}","{target}","TCP","1200","{info}"\n'
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    document, _ = analyse(Selection((str(path),)), histograms=True, sequences=1)
+    document, _ = analyse(Selection((str(path),)), Wanted(histograms=True, sequences=1))
     out = io.StringIO()
     console = Console(file=out, width=160, force_terminal=True, color_system=None)
     for by in ("connection", "endpoint"):

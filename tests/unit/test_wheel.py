@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.capture.binary import capture_binary
 from tests.framework import CHECKOUT
+from tests.framework import captures as cf
 from tests.unit.test_plan_second_edition import shown_in
 
 pytestmark = pytest.mark.long
 WHEELS = sorted((CHECKOUT / "target/wheels").glob("guestmark-*.whl"))
+ENGINES = sorted((CHECKOUT / "target/wheels").glob("guestmark_capture-*.whl"))
 INSTALL_S = 280
 BRIEF = ("--blocks", "1", "--iterations", "1", "--warmup", "0", "--null", "none", "--quiet", "--json", "-")
 
@@ -92,3 +95,20 @@ def test_extensions_are_installed_beside_it(installed: Installed) -> None:
     files = [cell["trials"][0]["measurements"]["files"] for cell in cells.values()]  # type: ignore[index]
     assert files[0] == files[1] > 50
     assert "unshare" in installed.call("guestmark", "doctor", "--json")
+
+
+def test_the_capture_engine_is_a_program_of_its_own(tmp_path: Path) -> None:
+    """In an environment with nothing else it says of a capture what guestmark says."""
+    if not ENGINES:
+        pytest.skip("there is no wheel of the capture engine: tools/package makes one")
+    made = Installed(tmp_path)
+    made.pip("--no-deps", ENGINES[-1])
+    assert {path.name for path in made.bin.glob("guestmark*")} == {"guestmark-capture"}
+    capture = tmp_path / "trace.pcap"
+    capture.write_bytes(cf.pcap(cf.frames(cf.conversation())))
+    found = json.loads(made.call("guestmark-capture", "--top", "20", capture))
+    ours = subprocess.run(
+        [capture_binary(), "--top", "20", capture], capture_output=True, check=True, cwd=tmp_path
+    )
+    assert found == json.loads(ours.stdout)
+    assert found["files"][0]["connections"][0]["causes"]["latency_s"] > 0

@@ -14,6 +14,7 @@ use crate::input::Source;
 use crate::largest::Largest;
 use crate::live::Ring;
 use crate::packet::Segment;
+use crate::requests::Served;
 use crate::services::Services;
 use crate::summary::Summary;
 use crate::tracker::{ConnSink, Tracker};
@@ -156,6 +157,8 @@ pub struct Report {
     pub start_ns: Option<i64>,
     /// What was said over UDP in protocols that are understood.
     pub exchanges: Vec<Exchange>,
+    /// What was asked over TCP, by server, when wanted.
+    pub requests: Vec<Served>,
     /// The connections worth a picture.
     pub largest: Largest,
     /// The packets that ended the longest waits.
@@ -206,6 +209,13 @@ impl<'o> Analysis<'o> {
     #[must_use]
     pub fn with_guilty(mut self) -> Self {
         self.back.tracker.guilty = Some(Box::default());
+        self
+    }
+
+    /// Also time requests over TCP one by one.
+    #[must_use]
+    pub fn with_requests(mut self) -> Self {
+        self.front.requests = Some(Box::default());
         self
     }
 
@@ -315,6 +325,9 @@ impl<'o> Analysis<'o> {
             start_ns: front.first_ts,
             largest: back.finished.largest,
             exchanges: front.datagrams.finish(),
+            requests: front
+                .requests
+                .map_or_else(Vec::new, |requests| requests.finish()),
             guilty: back
                 .tracker
                 .guilty

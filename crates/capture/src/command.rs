@@ -36,6 +36,7 @@ gzip, zstd, xz or bzip2.
   --sequence                     with the points of a time-sequence view of the largest connection (json)
   --sequences N                  the same of the N largest, at most 8
   --guilty                       with the packets that ended the longest waits (json)
+  --requests                     with requests over HTTP/1 and TLS handshakes, by server (json)
   --extract OUT --frames N,N…    write these packets of FILE as pcapng, and nothing else
   --points                       how packets went from each FILE's point to the next one's, and nothing else (json)
   --memory MB                    limit for open connections [an eighth of what is available, at least 128]
@@ -62,6 +63,7 @@ struct Args {
     progress: bool,
     memory: usize,
     guilty: bool,
+    requests: bool,
     extract: Option<String>,
     frames: BTreeSet<u64>,
     points: bool,
@@ -83,6 +85,7 @@ fn parse() -> Result<Option<Args>, String> {
         progress: false,
         memory: 0,
         guilty: false,
+        requests: false,
         extract: None,
         frames: BTreeSet::new(),
         points: false,
@@ -126,6 +129,7 @@ fn parse() -> Result<Option<Args>, String> {
                 args.sequences = number(&text(&mut parser)?)?.min(largest::MOST);
             }
             Long("guilty") => args.guilty = true,
+            Long("requests") => args.requests = true,
             Long("extract") => args.extract = Some(text(&mut parser)?),
             Long("frames") => {
                 for part in text(&mut parser)?.split(',') {
@@ -197,6 +201,7 @@ pub fn main() -> ExitCode {
         sequences: args.sequences,
         progress: args.progress,
         guilty: args.guilty,
+        requests: args.requests,
     };
     let ring = match (&args.files[..], args.live) {
         (_, false) => None,
@@ -319,6 +324,7 @@ struct Job {
     sequences: usize,
     progress: bool,
     guilty: bool,
+    requests: bool,
 }
 
 /// The first Ctrl-C ends whoever writes the capture, and with that the input; what was captured is still told.
@@ -419,6 +425,9 @@ impl Job {
         }
         if self.guilty {
             analysis = analysis.with_guilty();
+        }
+        if self.requests {
+            analysis = analysis.with_requests();
         }
         if self.progress {
             analysis = analysis.told_to(told);

@@ -15,6 +15,19 @@ pub enum Here {
     Here = 0,
 }
 
+const SMALL_STEP: i64 = 1_000_000;
+
+/// How far time stamps stepped backwards at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Steps {
+    /// Not at all.
+    None,
+    /// By less than a millisecond, as where several processors capture.
+    Small,
+    /// By more.
+    Large,
+}
+
 /// Time stamps of the three-way handshake in nanoseconds, [`NO_TIME`] for what was not seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Handshake {
@@ -52,7 +65,7 @@ pub struct Conn {
     /// The handshake was seen to its end.
     pub shaken: bool,
     /// Packets had a time before the previous one's.
-    pub backwards: bool,
+    pub backwards: Steps,
     /// The same addresses and ports were used by an earlier connection.
     pub reused: bool,
     /// Which ends permit selective acknowledgements.
@@ -120,7 +133,7 @@ impl Conn {
             },
             hash,
             heap: 0,
-            backwards: false,
+            backwards: Steps::None,
             reused: false,
             selective: [false; 2],
             client: None,
@@ -304,7 +317,12 @@ impl Conn {
         let before = std::mem::replace(&mut self.last_ts, segment.ts);
         self.last_from = segment.from;
         if gap < 0 {
-            self.backwards = true;
+            let step = if gap > -SMALL_STEP {
+                Steps::Small
+            } else {
+                Steps::Large
+            };
+            self.backwards = self.backwards.max(step);
             self.latest = self.latest.max(before);
             self.start_ts = self.start_ts.min(segment.ts);
             return 0;

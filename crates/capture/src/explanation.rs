@@ -121,10 +121,10 @@ impl Conn {
             Some(covered) if covered <= self.paths[from].varies_to() => covered,
             _ => self.paths[from].usually(),
         };
-        let (late, varies) = self
+        let late = self
             .queues
             .as_ref()
-            .map_or((0, 0), |queues| queues[from].variation());
+            .map_or(0, |queues| queues[from].variation().0);
         let way = way.max(self.paths[from].round_trip() + late);
         let network = way.min(gap);
         let rest = gap - network;
@@ -136,7 +136,7 @@ impl Conn {
         } else if step.order == Order::Perhaps && rest >= AGAIN_FROM {
             // A first packet that was lost and sent again looks like this behind the loss.
             self.causes.spent[on::UNKNOWN] += rest;
-        } else if rest <= varies.max(2 * self.losses().map_or(0, |losses| losses.varies)) {
+        } else if rest <= self.varies(from) {
             // Packets overtake each other by as much: the path may have taken it as well as the end.
             self.causes.spent[on::UNKNOWN] += rest;
         } else {
@@ -181,7 +181,8 @@ impl Conn {
         self.causes.release_held(false);
         let usual = path.view.as_ref().map_or(0, |view| view.usual);
         let near = self.both_trips() / 2;
-        let short = gap <= near.max(2 * usual + 100_000);
+        let short = gap <= near.max(2 * usual + 100_000)
+            && !arrived.is_some_and(|arrived| self.left_room(segment, from, &arrived));
         let more = whole || !path.pushed;
         if flying && more && (released || short || flies_on && !path.pushed) {
             // Within a burst that its system spreads out, what limited it before still does.
@@ -214,6 +215,20 @@ impl Conn {
                 view.limit = (on::APPLICATION + from) as u8;
             }
         }
+    }
+
+    /// Did `from` leave room unused that acknowledgements had given it long before: a quarter of what it had in flight?
+    #[inline]
+    fn left_room(&self, segment: &Segment, from: usize, arrived: &Arrived) -> bool {
+        let (Some(view), Some(began)) = (&self.paths[from].view, arrived.began) else {
+            return false;
+        };
+        let least = 4 * u32::from(self.limit[from].max(536));
+        let freed = view.ack.wrapping_sub(arrived.ack_before);
+        let since = segment.ts.saturating_sub(began).max(0) as u64;
+        let slack = self.both_trips() / 16 + EXACTLY + self.varies(from);
+        let flew = segment.seq.wrapping_sub(arrived.ack_before);
+        freed >= least.max(flew / 4) && since > self.paths[from].recently() + slack
     }
 
     /// The time stamp of `segment` tells how long it stood in queues so far. Returns the heap's growth.
@@ -354,15 +369,21 @@ impl Conn {
         let until = at.saturating_add(self.paths[from].round_trip() as i64);
         let waited = (until.saturating_sub(self.causes.mark).max(0) as u64).min(gap);
         let rest = gap - waited;
-        let (waited, rest) = if rest <= base - self.paths[from].round_trip() + slack {
+        let spread = (base - self.paths[from].round_trip() + slack).max(self.varies(from));
+        let (waited, rest) = if rest <= spread {
             (gap, 0)
         } else {
             (waited, rest)
         };
-        let cause = if self.losses().is_some_and(|losses| losses.holds_window(at)) {
+        let (held, missing) = self.losses().map_or((false, false), |losses| {
+            (losses.held_window(at), losses.missing())
+        });
+        let cause = if held && !self.read_late_before(from) {
             // What lay beyond a loss filled the window, and no program could read it.
             on::LATENCY
-        } else if self.reads_late(peer, at, arrived) {
+        } else if missing && self.read_late_before(from)
+            || !missing && self.reads_late(peer, at, arrived)
+        {
             on::APPLICATION + peer
         } else if queued {
             // A larger window would only lengthen the queue.
@@ -395,6 +416,23 @@ impl Conn {
             .acked_at
             .is_some_and(|acked| (at - acked).max(0) as u64 <= PROMPT);
         arrived.update && !prompt
+    }
+
+    /// Was the window of the other end small already before something was missing there?
+    #[inline]
+    fn read_late_before(&self, from: usize) -> bool {
+        let view = self.paths[from].view.as_ref();
+        view.is_some_and(|view| view.window_whole < self.paths[1 - from].window_max / 2)
+    }
+
+    /// How much longer than usual a packet of `from` may take on a path that varies.
+    #[inline]
+    fn varies(&self, from: usize) -> u64 {
+        let seen = self.losses().map_or(0, |losses| losses.varies);
+        let queues = self.queues.as_ref();
+        queues
+            .map_or(0, |queues| queues[from].variation().1)
+            .max(2 * seen)
     }
 
     /// An end's own time; but a long silence that no request asked it to break is idleness.

@@ -9,6 +9,7 @@ use crate::live::Ring;
 use crate::mapped::cut_short;
 use crate::packet::{Packet, PacketSink, Segment, NO_TIME, UDP};
 use crate::packetlist::{self, Names, RowSink};
+use crate::requests::Requests;
 use crate::services::Services;
 use crate::truth::Truth;
 use crate::{pcap, pcapng};
@@ -43,6 +44,8 @@ pub struct Front {
     pub first_ts: Option<i64>,
     /// What was said over UDP.
     pub datagrams: Datagrams,
+    /// What was asked over TCP, when wanted.
+    pub requests: Option<Box<Requests>>,
     /// Counters of packets.
     pub truth: Truth,
 }
@@ -70,6 +73,7 @@ impl Front {
             together: BATCH,
             first_ts: None,
             datagrams: Datagrams::default(),
+            requests: None,
             truth: Truth::default(),
         }
     }
@@ -203,6 +207,15 @@ impl Reading<'_, '_> {
         self.counted(segment.tunnels);
     }
 
+    /// The last segment of the batch may be of a request; `data` is its frame.
+    #[inline]
+    fn asked(&mut self, data: &[u8]) {
+        if let (Some(requests), Some(segment)) = (&mut self.front.requests, self.front.batch.last())
+        {
+            requests.see(segment, data);
+        }
+    }
+
     /// The last segment of the batch was there, in so many tunnels.
     #[inline]
     fn counted(&mut self, tunnels: u8) {
@@ -261,6 +274,7 @@ impl PacketSink for Reading<'_, '_> {
                 room.frame = frame;
                 fast_into(packet, room)
             }) {
+                self.asked(packet.data);
                 self.counted(0);
                 return;
             }
@@ -268,7 +282,14 @@ impl PacketSink for Reading<'_, '_> {
         }
         match decode(packet) {
             Ok(segment) if segment.key.protocol == UDP => self.datagram(segment, packet.data),
-            Ok(segment) => self.segment(segment),
+            Ok(segment) if self.is_wanted(&segment) => {
+                let mut segment = segment;
+                segment.frame = self.front.truth.packets;
+                self.front.batch.push(segment);
+                self.asked(packet.data);
+                self.counted(segment.tunnels);
+            }
+            Ok(_) => {}
             Err(skip) => self.front.truth.skip(skip),
         }
     }

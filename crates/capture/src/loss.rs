@@ -65,16 +65,21 @@ pub struct Losses {
     pub overtaken: u32,
     /// By how long at most, nanoseconds: so much at least does the path vary each way.
     pub varies: u64,
-    /// When the last one ended, 0 before.
+    /// When the last recovery ended, 0 before.
     ended: i64,
     /// Episodes of recovery.
     pub episodes: u32,
 }
 
 impl Losses {
-    /// Does what is missing fill the window, or did it until the acknowledgement at `at`?
-    pub(crate) fn holds_window(&self, at: i64) -> bool {
-        self.since.is_some() || self.ended != 0 && self.ended == at
+    /// Did a loss fill the window until the acknowledgement at `at`?
+    pub(crate) fn held_window(&self, at: i64) -> bool {
+        self.ended != 0 && self.ended == at
+    }
+
+    /// Something is missing at the receiver.
+    pub(crate) fn missing(&self) -> bool {
+        self.since.is_some()
     }
 
     /// A loss is being repaired.
@@ -322,7 +327,6 @@ impl Conn {
             return false;
         }
         losses.since = None;
-        losses.ended = ts;
         let took = ts.saturating_sub(since).max(0) as u64;
         if !losses.repaired {
             // Nothing was sent again: what was missing had only been overtaken.
@@ -332,6 +336,7 @@ impl Conn {
             return false;
         }
         losses.episodes = losses.episodes.saturating_add(1);
+        losses.ended = ts;
         // What was attributed since is taken back, and what was not attributed before is the path's.
         let whole: u64 = before.iter().sum();
         let until_since = since.saturating_sub(self.start_ts).max(0) as u64;

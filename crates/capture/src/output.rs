@@ -10,6 +10,7 @@ use crate::front::Kind;
 use crate::hist;
 use crate::host::Host;
 use crate::largest::Chosen;
+use crate::requests::Served;
 use crate::services::Services;
 use crate::side::{seconds, Side};
 use crate::summary::Summary;
@@ -113,6 +114,7 @@ struct Tail<'a> {
     limits: Vec<crate::truth::Limit>,
     endpoints: Vec<Endpoint>,
     exchanges: &'a [Exchange],
+    requests: &'a [Served],
     guilty: &'a [crate::guilty::Ended],
     sequence: Option<SequenceDoc>,
     sequences: Vec<SequenceDoc>,
@@ -208,6 +210,7 @@ impl<W: Write> Writer<W> {
                 limits: report.truth.limits(),
                 endpoints,
                 exchanges: &report.exchanges,
+                requests: &report.requests,
                 guilty: &report.guilty,
                 sequence: sequences.next(),
                 sequences: sequences.collect(),

@@ -153,6 +153,13 @@ impl Queue {
         (self.late, 3 * self.jitter.saturating_sub(steps))
     }
 
+    /// Shorter queues are not told from a path that varies: packets in a queue are late by nearly the same.
+    #[inline]
+    fn noise(&self) -> u64 {
+        let steps = self.tick as u64 / 2;
+        NOISE.max(2 * self.jitter.saturating_sub(steps))
+    }
+
     /// Are time stamps there to tell?
     #[inline]
     #[must_use]
@@ -172,9 +179,9 @@ impl Queue {
     #[must_use]
     pub fn emptied(&self, ts: i64, whole: u64) -> u64 {
         let before = self.before.least(ts, whole);
-        if before >= NOISE {
+        if before >= self.noise() {
             u64::MAX
-        } else if self.left >= NOISE {
+        } else if self.left >= self.noise() {
             self.left
         } else {
             0
@@ -186,7 +193,7 @@ impl Queue {
     #[must_use]
     pub fn standing(&self, ts: i64, whole: u64) -> u64 {
         let queued = self.before.least(ts, whole) + self.beyond.least(ts, whole);
-        if queued >= NOISE {
+        if queued >= self.noise() {
             queued
         } else {
             0

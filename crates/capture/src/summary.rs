@@ -1,12 +1,14 @@
 //! What is left of a connection when it is over, and what is said about it.
 
 use crate::cause::{on, Spent};
-use crate::conn::Conn;
+use crate::conn::{Conn, Steps};
 use crate::figures::Causes;
 use crate::packet::{flag, NO_TIME, TCP};
 use crate::side::{seconds, Side};
 use serde::Serialize;
 use std::sync::Arc;
+
+const BRIEF: u64 = 100_000_000;
 
 /// How the two roles were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -187,10 +189,12 @@ fn confidence(conn: &Conn, sides: &[&Side; 2], spent: &Spent) -> Confidence {
         (bytes + side.unique_bytes, missing + side.missing_bytes)
     });
     let (whole, unknown) = (spent.iter().sum::<u64>(), spent[on::UNKNOWN]);
+    // Some microseconds matter only where everything took as little.
+    let (stepped, brief) = (conn.backwards, conn.duration() < BRIEF);
     let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
-    if unknown * 3 > whole || missing * 50 > bytes + missing || conn.backwards {
+    if unknown * 3 > whole || missing * 50 > bytes + missing || stepped == Steps::Large {
         Confidence::Low
-    } else if unknown * 20 > whole || missing > 0 || !begun {
+    } else if unknown * 20 > whole || missing > 0 || !begun || stepped > Steps::None && brief {
         Confidence::Medium
     } else {
         Confidence::High
@@ -230,7 +234,7 @@ fn marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
         (a.wraps() + b.wraps() > 0, Mark::Wrapped),
         (any(|s| s.missing_bytes > 0), Mark::MissingBytes),
         (any(|s| s.oversized > 0), Mark::Offload),
-        (conn.backwards, Mark::ClockBackwards),
+        (conn.backwards > Steps::None, Mark::ClockBackwards),
         (conn.is_merged(), Mark::Merged),
     ]
     .into_iter()

@@ -165,7 +165,7 @@ impl Truth {
             ("missing_bytes", self.missing_bytes, "bytes were acknowledged but are not in the capture: the capture lost packets".to_owned()),
             ("cut_headers", self.cut_headers, "packets are cut so short that ports or flags are gone: they are not counted (capture with a snapshot length of at least 96)".to_owned()),
             ("overlapping", self.overlapping, "files begin before the one before ends: --merge is for files that follow each other, and what two of them hold is counted twice (analyse each alone)".to_owned()),
-            ("merged", self.merged, "connections hold nearly every byte twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
+            ("merged", self.merged, "connections hold nearly everything twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
             ("evicted", self.evicted, "connections were put away while open to stay within the memory limit; their later packets count as another connection (raise --memory)".to_owned()),
             ("inexact", self.inexact, "connections had too many gaps at once: their unique and retransmitted bytes are bounds".to_owned()),
             ("clock_backwards", self.clock_backwards, format!("time stamps are smaller than the one before, by up to {step}: gaps that would be negative are left out")),

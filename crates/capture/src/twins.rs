@@ -15,6 +15,8 @@ const SETS: usize = 256;
 /// How far twins are apart at most, nanoseconds.
 const WITHIN: u64 = 10_000_000;
 
+/// Interfaces of one machine are this close, in microseconds.
+const APART: u64 = 500;
 /// So many repeats at least are two captures, where nothing was not repeated.
 const MERGED_FROM: u32 = 4;
 
@@ -23,10 +25,10 @@ const MERGED_FROM: u32 = 4;
 pub enum Twin {
     /// No.
     None,
-    /// One with the same contents, on the same interface.
-    Likely,
-    /// It, on another interface.
-    Certain,
+    /// One with the same contents so many microseconds ago, on the same interface.
+    Likely(u32),
+    /// It, so many microseconds ago on another interface.
+    Certain(u32),
 }
 
 /// A cache line.
@@ -88,10 +90,11 @@ impl Twins {
         let numbered = segment.id != 0 && (segment.key.protocol == TCP || segment.checksum != 0);
         let soon = last_from == segment.from || segment.flags & flag::SYN != 0;
         let follows = segment.key.protocol == TCP && segment.seq_known && soon;
+        let apart = (segment.ts.abs_diff(set.times[way]) / 1000) as u32;
         if set.places[way] != place(segment) {
-            Twin::Certain
+            Twin::Certain(apart)
         } else if numbered || follows {
-            Twin::Likely
+            Twin::Likely(apart)
         } else {
             Twin::None
         }
@@ -136,6 +139,8 @@ impl Tally {
 pub struct Twice {
     /// Copies for certain.
     pub certain: u32,
+    /// Microseconds between all twins.
+    pub apart: u64,
     /// Taken for copies when they passed.
     pub left_out: Tally,
     /// Taken for repetitions when they passed.
@@ -178,7 +183,10 @@ impl Conn {
         let from = usize::from(segment.from & 1);
         let packets = self.sent[from].packets;
         let twice = &mut self.rare_mut(from).twice;
-        if twin == Twin::Certain {
+        if let Twin::Likely(apart) | Twin::Certain(apart) = twin {
+            twice.apart += u64::from(apart);
+        }
+        if let Twin::Certain(_) = twin {
             twice.certain = twice.certain.saturating_add(1);
             return true;
         }
@@ -191,13 +199,21 @@ impl Conn {
         is_copy
     }
 
-    /// Was nearly every byte captured twice, too far apart for twins? Then it is two captures, of two points of the path.
+    /// Was nearly everything captured twice, too far apart for interfaces of one machine? Then it is two captures, of two
+    /// points of the path.
     #[must_use]
     pub fn is_merged(&self) -> bool {
         if self.key.protocol != crate::packet::TCP {
             return false;
         }
         let sides = [self.counted(0), self.counted(1)];
+        let twins = [self.rare(0).twice, self.rare(1).twice];
+        let copies: u32 = sides.iter().map(|side| side.copies).sum();
+        let apart: u64 = twins.iter().map(|twice| twice.apart).sum();
+        let both = |side: &Counted| u64::from(side.copies) * 5 >= side.packets * 4;
+        if copies >= MERGED_FROM && apart >= u64::from(copies) * APART && sides.iter().all(both) {
+            return true;
+        }
         let twice = |side: &Counted| side.unique == 0 || side.repeated * 5 >= side.unique * 4;
         let repeats: u32 = sides.iter().map(|side| side.retransmissions).sum();
         sides.iter().all(twice) && repeats >= MERGED_FROM
@@ -211,6 +227,7 @@ impl Conn {
             certain,
             left_out,
             counted,
+            ..
         } = rare.twice;
         let mut out = Counted {
             packets: sent.packets,

@@ -46,6 +46,8 @@ pub struct View {
     pub latency_since: u64,
     /// The cause that last limited it: in the beginning its program.
     pub limit: u8,
+    /// The last window that was announced while nothing was missing.
+    pub window_whole: u32,
     /// It has lost packets.
     pub lossy: bool,
 }
@@ -59,6 +61,8 @@ pub struct Arrived {
     pub edge_before: u32,
     /// When the last acknowledgement that arrived passed.
     pub at: Option<i64>,
+    /// When the first one passed that acknowledged something.
+    pub began: Option<i64>,
     /// When the first one passed that gave the room that was needed.
     pub released: Option<i64>,
     /// When the last of the sender's data was acknowledged that it had to wait for, without giving room.
@@ -97,6 +101,9 @@ impl View {
     #[inline]
     pub fn passes(&mut self, at: i64, ack: u32, window: u32, whole: u64, selective: bool) -> usize {
         let edge = ack.wrapping_add(window);
+        if !selective {
+            self.window_whole = window;
+        }
         if let Some(last) = self.coming.back() {
             if last.ack == ack && last.edge == edge && !selective {
                 return 0;
@@ -136,6 +143,7 @@ impl View {
             ack_before: self.ack,
             edge_before: self.edge,
             at: None,
+            began: None,
             released: None,
             acked_at: None,
             update: false,
@@ -150,6 +158,9 @@ impl View {
             }
             self.coming.pop_front();
             arrived.at = Some(news.at);
+            if !not_after(news.ack, self.ack) {
+                arrived.began.get_or_insert(news.at);
+            }
             let window = news.edge.wrapping_sub(news.ack);
             if arrived.released.is_none() {
                 arrived.window_now = window;

@@ -12,12 +12,13 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from guestmark.capture.model import SCHEMA, Document, Trace
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.own_program import own_program, set_up
+
+if TYPE_CHECKING:
+    from guestmark.capture.model import Document, Trace
 
 NAME = "guestmark-capture"
 BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"
@@ -78,45 +79,75 @@ def stream(selection: Selection, options: Sequence[str], output: int | None = No
     return checked(done.returncode)
 
 
-def analyse(
-    selection: Selection,
-    *,
-    top: int | None = None,
-    histograms: bool = False,
-    sequences: int = 0,
-    progress: bool = False,
-    guilty: bool = False,
-) -> tuple[Document, int]:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the document is to hold besides connections: `top` limits these to the longest.
+
+    `sequences` is of how many connections, those with most packets, the points in time are wanted; `guilty` are the
+    packets that ended the longest waits, `requests` those over HTTP/1 and TLS handshakes. `progress` is told on
+    standard error.
+    """
+
+    top: int | None = None
+    histograms: bool = False
+    sequences: int = 0
+    progress: bool = False
+    guilty: bool = False
+    requests: bool = False
+
+    def arguments(self) -> list[str]:
+        """As arguments of the program."""
+        out = ["--format=json"]
+        if self.top is not None:
+            out.append(f"--top={self.top}")
+        if self.sequences:
+            out.append(f"--sequences={self.sequences}")
+        flags = ("histograms", "progress", "guilty", "requests")
+        return out + [f"--{flag}" for flag in flags if getattr(self, flag)]
+
+
+@contextlib.contextmanager
+def analysing(selection: Selection, wanted: Wanted) -> Iterator[subprocess.Popen[bytes]]:
+    """The program at work, for `document`: whoever needs time to get ready for the answer has it meanwhile."""
+    command = [str(capture_binary()), *wanted.arguments(), *selection.arguments()]
+    with (
+        _outliving_interrupts(selection),
+        subprocess.Popen(command, stdin=selection.source, stdout=subprocess.PIPE) as program,
+    ):
+        try:
+            yield program
+        except BaseException:
+            program.kill()
+            raise
+
+
+def document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
     """The analysis of all files and the program's exit status (1: some file could not be read to its end).
 
-    With `guilty` come the packets that ended the longest waits.
-    `sequences` is of how many connections, those with most packets, the points in time are wanted.
     Errors in files are also reported on standard error. Raises `UsageError` for a bad filter.
     """
-    command = [str(capture_binary()), "--format=json"]
-    if top is not None:
-        command.append(f"--top={top}")
-    if histograms:
-        command.append("--histograms")
-    if sequences:
-        command.append(f"--sequences={sequences}")
-    if progress:
-        command.append("--progress")
-    if guilty:
-        command.append("--guilty")
-    command += selection.arguments()
-    with _outliving_interrupts(selection):
-        done = subprocess.run(command, stdin=selection.source, stdout=subprocess.PIPE, check=False)
-    status = checked(done.returncode)
+    # The imports take as long as the program needs for half a gigabyte.
+    import msgspec
+
+    from guestmark.capture.model import SCHEMA, Document
+
+    written, _ = program.communicate()
+    status = checked(program.returncode)
     try:
-        document = msgspec.json.decode(done.stdout, type=Document)
+        found = msgspec.json.decode(written, type=Document)
     except msgspec.DecodeError as error:
         raise GuestmarkError(
             f"guestmark-capture answered something unexpected: {error}", hint=BUILD
         ) from error
-    if document.schema != SCHEMA:
-        raise GuestmarkError(f"guestmark-capture speaks {document.schema}, not {SCHEMA}", hint=BUILD)
-    return document, status
+    if found.schema != SCHEMA:
+        raise GuestmarkError(f"guestmark-capture speaks {found.schema}, not {SCHEMA}", hint=BUILD)
+    return found, status
+
+
+def analyse(selection: Selection, wanted: Wanted = Wanted()) -> tuple[Document, int]:
+    """The same at once. Raises as `document`."""
+    with analysing(selection, wanted) as program:
+        return document(program)
 
 
 def extract(file: str, frames: Iterable[int], output: Path) -> None:
@@ -129,8 +160,9 @@ def extract(file: str, frames: Iterable[int], output: Path) -> None:
 
 def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = False) -> Trace:
     """The analysis of one capture file. Raises `GuestmarkError` when it cannot be read to its end."""
-    document, _ = analyse(Selection((str(path),), filter_by), histograms=True, sequences=int(sequence))
-    trace = document.files[0]
+    wanted = Wanted(histograms=True, sequences=int(sequence))
+    found, _ = analyse(Selection((str(path),), filter_by), wanted)
+    trace = found.files[0]
     if trace.error:
         raise GuestmarkError(
             f"{path}: at byte {trace.error.offset}: {trace.error.reason}", hint=trace.error.hint

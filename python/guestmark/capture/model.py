@@ -229,6 +229,37 @@ class Exchange(msgspec.Struct, frozen=True):
     messages: list[Message]
 
 
+class Request(msgspec.Struct, frozen=True):
+    """One request over TCP and its answer; in TLS the client's first message, and the end of the handshake.
+
+    `first_byte_s` and `last_byte_s` are from the request's last byte to the answer's first and last one, None where
+    these are not in the capture. `frame` holds the request's last byte, `answer_frames` the answer's first and last.
+    """
+
+    name: str
+    status: int | None
+    client: str
+    start_ns: int
+    sent_s: float
+    first_byte_s: float | None
+    last_byte_s: float | None
+    frame: int
+    answer_frames: tuple[int, int] | None
+    bytes: int
+
+
+class Served(msgspec.Struct, frozen=True):
+    """All requests in one protocol (`http` or `tls`) to one server; `longest` are up to 16 of them."""
+
+    protocol: str
+    server: str
+    count: int
+    unanswered: int
+    first_byte: RoundTrips
+    last_byte: RoundTrips
+    longest: list[Request]
+
+
 class Ended(msgspec.Struct, frozen=True):
     """A packet that ended a wait of `waited_s` for `cause`; `frame` is its number in the capture, from 1 on."""
 
@@ -259,6 +290,8 @@ class Trace(msgspec.Struct, frozen=True):
     sequences: list[Sequence] = []
     # By cause those that ended the longest waits, where they were asked for.
     guilty: list[Ended] = []
+    # By server, where they were asked for.
+    requests: list[Served] = []
 
 
 class Document(msgspec.Struct, frozen=True):

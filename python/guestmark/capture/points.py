@@ -14,7 +14,7 @@ from pathlib import PurePath
 import msgspec
 
 from guestmark.capture import verdict
-from guestmark.capture.binary import BUILD, Selection, analyse, capture_binary, checked
+from guestmark.capture.binary import BUILD, Selection, Wanted, analyse, capture_binary, checked
 from guestmark.capture.model import Causes, Connection, Document, Trace
 from guestmark.capture.units import duration, percent
 from guestmark.core.errors import GuestmarkError, UsageError
@@ -114,7 +114,7 @@ def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
                 f" ({pair.matched:,} packets match)",
                 hint="capture the same connections at both points, at the same time; addresses must not be translated",
             )
-    document, status = analyse(selection, histograms=sequences > 0, sequences=sequences)
+    document, status = analyse(selection, Wanted(histograms=sequences > 0, sequences=sequences))
     traces = document.files
     known = [_named(trace) for trace in traces]
     first, last = traces[0], traces[-1]

@@ -40,6 +40,9 @@ def command(  # noqa: PLR0917 - one parameter per option
             "--extract", metavar="OUT", help="Write the packets that ended the longest waits, as pcapng."
         ),
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also time requests one by one: HTTP/1 and TLS handshakes.")
+    ] = False,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (- is standard output).")
     ] = "-",
@@ -87,12 +90,17 @@ def command(  # noqa: PLR0917 - one parameter per option
             "--both reads files and writes the table and the picture",
             hint="guestmark capture --both CLIENT.pcapng SERVER.pcapng --plot BOTH.html",
         )
+    if details and (both or format is not Format.TABLE):
+        raise UsageError(
+            "--details are shown below the table of one capture; --format json always has them",
+            hint="guestmark capture FILE --details",
+        )
     selection = Selection(tuple(files or ("-",)), filter_by, merge, memory)
     if both:
         from guestmark.capture.points import need_several
 
         need_several(selection.files)
-    request = Request(selection, format, by, plot, extract, top, output, both=both)
+    request = Request(selection, format, by, plot, extract, top, output, both=both, details=details)
     if live is None:
         raise typer.Exit(answer(request))
     try:

@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guestmark.capture.binary import Selection
+from guestmark.capture.binary import MOST_SEQUENCES, Selection, Wanted, analyse, analysing, document
 from guestmark.core.errors import GuestmarkError, UsageError
 
 if TYPE_CHECKING:
-    from guestmark.capture.model import Trace
+    from guestmark.capture.model import Document, Trace
 
 ROWS = 20
 
@@ -40,7 +40,10 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to read and what to write; with `both`, the files are captures of one traffic at several points."""
+    """What to read and what to write.
+
+    With `both`, the files are captures of one traffic at several points; with `details`, requests are timed one by one.
+    """
 
     selection: Selection
     format: Format = Format.TABLE
@@ -51,6 +54,7 @@ class Request:
     output: str = "-"
     live: bool = False
     both: bool = False
+    details: bool = False
 
 
 def of_files(words: list[str]) -> Request | None:
@@ -81,27 +85,37 @@ def answer(request: Request) -> int:
 
 
 def _table(request: Request) -> int:
-    from guestmark.capture import table, verdict
-    from guestmark.capture.binary import MOST_SEQUENCES, analyse
-    from guestmark.cli.console import Console
-    from guestmark.page.say import say
-
-    top, plot, sequences = request.top or ROWS, request.plot, MOST_SEQUENCES if request.plot else 0
-    lines: tuple[str, ...] = ()
     if request.both:
         from guestmark.capture import points
 
+        top, sequences = request.top or ROWS, MOST_SEQUENCES if request.plot else 0
         joined = points.joined(request.selection, top, sequences)
-        document, lines, status = joined.document, joined.lines, joined.status
-    else:
-        document, status = analyse(
-            request.selection,
-            top=top,
-            histograms=plot is not None,
-            sequences=sequences,
-            progress=request.live,
-            guilty=True,
-        )
+        _show(request, joined.document, joined.lines)
+        return joined.status
+    wanted = Wanted(
+        top=request.top or ROWS,
+        histograms=request.plot is not None,
+        sequences=MOST_SEQUENCES if request.plot else 0,
+        progress=request.live,
+        guilty=True,
+        requests=request.details,
+    )
+    with analysing(request.selection, wanted) as program:
+        # What draws the table is imported while the program works.
+        from guestmark.capture import table
+        from guestmark.cli import console
+
+        del table, console
+        found, status = document(program)
+    _show(request, found, ())
+    return status
+
+
+def _show(request: Request, found: Document, lines: tuple[str, ...]) -> None:
+    from guestmark.capture import table, verdict
+    from guestmark.cli.console import Console
+    from guestmark.page.say import say
+
     if request.live and sys.stderr.isatty():
         say("", prefix="")
     output = request.output
@@ -109,23 +123,25 @@ def _table(request: Request) -> int:
     # Nothing is left out where no terminal limits the width.
     limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
     console = Console(file=file, width=None if limited else table.WIDEST)
-    for trace in document.files:
-        console.print(
-            table.render(trace, request.by.value, named=len(document.files) > 1, width=console.width)
-        )
+    for trace in found.files:
+        console.print(table.render(trace, request.by.value, named=len(found.files) > 1, width=console.width))
         if (line := verdict.waits(trace)) and not request.extract and not request.live:
             console.print(line)
+        if request.details:
+            from guestmark.capture.requests import request_lines
+
+            for line in request_lines(trace):
+                console.print(line)
     for line in lines:
         console.print(line)
     if request.extract:
-        _extract(document.files[0], request.selection.files[0], request.extract)
+        _extract(found.files[0], request.selection.files[0], request.extract)
     if file:
         file.close()
-    if plot:
+    if request.plot:
         from guestmark.capture import picture
 
-        picture.write(document, plot)
-    return status
+        picture.write(found, request.plot)
 
 
 def _extract(trace: Trace, file: str, output: Path) -> None:
@@ -165,6 +181,8 @@ def _rows(request: Request) -> int:
             raise UsageError("Parquet needs a file", hint="name one: -o connections.parquet")
         return parquet.write(request.selection, request.by.value, Path(request.output), options)
     options += [f"--format={request.format.value}", f"--by={request.by.value}"]
+    if request.format is Format.JSON:
+        options.append("--requests")
     if request.output == "-":
         sys.stdout.flush()
         return stream(request.selection, options)
@@ -174,7 +192,6 @@ def _rows(request: Request) -> int:
 
 def _draw(selection: Selection, plot: Path) -> None:
     from guestmark.capture import picture
-    from guestmark.capture.binary import MOST_SEQUENCES, analyse
 
-    document, _ = analyse(selection, top=ROWS, histograms=True, sequences=MOST_SEQUENCES)
-    picture.write(document, plot)
+    found, _ = analyse(selection, Wanted(top=ROWS, histograms=True, sequences=MOST_SEQUENCES))
+    picture.write(found, plot)

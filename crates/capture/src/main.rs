@@ -1,0 +1,7 @@
+//! `guestmark-capture` as a distribution of its own: see `pyproject.toml` beside `src`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    guestmark_capture::command::main()
+}
