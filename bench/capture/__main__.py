@@ -40,15 +40,17 @@ from guestmark.capture.binary import capture_binary  # noqa: E402
 
 @dataclass(frozen=True)
 class Trace:
-    """What is made: `packets` of `size` bytes on the wire over `connections`."""
+    """What is made: `packets` of `size` bytes on the wire over `connections`, as `options` of make_trace.py say."""
 
     size: int
     connections: int
     packets: int
+    options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{self.size} B, {self.connections:,} connection{'s' if self.connections > 1 else ''}"
+        plural = "s" if self.connections > 1 else ""
+        return " ".join([f"{self.size} B, {self.connections:,} connection{plural}", *self.options])
 
 
 @dataclass
@@ -93,7 +95,8 @@ def synthetic(trace: Trace, path: Path) -> int:
     """Make the trace; returns its number of packets."""
     # In a process of its own: a child's peak would begin at this one's size.
     wanted = (f"--packets={trace.packets}", f"--connections={trace.connections}", f"--size={trace.size}")
-    subprocess.run([sys.executable, str(HERE / "make_trace.py"), str(path), *wanted], check=True)
+    command = [sys.executable, str(HERE / "make_trace.py"), str(path), *wanted, *trace.options]
+    subprocess.run(command, check=True)
     return trace.packets + 3 * trace.connections
 
 
@@ -183,7 +186,16 @@ def main() -> None:
         "--as-written", action="store_true", help="the mix in the page cache as small writes left it"
     )
     parser.add_argument("--runs", type=int, default=10, help="of guestmark on each trace")
+    parser.add_argument(
+        "--many", action="store_true", help="a million connections of four packets, of each kind"
+    )
     given = parser.parse_args()
+    if given.many:
+        with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as folder:
+            for size, options in ((60, ()), (66, ("--stamps",)), (86, ("--stamps", "--v6"))):
+                trace, path = Trace(size, 1_000_000, 1_000_000, options), Path(folder) / "trace.pcap"
+                race(trace.name, path, synthetic(trace, path), 5.0, given.runs)
+        return
     if given.mix:
         packets = mixed(given.mix, bulk=given.bulk)
         name = f"real mix, {given.mix.name}"

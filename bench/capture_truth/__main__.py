@@ -1,8 +1,11 @@
-"""Is the verdict right? Real programs at both ends of a relay, captured at both, held against what is known of them.
+"""Is the verdict right? Real programs at both ends of a relay, captured at both, compared with what is known of them.
 
 `python -m bench.capture_truth [--seeds 11,12] [--only WORD] [--keep FOLDER]` prints a table: truth and verdict of
 each case at each point, and by how much the points differ. It needs root (network namespaces, tunnels) and
-dumpcap. Cases were developed with seeds below 10; publish figures of others.
+dumpcap. Cases were developed with seeds below 50; publish figures of others.
+
+`--disturb` reads the same captures as if they had suffered (packets missing, cut, joined, of both points) and
+counts how often somebody is accused wrongly: without a word of doubt, or with one.
 """
 
 from __future__ import annotations
@@ -13,19 +16,36 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.capture_truth.cases import CASES, Case
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import Connection
-from guestmark.capture.verdict import parts
+from guestmark.capture.verdict import doubt, parts
+from tests.framework import captures as cf
+from tests.framework.disturbed import DISTURBANCES, one_way, together, written
 from tests.framework.relay import relay
 
 TOGETHER = 9
 AGREED = 0.05
-ENOUGH = 0.6
+POINTS = ("client", "server")
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A case of one seed: the folder with its captures at both ends, which hold other cases, too."""
+
+    case: Case
+    seed: int
+    folder: Path
+
+    def at(self, point: str) -> Path:
+        return self.folder / f"{point}.pcapng"
 
 
 def shares(connection: Connection) -> dict[str, float]:
@@ -59,42 +79,120 @@ def row(case: Case, near: dict[str, float], far: dict[str, float]) -> tuple[str,
     )
 
 
+def captured(seeds: list[int], only: str, folder: Path) -> Iterator[Captured]:
+    """Runs what was not run yet, some cases at a time."""
+    chosen = [case for case in CASES if only in case.scenario.name]
+    for seed in seeds:
+        for stamps in (True, False):
+            alike = [case for case in chosen if case.stamps is stamps]
+            for at in range(0, len(alike), TOGETHER):
+                some = alike[at : at + TOGETHER]
+                numbers = [CASES.index(case) for case in some]
+                there = folder / f"{seed}-{numbers[0]}-{numbers[-1]}"
+                if not (there / "server.pcapng").exists():
+                    there.mkdir(parents=True, exist_ok=True)
+                    there.chmod(0o777)
+                    command = [sys.executable, "-m", "bench.capture_truth", "--keep", str(there)]
+                    command += ["--inside", json.dumps([numbers, seed, stamps])]
+                    subprocess.run(command, check=True, cwd=ROOT, env=os.environ, timeout=180)
+                yield from (Captured(case, seed, there) for case in some)
+
+
+def compare(runs: Iterator[Captured]) -> None:
+    """The table of truth and verdicts."""
+    print("| case | truth | on the client | on the server | apart, % |\n| --- | --- | --- | --- | --- |")
+    right = agreed = count = 0
+    for run in runs:
+        text, is_right, same = row(run.case, *(found_in(run.at(point), run.case) for point in POINTS))
+        print(text, flush=True)
+        right, agreed, count = right + is_right, agreed + same, count + 1
+    print(
+        f"\n{right} of {count} right at both points; {agreed} of {count} within {AGREED:.0%} of the duration"
+    )
+
+
+def judged(packets: list[cf.Packet], case: Case, scratch: Path) -> tuple[str, str]:
+    """How the verdict on these packets stands to the truth, and what it is."""
+    scratch.write_bytes(written(packets))
+    trace = analyse_file(scratch)
+    found, weak = trace.connections, doubt(trace)
+    if weak is not None and weak.refused:
+        return "refused", weak.reason
+    if not found or not (known := shares(max(found, key=lambda one: one.duration_s))):
+        return "refused", "no causes"
+    longest = max(found, key=lambda one: one.duration_s)
+    if case.scenario.port not in {longest.server.port, longest.client.port}:
+        return "wrong", "another connection"
+    swapped = longest.client.port == case.scenario.port
+    main = max(known, key=lambda cause: known[cause])
+    blamed = main.replace("client", "server") if swapped and "client" in main else main
+    blamed = main.replace("server", "client") if swapped and "server" in main else blamed
+    told = ", ".join(
+        f"{cause} {share:.0%}" for cause, share in sorted(known.items(), key=lambda item: -item[1])[:3]
+    )
+    if not any(case.truth) or blamed in case.truth:
+        return "right", told
+    if blamed == "unknown":
+        return "refused", told
+    doubted = weak is not None or longest.confidence != "high"
+    return ("doubted" if doubted else "wrong"), f"{told} ({longest.confidence})"
+
+
+def disturbed(run: Captured, scratch: Path) -> Iterator[tuple[str, str, list[cf.Packet]]]:
+    """A case's captures as if they had suffered: how, at which point, and what is left."""
+    both, port = [], run.case.scenario.port
+    for point in POINTS:
+        plain = scratch / "plain.pcap"
+        subprocess.run(
+            ["tshark", "-r", run.at(point), "-Y", f"tcp.port=={port}", "-F", "nsecpcap", "-w", plain],
+            check=True,
+            capture_output=True,
+        )
+        both.append(list(cf.packets_of(plain)))
+    for name, suffer in DISTURBANCES.items():
+        for point, packets in zip(POINTS, both, strict=True):
+            yield name, point, suffer(packets, port)
+    yield "both ends merged", "relay", together(*both)
+    yield "one direction", "server", one_way(both[1], port)
+
+
+def disturb(runs: Iterator[Captured], scratch: Path) -> None:
+    """How often a capture that has suffered accuses somebody wrongly."""
+    tallies: dict[str, Counter[str]] = {}
+    for run in runs:
+        for name, point, packets in disturbed(run, scratch):
+            outcome, told = judged(packets, run.case, scratch / "disturbed.pcap")
+            tallies.setdefault(name, Counter())[outcome] += 1
+            if outcome in {"doubted", "wrong"}:
+                what = f"{run.case.scenario.name} ({run.seed}), {name}, at the {point}"
+                print(f"{outcome}: {what}: {told}; truth: {' or '.join(run.case.truth)}", flush=True)
+    print("\n| captures | right | refused | wrong, doubted | wrong |\n| --- | --- | --- | --- | --- |")
+    for name, tally in tallies.items():
+        cells = " | ".join(str(tally[outcome]) for outcome in ("right", "refused", "doubted", "wrong"))
+        print(f"| {name} | {cells} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--only", default="")
     parser.add_argument("--keep", type=Path, help="leave the captures here, or read those that are there")
+    parser.add_argument(
+        "--disturb", action="store_true", help="judge what the captures say after they have suffered"
+    )
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    chosen = [case for case in CASES if given.only in case.scenario.name]
     if given.inside:
-        numbers, seed = json.loads(given.inside)
-        relay(given.keep, [CASES[number].scenario for number in numbers], seed)
+        numbers, seed, stamps = json.loads(given.inside)
+        relay(given.keep, [CASES[number].scenario for number in numbers], seed, stamps=stamps)
         return
-    right = agreed = count = 0
     with tempfile.TemporaryDirectory() as scratch:
-        print(
-            "| case | truth | on the client | on the server | apart, points |\n| --- | --- | --- | --- | --- |"
-        )
-        for seed in map(int, given.seeds.split(",")):
-            for at in range(0, len(chosen), TOGETHER):
-                some = chosen[at : at + TOGETHER]
-                numbers = [CASES.index(case) for case in some]
-                folder = (given.keep or Path(scratch)) / f"{seed}-{numbers[0]}-{numbers[-1]}"
-                if not (folder / "server.pcapng").exists():
-                    folder.mkdir(parents=True, exist_ok=True)
-                    folder.chmod(0o777)
-                    command = [sys.executable, "-m", "bench.capture_truth", "--keep", str(folder)]
-                    command += ["--inside", json.dumps([numbers, seed])]
-                    subprocess.run(command, check=True, cwd=ROOT, env=os.environ, timeout=180)
-                for case in some:
-                    ends = [found_in(folder / f"{end}.pcapng", case) for end in ("client", "server")]
-                    text, is_right, same = row(case, *ends)
-                    print(text, flush=True)
-                    right, agreed, count = right + is_right, agreed + same, count + 1
-    print(
-        f"\n{right} of {count} right at both points; {agreed} of {count} within {AGREED:.0%} of the duration"
-    )
+        seeds = [int(seed) for seed in given.seeds.split(",")]
+        runs = captured(seeds, given.only, given.keep or Path(scratch))
+        if given.disturb:
+            disturb(runs, Path(scratch))
+        else:
+            compare(runs)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.framework.scenarios import End, Link, Scenario
@@ -9,18 +10,33 @@ from tests.framework.scenarios import End, Link, Scenario
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario and the causes that may be called the main one; none where it is only held against the other end."""
+    """A scenario and the causes that may be called the main one; none where it is only compared with the other end.
+
+    Those with `stamps` off are run by systems without time stamps.
+    """
 
     scenario: Scenario
     truth: tuple[str, ...]
+    stamps: bool = True
+
+
+Add = Callable[..., None]
 
 
 def _cases() -> tuple[Case, ...]:
     out: list[Case] = []
 
-    def case(truth: str, name: str, link: Link, **how: object) -> None:
-        out.append(Case(Scenario(name, 7100 + len(out), link, **how), tuple(truth.split("|"))))  # type: ignore[arg-type]
+    def case(truth: str, name: str, link: Link, *, stamps: bool = True, **how: object) -> None:
+        scenario = Scenario(name, 7100 + len(out), link, **how)  # type: ignore[arg-type]
+        out.append(Case(scenario, tuple(truth.split("|")), stamps))
 
+    _plain(case)
+    _mixed(case)
+    return tuple(out)
+
+
+def _plain(case: Add) -> None:
+    """One thing at a time."""
     near, mid, far = Link(), Link(0.005), Link(0.02)
     # Programs that do not read.
     case("client", "reader 10 kB each 20 ms", mid, reply=700_000, client=End(read=10_000, read_s=0.02))
@@ -77,7 +93,128 @@ def _cases() -> tuple[Case, ...]:
     case("latency", "TLS, far", Link(0.025), turns=30, reply=3_000, tls=True)
     case("server", "half close", Link(0.01), turns=1, reply=100_000, half_close=True, server_s=0.4)
     case("client", "keep-alive", Link(0.01), turns=12, reply=20_000, client_s=0.15)
-    return tuple(out)
+
+
+def _mixed(case: Add) -> None:
+    """Two things at a time, and systems without time stamps: what only looks like another cause."""
+    mid, far = Link(0.005), Link(0.02)
+    slow, paced = End(read=10_000, read_s=0.02), End(parts=80, part_s=0.025)
+    case("client", "reader, loss 1 %", Link(0.005, loss=0.01), reply=700_000, client=slow)
+    case("client", "reader, jitter", Link(0.01, jitter_s=0.006), reply=700_000, client=slow)
+    case("client", "reader below a narrow link", Link(0.01, rate=12e6), reply=900_000, client=slow)
+    case("client", "uneven reader", mid, reply=900_000, client=End(read=16_384, read_s=0.03, uneven=True))
+    case(
+        "client",
+        "uneven reader, far",
+        Link(0.04),
+        reply=900_000,
+        client=End(read=9_000, read_s=0.03, uneven=True),
+    )
+    case(
+        "client",
+        "reader of large pieces, far",
+        Link(0.04),
+        reply=3_000_000,
+        client=End(read=200_000, read_s=0.3),
+    )
+    case("client", "reader over TLS", mid, reply=700_000, client=slow, tls=True)
+    case("server", "upload reader in gulps", mid, upload=2_000_000, server=End(read=200_000, read_s=0.2))
+    case("server", "upload reader, jitter", Link(0.01, jitter_s=0.005), upload=600_000, server=slow)
+    case("server", "writer, jitter", Link(0.01, jitter_s=0.006), reply=800_000, server=paced)
+    case(
+        "server", "writer, loss 1 %", Link(0.01, loss=0.01), reply=400_000, server=End(parts=80, part_s=0.05)
+    )
+    case(
+        "server",
+        "writer below a narrow link",
+        Link(0.01, rate=12e6),
+        reply=900_000,
+        server=End(parts=40, part_s=0.06),
+    )
+    case("server", "writer over TLS", far, reply=300_000, server=End(parts=60, part_s=0.04), tls=True)
+    case(
+        "client_receive_buffer",
+        "receive buffer 16 kB, jitter",
+        Link(0.02, jitter_s=0.004),
+        reply=500_000,
+        client=End(receive=16_384),
+    )
+    case(
+        "server_send_buffer",
+        "send buffer 16 kB, Nagle",
+        far,
+        reply=2_000_000,
+        server=End(send=16_384, nodelay=False),
+    )
+    case(
+        "bandwidth", "narrow link, small reads", Link(0.01, rate=6e6), reply=1_200_000, client=End(read=1_000)
+    )
+    case("bandwidth|recovery", "policer", Link(0.02, rate=4e6, burst=30_000), reply=700_000)
+    case("bandwidth|recovery", "short queue", Link(0.02, rate=6e6, queue_s=0.02), reply=1_200_000)
+    case(
+        "nagle",
+        "Nagle at both ends",
+        mid,
+        turns=20,
+        upload=400,
+        reply=400,
+        client=End(parts=2, nodelay=False),
+        server=End(parts=2, nodelay=False),
+    )
+    case("latency", "pipelining, far", Link(0.05), turns=40, ahead=4, reply=2_000)
+    case("idle", "idle, then asked", mid, turns=3, reply=20_000, client_s=1.8)
+    case("client", "half close, slow reader", mid, reply=500_000, half_close=True, client=slow)
+    case("server", "slow server, loss 1 %", Link(0.01, loss=0.01), turns=20, reply=6_000, server_s=0.15)
+    case("client", "slow client, jitter", Link(0.01, jitter_s=0.006), turns=20, reply=6_000, client_s=0.15)
+    case("server", "slow server, many segments", far, turns=8, reply=200_000, server_s=0.4)
+    case("client", "reader, no stamps", mid, reply=700_000, client=slow, stamps=False)
+    case(
+        "client",
+        "reader in gulps, no stamps",
+        mid,
+        reply=3_000_000,
+        client=End(read=400_000, read_s=0.25),
+        stamps=False,
+    )
+    case("server", "writer, no stamps", far, reply=700_000, server=End(parts=70, part_s=0.03), stamps=False)
+    case(
+        "client_receive_buffer",
+        "receive buffer 16 kB, no stamps",
+        far,
+        reply=500_000,
+        client=End(receive=16_384),
+        stamps=False,
+    )
+    case(
+        "server_send_buffer",
+        "send buffer 16 kB, no stamps",
+        far,
+        reply=2_000_000,
+        server=End(send=16_384),
+        stamps=False,
+    )
+    case("bandwidth", "narrow link, no stamps", Link(0.01, rate=6e6), turns=2, reply=900_000, stamps=False)
+    case("bandwidth", "narrow upload, no stamps", Link(0.01, rate=6e6), turns=2, upload=900_000, stamps=False)
+    case("latency", "far, no stamps", Link(0.03), turns=12, reply=60_000, stamps=False)
+    case(
+        "server",
+        "slow server, jitter, no stamps",
+        Link(0.01, jitter_s=0.006),
+        turns=20,
+        reply=20_000,
+        server_s=0.15,
+        stamps=False,
+    )
+    case(
+        "nagle",
+        "Nagle, no stamps",
+        mid,
+        turns=25,
+        upload=400,
+        client=End(parts=2, nodelay=False),
+        stamps=False,
+    )
+    case("recovery", "loss 3 %, no stamps", Link(0.02, loss=0.03), reply=500_000, stamps=False)
 
 
 CASES = _cases()

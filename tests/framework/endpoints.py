@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import ssl
 import struct
@@ -120,14 +121,14 @@ def _write(peer: socket.socket, data: bytes, end: End) -> None:
 
 
 def _read(peer: socket.socket, count: int, end: End) -> bool:
-    left = count
+    left, chance = count, random.Random(count)
     while left:
         got = len(peer.recv(min(left, end.read)))
         if not got:
             return False
         left -= got
         if left:
-            time.sleep(end.read_s)
+            time.sleep(end.read_s * (chance.uniform(0, 2) if end.uneven else 1))
     return True
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.framework.endpoints import CLIENT, SERVER, run_client, run_server
-from tests.framework.scenarios import SCENARIOS, Link, Scenario
+from tests.framework.scenarios import SCENARIOS, VERDICTS, Link, Scenario
 
 _NEW_NETWORK = 0x40000000
 _TUNSETIFF, _TUN_NO_PI = 0x400454CA, 0x1001
@@ -41,6 +41,7 @@ class Relay:
     due: list[tuple[float, int, int, bytes]] = field(default_factory=list)
     free_at: dict[tuple[int, int], float] = field(default_factory=dict)
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
+    tokens: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     number: int = 0
     chance: random.Random = field(default_factory=lambda: random.Random(1))
 
@@ -59,8 +60,10 @@ class Relay:
         if link.loss and self.chance.random() < link.loss:
             return
         now = time.monotonic()
+        if link.burst and not self._passes_policer(way, len(packet), link, now):
+            return
         start = max(now, self.free_at.get(way, 0.0))
-        done = start + (len(packet) * 8 / link.rate if link.rate else 0.0)
+        done = start + (len(packet) * 8 / link.rate if link.rate and not link.burst else 0.0)
         if link.rate and done - now > link.queue_s:
             return
         self.free_at[way] = done
@@ -69,6 +72,13 @@ class Relay:
         self._put(done + link.delay_s + late, out, packet)
         if link.double and large and count % link.double == 0:
             self._put(done + link.delay_s + 0.0002, out, packet)
+
+    def _passes_policer(self, way: tuple[int, int], size: int, link: Link, now: float) -> bool:
+        tokens, since = self.tokens.get(way, (float(link.burst), now))
+        tokens = min(link.burst, tokens + (now - since) * link.rate / 8)
+        passes = tokens >= size
+        self.tokens[way] = (tokens - size if passes else tokens, now)
+        return passes
 
     def _put(self, at: float, out: int, packet: bytes) -> None:
         self.number += 1
@@ -87,7 +97,7 @@ class Relay:
                 os.write(out, packet)
 
 
-def _enter_namespace(own: str, other: str) -> int:
+def _enter_namespace(own: str, other: str, stamps: bool) -> int:
     """Makes a namespace with one tunnel in it and moves this process there; returns the tunnel."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_NETWORK):
@@ -96,11 +106,14 @@ def _enter_namespace(own: str, other: str) -> int:
     fcntl.ioctl(tunnel, _TUNSETIFF, struct.pack("16sH", b"relay", _TUN_NO_PI))
     for words in (f"addr add {own} peer {other} dev relay", "link set relay up", "link set lo up"):
         subprocess.run(["ip", *words.split()], check=True)
+    Path("/proc/sys/net/ipv4/tcp_timestamps").write_text(str(int(stamps)), encoding="ascii")
     return tunnel
 
 
-def _end(channel: socket.socket, capture: Path, own: str, other: str, work: Callable[[], None]) -> None:
-    tunnel = _enter_namespace(own, other)
+def _end(
+    channel: socket.socket, capture: Path, ends: tuple[str, str], work: Callable[[], None], stamps: bool
+) -> None:
+    tunnel = _enter_namespace(*ends, stamps)
     dump = subprocess.Popen(["dumpcap", "-q", "-i", "relay", "-w", str(capture)], stderr=subprocess.PIPE)
     assert dump.stderr
     while b"File:" not in (line := dump.stderr.readline()):
@@ -115,8 +128,11 @@ def _end(channel: socket.socket, capture: Path, own: str, other: str, work: Call
     dump.wait(10)
 
 
-def relay(folder: Path, scenarios: Sequence[Scenario], seed: int = 1) -> None:
-    """Runs `scenarios` together, captured in `folder`; what the links do at random follows from `seed`."""
+def relay(folder: Path, scenarios: Sequence[Scenario], seed: int = 1, *, stamps: bool = True) -> None:
+    """Runs `scenarios` together, captured in `folder`; what the links do at random follows from `seed`.
+
+    Without `stamps` neither system has time stamps.
+    """
     # What others do on the machine must not become the link's delay.
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -131,7 +147,7 @@ def relay(folder: Path, scenarios: Sequence[Scenario], seed: int = 1) -> None:
         parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         capture = folder / f"{name}.pcapng"
         capture.touch(0o666)
-        process = context.Process(target=_end, args=(child, capture, own, other, work), daemon=True)
+        process = context.Process(target=_end, args=(child, capture, (own, other), work, stamps), daemon=True)
         process.start()
         child.close()
         ours.append(parent)
@@ -157,4 +173,5 @@ def relay(folder: Path, scenarios: Sequence[Scenario], seed: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    relay(Path(sys.argv[1]), [scenario for scenario in SCENARIOS if scenario.name in sys.argv[2:]])
+    known = (*SCENARIOS, *VERDICTS)
+    relay(Path(sys.argv[1]), [scenario for scenario in known if scenario.name in sys.argv[2:]])

@@ -10,7 +10,8 @@ class Link:
     """What the relay does to packets: each so-many-th large one (above `spare` bytes) is lost, late or doubled.
 
     `loss` is the probability that any packet is lost, `jitter_s` the most that one is delayed beyond `delay_s`, both
-    drawn at random; with jitter packets overtake each other.
+    drawn at random; with jitter packets overtake each other. A policer lets `rate` pass and `burst` bytes at once, and
+    loses the rest instead of queueing it.
     """
 
     delay_s: float = 0.0
@@ -23,13 +24,15 @@ class Link:
     spare: int = 200
     loss: float = 0.0
     jitter_s: float = 0.0
+    burst: int = 0
 
 
 @dataclass(frozen=True)
 class End:
     """How one end's program and system behave.
 
-    It reads `read` bytes at once and waits `read_s` after each; it writes in `parts`, `part_s` apart. `receive` and
+    It reads `read` bytes at once and waits `read_s` after each; with `uneven`, up to twice as long or not at all. It
+    writes in `parts`, `part_s` apart. `receive` and
     `send` are sizes of its buffers (0: the system's), `nodelay` is False where Nagle's algorithm
     holds small segments up.
     """
@@ -43,6 +46,7 @@ class End:
     nodelay: bool = True
     control: str = ""  # the congestion control
     deaf_s: float = 0.0  # not reading after the first request
+    uneven: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,4 +87,18 @@ SCENARIOS = (
     Scenario("tftp", 69, Link(0.0), turns=1, reply=60_000, server_s=0.01, udp="tftp"),
     Scenario("dns", 53, Link(0.0), turns=12, server_s=0.015, udp="dns"),
     Scenario("dhcp", 67, Link(0.0), server_s=0.02, client_s=1.0, udp="dhcp"),
+)
+
+_SLOW = End(read=10_000, read_s=0.02)
+# What looks like another's fault: see test_capture_verdicts.
+VERDICTS = (
+    Scenario("slow reader", 7201, Link(0.005), reply=500_000, client=_SLOW),
+    Scenario("slow upload reader", 7202, Link(0.005), upload=500_000, server=_SLOW),
+    Scenario("small receive buffer", 7203, Link(0.02), reply=400_000, client=End(receive=16_384)),
+    Scenario("small send buffer", 7204, Link(0.02), reply=1_500_000, server=End(send=16_384)),
+    Scenario("jitter without loss", 7205, Link(0.01, jitter_s=0.006), turns=30, reply=20_000),
+    Scenario("Nagle", 7206, Link(0.005), turns=20, upload=400, client=End(parts=2, nodelay=False)),
+    Scenario("loss 3 %", 7207, Link(0.02, loss=0.03), reply=600_000),
+    Scenario("very far", 7208, Link(0.1), turns=6, reply=20_000),
+    Scenario("thinking", 7209, Link(0.005), turns=20, reply=40_000, server_s=0.03),
 )

@@ -8,6 +8,7 @@ packet, double it, or lose it; systems that are `numbered` count their packets i
 from __future__ import annotations
 
 import math
+import random
 import struct
 from dataclasses import dataclass, field
 
@@ -107,6 +108,55 @@ def download(
         last = cf.PSH if number == count - 1 else 0
         model.packet(at, False, cf.ACK | last, 1 + number * MSS, 101, MSS, late_ms=left - at)
         model.packet(left + model.way_ms, True, cf.ACK, 101, 1 + (number + 1) * MSS)
+    return model
+
+
+def conversations(
+    turns: int, way_ms: float, lose: frozenset[int] = frozenset(), think_ms: float = 30
+) -> Model:
+    """Requests and answers of one segment; the first transmissions of the answers in `lose` are lost on the path."""
+    chance = random.Random(3)
+    model = Model(way_ms, numbered=True)
+    now, seq, reply = model.shake_hands(), 1, 1
+    for turn in range(turns):
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100, late_ms=chance.uniform(0, 2))
+        seq += 100
+        now += way_ms + 2 + think_ms
+        if turn in lose:
+            model.packet(now, False, cf.ACK | cf.PSH, reply, seq, MSS, lost=True)
+            now += 250
+        model.packet(now, False, cf.ACK | cf.PSH, reply, seq, MSS, late_ms=chance.uniform(0, 2))
+        reply += MSS
+        now += way_ms + 2
+        model.packet(now, True, cf.ACK, seq, reply)
+        now += 1
+    return model
+
+
+def repaired(rounds: int, lose: frozenset[int]) -> Model:
+    """A server sends ten segments each round trip; in the rounds `lose` the fourth is lost and sent a round later."""
+    model = Model(20, numbered=True, stamps=True)
+    now = model.shake_hands()
+    model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
+    now, sent = now + 20, 1
+    for number in range(rounds):
+        hole = (sent + 3 * MSS, sent + 4 * MSS) if number in lose else None
+        for at in range(10):
+            seq = sent + at * MSS
+            is_lost = hole is not None and seq == hole[0]
+            model.packet(now + at / 10, False, cf.ACK, seq, 101, MSS, lost=is_lost)
+            if is_lost:
+                continue
+            acked, options = seq + MSS, b""
+            if hole is not None and seq > hole[0]:
+                acked, options = hole[0], sack((hole[1], seq + MSS))
+            model.packet(now + at / 10 + 20, True, cf.ACK, 101, acked, options=options)
+        sent += 10 * MSS
+        now += 40 + 0.9
+        if hole is not None:
+            model.packet(now, False, cf.ACK, hole[0], 101, MSS)
+            model.packet(now + 20, True, cf.ACK, 101, sent)
+            now += 40
     return model
 
 

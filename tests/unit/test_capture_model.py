@@ -14,7 +14,7 @@ from guestmark.capture.model import Causes
 from guestmark.capture.verdict import NAMES
 from guestmark.core.errors import GuestmarkError
 from tests.framework import captures as cf
-from tests.framework.tcp_model import MSS, SYN_OPTIONS, Model, download, sack
+from tests.framework.tcp_model import MSS, SYN_OPTIONS, Model, conversations, download, repaired, sack
 
 ENDS = pytest.mark.parametrize("at_client", [True, False], ids=["client", "server"])
 
@@ -208,6 +208,13 @@ def test_a_lost_handshake_acknowledgement_is_not_the_clients_thinking(tmp_path: 
         assert found["client"] + found["server"] < 2, found
 
 
+@ENDS
+def test_a_loss_costs_what_its_repair_took(at_client: bool, tmp_path: Path) -> None:
+    found = causes(repaired(60, frozenset(range(5, 60, 7))), at_client, tmp_path)
+    assert found["recovery"] == pytest.approx(8 * 40, rel=0.1), found
+    assert found["client"] + found["server"] < 0.02 * sum(found.values()), found
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -218,8 +225,20 @@ def test_a_lost_handshake_acknowledgement_is_not_the_clients_thinking(tmp_path: 
         download(600, 8, 0.1, paced_ms=2.5),
         download(600, 4, 0.1),
         download(1200, 40, 1),
+        repaired(60, frozenset(range(5, 60, 7))),
+        conversations(100, 10, frozenset({5, 20, 77})),
     ],
-    ids=["queue", "short pause", "long pause", "thinking", "send buffer", "far", "shallow queue"],
+    ids=[
+        "queue",
+        "short pause",
+        "long pause",
+        "thinking",
+        "send buffer",
+        "far",
+        "shallow queue",
+        "fast repair",
+        "timeouts",
+    ],
 )
 def test_both_ends_tell_the_same_story(model: Model, tmp_path: Path) -> None:
     near, far = (causes(model, at_client, tmp_path) for at_client in (True, False))
@@ -318,17 +337,18 @@ def test_what_the_capture_lost_is_unknown_and_no_recovery(
     assert found["unknown"] > 0, found
 
 
-def test_merged_captures_of_two_points_get_no_verdict(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way_ms", [1, 3, 40, 600])
+def test_merged_captures_of_two_points_get_no_verdict(way_ms: float, tmp_path: Path) -> None:
     from guestmark.capture.verdict import doubt
 
-    model = Model(40)
+    model = Model(way_ms)
     now = model.shake_hands()
     seq, reply = 1, 1
     for _ in range(10):
         model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100)
-        model.packet(now + 90, False, cf.ACK | cf.PSH, reply, seq + 100, MSS)
-        model.packet(now + 130, True, cf.ACK, seq + 100, reply + MSS)
-        seq, reply, now = seq + 100, reply + MSS, now + 140
+        model.packet(now + way_ms + 50, False, cf.ACK | cf.PSH, reply, seq + 100, MSS)
+        model.packet(now + 2 * way_ms + 50, True, cf.ACK, seq + 100, reply + MSS)
+        seq, reply, now = seq + 100, reply + MSS, now + 2 * way_ms + 60
     both = []
     for at_client in (True, False):
         path = tmp_path / f"{at_client}.pcap"

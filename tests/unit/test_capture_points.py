@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -18,31 +17,9 @@ from guestmark.core.errors import GuestmarkError
 from tests.framework import IMPORTABLE
 from tests.framework import captures as cf
 from tests.framework import traffic as ct
-from tests.framework.tcp_model import MSS, Model
+from tests.framework.tcp_model import MSS, Model, conversations
 
 MAIN = "import sys; from guestmark.cli import main; sys.exit(main())"
-
-
-def conversations(
-    turns: int, way_ms: float, lose: frozenset[int] = frozenset(), think_ms: float = 30
-) -> Model:
-    """Requests and answers of one segment; the first transmissions of the answers in `lose` are lost on the path."""
-    chance = random.Random(3)
-    model = Model(way_ms, numbered=True)
-    now, seq, reply = model.shake_hands(), 1, 1
-    for turn in range(turns):
-        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100, late_ms=chance.uniform(0, 2))
-        seq += 100
-        now += way_ms + 2 + think_ms
-        if turn in lose:
-            model.packet(now, False, cf.ACK | cf.PSH, reply, seq, MSS, lost=True)
-            now += 250
-        model.packet(now, False, cf.ACK | cf.PSH, reply, seq, MSS, late_ms=chance.uniform(0, 2))
-        reply += MSS
-        now += way_ms + 2
-        model.packet(now, True, cf.ACK, seq, reply)
-        now += 1
-    return model
 
 
 def written(model: Model, folder: Path, ahead_ms: float = 0.0, gained: float = 0.0) -> tuple[str, str]:

@@ -1,0 +1,163 @@
+"""Accusations that were wrong once, on real traffic through a relay that is captured at both ends.
+
+The exact captures of the same are in test_capture_model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from guestmark.capture import verdict
+from guestmark.capture.binary import analyse_file
+from guestmark.capture.model import Connection, Trace
+from guestmark.core.errors import GuestmarkError
+from tests.framework import captures as cf
+from tests.framework import disturbed
+from tests.framework import traffic as ct
+from tests.framework.command_line import CommandLine
+from tests.framework.scenarios import VERDICTS
+
+PORTS = {scenario.name: scenario.port for scenario in VERDICTS}
+POINTS = ("client", "server")
+TRUTH = {
+    "slow reader": "client",
+    "slow upload reader": "server",
+    "small receive buffer": "client_receive_buffer",
+    "small send buffer": "server_send_buffer",
+    "jitter without loss": "latency",
+    "Nagle": "nagle",
+    "very far": "latency",
+    "thinking": "server",
+}
+
+
+@pytest.fixture(scope="module")
+def relayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ct.need("dumpcap", "tshark", "editcap")
+    folder = tmp_path_factory.mktemp("verdicts")
+    ct.relayed(folder, *PORTS)
+    for point in POINTS:
+        ct.run("editcap", "-F", "nsecpcap", str(folder / f"{point}.pcapng"), str(folder / f"{point}.pcap"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def points(relayed: Path) -> dict[str, Trace]:
+    return {point: analyse_file(relayed / f"{point}.pcap") for point in POINTS}
+
+
+def packets(relayed: Path, point: str, name: str) -> list[cf.Packet]:
+    """What one connection's packets are at one point."""
+    there = cf.packets_of(relayed / f"{point}.pcap")
+    return [packet for packet in there if PORTS[name] in cf.ports(packet)]
+
+
+def judged(found: list[cf.Packet], folder: Path) -> Trace:
+    path = folder / "suffered.pcap"
+    path.write_bytes(disturbed.written(found))
+    return analyse_file(path)
+
+
+def shares(trace: Trace, name: str) -> dict[str, float]:
+    def is_it(connection: Connection) -> bool:
+        return PORTS[name] in {connection.server.port, connection.client.port}
+
+    (connection,) = [known for known in trace.connections if is_it(known)]
+    return {part.cause: part.share for part in verdict.parts(connection.causes)}
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("name", TRUTH)
+def test_time_belongs_to_whoever_would_have_had_to_act(
+    name: str, point: str, points: dict[str, Trace]
+) -> None:
+    found = shares(points[point], name)
+    assert max(found, key=lambda cause: found[cause]) == TRUTH[name], found
+    others = sum(found[end] for end in ("client", "server") if end != TRUTH[name])
+    assert others < 0.1, found
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("name", [name for name in TRUTH if "small" not in name])
+def test_nothing_is_recovered_where_nothing_was_lost(name: str, point: str, points: dict[str, Trace]) -> None:
+    assert shares(points[point], name)["recovery"] < 0.03
+
+
+def test_both_ends_of_a_path_that_loses_tell_the_same(points: dict[str, Trace]) -> None:
+    near, far = (shares(points[point], "loss 3 %") for point in POINTS)
+    assert near["recovery"] > 0.2
+    assert max(abs(share - far[cause]) for cause, share in near.items()) < 0.1, (near, far)
+
+
+@pytest.mark.parametrize("name", ["very far", "thinking", "loss 3 %"])
+def test_captures_of_both_ends_in_one_file_get_no_verdict(name: str, relayed: Path, tmp_path: Path) -> None:
+    both = disturbed.together(*(packets(relayed, point, name) for point in POINTS))
+    trace = judged(both, tmp_path)
+    doubt = verdict.doubt(trace)
+    assert doubt is not None
+    assert doubt.refused
+    assert "merged" in doubt.reason
+    assert trace.causes.recovery_s == 0
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("name", ["thinking", "slow reader", "very far", "small receive buffer"])
+def test_what_a_capture_lost_is_never_recovery(name: str, point: str, relayed: Path, tmp_path: Path) -> None:
+    whole = packets(relayed, point, name)
+    for kept in (
+        disturbed.thinned(whole, 0.05),
+        disturbed.thinned(whole, 0.2),
+        disturbed.with_holes(whole, 0.1),
+        disturbed.with_holes(whole, 0.3),
+    ):
+        trace = judged(kept, tmp_path)
+        found = shares(trace, name)
+        assert found["recovery"] < 0.02, found
+        assert verdict.doubt(trace) is not None
+        main = max(found, key=lambda cause: found[cause])
+        doubt = verdict.doubt(trace)
+        assert main in {TRUTH[name], "unknown"} or (doubt and doubt.refused), found
+
+
+def test_packets_that_the_capture_dropped_lower_the_confidence(
+    relayed: Path, tmp_path: Path, guestmark: CommandLine
+) -> None:
+    """The same packets without and with the count that dumpcap would have written."""
+    found = packets(relayed, "client", "thinking")
+    blocks = [cf.section(), cf.interface(cf.RAW, 9), *(cf.enhanced(packet, packet.ns) for packet in found)]
+    said = []
+    for dropped in (0, 7):
+        count = cf.option(5, dropped.to_bytes(8, "little")) + cf.option(0, b"")
+        path = tmp_path / f"{dropped}.pcapng"
+        path.write_bytes(b"".join([*blocks, cf.block(5, bytes(12) + count)]))
+        said.append(guestmark("capture", str(path)).stdout)
+    assert "low confidence" not in said[0]
+    assert "low confidence: the capture dropped 7 packets" in said[1]
+
+
+def test_fields_that_tshark_writes_are_refused(relayed: Path, tmp_path: Path) -> None:
+    names = ["frame.time_epoch", "ip.src", "tcp.srcport", "ip.dst", "tcp.dstport", "tcp.len", "tcp.flags"]
+    words = [word for name in names for word in ("-e", name)]
+    header = ["-T", "fields", "-E", "header=y", "-E", "separator=,", "-E", "quote=d"]
+    path = tmp_path / "fields.csv"
+    path.write_text(ct.run("tshark", "-r", str(relayed / "client.pcap"), "-c", "200", *header, *words))
+    with pytest.raises(GuestmarkError, match="no column Info"):
+        analyse_file(path)
+
+
+def test_cells_are_inert_in_a_terminal_and_in_a_spreadsheet(tmp_path: Path, guestmark: CommandLine) -> None:
+    head = '"No.","Time","Source","Destination","Protocol","Length","Info"\n'
+    path = tmp_path / "list.csv"
+    evil = ("=cmd|' /C calc'!A0", "+1", "\x1b]0;owned\x07")
+    rows = [
+        f'"{at}","0.{at}","{name}","s","TCP","60","1{at} > 80 [SYN] Seq=0 Win=9 Len=0"'
+        for at, name in enumerate(evil)
+    ]
+    path.write_text(head + "\n".join(rows) + "\n")
+    written = guestmark("capture", path, "-f", "csv").stdout
+    assert "\x1b" not in written
+    assert "'=cmd" in written
+    assert "'+1" in written
+    assert "\x1b" not in guestmark("capture", path, "-f", "json").stdout
