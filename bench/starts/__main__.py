@@ -3,7 +3,7 @@
 Run from the checkout as root: `.venv/bin/python -m bench.starts [--rounds 20] [--seed 1]`. Every contender runs once a
 round, in random order. Aims: at most 10 % apart until the first answer; at least 0.8 of the speed by hand.
 
-* ours: runtime executed → the agent's first answer to a question; the order to end → nothing is left, control groups and
+* ours: runtime executed → the first answer to a question; the order to end → nothing is left, control groups and
   layers included. What guestmark prepares before is in neither.
 * by hand: RUNTIME with the same agent, until the first byte of its greeting; from the end of its input to the runtime's
   end. crun, runc and runsc have a bundle, podman storage of its own. Their root is this one, bound elsewhere.

@@ -108,6 +108,12 @@ def test_gvisor_starts_where_temporary_files_are_for_one_user_alone(
     attested("gvisor")
 
 
+@every
+def test_two_of_a_kind_run_at_the_same_time(name: str) -> None:
+    with start(name) as one, start(name) as other:
+        assert one.agent.facts().cpus_online == other.agent.facts().cpus_online
+
+
 def test_gvisor_says_why_its_kernel_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "gvisor" not in HERE:
         pytest.skip("needs runsc")

@@ -112,7 +112,8 @@ def _runsc(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     return [
         RUNSC.name, f"--root={sandbox.state}", "--network=none", "--ignore-cgroups", f"--debug-log={sandbox.bundle}/",
-        "run", f"--bundle={sandbox.bundle}", _NAME,
+        # The name is that of a socket, too, which all containers of a host share.
+        "run", f"--bundle={sandbox.bundle}", sandbox.bundle.name,
     ]  # fmt: skip
 
 
