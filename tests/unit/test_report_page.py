@@ -248,7 +248,7 @@ def test_where_nothing_else_helps_each_row_is_a_list() -> None:
     lines = [line.rstrip() for line in terminal(RUNS["plain"](), 36).splitlines()]
     start = lines.index("tcg")
     assert lines[start + 1 : start + 4] == [
-        "  wall, s: 29.7 ± 1.1",
+        "  wall, s: 29.9 ± 0.9",
         "  vs host: ×24.03 [23.79, 24.24]",
         "  verdict: slower",
     ]

@@ -14,6 +14,7 @@ from guestmark.stats import (
     blocks_to_claim,
     log_ratios,
     median_interval,
+    paired,
     sign_flip_p,
     t_interval,
     t_quantile,
@@ -153,3 +154,30 @@ def test_one_difference_among_40_cells_needs_11_blocks() -> None:
         p = np.ones(40)
         p[0] = sign_flip_p(np.full(blocks, 0.5))  # the clearest difference that can be
         assert bool(adjust(p)[0] < 0.05) is claimed
+
+
+@pytest.mark.parametrize("n", [3, 8, 20, 100])
+def test_the_typical_value_is_covered_by_its_interval(n: int) -> None:
+    generator = np.random.default_rng(n)
+    covered = 0
+    for _ in range(1000):
+        ends = paired.summarise(np.exp(generator.normal(1.0, 0.2, n))).typical_ci
+        assert ends is not None
+        covered += ends[0] <= math.e <= ends[1]
+    assert covered / 1000 >= 0.93
+
+
+def test_one_slow_trial_moves_neither_the_typical_value_nor_its_interval_far() -> None:
+    """So that a value and the ratio beside it agree: the quotient of two typical values is the typical ratio."""
+    generator = np.random.default_rng(9)
+    host = np.exp(generator.normal(0, 0.005, 12))
+    guest = 3.65 * np.exp(generator.normal(0, 0.005, 12))
+    guest[7] *= 2
+    found, base = paired.summarise(guest), paired.summarise(host)
+    assert found.typical / base.typical == pytest.approx(3.65, rel=0.01)
+    assert found.typical_ci is not None
+    assert found.typical_ci[1] / found.typical_ci[0] < 1.03
+    assert found.mean / base.mean > 3.9
+    assert paired.summarise(np.array([-1.0, 0.0, 3.0])).typical == pytest.approx(0.5)
+    assert paired.summarise(np.array([2.0])).typical_ci is None
+    assert paired.summarise(np.full(9, 7.0)).typical_ci == pytest.approx((7.0, 7.0))

@@ -96,12 +96,15 @@ def _table(workloads: Sequence[WorkloadResult], width: int) -> Table:
     metric = workload.metrics[0]
     alone = len(shown) == 1
     summaries = [result.summary.get(metric.name) for result in shown]
-    unit = figures.table_unit(metric.unit, [summary.mean for summary in summaries if summary])
+    unit = figures.table_unit(metric.unit, [summary.typical for summary in summaries if summary])
     longest = {
-        id(each): max((_mean(result, metric) for result in _shown([each])), default=0.0) for each in workloads
+        id(each): max((_middle(result, metric) for result in _shown([each])), default=0.0)
+        for each in workloads
     }
     bars = [
-        _mean(result, metric) / (longest[id(each)] or 1.0) for each in workloads for result in _shown([each])
+        _middle(result, metric) / (longest[id(each)] or 1.0)
+        for each in workloads
+        for result in _shown([each])
     ]
     times = [each for name in _PROCESSOR for each in workload.metrics if each.name == name]
     headings, names = row_names(workload, shown)
@@ -117,7 +120,7 @@ def _table(workloads: Sequence[WorkloadResult], width: int) -> Table:
         )
         _append(cells, [_range(result, metric, unit) for result in shown])
     if alone or width >= _WIDEST:
-        own = figures.fitting_unit("s", [_mean(result, each) for each in times for result in shown])
+        own = figures.fitting_unit("s", [_middle(result, each) for each in times for result in shown])
         for each in times:
             columns.append(Column(figures.heading(each, own), (Align.POINT,)))
             _append(cells, [_typical(result, each, own) for result in shown])
@@ -152,14 +155,14 @@ def _append(cells: list[list[Cell]], column: Sequence[Cell]) -> None:
         row.append(cell)
 
 
-def _mean(result: CellResult, metric: Metric) -> float:
+def _middle(result: CellResult, metric: Metric) -> float:
     summary = result.summary.get(metric.name)
-    return summary.mean if summary else 0.0
+    return summary.typical if summary else 0.0
 
 
 def _typical(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
-    return figure(figures.estimate(summary.mean, summary.ci, unit)[0]) if summary else Cell()
+    return figure(figures.estimate(summary.typical, summary.typical_ci, unit)[0]) if summary else Cell()
 
 
 def _spread(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
@@ -178,8 +181,9 @@ def _range(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if not values or summary is None:
         return Cell()
-    half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
-    places = figures.decimals(half, summary.mean / unit.size)
+    ends = summary.typical_ci
+    half = None if ends is None else (ends[1] - ends[0]) / 2 / unit.size
+    places = figures.decimals(half, summary.typical / unit.size)
     return figure(
         figures.number(min(values) / unit.size, places), "…", figures.number(max(values) / unit.size, places)
     )

@@ -183,12 +183,12 @@ def _table(found: Comparison) -> Table:
 def _absolute(found: Comparison, metric: Metric) -> Table:
     """What was measured, side by side, without a verdict."""
     sides = [side for each in found.values for side in (each.before, each.after) if side is not None]
-    unit = figures.table_unit(metric.unit, [side.mean for side in sides])
+    unit = figures.table_unit(metric.unit, [side.typical for side in sides])
 
     def shown(side: Summary | None) -> Cell:
         if side is None:
             return words("not in this run")
-        return figure(*figures.spread(side.mean, side.ci, unit))
+        return figure(*figures.spread(side.typical, side.typical_ci, unit))
 
     rows = tuple(
         Row(RowName((each.cell,), each.cell), (shown(each.before), shown(each.after), _quotient(each)))
@@ -206,9 +206,9 @@ def _absolute(found: Comparison, metric: Metric) -> Table:
 
 
 def _quotient(each: Values) -> Cell:
-    if each.before is None or each.after is None or each.before.median <= 0 or each.after.median <= 0:
+    if each.before is None or each.after is None or each.before.typical <= 0 or each.after.typical <= 0:
         return Cell()
-    return figure(figures.ratio(each.after.median / each.before.median, None))
+    return figure(figures.ratio(each.after.typical / each.before.typical, None))
 
 
 def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:

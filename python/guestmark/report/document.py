@@ -157,6 +157,8 @@ def _summary(summary: Summary, metric: Metric) -> dict[str, Any]:
         "mean": summary.mean,
         "median": summary.median,
         "ci": _interval(summary.ci),
+        "typical": summary.typical,
+        "typical_ci": _interval(summary.typical_ci),
     }
 
 

@@ -25,6 +25,7 @@ Counts = NDArray[np.int64]
 
 NOMINAL = 0.96  # of intervals that are looked at after every block: at the stopping time they cover .95
 EXACT_RANKS = 100  # blocks beyond which the normal approximation of the signed-rank test is within .001
+_ORDERED, _Z = 60, 2.054  # values beyond which order statistics do, and the normal quantile of `NOMINAL`
 EXACT_BLOCKS = 30  # up to here the sign-flip test enumerates all 2^K sign vectors
 
 
@@ -301,14 +302,18 @@ class Summary:
     """One metric of one cell over its trials, in the metric's own unit.
 
     `ci` is the 95 % interval of the mean over trials (never over iterations), None below two values. Where all values
-    are above zero it is the t interval of the mean's log (by the delta method), so that it never reaches zero. It
-    describes the cell alone; a comparison is made from paired blocks, never from two of these.
+    are above zero it is the t interval of the mean's log (by the delta method), so that it never reaches zero.
+    `typical` is the typical trial as ratios have it, and is shown beside them: `typical_of` says how, and what its
+    interval `typical_ci` is. Both describe the cell alone; a comparison is made from paired blocks, never from two of
+    these.
     """
 
     n: int
     mean: float
     median: float
     ci: tuple[float, float] | None
+    typical: float
+    typical_ci: tuple[float, float] | None
 
 
 def reduce_iterations(values: Sequence[float]) -> float:
@@ -330,10 +335,40 @@ def summarise(values: Array) -> Summary:
     present = np.asarray(values, dtype=np.float64)
     present = present[~np.isnan(present)]
     if present.size == 0:
-        return Summary(n=0, mean=float("nan"), median=float("nan"), ci=None)
+        nothing = float("nan")
+        return Summary(n=0, mean=nothing, median=nothing, ci=None, typical=nothing, typical_ci=None)
     ci = t_interval(present) if present.size >= 2 else None
     mean = float(present.mean())
     if ci is not None and bool((present > 0).all()):
         away = min((ci[1] - ci[0]) / 2 / mean, _MOST)
         ci = (mean * math.exp(-away), mean * math.exp(away))
-    return Summary(n=present.size, mean=mean, median=float(np.median(present)), ci=ci)
+    typical, typical_ci = typical_of(present)
+    return Summary(present.size, mean, float(np.median(present)), ci, typical, typical_ci)
+
+
+def typical_of(values: Array) -> tuple[float, tuple[float, float] | None]:
+    """The typical one of `values`, shape (n,) without NaN, and its 95 % interval; None below two values.
+
+    Their pseudo-median with the signed-rank interval, on the log where all are above zero, as ratios are estimated: one
+    slow trial moves neither. Beyond `_ORDERED` values, where the two are alike, the median between order statistics
+    (David and Nagaraja, Order Statistics, 2003, §7.1); below `MIN_BLOCKS`, where ranks have no interval, Student's.
+    """
+    positive = bool((values > 0).all())
+    x = np.log(values) if positive else values
+
+    def back(value: float) -> float:
+        return math.exp(value) if positive else value
+
+    if x.size > _ORDERED:
+        ordered = np.sort(x)
+        outside = max(math.floor(x.size / 2 - _Z * math.sqrt(x.size) / 2), 1)
+        middle, low, high = np.median(x), ordered[outside - 1], ordered[x.size - outside]
+    else:
+        walsh = walsh_averages(x)
+        middle, (low, high) = hodges_lehmann(walsh), interval(walsh)
+        if not math.isfinite(float(low)):
+            if x.size < 2:
+                return back(float(middle)), None
+            low, high = t_interval(x)
+    ends = min(float(low), float(middle)), max(float(high), float(middle))
+    return back(float(middle)), (back(ends[0]), back(ends[1]))

@@ -283,9 +283,9 @@ def _parts(question: Question, analysis: Analysis) -> Iterator[Parts]:
     named = {metric.name: metric for metric in analysis.plan.metrics}
     for result in _about(question, analysis):
         parts = [
-            (named[name], result.summary[name].mean)
+            (named[name], result.summary[name].typical)
             for name in question.parts
-            if name in named and name in result.summary and result.summary[name].mean > 0
+            if name in named and name in result.summary and result.summary[name].typical > 0
         ]
         if len(parts) >= _FEWEST_PARTS:
             yield Parts(result, tuple(sorted(parts, key=lambda part: -part[1])))

@@ -231,7 +231,7 @@ def _table(ranked: Sequence[Ranked]) -> Table | None:
     metric = ranked[0].metric
     unit = figures.table_unit(
         metric.unit,
-        [result.summary[metric.name].mean for ranking in ranked for result in ranking.cells],
+        [result.summary[metric.name].typical for ranking in ranked for result in ranking.cells],
     )
     made = [_column(ranking, some, unit) for ranking, some in zip(ranked, names, strict=True)]
     columns = tuple(Column(_about(ranking), (Align.POINT, Align.LEFT)) for ranking in ranked)
@@ -245,7 +245,7 @@ def _column(ranking: Ranked, names: dict[str, str], unit: figures.Unit) -> dict[
     found = {}
     for result in ranking.cells:
         summary = result.summary[ranking.metric.name]
-        shown, _ = figures.estimate(summary.mean, summary.ci, unit)
+        shown, _ = figures.estimate(summary.typical, summary.typical_ci, unit)
         verdict = _verdict(ranking, result)
         sign = "≈" if _same(ranking, result) else MARKS[verdict] if verdict else ""
         mark = "best" if result is ranking.best else sign

@@ -76,7 +76,7 @@ def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Inline]
 
 def _shown_to_lead(cells: Sequence[CellResult], metric: Metric, analysis: Analysis) -> CellResult | None:
     """The cell with the least mean, where each of the others is shown to be slower, all of them together."""
-    first = min(cells, key=lambda result: result.summary[metric.name].mean)
+    first = min(cells, key=lambda result: result.summary[metric.name].typical)
     pairs = [(first.cell.id, result.cell.id) for result in cells if result is not first]
     found = between(pairs, metric, analysis)
     led = all(pair in found and found[pair].verdict is Verdict.FASTER for pair in pairs)
@@ -98,18 +98,18 @@ def _where_starting_goes(workload: WorkloadResult) -> list[Inline]:
     lines = []
     for result in workload.shown:
         ready = result.summary.get(boot_metrics.READY.name)
-        if ready is None or not ready.mean > 0 or boot_metrics.KERNEL.name not in result.summary:
+        if ready is None or not ready.typical > 0 or boot_metrics.KERNEL.name not in result.summary:
             continue
         if result.cell.platform.foreign and not any(part.name in result.summary for part in _BEFORE_KERNEL):
             continue  # its firmware does not say when it is done
         before, inside, kernel = (
-            sum(result.summary[metric.name].mean for metric in metrics if metric.name in result.summary)
+            sum(result.summary[metric.name].typical for metric in metrics if metric.name in result.summary)
             for metrics in (_BEFORE_KERNEL, _APPLIANCE, _KERNEL)
         )
         whole = before + inside  # a peer's phases are of a start that was traced, unlike `ready`
         lines.append(
             line(
-                f"Start-up of {result.cell.platform}: of {_seconds(ready.mean)}, hypervisor and firmware have "
+                f"Start-up of {result.cell.platform}: of {_seconds(ready.typical)}, hypervisor and firmware have "
                 f"{figures.percent(before / whole)} and the appliance {figures.percent(inside / whole)}"
                 f" (its kernel alone {figures.percent(kernel / whole)}).",
             )
@@ -159,7 +159,7 @@ def _slow_channel(channels: dict[str, CellResult], analysis: Analysis) -> list[I
         there = [result for name, result in channels.items() if parse_platform(name).nested is nested]
         if len(there) < 2:
             continue
-        best = min(there, key=lambda result: result.summary["wall_s"].mean)
+        best = min(there, key=lambda result: result.summary["wall_s"].typical)
         said = [
             f"{result.cell.platform}'s takes {found} as long"
             for result in there
@@ -198,7 +198,7 @@ def _kind(result: CellResult) -> str:
 
 
 def _mean(result: CellResult) -> str:
-    return _seconds(result.summary["wall_s"].mean)
+    return _seconds(result.summary["wall_s"].typical)
 
 
 def _seconds(value: float) -> str:

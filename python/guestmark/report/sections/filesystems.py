@@ -43,7 +43,7 @@ def _on_each_platform(workload: WorkloadResult) -> Iterator[list[CellResult]]:
             groups.setdefault(key, []).append(result)
     for group in groups.values():
         if len(group) > 1:
-            yield sorted(group, key=lambda result: -result.summary[_METRIC].mean)
+            yield sorted(group, key=lambda result: -result.summary[_METRIC].typical)
 
 
 def _sentences(
@@ -69,7 +69,7 @@ def _sentences(
                 f"{_holds(pair, then)}"
             )
     if ceiling is not None:
-        path = ceiling.summary[_METRIC].mean / fastest.summary[_METRIC].mean
+        path = ceiling.summary[_METRIC].typical / fastest.summary[_METRIC].typical
         yield line(
             f"{where}: the host alone moves {_rate(ceiling)}, ×{path:.2g} what {_name(fastest)} does. The emulator, "
             "virtio and the guest's kernel together cost that much, with any filesystem."
@@ -133,5 +133,5 @@ def _name(result: CellResult) -> str:
 
 
 def _rate(result: CellResult) -> str:
-    value = result.summary[_METRIC].mean / _MB
+    value = result.summary[_METRIC].typical / _MB
     return f"{figures.number(value, figures.decimals(None, value))} MB/s"

@@ -108,7 +108,7 @@ def _bare(nested: CellResult, others: Sequence[CellResult]) -> CellResult | None
 
 def mean_of(result: CellResult, metric: Metric) -> tuple[str, str]:
     """The mean and its unit; nanoseconds become what reads best."""
-    mean, unit = result.summary[metric.name].mean, metric.unit
+    mean, unit = result.summary[metric.name].typical, metric.unit
     if unit == "ns":
         mean, unit = mean / 1e9, "s"
     shown = figures.fitting_unit(unit, [mean])

@@ -130,7 +130,7 @@ def _now(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
         return words(result.status.value if result.status.value != "ok" else "–")
-    return figure(figures.estimate(summary.mean, summary.ci, unit)[0])
+    return figure(figures.estimate(summary.typical, summary.typical_ci, unit)[0])
 
 
 def _then(published: PublishedFigure | None) -> Cell:

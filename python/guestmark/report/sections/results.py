@@ -35,8 +35,8 @@ def table(workload: WorkloadResult) -> Table:
     metric = workload.metrics[0]
     shown = [result for result in workload.shown if result.status is not CellStatus.UNUSABLE]
     summaries = [result.summary.get(metric.name) for result in shown]
-    unit = figures.table_unit(metric.unit, [summary.mean for summary in summaries if summary])
-    largest = max((summary.mean for summary in summaries if summary), default=0.0)
+    unit = figures.table_unit(metric.unit, [summary.typical for summary in summaries if summary])
+    largest = max((summary.typical for summary in summaries if summary), default=0.0)
     durable = [durability(result) for result in shown]
     headings, names = row_names(workload, shown)
     columns = [Column(figures.heading(metric, unit), ESTIMATE), Column(_versus(workload), RATIO)]
@@ -54,7 +54,7 @@ def table(workload: WorkloadResult) -> Table:
         cells = [estimate(result, metric, unit), _ratio(result, comparison)]
         cells += [words(reached)] if any(durable) else []
         cells += [words(below[index])] if any(below) else []
-        share = summary.mean / largest if summary and largest > 0 else None
+        share = summary.typical / largest if summary and largest > 0 else None
         cells += [Cell(bar=share), _verdict(comparison, metric)]
         cells += [words(said[index]) for said in beside.values()]
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline, soft=summary is None))
@@ -84,11 +84,11 @@ def _versus(workload: WorkloadResult) -> str:
 
 
 def estimate(result: CellResult, metric: Metric, unit: figures.Unit, failed: Tone = Tone.PLAIN) -> Cell:
-    """A cell's mean with the half of its interval; its status, in the tone `failed`, where it has no figure."""
+    """A cell's typical value with half of its interval; its status, in the tone `failed`, where it has no figure."""
     summary = result.summary.get(metric.name)
     if summary is None:
         return words(result.status.value, failed)
-    return figure(*figures.spread(summary.mean, summary.ci, unit))
+    return figure(*figures.spread(summary.typical, summary.typical_ci, unit))
 
 
 def _ratio(result: CellResult, comparison: Comparison | None) -> Cell:
@@ -196,7 +196,7 @@ def further(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     columns, cells = [], []
     for metric in others:
         summaries = [result.summary.get(metric.name) for result in shown]
-        unit = figures.table_unit(metric.unit, (summary.mean for summary in summaries if summary))
+        unit = figures.table_unit(metric.unit, (summary.typical for summary in summaries if summary))
         columns.append(Column(figures.heading(metric, unit), (Align.POINT, Align.LEFT)))
         cells.append([_cell(result, metric, unit) for result in shown])
     rows = tuple(
@@ -232,5 +232,5 @@ def _cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
 def _short_mean(summary: Summary, unit: figures.Unit) -> str:
     """A mean among others: at most five digits, however narrow its interval."""
     half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
-    value = summary.mean / unit.size
+    value = summary.typical / unit.size
     return figures.number(value, min(figures.decimals(half, value), figures.decimals(None, value) + 2))

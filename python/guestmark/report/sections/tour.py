@@ -135,7 +135,7 @@ def _cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
     metric = workload.metrics[0]
     cost = _cost(result, workload)
     if cost is None:
-        return words(_value(result.summary[metric.name].mean, metric), Tone.STRONG)
+        return words(_value(result.summary[metric.name].typical, metric), Tone.STRONG)
     tone = Tone.UNCLEAR if not cost.clear else Tone.FASTER if cost.ratio < SAME else Tone.PLAIN
     return words(cost.said(), Tone.SLOWER if cost.clear and cost.ratio > 3 else tone)
 

@@ -42,7 +42,7 @@ def _spread(
     blocks = sorted({block for values in found.values() for block in values})
     if len(blocks) < _FEWEST or not shown:
         return []
-    unit = figures.table_unit(metric.unit, [result.summary[metric.name].mean for result in shown])
+    unit = figures.table_unit(metric.unit, [result.summary[metric.name].typical for result in shown])
     headings, names = row_names(workload, shown)
     rows = []
     for result, name in zip(shown, names, strict=True):
