@@ -191,6 +191,7 @@ class SandboxMachine(Host):
     def __init__(self, *arguments: Any, runtime: Runtime, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._runtime = runtime
+        self._unlimited = False
 
     def attest(self) -> Sandboxed:
         """Raises `AttestationError` for a sandbox that is none: no namespaces, no root of its own, another kernel."""
@@ -207,6 +208,7 @@ class SandboxMachine(Host):
             raise AttestationError(f"the sandbox has ended: {error.strerror}") from error
         root = [line.split(" ")[2] for line in seen.mounts.splitlines() if line.split(" ")[1:2] == ["/"]]
         memory, _ = limits(self.within.groups)
+        self._unlimited = memory is None
         found = Sandboxed(
             kernel=hello.kernel,
             arch=hello.arch,
@@ -233,7 +235,7 @@ class SandboxMachine(Host):
 
     def remarks(self) -> list[str]:
         """What the machine lacks of what was asked for."""
-        if limits(self.within.groups)[0] is None:
+        if self._unlimited:
             return ["no limit of memory could be set: this process may not make control groups for memory"]
         return []
 

@@ -77,17 +77,23 @@ def time_spent(trials: tuple[Trial, ...], elapsed_s: float | None = None) -> str
     if total <= 0:
         return ""
     starting = sum(_start_s(trial) for trial in trials)
-    measuring = sum(
-        sum(measurement.iterations)
-        for trial in trials
-        for measurement in trial.measurements
-        if measurement.metric.name in _MEASURED
-    )
+    measuring = sum(_measured_s(trial) for trial in trials)
     shares = [("starting", starting), ("measuring", measuring)]
     rest = max(0.0, total - starting - measuring)
     shares.append(("warm-up and harness", rest))
     said = ", ".join(f"{figures.percent(part / total)} {name}" for name, part in shares)
     return f"Time spent {format_duration(total)}: {said}"
+
+
+def _measured_s(trial: Trial) -> float:
+    """Seconds of its measured iterations: by what they measured where that is their time, else by how long they ran."""
+    timed = [
+        measurement.iterations for measurement in trial.measurements if measurement.metric.name in _MEASURED
+    ]
+    if timed:
+        return sum(map(sum, timed))
+    iterations = max((len(measurement.iterations) for measurement in trial.measurements), default=0)
+    return sum(trial.run_s[-iterations:]) if iterations else 0.0
 
 
 def _start_s(trial: Trial) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -17,6 +19,8 @@ from guestmark.workloads.coldstart.metrics import (
     PAGE_CACHE,
     SHARES,
     Caches,
+    Launch,
+    Launching,
     OneStart,
     Starts,
 )
@@ -95,7 +99,12 @@ def _table(
 
 
 def _cache(result: CellResult) -> str:
-    return PAGE_CACHE.among(result.cell.factors)
+    """Of what is made anew; nothing else is read."""
+    return PAGE_CACHE.among(result.cell.factors) if _launch(result) is Launch.NEW else "–"
+
+
+def _launch(result: CellResult) -> Launch:
+    return msgspec.convert(result.cell.workload.params, Launching).launch
 
 
 def _cell(found: Quantile, unit: figures.Unit) -> Cell:
@@ -122,11 +131,12 @@ def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inlin
     means = _typical(blocks)
     whole = sum(means) or 1.0
     most = max(range(len(means)), key=means.__getitem__)
+    resumed = _launch(result) is Launch.RESUMED
     what = (
         "before anything of it runs",
         "between its runtime's start and the first instruction of the program in it",
         "between the program's first instruction and its first answer",
-        "in touching its working set for the first time",
+        f"in touching its working set {'again' if resumed else 'for the first time'}",
     )[most]
     unit = figures.fitting_unit("s", [whole])
     return spans(
@@ -144,8 +154,8 @@ def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[In
     return [
         line(
             f"p99 takes {values_needed(SHARES[-1])} independent starts; {counted(len(lacking), 'row')} of {len(found)} "
-            f"have fewer (at most {worth.number}, worth {worth.effective:.0f}): more with "
-            "--override workloads.coldstart.params.time=20s, or more blocks."
+            f"have fewer (the nearest {worth.number}, worth {worth.effective:.0f}). More: --override "
+            "workloads.coldstart.params.time=20s --override workloads.coldstart.params.starts=400, or more blocks."
         )
     ]
 

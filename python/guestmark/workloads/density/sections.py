@@ -16,7 +16,7 @@ from guestmark.page.nodes import Bullets, Chart, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.scalability import Fit, Law, fit
+from guestmark.stats.scalability import Fit, fit
 from guestmark.workloads.density import metrics
 from guestmark.workloads.density.metrics import GUESTS, Fleet
 
@@ -173,7 +173,7 @@ def _plain(result: CellResult, metric: Metric, times: float) -> Cell:
 def _throughput(groups: Sequence[_Group]) -> Table:
     numbers = sorted({number for group in groups for number, _ in group.measured()})
     columns = [
-        *(Column(f"{number:.0f}: measured, fit", (Align.POINT, Align.POINT)) for number in numbers),
+        *(Column(f"{number:.0f} (fit)", (Align.POINT, Align.RIGHT)) for number in numbers),
         Column("contention", (Align.POINT, Align.LEFT)),
         Column("coherence", (Align.POINT, Align.LEFT)),
         Column("largest misfit", (Align.RIGHT,)),
@@ -183,7 +183,7 @@ def _throughput(groups: Sequence[_Group]) -> Table:
         assert group.fit is not None
         law, measured = group.fit.law, dict(group.measured())
         cells = [
-            figure(_short(measured[number]), _short(law.throughput(number)))
+            figure(_short(measured[number]), f"({_short(law.throughput(number))})")
             if number in measured
             else figure("–")
             for number in numbers
@@ -219,21 +219,17 @@ def _between(interval: tuple[float, float] | None) -> str:
 
 
 def _chart(groups: Sequence[_Group]) -> Chart:
-    said = "; ".join(f"{group.name}: {_knee(group.fit.law)}" for group in groups if group.fit is not None)
+    said = "; ".join(
+        f"{group.name}: {_reach(group.fit, GUESTS.among(group.largest.cell.factors))}"
+        for group in groups
+        if group.fit is not None
+    )
     return Chart(
         "Throughput of all machines by their number",
-        "Dots are medians over blocks, in multiples of one machine alone; lines are the fitted laws.",
+        "Dots are medians over blocks, lines the fitted laws, both in multiples of the law's rate of one alone.",
         f"Throughput of all machines together: {said}.",
         Picture("density", lambda: _svg(groups)),
     )
-
-
-def _knee(law: Law) -> str:
-    if math.isfinite(law.knee):
-        return f"most with {max(1.0, law.knee):.1f} machines, {law.ceiling:.2f} times that of one"
-    if math.isfinite(law.ceiling):
-        return f"at most {law.ceiling:.2f} times that of one, with no number beyond which it falls"
-    return "in proportion to their number"
 
 
 def _svg(groups: Sequence[_Group]) -> str:
@@ -324,18 +320,19 @@ def _speed(group: _Group) -> str:
     said = f"With {most} of them each has {figures.percent(kept.mean)} of its speed alone" if kept else ""
     if law.error > _MISFIT:
         return f"{said}; the scalability law is off by {figures.percent(law.error)} and says nothing more."
-    return f"{said}; by the law all together reach {_reach(group.fit)}."
+    return f"{said}; by the law {_reach(group.fit, most)}."
 
 
-def _reach(found: Fit) -> str:
-    if math.isfinite(found.law.knee):
-        between = (
-            f" [{found.knee[0]:.1f}, {found.knee[1]:.1f}]"
-            if found.knee is not None and all(map(math.isfinite, found.knee))
-            else ""
-        )
-        most = max(1.0, found.law.knee)
-        return f"their most, {found.law.ceiling:.1f} times one alone, with {most:.1f}{between} machines"
-    if math.isfinite(found.law.ceiling):
-        return f"at most {found.law.ceiling:.1f} times one alone, however many there are"
-    return "as many times one alone as there are"
+def _reach(found: Fit, most: int) -> str:
+    """Where the throughput of all together is largest, as far as that was tried: no law is good beyond its points."""
+    law = found.law
+    if law.knee > most:
+        share = law.throughput(most) / law.rate
+        return f"with {most} of them all together do {share:.1f} times as much as one alone, and more would do more"
+    ends = found.knee
+    between = "" if ends is None else f" [{ends[0]:.1f}, {_end(ends[1], most)}]"
+    return f"all together do most, {law.ceiling:.1f} times one alone, with {max(1.0, law.knee):.1f}{between} of them"
+
+
+def _end(number: float, most: int) -> str:
+    return f"over {most}" if number > most else f"{number:.1f}"
