@@ -24,10 +24,14 @@ from acceptance import (
     false_positives_at_first_p,
     inside_the_floor,
     many_cells,
+    over_runs,
 )
+from forecasts import AT, RUNS, figures
 from scenarios import BY_NAME
 from shipped import CASES, Counts, simulate
 from warmup import CURVES, bias, disagreement
+
+from guestmark.stats.across_runs import FEWEST_IN_DRIFT
 
 CANDIDATES = ("iid", "bimodal", "regime", "spikes", "heavy tails", "one-sided spikes", "x2 in 5 % of trials")
 
@@ -56,7 +60,7 @@ def simulated(sims: int, seed: int, pieces: Path | None, until: float, only: str
     kept = pieces.read_text().splitlines() if pieces is not None and pieces.exists() else []
     for piece in map(json.loads, kept):
         name, first = piece["case"], piece["first"]
-        if name in found and first < sims and piece["seed"] == seed and first not in done[name]:
+        if name in found and piece["seed"] == seed and first not in done[name]:
             done[name].add(first)
             found[name] += Counts(piece["runs"], Counter(piece["found"]))
     for first in range(0, sims, PIECE):
@@ -106,7 +110,7 @@ def print_whole(results: dict[str, Counts]) -> None:
     for name, found in results.items():
         if CASES[name].equal:
             row(name, *_counted(found), number(found.share("typical"), 0, 0.05), number(found.share("any"), 0, 0.05),
-                number(found.share("with secondary"), 0, 0.05), *_covered(found), number(found.share("alike")),
+                number(found.share("anything"), 0, 0.05), *_covered(found), number(found.share("alike")),
                 *_cost(found))  # fmt: skip
     print("\n### Cells that differ\n")
     print(
@@ -196,6 +200,38 @@ def print_floor(sims: int) -> None:
         row(f"{between:.0%}", *(number(share, 0.95, 1) for share in shares))
 
 
+def print_over_runs(sims: int) -> None:
+    """`history` and "measured here before": what is called a change, and a drift."""
+    print("\n## Runs over time\n")
+    print(
+        "Ratios of runs that differ by 2 % (standard deviation) beyond the 1 % of each run: called changed where the"
+    )
+    print(
+        "last did not change, and where it is 10 % higher; called drifting without a drift, and with 10 % in all.\n"
+    )
+    heading("runs", "changed, falsely", "changed by 10 %", "drift, falsely", "drift of 10 %")
+    for runs in (4, 5, 6, 8, 10, 20, 40):
+        found = over_runs(runs, sims, 20 + runs)
+        drifts = (
+            (number(found.drifts, 0, 0.05), number(found.drift_found))
+            if runs >= FEWEST_IN_DRIFT
+            else ("-", "-")
+        )
+        row(f"{runs}", number(found.changed, 0, 0.05), number(found.found), *drifts)
+
+
+def print_forecasts(sims: int) -> None:
+    """How good the time left is that a run shows."""
+    print("\n## The time left\n")
+    print(
+        "Share of estimates within a factor of 1.5 of what was left, or a block, by the block that they are made"
+    )
+    print("after; before the fourth a run says that there is no estimate yet.\n")
+    heading("run", *(f"block {blocks}" for blocks in AT), "all")
+    for case in RUNS:
+        row(case.name, *figures(case, sims))
+
+
 def print_warmup(sims: int) -> None:
     print("\n## The warm-up\n")
     print(
@@ -222,7 +258,9 @@ def print_warmup(sims: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sims", type=int, default=500, help="simulated runs per figure, in pieces of 25")
+    parser.add_argument(
+        "--sims", type=int, default=500, help="simulated runs per figure at least, in pieces of 25"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="added to that of each case, a checksum of its name"
     )
@@ -241,7 +279,7 @@ def main() -> None:
         return
     print("# What the statistics do on simulated hosts\n")
     print(
-        f"{sims:,} simulated runs per figure of whole runs (seed {options.seed} plus the checksum of the case's name),"
+        f"{sims:,} simulated runs or more per figure of whole runs (seed {options.seed} plus a checksum of its name),"
     )
     print(
         f"{max(sims, 2_000):,} of the rest, margin 3 %. A star marks what is not as wanted: false claims and false"
@@ -254,6 +292,8 @@ def main() -> None:
           + number(false_positives_at_first_p(sims, 1), 0, 0.05))  # fmt: skip
     print_families(sims)
     print_floor(sims)
+    print_over_runs(sims)
+    print_forecasts(options.sims // 5)
     print_warmup(sims)
     print(f"\n{time.monotonic() - began:.0f} s", file=sys.stderr)
 

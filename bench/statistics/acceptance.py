@@ -3,7 +3,7 @@
 What whole runs say, through the program's own rule, is in `shipped`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from guestmark.core.metric import Better
 from guestmark.stats import Table, Verdict, compare_tables, paired
+from guestmark.stats.across_runs import Across, Past, drift, since
 
 Array = np.ndarray
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
@@ -89,6 +90,41 @@ def _sign(d: Array) -> tuple[Array, Array]:
     low = np.take_along_axis(ordered, np.maximum(rank, 0)[:, None], axis=1)[:, 0]
     high = np.take_along_axis(ordered, (n - 1 - np.maximum(rank, 0))[:, None], axis=1)[:, 0]
     return np.where(rank < 0, -np.inf, low), np.where(rank < 0, np.inf, high)
+
+
+@dataclass(frozen=True, slots=True)
+class OverRuns:
+    """How often a ratio that stays is called changed or drifting, and one that goes up by 10 % is not missed."""
+
+    changed: float
+    found: float
+    drifts: float
+    drift_found: float
+
+
+def over_runs(runs: int, sims: int, seed: int, between: float = 0.02) -> OverRuns:
+    """`runs` runs of one question, whose ratios differ by `between` beyond the 1 % standard error of each."""
+    generator = np.random.default_rng(seed)
+    logs = generator.normal(0, np.hypot(between, 0.01), (sims, runs + 1))
+    slope = np.linspace(0, np.log(1.1), runs)
+    counts = np.zeros(4)
+    for each in logs:
+        earlier, last = _past(each[:-1]), each[-1]
+        for place, effect in enumerate((0.0, float(np.log(1.1)))):
+            found = since(_past([last + effect])[0], earlier)
+            counts[place] += found is not None and found.verdict in {Across.HIGHER, Across.LOWER}
+        for place, series in enumerate((earlier, _past(each[:-1] + slope)), start=2):
+            trend = drift(series)
+            counts[place] += trend is not None and trend.verdict in {Across.HIGHER, Across.LOWER}
+    return OverRuns(*(counts / sims).tolist())
+
+
+def _past(logs: Sequence[float] | Array) -> list[Past]:
+    half = 0.01 * float(stdtrit(9, 0.975))
+    return [
+        Past("", number, float(np.exp(log)), float(np.exp(log - half)), float(np.exp(log + half)), 10)
+        for number, log in enumerate(logs)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,12 @@ TAILS = (
     Scenario("x2 in 10 % of iterations", _normal(0.02), tail=_sometimes(2, 0.1)),
     Scenario("x2 in 5 % of iterations", _normal(0.02), tail=_sometimes(2, 0.05)),
     Scenario("x5 in 1 % of iterations", _normal(0.02), tail=_sometimes(5, 0.01)),
+    Scenario(
+        "x2 in 2 % of all, 5 % more of the cell's",
+        _normal(0.02),
+        every=_sometimes(2, 0.02),
+        tail=_sometimes(2, 0.05),
+    ),
     Scenario("x2 in 5 % of trials", _normal(0.02), own=_sometimes(2, 0.05)),
     Scenario("x5 in 2 % of trials", _normal(0.02), own=_sometimes(5, 0.02)),
 )

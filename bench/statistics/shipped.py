@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
+from guestmark.core.rare import Rare
 from guestmark.engine.runner import iterations_of, order_of, warmups_of
 from guestmark.engine.trial import Slot
 from guestmark.stats import stopping
@@ -92,6 +93,8 @@ class Case:
     same_rest: bool = False  # whether the effect is of wall time alone
     timed: bool = False  # a pair of commands as `exec -- A --- B` times it on the host
     quick: bool = False  # the same with --quick
+    find: Rare | None = None  # with --find
+    more: int = 0  # further cells, equal to the baseline
 
     @property
     def equal(self) -> bool:
@@ -118,6 +121,11 @@ def _timed(seconds: float, name: str, scenario: str, effect: float = 0.0) -> Cas
 def _quick(name: str, scenario: str, effect: float = 0.0) -> Case:
     case = _host(0.1, name, scenario, effect)
     return replace(case, name=f"quick pair: {name}", timed=True, quick=True)
+
+
+def _finding(case: Case, name: str) -> Case:
+    """With --find 'x2 in 5%'."""
+    return replace(case, name=name, find=Rare(2.0, 0.05))
 
 
 _TAILS = ("x2 in 10 % of iterations", "x2 in 5 % of iterations", "x5 in 1 % of iterations")
@@ -149,6 +157,12 @@ CASES = {
         *(_host(seconds, name, name) for name in _TAILS for seconds in (0.02, 0.1)),
         *(_timed(seconds, name, name) for name in _TAILS for seconds in (0.02, 0.1)),
         *(_guest(name, name) for name in sorted(_UNLIKE_STARTS)),
+        *(
+            _finding(_timed(seconds, name, name), f"--find, timed pair, {1000 * seconds:.0f} ms: {name}")
+            for name in ("iid", _TAILS[1], "x2 in 2 % of all, 5 % more of the cell's")
+            for seconds in (0.02, 0.1)
+        ),
+        *(_finding(_guest(name, name), f"--find, guest: {name}") for name in ("iid", _TAILS[1])),
     )
 }
 
@@ -178,26 +192,42 @@ def simulate(case: Case, runs: int, seed: int, first: int = 0) -> Counts:
 
 def plan_of(case: Case, seed: int = 0) -> Plan:
     if case.timed:
-        options = ExecOptions(commands=[["new"]], timing=not case.quick, quick=case.quick, seed=seed)
+        options = ExecOptions(
+            commands=[["new"]], timing=not case.quick, quick=case.quick, seed=seed, find=case.find
+        )
         plan = build(options, ["old"])
-        assert plan.policy.enough_s is not None, "exec times pairs in another way"
+        assert plan.policy.enough_s is not None or case.find, "exec times pairs in another way"
         return replace(plan, cells=tuple(replace(cell, factors={}, processors=0) for cell in plan.cells))
     work = WorkloadSpec("exec", {"command": ["true"]}, "true")
     platform = parse_platform(case.platform)
     cells = (
         Cell("baseline", work, platform, baseline=True),
         Cell("copy", work, platform, null_of="baseline", added=True),
+        *(
+            Cell(f"cell {number}", work, platform, {"memory": f"{number + 2}G"})
+            for number in range(case.more)
+        ),
         Cell("cell", work, platform, {"memory": "1G"}),
     )
-    return Plan("simulated", cells, case.policy, METRICS)
+    policy = case.policy if case.find is None else replace(case.policy, find=case.find, max_blocks=_MOST)
+    return Plan("simulated", cells, policy, METRICS)
 
 
-def one_run(case: Case, generator: np.random.Generator) -> tuple[Analysis, float]:
-    """One run to its end: its last analysis, and how many seconds it would have taken."""
+Looked = Callable[[int, float, stopping.Decision], None]  # blocks, seconds so far, and what is decided
+
+
+def one_run(
+    case: Case, generator: np.random.Generator, looked: Looked | None = None
+) -> tuple[Analysis, float]:
+    """One run to its end: its last analysis, and how many seconds it would have taken.
+
+    With `looked` there is a look after every block, also after the first ones, as for a display of progress.
+    """
     plan = plan_of(case)
     trials: list[Trial] = []
     source: Iterator[Mapping[str, tuple[Array, int]]] | None = None
     seconds, block = 0.0, 0
+    next_look = plan.policy.blocks or (plan.policy.min_blocks if looked is None else 2)
     while True:
         wanted = case.iterations or iterations_of(plan, plan.cells[0], block, trials)
         if block == 0:
@@ -214,14 +244,18 @@ def one_run(case: Case, generator: np.random.Generator) -> tuple[Analysis, float
             seconds += trial.duration_s
             trials.append(trial)
         block += 1
-        if plan.policy.blocks is None and block < plan.policy.min_blocks:
-            continue
-        if plan.policy.blocks is not None and block < plan.policy.blocks:
+        if block < next_look:
             continue
         if plan.policy.enough_s is not None:
             decision = stopping.timed(plan.policy, trials, block, seconds)
         else:
             decision = stopping.decide(plan, trials, block, analyse(plan, trials, metrics={WALL.name}))
+        if (
+            case.find is not None and decision.goal is not None
+        ):  # looking takes time: also here, not after each block
+            next_look = block + max((decision.goal - block) // 2, 1)
+        if looked is not None:
+            looked(block, seconds, decision)
         if decision.state is not None:
             assert decision.state in {RunState.COMPLETE, RunState.STOPPED}
             return analyse(plan, trials), seconds
@@ -236,7 +270,8 @@ def _blocks(
     seed = int(generator.integers(1 << 32))
     orders = [order_of(seed, block, plan.cells) for block in range(blocks)]
     position = np.array([[[order.index(cell) for cell in plan.cells] for order in orders]])
-    values, _ = case.scenario.run(generator, 1, blocks, effects, wanted + warmup, last, position)
+    own = last - case.more
+    values, _ = case.scenario.run(generator, 1, blocks, effects, wanted + warmup, own, position)
     for block in range(blocks):
         yield {
             cell.id: (values[0, block, i] * case.iteration_s, int(position[0, block, i]))
@@ -304,7 +339,9 @@ def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> No
     counts.found["alike"] += headline.alike
     pairs = [(result.cell.id, analysis.cells[0].cell.id), (analysis.cells[0].cell.id, result.cell.id)]
     ahead = between(pairs, WALL, analysis)
-    counts.found["leads"] += any(pair.verdict is Verdict.FASTER for pair in ahead.values())
+    leads = any(pair.verdict is Verdict.FASTER for pair in ahead.values())
+    counts.found["leads"] += leads
+    counts.found["anything"] += leads or any(primary) or any(secondary)
     for finding in (*analysis.findings, *analysis.workloads[0].findings):
         counts.found[f"finding {finding.name}"] += 1
     counts.found["downgraded"] += bool(analysis.workloads[0].widened)

@@ -14,7 +14,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,15 @@ def records(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def schedule(platforms: list[str], weights: dict[str, int]) -> Iterator[tuple[str, str]]:
+def schedule(
+    platforms: list[str], weights: dict[str, int], only: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
     """For ever: each platform's scenarios in turn, a platform as often in a round as its weight says."""
     turn = dict.fromkeys(platforms, 0)
     while True:
         for platform in platforms:
             names = [name for name in SCENARIOS if platform == "host" or name in _IN_GUESTS]
+            names = [name for name in names if not only or name in only]
             for _ in range(weights.get(platform, 1)):
                 yield names[turn[platform] % len(names)], platform
                 turn[platform] += 1
@@ -66,11 +69,11 @@ def compare(name: str, platform: str, seed: int, seconds: float) -> dict[str, An
     return record
 
 
-def collect(platforms: list[str], minutes: float, into: Path) -> None:
+def collect(platforms: list[str], minutes: float, into: Path, only: Collection[str] = ()) -> None:
     """Compares until the time is up; a comparison that would end later is not begun."""
     deadline = time.monotonic() + 60 * minutes
     known = records(into)
-    for done, (name, platform) in enumerate(schedule(platforms, {"host": 8})):
+    for done, (name, platform) in enumerate(schedule(platforms, {"host": 8}, only)):
         if done < sum(record["platform"] in platforms for record in known if "guestmark" in record):
             continue
         took = [record["guestmark"]["seconds"] for record in known
@@ -97,6 +100,7 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--platforms", default="host,uml,tcg")
+    parser.add_argument("--only", default="", metavar="A;B", help="these comparisons alone")
     parser.add_argument("--into", type=Path, default=INTO)
     parser.add_argument("--short", action="store_true", help="a minute on the host, into a file of its own")
     parser.add_argument("--table", action="store_true", help="measure nothing, print what was measured")
@@ -111,7 +115,8 @@ def main() -> None:
             record = by_hand.measure()
             with arguments.into.open("a") as file:
                 file.write(json.dumps(record) + "\n")
-        collect(arguments.platforms.split(","), arguments.minutes, arguments.into)
+        only = [name for name in arguments.only.split(";") if name]
+        collect(arguments.platforms.split(","), arguments.minutes, arguments.into, only)
     print(markdown(records(arguments.into)))
 
 

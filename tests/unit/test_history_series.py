@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.model import Cell
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import open_ledger
 from guestmark.ledger.remarks import Remarks
 from guestmark.ledger.shelf import Shelf
@@ -21,9 +23,10 @@ from guestmark.page.nodes import Chart
 from guestmark.report import all_runs, series
 from guestmark.report.render import html, markdown
 from guestmark.report.series import Point, change_points, histories, only
-from guestmark.stats.across_runs import Past
+from guestmark.stats.across_runs import Across, Past, drift
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
+from tests.framework.runs import MEMORY
 from tests.unit.test_history import a_run
 
 needs_otava = pytest.mark.skipif(not series.has_otava(), reason="Apache Otava is not installed")
@@ -63,8 +66,9 @@ def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
     (found,) = histories(ledger, run, "commit")
     assert [one.reason for one in found.unused] == ["another machine", "fewer than 6 blocks"]
     text = markdown.render(series.page(run, [found]))
-    assert "Runs that are not used" in text
-    assert "fewer than 6 blocks" in text
+    assert "not counted: fewer than 6 blocks" in text
+    assert "not counted: another machine" in text
+    assert text.count("×") >= 4  # every run that has a ratio shows it
     assert [one["reason"] for one in series.document([found])["series"][0]["unused"]] == [
         "another machine",
         "fewer than 6 blocks",
@@ -89,6 +93,63 @@ def test_what_otava_and_others_read(ledger: Ledger) -> None:
     told = guestmark("history", "--json", "-", GUESTMARK_LEDGER=ledger.where)
     (only_one,) = json.loads(told.stdout)["series"]
     assert [point["name"] for point in only_one["points"]] == ["c0", "c1", "c2"]
+
+
+def test_runs_that_asked_something_else_are_not_listed(ledger: Ledger) -> None:
+    a_run(ledger, 2.0)
+    run = ledger.load_run("last")
+    a_run(ledger, 2.0, blocks=5, uml=Cell("uml", MEMORY, PlatformSpec.read("uml"), {}, processors=1))
+    (found,) = histories(ledger, run, "commit")
+    assert not found.unused
+
+
+def test_a_drift_is_shown_and_seldom_one_that_is_none() -> None:
+    """Ratios that scatter by 2 % from run to run; the test of order is exact for any law, here also a skewed one."""
+    generator = np.random.default_rng(4)
+    for runs, least in ((8, 0.75), (12, 0.95)):
+        false = found = covered = 0
+        for _ in range(300):
+            logs = generator.normal(0, 0.02, runs)
+            skewed = generator.exponential(0.02, runs)
+            shown = known(drift([point.run for point in points(skewed.tolist())]))
+            false += shown.verdict is not Across.ALIKE
+            up = known(
+                drift([point.run for point in points((logs + np.linspace(0, math.log(1.1), runs)).tolist())])
+            )
+            found += up.verdict is Across.HIGHER
+            covered += up.ci[0] <= 1.1 <= up.ci[1]
+        assert false / 300 <= 0.05 + 0.03
+        assert found / 300 >= least
+        assert covered / 300 >= 0.93 - 0.04
+    assert drift([point.run for point in points([0.0] * 5)]) is None
+    many = known(drift([point.run for point in points(np.linspace(0, 0.1, 200).tolist())]))
+    assert many.verdict is Across.HIGHER
+    assert many.ratio == pytest.approx(math.exp(0.1))
+
+
+def test_how_often_pairs_are_in_the_wrong_order_by_chance() -> None:
+    from itertools import permutations
+
+    from guestmark.stats.across_runs import _discordant
+
+    orders = [
+        sum(a > b for i, a in enumerate(each) for b in each[i + 1 :]) for each in permutations(range(7))
+    ]
+    cut = _discordant(7, 0.025)
+    assert sum(order <= cut for order in orders) / len(orders) <= 0.025
+    assert sum(order <= cut + 1 for order in orders) / len(orders) > 0.025
+    assert abs(_discordant(60, 0.025) - _discordant(61, 0.025)) < 30  # where counting ends
+
+
+def test_a_page_says_what_went_up(ledger: Ledger) -> None:
+    for number in range(8):
+        a_run(ledger, 2.0 * 1.02**number)
+    found = histories(ledger, ledger.load_run("last"), "commit")
+    shown = markdown.render(series.page(ledger.load_run("last"), found))
+    assert "Drift: ×1.1" in shown
+    assert "from the first of 8 runs to the last" in shown
+    document = series.document(found)["series"][0]["drift"]
+    assert document["shown"] is True
 
 
 @needs_otava

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from guestmark.page.say import say
 if TYPE_CHECKING:
     from guestmark.engine.progress import Estimate
     from guestmark.stats.analysis import CellResult
+    from guestmark.stats.stopping import Foreseen
 
 _WIDTH = 79  # columns of a line about a block: a log that is 80 wide does not wrap it
 _APART_S = 1.0  # blocks that pass more quickly than this share a line
@@ -38,6 +40,7 @@ class Lines:
         self._limit_s = 0.0
         self._failures: list[str] = []  # since the last line
         self._next = 0.0
+        self._foreseen = False  # whether it was said what to expect
 
     def started(self, plan: Plan, blocks: int) -> None:
         """How much there is to do."""
@@ -71,6 +74,9 @@ class Lines:
         head = f"guestmark: block {estimate.blocks}"
         head += f" of {estimate.goal}" if estimate.goal else ""
         head += f", {left(estimate.left_s, self._limit_s)}" if estimate.left_s or not estimate.goal else ""
+        if estimate.foreseen is not None and not self._foreseen:
+            self._foreseen = True
+            _line(ahead(estimate.foreseen))
         results = estimate.analysis.cells
         shown = [text for text in map(self._estimate, results) if text]
         if not shown:  # nothing is compared yet
@@ -104,6 +110,21 @@ class Lines:
 def printed(cell: Cell, trial: Trial) -> str:
     """What the trial's machine and command printed last, below a line that names it."""
     return f"{cell.id}, block {trial.block + 1}:\n{trial.console.strip() or '(nothing printed)'}"
+
+
+def ahead(foreseen: Foreseen) -> str:
+    """What a run will know, and when."""
+    from guestmark.page import figures
+    from guestmark.report.claims import Claim
+
+    rare_s = foreseen.rare_left_s
+    return Claim.FORESEEN.format(
+        precision=figures.percent(math.expm1(foreseen.half_width)),
+        left=format_duration(foreseen.left_s),
+        factor=f"{foreseen.rare.factor:g}",
+        often=foreseen.rare.often,
+        rare_left="more time than a run may take" if rare_s is None else format_duration(rare_s),
+    )
 
 
 def _fitted(head: str, failures: Iterable[str], estimates: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from guestmark.cli.console import Console
-from guestmark.cli.lines import left, printed
+from guestmark.cli.lines import ahead, left, printed
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
 from guestmark.page.text import inert
@@ -93,7 +93,7 @@ class Live:
             # Laid out once per block, not once per second during a measurement.
             table = live(estimate.analysis, self._console.width)
             lines = self._console.render_lines(table, pad=False)
-            room = max(self._console.height - 3, 1)  # the status below must stay in sight
+            room = max(self._console.height - 4, 1)  # the status below must stay in sight
             shown = lines if len(lines) <= room else [*lines[: room - 1], [Segment("…")]]
             self._table = Segments([part for line in shown for part in (*line, Segment.line())])
         self._live.refresh()
@@ -103,7 +103,10 @@ class Live:
         self._console.print(Text(f"guestmark: {inert(text, lines=True)}"), soft_wrap=True)
 
     def _draw(self) -> RenderableType:
-        return Group(self._table, self._status()) if self._table else self._status()
+        parts: list[RenderableType] = [self._table] if self._table else []
+        if self._estimate and self._estimate.foreseen:
+            parts.append(Text(ahead(self._estimate.foreseen), no_wrap=True, overflow="ellipsis"))
+        return Group(*parts, self._status())
 
     def _status(self) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")

@@ -25,6 +25,7 @@ class Measuring:
     null: options.NullCopies = None
     blocks: options.Blocks = None
     precision: options.Precision = None
+    find: options.Find = None
     over: options.Over = None
     time_limit: options.TimeLimit = None
     trial_limit: options.TrialLimit = None
@@ -53,6 +54,7 @@ class Measuring:
 
     def overrides(self) -> dict[str, Any]:
         """The fields of `plan.outline.Overrides` by name, parsed. Raises `UsageError` naming the option."""
+        from guestmark.core.rare import Rare
         from guestmark.core.units import parse_fraction
 
         return {
@@ -62,6 +64,7 @@ class Measuring:
             "blocks": self.blocks,
             "precision": options.value("--precision", parse_fraction, self.precision),
             "margin": options.value("--margin", parse_fraction, self.margin),
+            "find": options.value("--find", Rare.parse, self.find),
             "over_s": options.positive_duration("--over", self.over),
             "time_limit_s": options.positive_duration("--time-limit", self.time_limit),
             "trial_limit_s": options.positive_duration("--trial-limit", self.trial_limit),

@@ -216,6 +216,14 @@ Precision = Annotated[
         help="Stop when all ratios are known to this (default 2%, or 5% of the effect), after 8 blocks.",
     ),
 ]
+Find = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SLOW",
+        help="Go on until such slow runs would have been found in 9 of 10 such runs, e.g. 'x2 in 5%': twice as slow in "
+        "1 of 20 runs; 'x2 in 5% of starts' if whole machines may be slow.",
+    ),
+]
 Over = Annotated[
     str | None,
     typer.Option(

@@ -107,6 +107,7 @@ class Context:
     budget_s: float | None = None  # wall time of the whole command
     no_time: tuple[str, ...] = ()  # ids of cells that were left out when the time got short
     iterations: Mapping[str, int] = field(default_factory=dict)  # by cell, what blocks at once agreed on
+    within: float = 1.0  # variance of the runs on one machine over that of machines, as earlier runs have it
     elapsed_s: float | None = None  # wall time of the run's commands, from their first to their last moment
     extended: tuple[Extension, ...] = ()
     typed: bool = False  # whether its commands stood on the command line, not in a plan

@@ -14,6 +14,7 @@ from guestmark.core.context import Context
 from guestmark.core.findings import Facts
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.rare import Rare
 
 
 class TrialStatus(StrEnum):
@@ -157,7 +158,8 @@ class Policy:
     interval of the primary metric has a half-width (of the ratio, relative) of at most `precision`, or until
     `time_limit_s` is used up. A run that has not taken `fine_s` yet goes on to half of that width. `margin` is the
     equivalence margin for "no difference" (relative, e.g. 0.03). With `enough_s` precision is no goal: the run ends
-    after `min_blocks` blocks and this many seconds, whichever comes last.
+    after `min_blocks` blocks and this many seconds, whichever comes last. With `find` it ends when such slow runs, were
+    there any, would have been found in 9 of 10 such runs.
     """
 
     blocks: int | None = None
@@ -172,6 +174,7 @@ class Policy:
     trial_limit_s: float = 600.0  # deadline of one iteration of the workload
     seed: int = 0
     enough_s: float | None = None
+    find: Rare | None = None
     over_s: float = 0.0  # over which the blocks begin, at equal distances; 0: one after another
 
 

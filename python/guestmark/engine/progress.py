@@ -7,6 +7,7 @@ from guestmark.core.model import Cell, Plan, Trial
 
 if TYPE_CHECKING:
     from guestmark.stats.analysis import Analysis
+    from guestmark.stats.stopping import Foreseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Estimate:
     goal: int | None
     left_s: float | None
     analysis: "Analysis"  # of the primary metric only
+    foreseen: "Foreseen | None" = None
 
 
 class Observer(Protocol):

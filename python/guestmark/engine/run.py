@@ -20,7 +20,7 @@ from guestmark.core.actions import actions
 from guestmark.core.context import Extension
 from guestmark.core.errors import BlockStatus, Interrupted, LedgerError, PlatformUnusableError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, runnable
-from guestmark.engine import budget, preflight
+from guestmark.engine import budget, foresight, preflight
 from guestmark.engine.asking import with_askable
 from guestmark.engine.budget import prices
 from guestmark.engine.clock import Clock, started
@@ -103,7 +103,12 @@ def prepare(
         plan, left = budget.spend(plan, able, known, budget_s, clock.elapsed_s)
         notes += left
     plan = replace(plan, context=replace(plan.context, notes=(*plan.context.notes, *ready.notes, *notes)))
-    run_id = ledger.create_run(plan, record_for(plan), plan.policy.seed, left_out=ready.left_out, said=said)
+    environment = record_for(plan)
+    if (known_before := foresight.learnt(plan, ledger, environment)) is not None:
+        plan = replace(plan, context=replace(plan.context, within=known_before.within or 1.0))
+        if known_before.sentence and budget_s is None:
+            audience.mention(known_before.sentence)
+    run_id = ledger.create_run(plan, environment, plan.policy.seed, left_out=ready.left_out, said=said)
     _tell_left_out(ready.left_out, audience)
     if audience.remarks:
         for note in plan.context.notes:

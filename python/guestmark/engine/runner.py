@@ -1,6 +1,7 @@
 """The loop: block after block, cell after cell, each trial in the ledger as soon as it has ended."""
 
 import contextlib
+import functools
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -459,7 +460,10 @@ class _Loop:
         decision = stopping.decide(self._plan, self._of_these(), blocks, analysis, used_s, asked)
         if decision.state is None and budget.over(self._plan, blocks, self._of_these(), used_s):
             decision = stopping.Decision(RunState.STOPPED, blocks, 0.0)
-        self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis))
+        ahead = None
+        if self._observer.wants_estimates:
+            ahead = stopping.foreseen(self._plan, self._of_these(), blocks, analysis, decision)
+        self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis, ahead))
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
         return decision
@@ -569,12 +573,21 @@ def order_of(seed: int, block: int, cells: Sequence[Cell], *, chained: bool = Tr
     would fall together with machines: there each is in an order of its own, not `chained`. Depends only on the
     arguments, so a resumed run continues in the original order.
     """
-    order: list[Cell] = []
-    for each in range(block - block % _CHAIN if chained else block, block + 1):
-        others = [cell for cell in cells if not order or cell is not order[-1]]
-        random.Random(f"{seed}:{each}").shuffle(others)
+    first = block - block % _CHAIN if chained else block
+    return [cells[number] for number in _chain(seed, first, len(cells))[block - first]]
+
+
+@functools.lru_cache(maxsize=64)
+def _chain(seed: int, first: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """The orders of `_CHAIN` blocks from `first` on, as numbers of `count` cells."""
+    orders: list[tuple[int, ...]] = []
+    order: list[int] = []
+    for block in range(first, first + _CHAIN):
+        others = [number for number in range(count) if not order or number != order[-1]]
+        random.Random(f"{seed}:{block}").shuffle(others)
         order = order[-1:] + others
-    return order
+        orders.append(tuple(order))
+    return tuple(orders)
 
 
 def missing_trials(
@@ -614,8 +627,28 @@ def iterations_of(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -
     pilots = [trial for trial in earlier if trial.block == first]
     enough = plan.policy.enough_s
     boot = boots(other for other in plan.cells if other.id in others)
-    chosen = _chosen(pilots, plan.policy.warmup, boot=boot, timed=enough is not None)
+    if plan.policy.find is not None:
+        return _for_finding(plan, pilots, boot=boot)
+    within = plan.context.within
+    chosen = _chosen(pilots, plan.policy.warmup, within, boot=boot, timed=enough is not None)
     return chosen if enough is None else min(chosen, _in_time(pilots, enough, plan.policy.min_blocks))
+
+
+def _for_finding(plan: Plan, pilots: Sequence[Trial], *, boot: bool) -> int:
+    """How many iterations of a trial find the slow runs soonest that are asked for, in blocks of a minute at most."""
+    from guestmark.stats.finding import cheapest_iterations
+    from guestmark.stats.repetition import MAX_ITERATIONS
+
+    rare = plan.policy.find
+    assert rare is not None
+    each_s = max(sum(trial.run_s[-1] for trial in pilots), 1e-6)
+    start_s = sum(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in pilots)
+    start_s += plan.policy.warmup * each_s if boot else 0.0
+    most = max(1, min(MAX_ITERATIONS, int((_LONGEST_BLOCK_S - start_s) / each_s)))
+    return cheapest_iterations(rare, stopping.compared(plan), most, lambda number: start_s + number * each_s)
+
+
+_LONGEST_BLOCK_S = 60.0
 
 
 def _in_time(pilots: Sequence[Trial], enough_s: float, blocks: int) -> int:
@@ -635,7 +668,7 @@ def warmups_of(plan: Plan, cell: Cell, trials: Sequence[Trial]) -> int:
     return 0 if warm else plan.policy.warmup
 
 
-def _chosen(pilots: Sequence[Trial], warmup: int, *, boot: bool, timed: bool) -> int:
+def _chosen(pilots: Sequence[Trial], warmup: int, within: float, *, boot: bool, timed: bool) -> int:
     from guestmark.stats.repetition import (
         MEASURING,
         MEASURING_TIMED,
@@ -649,7 +682,7 @@ def _chosen(pilots: Sequence[Trial], warmup: int, *, boot: bool, timed: bool) ->
         for trial in pilots
     }
     if boot:
-        return choose_iterations(found, warmup)
+        return choose_iterations(found, warmup, within=within)
     return iterations_without_boot(found.values(), measuring=MEASURING_TIMED if timed else MEASURING)
 
 

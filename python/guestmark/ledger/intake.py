@@ -180,6 +180,8 @@ def _of_policy(policy: Policy) -> Iterator[str]:
         "over_s": policy.over_s,
     }  # fmt: skip
     yield from (f"{name} is {size!r}" for name, size in sizes.items() if not 0 <= size <= _LONGEST_S)
+    if (rare := policy.find) is not None and not (1 < rare.factor <= _LONGEST_S and 0 < rare.share <= 1):
+        yield f"slow runs to find are {rare.factor!r} times as long in {rare.share!r}"
     if abs(policy.seed) >= 1 << 256:
         yield "the plan's seed is too large"
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.model import Cell
+from guestmark.core.model import Cell, Plan
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import Compared, StoredRun
 from guestmark.stats.across_runs import NO_HISTORY, History, Past, PastNull
@@ -38,12 +38,12 @@ def history(ledger: Ledger, run: StoredRun) -> History:
 
     Reads the index and the environments of the runs it names, never a trial.
     """
-    host = _host(run.environment)
-    if not host or not run.plan.metrics:
+    here = host(run.environment)
+    if not here or not run.plan.metrics:
         return NO_HISTORY
-    ratios = {cell.id: key for cell in run.plan.cells if (key := _ratio_key(cell, run))}
-    nulls = {cell.id: _null_key(cell, run) for cell in run.plan.cells if cell.null_of is None}
-    rows = ledger.earlier(host, {*ratios.values(), *nulls.values()}, run.created_at)
+    ratios = {cell.id: key for cell in run.plan.cells if (key := _ratio_key(cell, run.plan))}
+    nulls = {cell.id: _null_key(cell, run.plan) for cell in run.plan.cells if cell.null_of is None}
+    rows = ledger.earlier(here, {*ratios.values(), *nulls.values()}, run.created_at)
     if not rows:
         return NO_HISTORY
     by_key: dict[str, list[Compared]] = {}
@@ -73,13 +73,13 @@ def remember(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
 
     What a severe finding takes back is not stored, nor are ratios without an interval of their own.
     """
-    host = _host(run.environment)
-    if host:
-        rows = [row for workload in analysis.workloads for row in _rows(workload, analysis, run, host)]
+    here = host(run.environment)
+    if here:
+        rows = [row for workload in analysis.workloads for row in _rows(workload, analysis, run, here)]
         ledger.remember(run.id, rows)
 
 
-def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, host: str) -> list[Compared]:
+def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, here: str) -> list[Compared]:
     if not workload.metrics or workload.metrics[0] != run.plan.metrics[0]:
         return []
     metric = workload.metrics[0].name
@@ -112,8 +112,10 @@ def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, host: st
             Compared(
                 run_id=run.id,
                 cell_id=result.cell.id,
-                host=host,
-                what=_null_key(copied.cell, run) if copied is not None else _ratio_key(result.cell, run),
+                host=here,
+                what=_null_key(copied.cell, run.plan)
+                if copied is not None
+                else _ratio_key(result.cell, run.plan),
                 created_at=run.created_at,
                 log_ratio=math.log(comparison.ratio),
                 low=math.log(comparison.ci[0]),
@@ -126,8 +128,8 @@ def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, host: st
 
 
 def host_of(run: StoredRun) -> str:
-    """Stands for the machine that a run was made on; empty where that is not known."""
-    return _host(run.environment)
+    """`host` of a stored run."""
+    return host(run.environment)
 
 
 def ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[Past, str]]:
@@ -141,6 +143,18 @@ def ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[Past, str]]:
     return found
 
 
+def questions(plan: Plan) -> tuple[list[str], list[str]]:
+    """What stands for the questions that a plan asks, and for the kinds of its cells."""
+    same = [key for cell in plan.cells if (key := _ratio_key(cell, plan))]
+    return list(dict.fromkeys(same)), list(dict.fromkeys(_null_key(cell, plan) for cell in plan.cells))
+
+
+def question(run: StoredRun, cell_id: str) -> str:
+    """What stands for the question that the run asks of a cell; empty where nothing is compared."""
+    cell = next((cell for cell in run.plan.cells if cell.id == cell_id), None)
+    return _ratio_key(cell, run.plan) if cell is not None and run.plan.metrics else ""
+
+
 def past_of(row: Compared) -> Past:
     """An indexed ratio as the statistics know it."""
     return Past(
@@ -148,17 +162,17 @@ def past_of(row: Compared) -> Past:
     )
 
 
-def _ratio_key(cell: Cell, run: StoredRun) -> str:
+def _ratio_key(cell: Cell, plan: Plan) -> str:
     """The same for the same question: workload, platforms, factors and processors of both sides, and metric."""
-    baseline = next((other for other in run.plan.cells if other.baseline and other.compares_with(cell)), None)
+    baseline = next((other for other in plan.cells if other.baseline and other.compares_with(cell)), None)
     if cell.baseline or cell.null_of is not None or baseline is None:
         return ""
-    return _digest("ratio", _side(cell), _side(baseline), run.plan.metrics[0].name)
+    return _digest("ratio", _side(cell), _side(baseline), plan.metrics[0].name)
 
 
-def _null_key(cell: Cell, run: StoredRun) -> str:
+def _null_key(cell: Cell, plan: Plan) -> str:
     """The same for cells of one kind: what is run with which hypervisor, whatever is measured exactly."""
-    return _digest("null", cell.workload.name, str(cell.platform), run.plan.metrics[0].name)
+    return _digest("null", cell.workload.name, str(cell.platform), plan.metrics[0].name)
 
 
 def _side(cell: Cell) -> Sequence[Any]:
@@ -172,7 +186,7 @@ def _side(cell: Cell) -> Sequence[Any]:
     ]
 
 
-def _host(environment: Mapping[str, Any]) -> str:
+def host(environment: Mapping[str, Any]) -> str:
     """Stands for the machine that a run was made on; empty where that was not recorded (before version 0.3)."""
     machine, processor = environment.get("machine"), environment.get("processor") or {}
     if not machine:

@@ -13,9 +13,11 @@ from guestmark.core.metric import MIN_BLOCKS, Metric
 from guestmark.core.model import Cell, Plan, Policy, Published, Question
 from guestmark.core.placement import NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
+from guestmark.core.rare import Rare
 from guestmark.core.tuning import Settings
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
 
+_MOST_BLOCKS = 10_000  # for slow runs, which are found by many
 _FEW_BLOCKS = 16  # suffice for two thousand cells
 
 
@@ -61,6 +63,7 @@ class Overrides:
     seed: int | None = None
     only: str | None = None
     over_s: float | None = None
+    find: Rare | None = None
 
 
 def override(outline: Outline, given: Overrides) -> Outline:
@@ -74,6 +77,11 @@ def override(outline: Outline, given: Overrides) -> Outline:
             "--over spreads a number of blocks: it cannot be combined with --precision or --time-limit",
             hint="e.g. --blocks 12 --over 2h",
         )
+    if given.find is not None and (given.blocks or given.precision or given.over_s) is not None:
+        raise UsageError(
+            "--find cannot be combined with --blocks, --precision or --over",
+            hint="give only one goal; --time-limit may end it sooner",
+        )
     shape = outline.shape
     settings = {**registry.parse_settings(given.settings), **given.parameters}
     shape = replace(
@@ -86,6 +94,11 @@ def override(outline: Outline, given: Overrides) -> Outline:
         entries=_set_entries(shape.entries, settings, frozenset(given.parameters)),
         include=tuple(_set_row(row, settings) for row in shape.include),
     )
+    if given.find is not None and given.find.starts and not any(one.is_guest for one in shape.platforms):
+        raise UsageError(
+            "--find: nothing is started here of which some may be slow",
+            hint="leave 'of starts' out, or measure guests: --on tcg",
+        )
     return replace(outline, shape=shape, policy=_policy(outline.policy, given))
 
 
@@ -117,12 +130,15 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
         "trial_limit_s": given.trial_limit_s,
         "warmup": given.warmup,
         "iterations": given.iterations,
+        "find": given.find,
         "seed": given.seed if given.seed is not None else secrets.randbits(32),
     }
     if given.precision is not None or given.time_limit_s is not None:
         policy = replace(policy, blocks=None)  # overrides the plan's number of blocks
     if given.precision is not None:
         policy = replace(policy, fine_s=0.0)  # just that, then
+    if given.find is not None:
+        policy = replace(policy, blocks=None, enough_s=None, max_blocks=_MOST_BLOCKS)
     if given.over_s is not None:
         blocks = given.blocks or policy.blocks or max(policy.min_blocks, MIN_BLOCKS)
         policy = replace(policy, blocks=blocks, over_s=given.over_s, enough_s=None)

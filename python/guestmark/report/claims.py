@@ -18,6 +18,15 @@ class Claim(StrEnum):
     )
     SLOW_RUNS = "Slow runs: {baseline}; {cells}: {word}"
     DETECTABLE = "A difference of {size} in the typical run would be found by 3 in 4 such runs, or more"
+    FORESEEN = (
+        "±{precision} in {left}; runs {factor} times as slow, {often}, would be found by 9 in 10 such runs in "
+        "{rare_left}"
+    )
+    FINDABLE = (
+        "Slow runs would be found by 9 in 10 such runs if they were {share} of all, each by its own chance"
+    )
+    DRIFT = "Drift: {ratio} from the first of {runs} to the last"
+    NO_DRIFT = "No drift shown: {ratio} from the first of {runs} to the last"
     COPIES_DIFFER = (
         "Equal cells differ: {copy} to {cell}: {ratio}. All intervals of {metric} are wider by that much."
     )

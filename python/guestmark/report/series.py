@@ -17,10 +17,11 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
-from guestmark.page.nodes import Bullets, Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
+from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, in_csv, line
-from guestmark.stats.across_runs import Past
+from guestmark.report.claims import Claim
+from guestmark.stats.across_runs import Across, Past, drift
 from guestmark.stats.compare import MIN_BLOCKS
 
 if TYPE_CHECKING:
@@ -43,11 +44,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Unused:
-    """A run of the same plan that is in no series, and why."""
+    """A run that asked the same and is not counted, and why. `found` is its ratio where it has one."""
 
     run_id: str
     name: str
     reason: str
+    created_at: float
+    found: Past | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) 
 def _unused(
     ledger: Ledger, run: StoredRun, cell: str, points: Sequence[Point], label: str
 ) -> tuple[Unused, ...]:
-    """The newest runs of the same plan that have the cell and are no points, each with its reason."""
+    """The newest runs that asked the same of the cell and are no points, each with its reason."""
     known = {point.run.run_id for point in points}
     mine = [each for each in ledger.runs() if each.name == run.plan.name and each.id not in known][-_UNUSED:]
     found = []
@@ -106,26 +109,33 @@ def _unused(
         try:
             stored = ledger.load_run(each.id)
         except LedgerError:  # one run is damaged: others are not affected
-            found.append(Unused(each.id, each.labels.get(label, ""), "it cannot be read"))
+            name = each.labels.get(label) or _moment(each.created_at)
+            found.append(Unused(each.id, name, "it cannot be read", each.created_at))
             continue
-        if not any(one.id == cell for one in stored.plan.cells):
+        asked = past.question(run, cell)
+        same = next((one.id for one in stored.plan.cells if past.question(stored, one.id) == asked), None)
+        if same is None:
             continue
         name = each.labels.get(label) or _moment(stored.created_at)
-        found.append(Unused(each.id, name, _why(ledger, run, stored, cell)))
+        reason, ratio = _why(ledger, run, stored, same)
+        found.append(Unused(each.id, name, reason, stored.created_at, ratio))
     return tuple(found)
 
 
-def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> str:
-    if past.host_of(other) != past.host_of(run):
-        return "another machine"
+def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[str, Past | None]:
     analysis = past.judged(ledger, other)
     result = next(each for each in analysis.cells if each.cell.id == cell)
     comparison = result.comparison.get(other.plan.metrics[0].name) if other.plan.metrics else None
     if comparison is None or comparison.ratio is None:
-        return result.reason or "no ratio"
+        return result.reason or "no ratio", None
+    ratio = None
+    if comparison.ci is not None and comparison.ci[0] > 0:
+        ratio = Past(other.id, other.created_at, comparison.ratio, *comparison.ci, comparison.n)
+    if past.host_of(other) != past.host_of(run):
+        return "another machine", ratio
     if comparison.n < MIN_BLOCKS:
-        return f"fewer than {MIN_BLOCKS} blocks"
-    return comparison.reason or "not of the same question"
+        return f"fewer than {MIN_BLOCKS} blocks", ratio
+    return comparison.reason or "it has not been judged", ratio
 
 
 def change_points(points: Sequence[Point], max_p: float = MAX_P) -> tuple[ChangePoint, ...] | None:
@@ -182,9 +192,10 @@ def page(run: StoredRun, series: Sequence[Series]) -> Page:
 
 def _nodes(series: Series) -> list[Node]:
     nodes: list[Node] = [_table(series), _chart(series)]
-    if series.unused:
-        items = tuple(line(f"{each.name} {each.run_id}: {each.reason}") for each in series.unused)
-        nodes.append(Bullets(line("Runs that are not used:"), items))
+    if (drifted := drift([point.run for point in series.points])) is not None:
+        claim = Claim.NO_DRIFT if drifted.verdict is Across.ALIKE else Claim.DRIFT
+        shown = claim.format(ratio=figures.ratio(drifted.ratio, drifted.ci), runs=f"{drifted.runs} runs")
+        nodes.append(Note(line(shown), NoteKind.WARNING if claim is Claim.DRIFT else NoteKind.SMALL))
     if series.changes is None:
         why = (
             f"that takes {FEWEST} runs"
@@ -218,14 +229,31 @@ def _change(series: Series, change: ChangePoint) -> list[Node]:
 
 def _table(series: Series) -> Table:
     changed = {change.at for change in series.changes or ()}
+    every: list[tuple[float, str, str, Past | None, str, Tone]] = [
+        (
+            point.run.created_at,
+            point.name,
+            point.run.run_id,
+            point.run,
+            "change" if number in changed else "",
+            Tone.WARNING,
+        )
+        for number, point in enumerate(series.points)
+    ]
+    every += [
+        (one.created_at, one.name, one.run_id, one.found, f"not counted: {one.reason}", Tone.UNCLEAR)
+        for one in series.unused
+    ]
     rows = []
-    for number, point in enumerate(series.points):
-        run = point.run
-        value, _, interval = figures.ratio(run.ratio, (run.low, run.high)).partition(" ")
+    for number, (_, name, run_id, run, said, tone) in enumerate(sorted(every, key=lambda each: each[0])):
+        value, _, interval = (
+            figures.ratio(run.ratio, (run.low, run.high)).partition(" ") if run else ("", "", "")
+        )
         rows.append(
             Row(
-                RowName((point.name, run.run_id), point.name, number + 1),
-                (figure(value, interval), words("change" if number in changed else "", Tone.WARNING)),
+                RowName((name, run_id), name, number + 1),
+                (figure(value, interval), words(said, tone)),
+                soft=bool(said) and tone is Tone.UNCLEAR,
             )
         )
     columns = (Column("ratio to the baseline", (Align.POINT, Align.LEFT)), Column(""))
@@ -263,8 +291,16 @@ def document(series: Sequence[Series]) -> dict[str, Any]:
                     for point in each.points
                 ],
                 "unused": [
-                    {"run": one.run_id, "name": one.name, "reason": one.reason} for one in each.unused
+                    {
+                        "run": one.run_id,
+                        "name": one.name,
+                        "reason": one.reason,
+                        "created_at": one.created_at,
+                        "ratio": one.found.ratio if one.found else None,
+                    }
+                    for one in each.unused
                 ],
+                "drift": _drift_document(each),
                 "changes": None
                 if each.changes is None
                 else [
@@ -281,6 +317,13 @@ def document(series: Sequence[Series]) -> dict[str, Any]:
             for each in series
         ],
     }
+
+
+def _drift_document(series: Series) -> dict[str, Any] | None:
+    found = drift([point.run for point in series.points])
+    if found is None:
+        return None
+    return {"ratio": found.ratio, "ci": list(found.ci), "shown": found.verdict is not Across.ALIKE}
 
 
 def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]]) -> str:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,6 +159,54 @@ def since(now: Past, earlier: Sequence[Past], confidence: float = CONFIDENCE) ->
     spread = math.expm1(math.sqrt(between))
     within = (math.exp(d - half), math.exp(d + half))
     return Change(math.exp(d), within, (low, high), spread, len(earlier), verdict)
+
+
+FEWEST_IN_DRIFT = 6  # runs; five could show it only if each were above the one before
+_EXACT_ORDER = 60  # runs up to which permutations are counted out
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """By what a ratio changed from the first of some runs to the last, if it did so steadily; with its interval."""
+
+    ratio: float
+    ci: tuple[float, float]
+    runs: int
+    verdict: Across
+
+
+def drift(runs: Sequence[Past], confidence: float = CONFIDENCE) -> Drift | None:
+    """Whether the ratio goes up or down over these runs, in their order; None below `FEWEST_IN_DRIFT`.
+
+    Kendall's exact test of order, which holds for runs of any law that are exchangeable, and Theil and Sen's slope with
+    the interval that goes with it (Hollander, Wolfe and Chicken, 3rd ed., 9.2 and 9.3).
+    """
+    n = len(runs)
+    if n < FEWEST_IN_DRIFT:
+        return None
+    logs = np.array([math.log(run.ratio) for run in runs])
+    first, second = np.triu_indices(n, 1)
+    slopes = np.sort((logs[second] - logs[first]) / (second - first))
+    outside = _discordant(n, (1 - confidence) / 2)
+    low, middle, high = (
+        float(slope) * (n - 1) for slope in (slopes[outside], np.median(slopes), slopes[-1 - outside])
+    )
+    verdict = Across.HIGHER if low > 0 else Across.LOWER if high < 0 else Across.ALIKE
+    return Drift(math.exp(middle), (math.exp(low), math.exp(high)), n, verdict)
+
+
+def _discordant(n: int, tail: float) -> int:
+    """The largest number of pairs in the wrong order that at most the share `tail` of orders of `n` has."""
+    pairs = n * (n - 1) // 2
+    if n > _EXACT_ORDER:
+        spread = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+        return math.floor((pairs - NormalDist().inv_cdf(1 - tail) * spread) / 2 - 1)
+    shares = np.ones(
+        1
+    )  # of orders of k with so many such pairs: the k-th is put before any number of the others
+    for k in range(2, n + 1):
+        shares = np.convolve(shares, np.full(k, 1 / k))
+    return int(np.searchsorted(np.cumsum(shares), tail, side="right")) - 1
 
 
 def _variance(run: Past) -> float:

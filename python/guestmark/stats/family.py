@@ -93,6 +93,14 @@ def judged(
     return (None if headline is None else typical), found, others
 
 
+def sharing(comparison: Comparison) -> Comparison:
+    """Return a comparison of typical runs with the level that they have in a cell's table, whoever is compared.
+
+    So a sentence about two cells claims nothing that their table would not, and adds no false claims to its own.
+    """
+    return _within(comparison, comparison.q is not None and comparison.q <= LEVEL * TYPICAL)
+
+
 def detectable(comparison: Comparison, power: float = 0.9) -> float | None:
     """Return the relative difference of typical runs that such a run would claim with this probability, or more.
 

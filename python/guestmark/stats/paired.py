@@ -154,6 +154,7 @@ def _around(walsh: Array, shift: float) -> tuple[int, int, int]:
 
 RESAMPLES = 19_999  # beyond: this many random sign vectors
 _SEED = 20_130_401  # of those vectors: the same data give the same p, always
+_PART = 32
 _ROUNDING = 1e-13  # differences of logs this small are rounding, not measurement
 _TIES = 1e-12  # sums this close, relative to sum |d|, are ties; ties count against the claim
 
@@ -273,7 +274,11 @@ def sign_flip_p(d: Array) -> float:
         few, many = np.sort(_signed_sums(d[:half])), np.sort(_signed_sums(d[half:]))
         as_large = many.size * few.size - int(np.searchsorted(many, observed - ties - few).sum())
         return float(min(1.0, 2 * as_large / 2**d.size))
-    as_large = int((np.abs(_random_signs(d.size) @ d) >= observed - ties).sum())
+    sums = np.zeros(RESAMPLES)
+    for part in range(0, d.size, _PART):
+        some = d[part : part + _PART]
+        sums += _random_signs(part // _PART)[:, : some.size].astype(np.float64) @ some
+    as_large = int((np.abs(sums) >= observed - ties).sum())
     return (as_large + 1) / (RESAMPLES + 1)
 
 
@@ -284,10 +289,11 @@ def _signed_sums(d: Array) -> Array:
     return sums
 
 
-@functools.lru_cache(maxsize=4)
-def _random_signs(n: int) -> Array:
-    generator = np.random.default_rng(_SEED)
-    return generator.choice(np.array([-1.0, 1.0]), size=(RESAMPLES, n))
+@functools.lru_cache(maxsize=64)
+def _random_signs(part: int) -> NDArray[np.int8]:
+    """For `RESAMPLES` vectors the signs of `_PART` blocks: so one more block needs no new signs for the others."""
+    generator = np.random.default_rng((_SEED, part))
+    return (2 * generator.integers(0, 2, (RESAMPLES, _PART), dtype=np.int8) - 1).astype(np.int8)
 
 
 def _standard_error(d: Array) -> float:

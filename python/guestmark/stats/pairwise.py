@@ -10,7 +10,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import WIDENED, Comparison, Table, compare_tables, widened, withdrawn
-from guestmark.stats.family import typical_only
+from guestmark.stats.family import sharing, typical_only
 from guestmark.stats.noise import Null
 from guestmark.stats.validity import free_of, severe_by_cell
 
@@ -39,7 +39,7 @@ def doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: A
 
 
 def between(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[Pair, Comparison]:
-    """Every pair compared; p values are adjusted over all of them, as one question is one family.
+    """Every pair compared; p values are adjusted over all of them, at the level of typical runs in a table.
 
     Pairs without a common block are left out.
     """
@@ -104,7 +104,8 @@ def _allowed(  # noqa: PLR0917 (all of it is what one comparison is judged by)
     both = list(zip(pair, owners, strict=True))
     spread = math.hypot(*(owner.spread(name, metric) for name, owner in both))
     reach = sum(owner.reach(name, metric) for name, owner in both)
-    comparison = typical_only(widened(comparison, margin, WIDENED, spread=spread, reach=reach), margin)
+    allowed = widened(comparison, margin, WIDENED, spread=spread, reach=reach)
+    comparison = typical_only(sharing(allowed), margin)
     reasons = [
         reason for name, owner in both if (reason := doubt(results[name], owner, metric.name, analysis))
     ]

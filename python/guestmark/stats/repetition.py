@@ -22,6 +22,8 @@ MEASURING_TIMED = 0.85  # the same of runs of a fixed time, to which more blocks
 _MAX_BLOCKS = 100_000
 _STEADY = 0.05  # an iteration within 5 % of the later ones is warm
 _MIN_COST_S = 1e-6
+USUAL_SPREAD = 0.02  # standard deviation of a block's log ratio, before anything is known
+_AS_USUAL, _LIKE_OTHERS = 2.0, 3.0  # degrees of freedom that they count
 
 
 def half_width(ci: tuple[float, float]) -> float:
@@ -70,6 +72,39 @@ def blocks_needed(
     return blocks_until_within(half, comparison.n, wanted_half_width(comparison.ratio, precision, relative))
 
 
+def expected_blocks(
+    comparisons: Sequence[Comparison], precision: float, relative: float = RELATIVE_PRECISION
+) -> int | None:
+    """Return the estimated number of blocks in all until all are `precise_enough`; None while one cannot be estimated.
+
+    Few blocks say little about a scatter, and the widest of many such guesses is far too wide. So each cell's variance
+    counts by its degrees of freedom beside `_LIKE_OTHERS` of all cells together, and theirs beside `_AS_USUAL` of a
+    usual one (shrinkage as in Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004). Most runs end a little earlier than at the
+    expected width, since they are looked at after every block.
+    """
+    spreads = []
+    for comparison in comparisons:
+        if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
+            return None
+        half = half_width(comparison.ci) - comparison.stretch
+        spreads.append((half / _width(comparison.n), comparison.n - 1))
+    if not all(math.isfinite(spread) for spread, _ in spreads):
+        return None
+    free = sum(freedom for _, freedom in spreads)
+    all_cells = sum(freedom * spread**2 for spread, freedom in spreads) + _AS_USUAL * USUAL_SPREAD**2
+    common = all_cells / (free + _AS_USUAL)
+    most = 0
+    for comparison, (spread, freedom) in zip(comparisons, spreads, strict=True):
+        variance = (freedom * spread**2 + _LIKE_OTHERS * common) / (freedom + _LIKE_OTHERS)
+        half = math.sqrt(variance) * _width(comparison.n)
+        target = wanted_half_width(comparison.ratio or 1.0, precision, relative)
+        needed = blocks_until_within(half, comparison.n, target)
+        if needed is None:
+            return None
+        most = max(most, needed)
+    return most
+
+
 def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLOCKS) -> int | None:
     """Return the estimated number of blocks in all, from `n` on, until a half-width is `target`; None beyond `most`."""
 
@@ -101,6 +136,7 @@ def choose_iterations(
     pilots: Mapping[str, Pilot],
     warmup: int,
     *,
+    within: float = 1.0,
     block_limit_s: float = 60.0,
     most: int = MAX_ITERATIONS,
 ) -> int:
@@ -110,19 +146,20 @@ def choose_iterations(
     that between machines plus that within divided by r. Their product is least at r = √(Σ(start + warmup·iteration) /
     Σ iteration · within / between): Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013), §6, for
     cells that must agree. One trial of each cell says nothing of either variance, and a few would say so little that
-    two runs of one experiment chose differently, so both count as equal. The product is flat around its least value,
-    and slow runs are found by their number: so it is the most that cost `SPARED` of the time beside that. At least 1,
-    at most `most`, and where possible no more than `block_limit_s` seconds a block. Raises ValueError without a pilot.
+    two runs of one experiment chose differently: `within` is the one over the other as earlier runs have it, else both
+    count as equal. The product is flat around its least value, and slow runs are found by their number: so it is the
+    most that cost `SPARED` of the time beside that. At least 1, at most `most`, and where possible no more than
+    `block_limit_s` seconds a block. Raises ValueError without a pilot.
     """
     if not pilots:
         raise ValueError("no pilot")
     iterations = sum(max(pilot.iteration_s, _MIN_COST_S) for pilot in pilots.values())
     starts = sum(max(pilot.start_s, 0.0) for pilot in pilots.values()) + warmup * iterations
     affordable = math.floor((block_limit_s - starts) / iterations)
-    ratio = starts / iterations  # the product is 1 + ratio + r + ratio / r, and least at √ratio
-    best = math.sqrt(ratio)
-    room = (1 + SPARED) * (best + 1) ** 2 - ratio - 1
-    largest = math.floor((room + math.sqrt(max(room**2 - 4 * ratio, 0.0))) / 2)
+    ratio = starts / iterations  # the product is (ratio + r) (1 + within / r), and least at √(ratio · within)
+    best = math.sqrt(ratio * within)
+    room = (1 + SPARED) * (math.sqrt(ratio) + math.sqrt(within)) ** 2 - ratio - within
+    largest = math.floor((room + math.sqrt(max(room**2 - 4 * ratio * within, 0.0))) / 2)
     return max(min(max(round(best), largest), affordable, most), 1)
 
 

@@ -10,6 +10,8 @@ import math
 _SMALLEST = 1e-300
 _PRECISION = 1e-15
 _MOST_STEPS = 20_000
+_MOST_HALVINGS = 1_100  # down to the smallest number
+_FLATTEST = -700.0  # log of a slope that Newton's step can divide by
 
 
 @functools.lru_cache(maxsize=4096)
@@ -33,33 +35,42 @@ def _lower(a: float, b: float, x: float, rest: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or _SMALLEST)
     value = d
     for m in range(1, _MOST_STEPS):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for factor in (even, odd):
-            d = 1 / _not_zero(1 + factor * d)
-            c = _not_zero(1 + factor / c)
-            value *= c * d
-        if abs(c * d - 1) < _PRECISION:
+        twice = a + 2 * m
+        factor = m * (b - m) * x / ((twice - 1) * twice)
+        d = 1 / (1 + factor * d or _SMALLEST)
+        c = 1 + factor / c or _SMALLEST
+        value *= c * d
+        factor = -(a + m) * (a + b + m) * x / (twice * (twice + 1))
+        d = 1 / (1 + factor * d or _SMALLEST)
+        c = 1 + factor / c or _SMALLEST
+        change = c * d
+        value *= change
+        if -_PRECISION < change - 1 < _PRECISION:
             break
     return value
 
 
-def _not_zero(value: float) -> float:
-    return value if abs(value) > _SMALLEST else _SMALLEST
-
-
 @functools.lru_cache(maxsize=1024)
 def betaincinv(a: float, b: float, p: float) -> float:
-    """The x at which `betainc(a, b, x)` is `p`, by bisection down to neighbouring floating-point numbers."""
+    """The x at which `betainc(a, b, x)` is `p`, by Newton's steps inside of a bisection."""
     if p <= 0 or p >= 1:
         return float(p >= 1)
-    low, high = 0.0, 1.0
-    while low < (x := (low + high) / 2) < high:
-        low, high = (x, high) if betainc(a, b, x) < p else (low, x)
-    return high
+    low, high, x = 0.0, 1.0, 0.5
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    for _ in range(_MOST_HALVINGS):
+        over = betainc(a, b, x) - p
+        low, high = (low, x) if over > 0 else (x, high)
+        slope = scale + (a - 1) * math.log(x) + (b - 1) * math.log1p(-x)
+        after = x - over * math.exp(-slope) if slope > _FLATTEST else low
+        if not low < after < high:
+            after = (low + high) / 2
+        if abs(after - x) <= _PRECISION * x or after <= 0 or after >= 1:
+            return after
+        x = after
+    return x
 
 
 def stdtr(freedom: float, t: float) -> float:

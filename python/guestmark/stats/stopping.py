@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guestmark.core.model import CellStatus, Plan, Policy, RunState, Trial, TrialStatus
+from guestmark.core.rare import Rare
 
 if TYPE_CHECKING:
     from guestmark.stats import Comparison
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 
 _SETTLED = 0.7  # of `Policy.fine_s`: in less, under 80 % of the time could be measuring
+FORESEEN = 4  # blocks from which on it can be told how many more there will be
 GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
 
 
@@ -34,10 +36,14 @@ def block_cost(trials: Iterable[Trial]) -> float:
 
 
 def _lengths(trials: Iterable[Trial]) -> dict[str, float]:
-    """Mean seconds of a trial, by cell."""
+    """Mean seconds of a trial, by cell; without the pilot, which has fewer iterations, where there are others."""
+    kept = list(trials)
+    pilot = min((trial.block for trial in kept), default=0)
+    later = {trial.cell_id for trial in kept if trial.block != pilot}
     durations: dict[str, list[float]] = {}
-    for trial in trials:
-        durations.setdefault(trial.cell_id, []).append(trial.duration_s)
+    for trial in kept:
+        if trial.block != pilot or trial.cell_id not in later:
+            durations.setdefault(trial.cell_id, []).append(trial.duration_s)
     return {cell: sum(series) / len(series) for cell, series in durations.items()}
 
 
@@ -47,7 +53,7 @@ def out_of_time(policy: Policy, trials: Sequence[Trial], used_s: float) -> bool:
     return bool(lengths) and used_s + sum(lengths) - max(lengths) > policy.time_limit_s
 
 
-def decide(  # noqa: PLR0917 (all that a decision follows from)
+def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     plan: Plan,
     trials: Sequence[Trial],
     blocks: int,
@@ -71,21 +77,104 @@ def decide(  # noqa: PLR0917 (all that a decision follows from)
         left = wanted - blocks
         return Decision(RunState.COMPLETE if left <= 0 else None, wanted, max(left, 0) * cost)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
-    if policy.enough_s is not None:
-        return timed(policy, trials, blocks, used)
+    if policy.enough_s is not None or policy.find is not None:
+        if policy.find is None:
+            return timed(policy, trials, blocks, used)
+        return _finding(plan, trials, blocks, analysis, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
     precise, goal = _precision(analysis, precision) if asked is None else _answered(asked, policy.precision)
     if blocks >= policy.min_blocks and precise and (asked is not None or used >= _SETTLED * policy.fine_s):
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)
-    if goal is None:
+    if goal is None or blocks < FORESEEN:
         return Decision(None, None, None)
     if asked is None and used < policy.fine_s and cost > 0:  # by then half of the precision is enough
         _, coarse = _precision(analysis, policy.precision)
         goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
     goal = min(max(goal, policy.min_blocks), policy.max_blocks)
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used), 0.0))
+
+
+def _finding(
+    plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis", used_s: float
+) -> Decision:
+    """The decision for a run that is to find slow runs. Whether there are any does not end it."""
+    policy, needed, cost = plan.policy, blocks_to_find(plan, analysis), block_cost(trials)
+    if needed is not None and blocks >= max(needed, policy.min_blocks):
+        return Decision(RunState.COMPLETE, blocks, 0.0)
+    if blocks >= policy.max_blocks or out_of_time(policy, trials, used_s):
+        return Decision(RunState.STOPPED, blocks, 0.0)
+    goal = min(max(needed or policy.max_blocks, policy.min_blocks), policy.max_blocks)
+    return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used_s), 0.0))
+
+
+def compared(plan: Plan) -> int:
+    """How many cells of the largest table are compared with its baseline; null copies are not."""
+    sides = [
+        sum(cell.null_of is None and cell.compares_with(baseline) for cell in plan.cells) - 1
+        for baseline in plan.cells
+        if baseline.baseline
+    ]
+    return max(sides, default=0)
+
+
+def blocks_to_find(plan: Plan, analysis: "Analysis", rare: Rare | None = None) -> int | None:
+    """Blocks in all that find `rare`, or what the plan is to find, given how often the baselines have slow runs."""
+    from guestmark.stats.finding import blocks_for
+
+    rare = rare or plan.policy.find
+    held = _iterations(analysis)
+    if rare is None or not held:
+        return None
+    return blocks_for(rare, held, background=_background(analysis), cells=compared(plan))
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a run will know at its end, `left_s` from now: its widest log ratio to ± `half_width`.
+
+    After `rare_left_s` it would have found `rare`; None: not in any time that a run may take.
+    """
+
+    half_width: float
+    left_s: float
+    rare: Rare
+    rare_left_s: float | None
+
+
+_USUALLY_SOUGHT = Rare(2.0, 0.05)
+
+
+def foreseen(
+    plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis", decision: Decision
+) -> Foreseen | None:
+    """What is to be expected of the run by now; None while its end cannot be told, or where nothing is compared."""
+    from guestmark.stats.repetition import predicted_half_width
+
+    if decision.goal is None or decision.left_s is None or blocks < FORESEEN:
+        return None
+    ends = [predicted_half_width(each, max(decision.goal - each.n, 0)) for each in _comparisons(analysis)]
+    known = [end for end in ends if end is not None]
+    if not known or len(known) < len(ends):
+        return None
+    rare = plan.policy.find or _USUALLY_SOUGHT
+    needed = blocks_to_find(plan, analysis, rare)
+    rare_left_s = None if needed is None else max(needed - blocks, 0) * block_cost(trials)
+    return Foreseen(max(known), decision.left_s, rare, rare_left_s)
+
+
+def _iterations(analysis: "Analysis") -> int:
+    """Of a trial of the last block; 0 without any."""
+    trials = [trial for result in analysis.cells for trial in result.trials if trial.measurements]
+    return len(max(trials, key=lambda trial: trial.block).measurements[0].iterations) if trials else 0
+
+
+def _background(analysis: "Analysis") -> float:
+    """The share of slow runs on the baseline that has most, in steps of half a percent."""
+    slow = [result.answers.slow for result in analysis.cells if result.answers is not None]
+    most = max((each.baseline.share for each in slow if each is not None), default=0.0)
+    return min(round(200 * most) / 200, 0.5)
 
 
 def timed(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
@@ -107,13 +196,11 @@ def blocks_with_losses(trials: Iterable[Trial]) -> int:
 
 def _precision(analysis: "Analysis", precision: float) -> tuple[bool, int | None]:
     """Whether everything that is compared is precise enough, and how many blocks that is expected to take."""
-    from guestmark.stats import blocks_needed, precise_enough
+    from guestmark.stats.repetition import expected_blocks, precise_enough
 
     comparisons = _comparisons(analysis)
     if comparisons:
-        needed = [blocks_needed(comparison, precision) for comparison in comparisons]
-        known = [number for number in needed if number is not None]
-        goal = max(known) if len(known) == len(needed) else None
+        goal = expected_blocks(comparisons, precision)
         precise = all(precise_enough(comparison, precision) for comparison in comparisons)
         if worth := _slow_runs_unsettled(analysis):  # a few more blocks
             return False, None if goal is None else max(goal, worth)
@@ -128,11 +215,9 @@ def _precision(analysis: "Analysis", precision: float) -> tuple[bool, int | None
 
 def _answered(asked: "Sequence[Comparison]", precision: float) -> tuple[bool, int | None]:
     """Whether the questions' comparisons are narrow enough for their effects, and how many blocks that may take."""
-    from guestmark.stats.repetition import ANSWER_PRECISION, blocks_needed, precise_enough
+    from guestmark.stats.repetition import ANSWER_PRECISION, expected_blocks, precise_enough
 
-    needed = [blocks_needed(comparison, precision, ANSWER_PRECISION) for comparison in asked]
-    known = [number for number in needed if number is not None]
-    goal = max(known, default=0) if len(known) == len(needed) else None
+    goal = expected_blocks(asked, precision, ANSWER_PRECISION)
     return all(precise_enough(comparison, precision, ANSWER_PRECISION) for comparison in asked), goal
 
 
@@ -254,6 +339,7 @@ def extended(
         blocks=blocks,
         precision=policy.precision if precision is None else precision,
         fine_s=policy.fine_s if precision is None else 0.0,
+        find=policy.find if precision is None else None,
         enough_s=None,
         time_limit_s=used + (policy.time_limit_s if time_limit_s is None else time_limit_s),
         max_blocks=done + policy.max_blocks,

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import Better
+from guestmark.core.rare import SLOW
 from guestmark.stats.special import betaincinv
 from guestmark.stats.total import unseen_share
 
 Array = NDArray[np.float64]
 
-SLOW = 1.5  # times the typical: half of the doublings would be missed at 2, where noise decides
 SHARE_MARGIN = 0.05  # shares of slow runs that differ by less are no difference
 TAIL_BLOCKS = 20  # a run in which slow runs were seen goes on up to here until it can call them
 TAIL_RUNS = (

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from guestmark.core.rare import SLOW
 from guestmark.page import figures
 from guestmark.page.names import row_names, spoken
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure
@@ -12,7 +13,7 @@ from guestmark.report.sections.verdicts import LEGEND, mark, tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.estimands import all_runs
-from guestmark.stats.tails import SLOW, CellRuns
+from guestmark.stats.tails import CellRuns
 from guestmark.stats.total import LARGEST_EVENT
 from guestmark.stats.trials import Answers, SlowComparison
 

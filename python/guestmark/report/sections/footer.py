@@ -15,6 +15,7 @@ from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.stats.family import detectable
+from guestmark.stats.finding import share_found
 from guestmark.workloads.boot.metrics import TOTAL
 from guestmark.workloads.exec.plan import named_commands
 
@@ -127,6 +128,8 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
             nodes.append(
                 _small(f"Copies of one cell, {result.cell.id} to {result.cell.null_of}: {ratio}{few}")
             )
+    if (share := _findable(workload)) is not None:
+        nodes.append(_small(Claim.FINDABLE.format(share=figures.percent(share))))
     least = [
         size
         for result in workload.shown
@@ -138,6 +141,19 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
         where = f" ({workload.title})" if many else ""
         nodes.append(_small(Claim.DETECTABLE.format(size=figures.percent(max(least))) + where))
     return nodes
+
+
+def _findable(workload: WorkloadResult) -> float | None:
+    """The share of slow runs that each of the cells would have been found to have; None where that is over one half."""
+    shares = []
+    for result in workload.shown:
+        slow = None if result.answers is None else result.answers.slow
+        if slow is not None and slow.verdict not in {Verdict.FASTER, Verdict.SLOWER} and slow.n:
+            held = slow.cell.iterations // slow.n
+            others = len(workload.shown) - 1
+            shares.append(share_found(slow.n, held, background=slow.baseline.share, cells=others))
+    known = [share for share in shares if share is not None]
+    return max(known) if shares and len(known) == len(shares) else None
 
 
 def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:

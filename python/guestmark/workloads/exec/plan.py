@@ -99,10 +99,10 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
 
 def _quickly(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
     """As few blocks as a verdict takes, or those that 20 s have room for. Raises `UsageError` beside another goal."""
-    goals = (options.blocks, options.precision, options.time_limit_s)
+    goals = (options.blocks, options.precision, options.time_limit_s, options.find)
     if any(goal is not None for goal in goals):
         raise UsageError(
-            "--quick cannot be combined with --blocks, --precision or --time-limit",
+            "--quick cannot be combined with --blocks, --precision, --time-limit or --find",
             hint="give only one of them",
         )
     policy = Policy(
@@ -115,9 +115,11 @@ def _only_timed(options: ExecOptions, shape: Shape) -> bool:
     """Whether commands are timed on this host alone, with nothing asked for that takes another kind of run.
 
     Such a run is as long as hyperfine's: ten times each and three seconds each, or as often as `blocks` says, without
-    a warm-up and without a copy of the baseline.
+    a warm-up and without a copy of the baseline. What is to be found decides how long instead, or its time limit.
     """
-    goals = (options.null, options.precision, options.time_limit_s, options.margin)
+    goals = [options.null, options.precision, options.margin]
+    if options.find is None:
+        goals.append(options.time_limit_s)
     on_host = [str(platform) for platform in shape.platforms] == ["host"]
     return on_host and not options.settings and all(goal is None for goal in goals)
 

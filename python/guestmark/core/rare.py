@@ -1,0 +1,48 @@
+"""Slow runs that happen rarely: which ones a run is to find."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+_RARE = re.compile(r"[x×] ?([0-9.]+) in (?:([0-9.]+%)|1 (?:in|of) ([0-9]+))(?: of (runs|starts))?")
+SLOW = 1.5  # times the typical: half of the doublings would be missed at 2, where noise decides
+_LARGEST_FACTOR, _RAREST = 1e6, 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Rare:
+    """Slow runs that a run is to find: `factor` times as long as the typical one, in a `share` of a cell's runs.
+
+    Of its starts, if whole machines are slow, so that all runs on one are.
+    """
+
+    factor: float
+    share: float
+    starts: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `x2 in 5%` or `x2 in 1 of 20`, with `of starts` behind it. Raises ValueError."""
+        found = _RARE.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"{text!r} is no slow run (write 'x2 in 5%' or 'x2 in 5% of starts')")
+        percent = found[2].removesuffix("%") if found[2] else ""
+        try:
+            factor = float(found[1])
+            share = float(percent) / 100 if percent else 1 / int(found[3])
+        except (ValueError, ZeroDivisionError) as error:
+            raise ValueError(f"{text!r} is no slow run (write 'x2 in 5%')") from error
+        if not SLOW < factor <= _LARGEST_FACTOR:
+            raise ValueError(f"{text!r}: a slow run takes over {SLOW} times as long as the typical one")
+        if not _RAREST <= share <= 0.5:
+            raise ValueError(f"{text!r}: the share must be between {_RAREST:.1%} and 50%")
+        return cls(factor, share, found[4] == "starts")
+
+    @property
+    def often(self) -> str:
+        """`1 of 20 runs`, or the percentage where that is no such part."""
+        units = "starts" if self.starts else "runs"
+        parts = round(1 / self.share)
+        return (
+            f"1 of {parts} {units}" if abs(parts * self.share - 1) < 1e-9 else f"{self.share:.2%} of {units}"
+        )

@@ -1,0 +1,106 @@
+"""What earlier runs in the ledger say of a plan before its first block: how its trials scatter, and how long it takes.
+
+Runs that asked the same on this host count first; without any, those of the same workload and platforms do.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guestmark.core.errors import LedgerError
+from guestmark.core.model import Plan, TrialStatus, boots
+from guestmark.core.units import counted, format_duration
+from guestmark.ledger import past
+
+if TYPE_CHECKING:
+    from guestmark.ledger.model import StoredRun
+    from guestmark.ledger.store import Ledger
+    from guestmark.stats.repetition import Scatter
+
+_RUNS = 3  # the newest that are read
+_STARTS = 20  # degrees of freedom; from fewer, two runs of one experiment would choose differently
+_MOST = 16.0  # times that one variance may be the other, for what is chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What `runs` earlier runs say. `within` is the variance of the runs on one machine over that of machines.
+
+    `half_width` is how well the widest log ratio was known after `seconds`; None where they asked something else.
+    """
+
+    runs: int
+    within: float | None = None
+    half_width: float | None = None
+    seconds: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What to expect, for people; empty where nothing is known."""
+        if self.half_width is None or self.seconds is None:
+            return ""
+        known = f"±{100 * math.expm1(self.half_width):.2g}%"
+        return f"{known} in about {format_duration(self.seconds)}, as in {counted(self.runs, 'earlier run')} here"
+
+
+def learnt(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> Learnt | None:
+    """What the ledger says of a plan in which machines boot; None of others, whose first blocks take no time."""
+    host = past.host(environment)
+    if not host or not boots(plan.cells) or not plan.metrics:
+        return None
+    same, alike = past.questions(plan)
+    for keys in (same, alike):
+        rows = ledger.earlier(host, keys, time.time(), most=_RUNS)
+        ids = list(dict.fromkeys(row.run_id for row in sorted(rows, key=lambda row: row.created_at)))[-_RUNS:]
+        if not ids:
+            continue
+        runs = _read(ledger, ids)
+        found = Learnt(
+            len(runs), _within([scatter for run in runs if (scatter := _scatter(run)) is not None])
+        )
+        if keys is alike or not runs:
+            return found
+        halves = [(row.high - row.low) / 2 for row in rows if row.run_id == ids[-1]]
+        took = [run.plan.context.elapsed_s for run in runs if run.plan.context.elapsed_s]
+        return Learnt(found.runs, found.within, max(halves), statistics.median(took) if took else None)
+    return None
+
+
+def _read(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
+    runs = []
+    for run_id in ids:
+        try:
+            runs.append(ledger.load_run(run_id))
+        except LedgerError:  # one run is damaged: others are not affected
+            continue
+    return runs
+
+
+def _scatter(run: StoredRun) -> Scatter | None:
+    """Of the primary metric over the run's cells: a comparison has the scatter of both its sides."""
+    from guestmark.stats.estimands import iterations
+    from guestmark.stats.repetition import scatter_of
+
+    blocks = sorted({trial.block for trial in run.trials})
+    row = {block: number for number, block in enumerate(blocks)}
+    matrices = []
+    for cell in run.plan.cells:
+        mine = [each for each in run.trials if each.cell_id == cell.id and each.status is TrialStatus.OK]
+        if (found := iterations(run.plan.metrics[0].name, mine, row)) is not None:
+            matrices.append(found)
+    return scatter_of(matrices)
+
+
+def _within(scatters: Sequence[Scatter]) -> float | None:
+    """The variance within over that between, from all of them; None where too few starts are known."""
+    starts = sum(each.starts for each in scatters)
+    if starts < _STARTS:
+        return None
+    within = sum(each.within * each.starts for each in scatters)
+    between = sum(each.between * each.starts for each in scatters)
+    return min(max(within / between if between > 0 else _MOST, 1 / _MOST), _MOST)

@@ -1,0 +1,157 @@
+"""`--find`: slow runs that are to be found, how many blocks that takes, and what is said of it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Plan, RunState, Trial
+from guestmark.core.rare import Rare
+from guestmark.engine.runner import iterations_of
+from guestmark.stats import stopping
+from guestmark.stats.analysis import analyse
+from guestmark.stats.family import LEVEL, SLOW
+from guestmark.stats.finding import blocks_to_find, blocks_to_see, power_to_find, share_found
+from guestmark.stats.tails import counts_p
+from guestmark.workloads.exec.plan import ExecOptions, build
+from tests.framework.preloaded import call as guestmark
+
+
+def test_slow_runs_as_they_are_typed() -> None:
+    assert Rare.parse("x2 in 5%") == Rare(2.0, 0.05)
+    assert Rare.parse("×1.8 in 1 of 20") == Rare(1.8, 0.05)
+    assert Rare.parse("x5 in 2% of starts") == Rare(5.0, 0.02, starts=True)
+    assert Rare.parse("x2 in 5%").often == "1 of 20 runs"
+    assert Rare.parse("x2 in 3% of starts").often == "3.00% of starts"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2 in 5%",
+        "x2",
+        "x1.5 in 5%",
+        "x2 in 60%",
+        "x2 in 0%",
+        "x2 in 1 of 0",
+        "x2 in 5",
+        "xinf in 5%",
+        "x1..2 in 5%",
+        "x2 in 0.01%",
+    ],
+)
+def test_what_is_no_slow_run_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"slow run|share"):
+        Rare.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "runs", "share", "background"),
+    [(60, 3, 0.05, 0.0), (100, 3, 0.05, 0.02), (200, 1, 0.05, 0.02), (20, 15, 0.05, 0.0)],
+)
+def test_the_power_is_that_of_the_test_that_claims_slow_runs(
+    blocks: int, runs: int, share: float, background: float
+) -> None:
+    """With slow runs on both sides the exact test also knows by how many, and may find up to a sixth more."""
+    generator = np.random.default_rng(5)
+    hits, sims = 0, 500
+    for _ in range(sims):
+        cell = generator.binomial(runs, 1 - (1 - share) * (1 - background), blocks)
+        excess = cell - generator.binomial(runs, background, blocks)
+        hits += counts_p(excess) <= LEVEL * SLOW and excess.sum() > 0
+    told = power_to_find(share, blocks, runs, background=background)
+    noise = 3 * math.sqrt(told * (1 - told) / sims)
+    assert told - noise <= hits / sims <= told + noise + (0.16 if background else 0.0)
+
+
+def test_blocks_shares_and_power_agree() -> None:
+    for runs in (1, 4, 15):
+        for background in (0.0, 0.02):
+            blocks = blocks_to_find(0.05, runs, background=background)
+            assert blocks is not None
+            assert power_to_find(0.05, blocks, runs, background=background) >= 0.9
+            assert power_to_find(0.05, blocks - 2, runs, background=background) < 0.91
+            share = share_found(blocks, runs, background=background)
+            assert share == pytest.approx(0.05, rel=0.06)
+    more = blocks_to_find(0.05, 4, cells=10)
+    assert more is not None
+    assert more > (blocks_to_find(0.05, 4) or 0)
+    assert share_found(7, 20) is None  # seven blocks cannot claim any
+    assert 1 - 0.95 ** (3 * blocks_to_see(0.05, 3)) >= 0.9
+
+
+def a_pair(find: str) -> Plan:
+    return build(ExecOptions(commands=[["new"]], timing=True, find=Rare.parse(find), seed=1), ["old"])
+
+
+def trials_of(plan: Plan, blocks: int, slow: float) -> list[Trial]:
+    from tests.framework.runs import constructed
+
+    generator = np.random.default_rng(3)
+    made = constructed([(cell, 1.0) for cell in plan.cells], blocks=blocks)
+    trials = []
+    for trial in made.trials:
+        runs = 0.1 * np.exp(generator.normal(0, 0.01, 4))
+        if trial.cell_id == plan.cells[1].id:
+            runs *= np.where(generator.random(4) < slow, 2, 1)
+        value = replace(trial.measurements[0], value=float(np.median(runs)), iterations=tuple(runs.tolist()))
+        trials.append(replace(trial, measurements=(value,), run_s=tuple(runs.tolist()), duration_s=0.42))
+    return trials
+
+
+@pytest.mark.parametrize("slow", [0.0, 0.05])
+def test_a_run_ends_when_they_would_have_been_found_whether_there_are_any_or_not(slow: float) -> None:
+    plan = a_pair("x2 in 5%")
+    assert plan.policy.enough_s is None
+    assert not any(cell.null_of for cell in plan.cells)
+    needed = blocks_to_find(0.05, 4)
+    assert needed is not None
+    for blocks, ended in ((12, False), (needed - 1, False), (needed, True)):
+        trials = trials_of(plan, blocks, slow)
+        found = stopping.decide(plan, trials, blocks, analyse(plan, trials))
+        assert (found.state is RunState.COMPLETE) is ended
+        assert found.goal == needed
+
+
+def test_iterations_are_what_finds_them_soonest() -> None:
+    trials = [
+        replace(trial, run_s=(0.1,), duration_s=0.115) for trial in trials_of(a_pair("x2 in 5%"), 1, 0.0)
+    ]
+    plan = a_pair("x2 in 5%")
+    chosen = iterations_of(plan, plan.cells[0], 1, trials)
+
+    def seconds(runs: int) -> float:
+        return (blocks_to_find(0.05, runs) or 0) * (0.015 + 0.1 * runs)
+
+    assert seconds(chosen) == min(seconds(runs) for runs in range(1, 21))
+    of_starts = replace(plan, policy=replace(plan.policy, find=Rare(2.0, 0.05, starts=True)))
+    assert iterations_of(of_starts, plan.cells[0], 1, trials) == 1
+
+
+def test_two_goals_and_what_cannot_be_are_refused() -> None:
+    for more in ({"blocks": 10}, {"precision": 0.01}, {"quick": True}):
+        with pytest.raises(UsageError):
+            build(ExecOptions(timing=True, find=Rare(2.0, 0.05), **more), ["true"])
+    with pytest.raises(UsageError, match="nothing is started"):
+        build(ExecOptions(find=Rare(2.0, 0.05, starts=True)), ["true"])
+    done = guestmark("exec", "--find", "x1.2 in 5%", "--", "true")
+    assert done.returncode == 2
+    assert "--find" in done.stderr
+
+
+def test_what_to_expect_is_said_from_the_fourth_block_on() -> None:
+    plan = a_pair("x2 in 5%")
+    for blocks in (2, 12):
+        trials = trials_of(plan, blocks, 0.0)
+        analysis = analyse(plan, trials)
+        decision = stopping.decide(plan, trials, blocks, analysis)
+        found = stopping.foreseen(plan, trials, blocks, analysis, decision)
+        if blocks < stopping.FORESEEN:
+            assert found is None
+        else:
+            assert found is not None
+            assert found.rare_left_s == pytest.approx(found.left_s)
+            assert 0.001 < found.half_width < 0.02
