@@ -7,6 +7,8 @@
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
 //! - `guestmark.template=1`: stay before the root, say so on the console, and wait on the channel to be renewed (see
 //!   [`renew`]): the machine may be saved there, and go on as any number of others;
+//! - `guestmark.renewal=ignored`: what the renewal says is not done. Such a machine is a control: a proof that machines
+//!   are no twins has to see that it is one;
 //! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the date;
 //! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is): a line on the
 //!   console as soon as a step has ended, which whoever reads the console can tell the time of.
@@ -77,9 +79,7 @@ fn boot_and_serve() -> io::Result<()> {
     load_modules()?;
     phases.ended("modules");
     let old_root = File::open("/")?;
-    let waited = options
-        .template
-        .then(|| renewed(&options.channel, &mut phases));
+    let waited = options.template.then(|| renewed(&options, &mut phases));
     let waited = waited.transpose()?;
     if options.root != "none" {
         mount_root(&options)?;
@@ -133,6 +133,7 @@ struct Options {
     overlay: String,
     realtime: String,
     template: bool,
+    unrenewed: bool,
 }
 
 impl Options {
@@ -152,6 +153,7 @@ impl Options {
             overlay: of("overlay", "50%"),
             realtime: of("realtime", ""),
             template: of("template", "") == "1",
+            unrenewed: of("renewal", "") == "ignored",
         }
     }
 }
@@ -177,25 +179,52 @@ const ENTROPY: usize = 32;
 
 /// Waits for the renewal on the channel: nanoseconds since 1970 as a little-endian `u64`, then 32 random bytes. Answers
 /// with one byte when the clock is set and the kernel's generator is reseeded.
-fn renewed(channel: &str, phases: &mut Phases) -> io::Result<Channel> {
-    let channel = open_channel(channel)?;
+fn renewed(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
+    let channel = open_channel(&options.channel)?;
+    start_resident()?;
     say("template ready");
     let mut renewal = [0; RENEWAL];
     let mut port = File::from(channel.input.try_clone()?);
     io::Read::read_exact(&mut port, &mut renewal)?;
     let (now, entropy) = renewal.split_at(8);
-    let now = u64::from_le_bytes(now.try_into().map_err(io::Error::other)?);
-    rustix::time::clock_settime(
-        rustix::time::ClockId::Realtime,
-        rustix::time::Timespec {
-            tv_sec: (now / 1_000_000_000) as i64,
-            tv_nsec: (now % 1_000_000_000) as _,
-        },
-    )?;
-    reseed(entropy.try_into().map_err(io::Error::other)?)?;
+    if !options.unrenewed {
+        let now = u64::from_le_bytes(now.try_into().map_err(io::Error::other)?);
+        rustix::time::clock_settime(
+            rustix::time::ClockId::Realtime,
+            rustix::time::Timespec {
+                tv_sec: (now / 1_000_000_000) as i64,
+                tv_nsec: (now % 1_000_000_000) as _,
+            },
+        )?;
+        reseed(entropy.try_into().map_err(io::Error::other)?)?;
+    }
     port.write_all(&[0])?;
     phases.ended("renewed");
     Ok(channel)
+}
+
+/// The words of a program, one a line, that runs already when the machine is saved.
+const RESIDENT: &str = "/guestmark/resident/words";
+
+/// Starts the resident program, if there is one, and waits for the first byte that it prints. It goes on in all clones.
+fn start_resident() -> io::Result<()> {
+    let Ok(words) = fs::read_to_string(RESIDENT) else {
+        return Ok(());
+    };
+    let mut words = words.lines();
+    let program = words.next().unwrap_or_default();
+    let mut resident = std::process::Command::new(program)
+        .args(words)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(program, &error))?;
+    let mut ready = [0];
+    if let Some(mut output) = resident.stdout.take() {
+        io::Read::read_exact(&mut output, &mut ready).map_err(|error| failed(program, &error))?;
+    }
+    crate::reap::spare(resident.id() as libc::pid_t);
+    Ok(())
 }
 
 /// Mixes bytes into the kernel's generator, credited as random, and makes it draw a new key at once: otherwise it gives

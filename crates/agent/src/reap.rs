@@ -2,9 +2,18 @@
 
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::sys::{self, Reaped};
+
+/// A child that outlives all calls: what a saved machine ran before there was anybody to call.
+static SPARED: AtomicI32 = AtomicI32::new(0);
+
+/// From now on that child is not swept.
+pub fn spare(pid: libc::pid_t) {
+    SPARED.store(pid, Ordering::Relaxed);
+}
 
 /// Our children at this moment, ended ones included.
 pub fn children() -> Vec<libc::pid_t> {
@@ -88,7 +97,10 @@ pub fn sweep(
     let mut sent = Vec::new();
     loop {
         let mut left = false;
-        for pid in children().into_iter().filter(|&pid| doomed(pid)) {
+        for pid in children()
+            .into_iter()
+            .filter(|&pid| pid != SPARED.load(Ordering::Relaxed) && doomed(pid))
+        {
             left = true;
             if !sent.contains(&pid) && Stat::of(pid).is_some_and(|stat| !stat.ended) {
                 sent.push(pid);

@@ -29,6 +29,7 @@ class Confinement:
     own_memory: bool = False  # a /dev/shm of its own
     own_files: bool = False  # it sets modes of its files, and looks at nobody else's owners
     metadata: bool = False  # it sets modes of its files, and must see whose all others are
+    more: tuple[str, ...] = ()  # further options of `guestmark-agent confine`
     user: tuple[int, int] | None = None  # the user and group that it becomes, which takes root
 
     def around(
@@ -66,6 +67,7 @@ class Confinement:
             *([f"--lifeline={lifeline}"] if lifeline is not None else []),
             *(f"--group={group}" for group in groups),
             f"--processes={PROCESSES}",
+            *self.more,
             "--", *command,
         ]  # fmt: skip
 

@@ -4,11 +4,15 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import MappingProxyType
 
 from guestmark.appliance.modules import ModuleTree
 from guestmark.appliance.paths import cache_directory, identity, put
+
+NOTHING: Mapping[str, Path | bytes] = MappingProxyType({})
 
 
 class Archive:
@@ -53,16 +57,21 @@ class ModuleList:
     optional: tuple[str, ...] = ()
 
 
-def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Path:
+def build_initramfs(
+    agent: Path, modules: Path | None, wanted: ModuleList, programs: Mapping[str, Path | bytes] = NOTHING
+) -> Path:
     """The cached initramfs for this agent and these modules, built on first use.
 
     The file's name is the hash of everything that goes into it, so it is never stale. Left uncompressed: under TCG
     unpacking costs the guest more than reading does. `modules` is None for a kernel that has everything built in.
+    `programs` are further files, below `/guestmark`, by their path there.
     Raises `GuestmarkError` naming a required module that the tree lacks.
     """
     key = hashlib.sha256(repr(wanted).encode())
     for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
         key.update(f"{path}{identity(path)}".encode())
+    for name, content in programs.items():
+        key.update(f"{name}{identity(content) if isinstance(content, Path) else content!r}".encode())
     directory = cache_directory() / "initramfs"
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
@@ -84,6 +93,12 @@ def build_initramfs(agent: Path, modules: Path | None, wanted: ModuleList) -> Pa
             archive.file(f"guestmark/lib/{name}.ko", content)
             lines.append(f"{'' if name in required else '-'}/guestmark/lib/{name}.ko")
     archive.file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
+    for folder in sorted({str(parent) for name in programs for parent in PurePath(name).parents} - {"."}):
+        archive.directory(f"guestmark/{folder}")
+    for name, content in programs.items():
+        archive.file(
+            f"guestmark/{name}", content if isinstance(content, bytes) else content.read_bytes(), 0o755
+        )
     put(target, archive.content(), "the initramfs")
     _forget_old(directory)
     return target

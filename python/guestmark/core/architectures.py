@@ -67,6 +67,9 @@ class Architecture:
     outer_machine: str = ""  # in which a guest with KVM can be started; empty: like any other
     outer_cpu: str = ""  # of an emulated machine in which guests are virtualized; empty: `cpu`
     generation_id: bool = False  # whether QEMU has a device that tells a guest that it is a copy
+    boots_by_rom: bool = (
+        False  # whether QEMU's way of booting a kernel is a ROM, which is part of a saved machine
+    )
     big_endian: bool = False
     firmware_log: str = ""  # the device whose output is the firmware's
     early_console: str = ""  # makes the kernel print from its first line on
@@ -115,6 +118,7 @@ X86_64 = Architecture(
     cpu="max,erms=off,fsrm=off",
     outer_cpu="max,erms=off,fsrm=off,svm=on",
     generation_id=True,
+    boots_by_rom=True,
     cpu_suffix="-x86_64-cpu",
     checks_cpu=True,
     target="x86_64-unknown-linux-gnu",

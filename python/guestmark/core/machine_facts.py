@@ -203,6 +203,17 @@ class Restored(msgspec.Struct, kw_only=True):
     generation_id: bool  # whether the guest was told by its hardware that it is a copy
 
 
+class Backing(msgspec.Struct, kw_only=True):
+    """What a guest's memory is on this host, as its kernel says of the hypervisor's process."""
+
+    page_bytes: int
+    resident_bytes: int
+    thp_allowed: bool
+    thp_bytes: int  # in transparent huge pages
+    policy: str  # of memory nodes
+    left_bytes: int | None = None  # by the guest's balloon, as the hypervisor says; without one nothing
+
+
 class GuestMachine(MachineFacts, kw_only=True):
     """A guest: what was asked for, and what hypervisor and guest say of it. UML has no monitor that could be asked."""
 
@@ -211,6 +222,7 @@ class GuestMachine(MachineFacts, kw_only=True):
     guest: Inside
     disks: dict[str, Disk] | None = None
     restored: Restored | None = None
+    backing: Backing | None = None
 
 
 class OuterMachine(GuestMachine, kw_only=True):

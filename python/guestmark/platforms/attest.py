@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from guestmark.agent.results import CallError
-from guestmark.core.machine_facts import Disk, Inside
+from guestmark.core.machine_facts import Backing, Disk, Inside
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms.guest import Guest, mismatch
 from guestmark.setting.base import Check, Drive, Served, levels_of
 from guestmark.setting.disk import Role
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, cache_of, security_model_of
+from guestmark.setting.memory import BALLOON
 
 
 def facts_of_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
@@ -205,6 +206,37 @@ def inside_of(guest: Guest) -> Inside:
         # Another architecture's have other names, which would say nothing.
         cpu_flags_missing=[] if foreign else sorted(host_cpu_flags() - set(facts.cpu_flags)),
         cpu_flags_more=[] if foreign else sorted(set(facts.cpu_flags) - host_cpu_flags()),
+    )
+
+
+def backing_of(guest: Guest) -> Backing | None:
+    """What the guest's memory is on this host: the largest mapping of its hypervisor. None when that has gone."""
+    process = Path(f"/proc/{guest.vmm_pid}")
+    try:
+        maps = (process / "smaps").read_text(errors="replace")
+        status = (process / "status").read_text()
+        policies = (process / "numa_maps").read_text(errors="replace")
+    except OSError:
+        return None
+    sizes: dict[str, dict[str, int]] = {}
+    start = ""
+    for line in maps.splitlines():
+        name, _, rest = line.partition(":")
+        if "-" in name.partition(" ")[0]:
+            start = name.partition("-")[0]
+            sizes[start] = {}
+        elif rest.endswith(" kB"):
+            sizes[start][name] = int(rest.split()[0]) << 10
+    start, found = max(sizes.items(), key=lambda item: item[1].get("Size", 0))
+    places = dict(line.split(" ", 2)[:2] for line in policies.splitlines())
+    told = guest.query("query-balloon") if BALLOON.name in guest.cell.factors and guest.query else None
+    return Backing(
+        page_bytes=found["KernelPageSize"],
+        resident_bytes=found["Rss"] + found.get("Private_Hugetlb", 0) + found.get("Shared_Hugetlb", 0),
+        thp_allowed="\nTHP_enabled:\t1" in status,
+        thp_bytes=found.get("AnonHugePages", 0) + found.get("ShmemPmdMapped", 0),
+        policy=places.get(start, places.get(start.lstrip("0"), "")),
+        left_bytes=told["actual"] if told else None,
     )
 
 

@@ -84,13 +84,6 @@ def vhost_user_arguments(spec: DiskSpec) -> list[str]:
     ]  # fmt: skip
 
 
-def shared_memory(size: str) -> list[str]:
-    """A guest's memory on QEMU's command line, where others than QEMU have to see it."""
-    return [
-        "-object", f"memory-backend-memfd,id=memory,size={size},share=on", "-machine", "memory-backend=memory",
-    ]  # fmt: skip
-
-
 def tell_cache(agent: "Agent", device: str, spec: DiskSpec) -> None:
     """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
     path = f"/sys/block/{device.removeprefix('/dev/')}/cache_type"

@@ -14,7 +14,7 @@ from guestmark.core import placement
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.discovery import settings
 from guestmark.core.factor import Labelled, Machine, one_of
-from guestmark.core.machine_facts import Inside, Vmm
+from guestmark.core.machine_facts import Backing, Inside, Vmm
 from guestmark.core.units import format_size, parse_size
 from guestmark.foreign import images, qemus
 from guestmark.setting.base import Check, Setting
@@ -25,6 +25,7 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
 _MEMORY_KEPT = 0.15
 _MEMORY_KEPT_BYTES = 128 << 20
 L = TypeVar("L")
+Order = tuple[str, Mapping[str, Any]]  # a command of QEMU's monitor and its arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,10 @@ class Started:
     vmm: Vmm | None = None  # what the hypervisor says, where there is one to ask
     program: str = ""  # the file that runs as its hypervisor, where that can be seen
     restored: bool | None = None  # whether the hypervisor loaded a saved machine, where there is one to ask
+    backing: Backing | None = None  # what its memory is on this host, where a factor asks for that
 
 
-def _nothing(_level: Any) -> Sequence[str]:
+def _nothing(_level: Any) -> Sequence[Any]:
     return ()
 
 
@@ -56,6 +58,12 @@ class MachineSetting(Setting[L]):
     qemu: Callable[[L, Architecture], Sequence[str]] = _no_qemu
     uml: Callable[[L], Sequence[str]] = _nothing
     kernel: Callable[[L], Sequence[str]] = _nothing  # of the guest's kernel
+    backing: Callable[[L], Sequence[str]] = _nothing  # options of QEMU's object that is the guest's memory
+    process: Callable[[L], Sequence[str]] = (
+        _nothing  # options of `guestmark-agent confine`, which becomes QEMU
+    )
+    monitor: Callable[[L], Sequence[Order]] = _nothing  # for QEMU's monitor, once the guest answers
+    modules: tuple[str, ...] = ()  # that the guest's kernel needs
     attest: Callable[[L, Started], Iterable[Check]] = _unseen
 
 
@@ -175,6 +183,8 @@ def _memory_seen(asked: int, guest: Started) -> Iterator[Check]:
         yield Check("the memory (hypervisor)", asked, guest.vmm.memory_bytes)
     kept = max(_MEMORY_KEPT * asked, _MEMORY_KEPT_BYTES)
     inside = guest.inside.memory_bytes
+    if guest.backing is not None and guest.backing.left_bytes is not None:  # less what its balloon has taken
+        asked = guest.backing.left_bytes
     if not asked - kept <= inside <= asked * 1.01:
         yield Check("the memory (guest)", f"{asked} bytes less what the kernel keeps", f"{inside} bytes")
 

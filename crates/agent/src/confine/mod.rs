@@ -59,6 +59,7 @@ struct Options {
     serves_files: bool,
     no_io_uring: bool,
     traces: bool,
+    no_thp: bool,
     stops: Option<PathBuf>,
     lifeline: Option<OwnedFd>,
     groups: Vec<PathBuf>,
@@ -87,6 +88,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             Arg::Long("processes") => options.processes = Some(parser.value()?.parse()?),
             Arg::Long("serves-files") => options.serves_files = true,
             Arg::Long("no-io-uring") => options.no_io_uring = true,
+            Arg::Long("no-thp") => options.no_thp = true,
             Arg::Long("traces") => options.traces = true,
             Arg::Long("stops") => options.stops = Some(absolute(parser.value()?)?),
             Arg::Value(first) => {
@@ -145,6 +147,10 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
             .map_err(|error| io::Error::other(format!("{}: {error}", group.display())))?;
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
+    if options.no_thp {
+        // SAFETY: a plain system call; the command inherits it.
+        check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) })?;
+    }
     let (mounted, channel) = match caged(&options, &writable)? {
         Ok(inside) => inside,
         Err(status) => return Ok(status),

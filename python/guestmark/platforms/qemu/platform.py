@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from guestmark.agent.client import Agent
@@ -28,7 +28,7 @@ from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed, virtual_processors
-from guestmark.platforms.attest import check_kernel, disks, hold, inside_of, same
+from guestmark.platforms.attest import backing_of, check_kernel, disks, hold, inside_of, same
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import Guest, await_ready, mismatch, stopping
@@ -40,6 +40,7 @@ from guestmark.platforms.qemu import restored, virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
 from guestmark.platforms.qmp import Monitor, understood
+from guestmark.setting import memory
 from guestmark.setting.disk import disks_of
 from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.filesystem import Filesystem, cache_of
@@ -83,12 +84,18 @@ def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) 
     inside = inside_of(guest)
     loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
     same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
-    hold(checks(factors, Started(inside, vmm, _program(guest), loaded)), guest)
+    backing = backing_of(guest) if memory.is_asked(guest.cell.factors) else None
+    hold(checks(factors, Started(inside, vmm, _program(guest), loaded, backing)), guest)
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
     expected = guest.cell.platform.foreign or host_architecture()
     same("the architecture", expected.machine_name, inside.arch, guest)
     return GuestMachine(
-        asked=dict(factors), vmm=vmm, guest=inside, disks=disks(guest), restored=guest.restored
+        asked=dict(factors),
+        vmm=vmm,
+        guest=inside,
+        disks=disks(guest),
+        restored=guest.restored,
+        backing=backing,
     )
 
 
@@ -102,6 +109,7 @@ def _program(guest: Guest) -> str:
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}  # of the host's own architecture
 _SHARE_TAG = "guestmark-root"
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+_BALLOON_S = 60.0
 _PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
 
 
@@ -114,6 +122,9 @@ class Extras:
     ports: int = 1  # of the channel's device, the agent's included
     writable: tuple[Path, ...] = ()  # files that the arguments name for writing
     sockets: bool = False  # whether they make some
+    kernel: tuple[str, ...] = ()  # words for the guest's kernel
+    programs: Mapping[str, Path | bytes] = field(default_factory=dict)  # further files of the initramfs
+    generation_id: bool = True  # whether a restored guest has one, where its machine can
 
 
 NO_EXTRAS = Extras()
@@ -152,10 +163,12 @@ class QemuPlatform:
         program = PROGRAM.of(factors) or self.architecture.emulator.called
         virtio = VirtioBus.of(self.architecture, MACHINE.among(factors))
         initramfs = build_initramfs(
-            boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell)
+            boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell), extras.programs
         )
+        memory.why_not(factors, here=place is HERE, on_pci=virtio.on_pci)
         watch = Watch.of(cell)
         is_restored = START.among(factors) is Start.RESTORED
+        generation_id = is_restored and extras.generation_id and _has_generation_id(self.architecture)
         if is_restored:
             _check_restored(cell, boot, place, virtio, watched=watch is not None)
         process = place.process(self.name, _confinement(cell, boot, extras))
@@ -169,7 +182,7 @@ class QemuPlatform:
                 *_base(self.architecture, self.accelerator, factors, program),
                 *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
-                *(drives.shared_memory(factors[MEMORY.name]) if _is_shared(boot, made) else ()),
+                *([] if is_restored else memory.object_of(factors, shared=_is_shared(boot, made))),
                 *(_root(stack, process, virtio, boot) if boot.share else ()),
                 *_shares(stack, process, virtio, made),
                 *_channel(line, virtio, max(_PORTS, extras.ports)),
@@ -177,8 +190,13 @@ class QemuPlatform:
                 *drives.qemu_arguments(made, MACHINE.among(factors), virtio),
                 *(QEMU_ARGS.of(factors) or ()),
                 *extras.arguments,
-                *(["-device", "vmgenid,guid=auto"] if is_restored and _has_generation_id(self.architecture) else []),
-                *_kernel(place, boot.kernel, initramfs, self._kernel_args(place, boot.share, factors, watch)),
+                *(["-device", "vmgenid,guid=auto"] if generation_id else []),
+                *_kernel(
+                    place,
+                    boot.kernel,
+                    initramfs,
+                    " ".join([self._kernel_args(place, boot.share, factors, watch), *extras.kernel]),
+                ),
             ]  # fmt: skip
             written = (*drives.written(made), *extras.writable)
             command = drives.beside(arguments, made, process.scratch, place)
@@ -187,7 +205,7 @@ class QemuPlatform:
                 template = stack.enter_context(self._template(cell, arguments, factors, boot))
                 state = stack.enter_context(restored.opened(template.state, os.O_RDONLY))
                 command = [
-                    *arguments,
+                    *restored.without_kernel(arguments, boot.kernel, self.architecture),
                     *restored.memory_arguments(template.memory, factors[MEMORY.name], shared=False),
                     *("-incoming", "defer"),
                 ]
@@ -210,7 +228,7 @@ class QemuPlatform:
                 guest.restored = Restored(
                     template=template.key,
                     clone=template.clones,
-                    generation_id=_has_generation_id(self.architecture),
+                    generation_id=generation_id,
                 )
                 answered = restored.go_on(
                     monitor, state, line.socket(), deadline_s or self.accelerator.start_limit_s
@@ -222,6 +240,7 @@ class QemuPlatform:
             guest.query = monitor.execute
             guest.disks = drives.attached(made, agent)
             _check_served(guest)
+            _order(monitor, factors)
             yield guest
 
     @contextlib.contextmanager
@@ -378,11 +397,24 @@ def _settle(guest: Guest, monitor: Monitor) -> None:
         guest.seat.settle(virtual_processors(monitor.execute("query-cpus-fast"), guest.vmm_pid))
 
 
+def _order(monitor: Monitor, factors: Mapping[str, str]) -> None:
+    """Tells the monitor what levels say, and waits until a balloon has its size. Raises `MachineError`."""
+    for command, arguments in memory.orders(factors):
+        monitor.execute(command, arguments)
+    wanted = memory.BALLOON.of(factors)
+    end = time.monotonic() + _BALLOON_S
+    while wanted is not None and monitor.execute("query-balloon")["actual"] != wanted:
+        if time.monotonic() > end:
+            raise MachineError(f"the balloon did not leave the guest {wanted} bytes within {_BALLOON_S:g} s")
+        time.sleep(0.01)
+
+
 def _confinement(cell: Cell, boot: Boot, extras: Extras) -> Confinement:
     """Rings and sockets only for disks, shares and arguments that cannot do without."""
     disks = disks_of(cell)
     return replace(
         HYPERVISOR,
+        more=tuple(word for factor, level in levels_of(cell.factors) for word in factor.process(level)),
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS
         or extras.sockets
@@ -421,7 +453,7 @@ def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
 def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:
     shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
     for_disks, filesystems = drives.qemu_modules(cell)
-    required = (*virtio.modules, "virtio_console", *shared, *for_disks)
+    required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.modules(cell.factors))
     return ModuleList(required, (*filesystems, *extras.modules))
 
 

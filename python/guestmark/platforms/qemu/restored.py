@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.agent.keeper import keeper
+from guestmark.appliance.kernel import Kernel
 from guestmark.appliance.paths import scratch_parent
+from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError
 from guestmark.core.units import parse_size
 from guestmark.platforms.process import SupervisedProcess, watchdog
@@ -109,6 +111,23 @@ def memory_arguments(template: Path, size: str, *, shared: bool) -> list[str]:
         "-object", f"memory-backend-file,id=memory,size={size},mem-path={path},share={'on' if shared else 'off'}",
         "-machine", "memory-backend=memory",
     ]  # fmt: skip
+
+
+def without_kernel(arguments: Sequence[str], kernel: Kernel, architecture: Architecture) -> list[str]:
+    """A clone's command line, where QEMU need not load kernel and initramfs once more: they are in the memory.
+
+    On x86 QEMU boots a kernel by a ROM of its own, which belongs to what is saved. Elsewhere nothing changes.
+    """
+    if not architecture.boots_by_rom:
+        return list(arguments)
+    rom = "pvh.bin" if kernel.elf else "linuxboot_dma.bin"
+    left, words = [], iter(arguments)
+    for word in words:
+        if word in ("-kernel", "-initrd", "-append"):
+            next(words)
+        else:
+            left.append(word)
+    return [*left, "-option-rom", rom]
 
 
 def save(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: float) -> None:

@@ -1,0 +1,256 @@
+"""What a guest's memory is made of on this host: pages, the processor's node, whether it is there from the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.factor import Machine, one_of
+from guestmark.core.units import counted, format_size, parse_size
+from guestmark.setting.base import Check
+from guestmark.setting.machine import MEMORY, START, MachineSetting, Start, Started, levels_of
+
+_KERNEL = Path("/sys/kernel/mm")
+_NODES = Path("/sys/devices/system/node")
+
+
+class HugePages(StrEnum):
+    """Pages that the host has set aside for who asks for them by name."""
+
+    OFF = "off"
+    MEDIUM = "2M"
+    LARGE = "1G"
+
+    @property
+    def bytes(self) -> int:
+        """How large one is; 0 where they are none."""
+        return 0 if self is HugePages.OFF else parse_size(self)
+
+
+class Switch(StrEnum):
+    """Whether."""
+
+    OFF = "off"
+    ON = "on"
+
+
+def _huge_seen(level: HugePages, guest: Started) -> Iterator[Check]:
+    if guest.backing is not None:
+        huge = guest.backing.page_bytes if guest.backing.page_bytes > 1 << 16 else 0
+        yield Check("the size of huge pages of the guest's memory", level.bytes, huge)
+
+
+HUGEPAGES = MachineSetting(
+    "hugepages",
+    "huge pages that this host has set aside as the guest's memory",
+    lambda text: {each.lower(): each for each in HugePages}[
+        one_of(*(each.lower() for each in HugePages))(text)
+    ],
+    tuple(HugePages),
+    read=HugePages,
+    default=HugePages.OFF,
+    machines=Machine.QEMU,
+    backing=lambda level: () if level is HugePages.OFF else ("hugetlb=on", f"hugetlbsize={level}"),
+    attest=_huge_seen,
+)
+
+
+def _thp_seen(level: Switch, guest: Started) -> Iterator[Check]:
+    if guest.backing is not None:
+        yield Check("transparent huge pages allowed", level is Switch.ON, guest.backing.thp_allowed)
+        if level is Switch.OFF:
+            yield Check("bytes of the guest's memory in transparent huge pages", 0, guest.backing.thp_bytes)
+
+
+THP = MachineSetting(
+    "thp",
+    "transparent huge pages for the guest's memory: as this host's kernel gives them, or none",
+    one_of(*Switch),
+    tuple(Switch),
+    read=Switch,
+    default=Switch.ON,
+    machines=Machine.QEMU,
+    process=lambda level: ("--no-thp",) if level is Switch.OFF else (),
+    attest=_thp_seen,
+)
+
+
+def _prealloc_seen(level: Switch, guest: Started) -> Iterator[Check]:
+    if guest.backing is not None and guest.vmm is not None:
+        there = guest.backing.resident_bytes >= guest.vmm.memory_bytes
+        yield Check("all of the guest's memory is there from the start", level is Switch.ON, there)
+
+
+PREALLOC = MachineSetting(
+    "prealloc",
+    "whether the guest's memory is taken from this host before the guest starts",
+    one_of(*Switch),
+    tuple(Switch),
+    read=Switch,
+    default=Switch.OFF,
+    machines=Machine.QEMU,
+    backing=lambda level: ("prealloc=on",) if level is Switch.ON else (),
+    attest=_prealloc_seen,
+)
+
+
+def _node(text: str) -> str:
+    if not re.fullmatch(r"\s*[0-9]{1,3}\s*", text, re.ASCII):
+        raise ValueError(f"{text!r} is not the number of a memory node")
+    return str(int(text))
+
+
+def _node_seen(level: int, guest: Started) -> Iterator[Check]:
+    if guest.backing is not None:
+        yield Check("the policy of the guest's memory", f"bind:{level}", guest.backing.policy)
+
+
+NUMA = MachineSetting(
+    "numa",
+    "the host's memory node that the guest's memory is bound to",
+    _node,
+    ("0", "1"),
+    read=int,
+    machines=Machine.QEMU,
+    backing=lambda node: (f"host-nodes={node}", "policy=bind"),
+    attest=_node_seen,
+)
+
+
+def _balloon(text: str) -> str:
+    size = parse_size(text)
+    if size < 64 << 20 or size % (1 << 20):
+        raise ValueError(f"{text!r} is not a whole number of MiB of at least 64")
+    return format_size(size)
+
+
+def _balloon_seen(level: int, guest: Started) -> Iterator[Check]:
+    if guest.backing is not None:
+        yield Check("the memory that the balloon leaves", level, guest.backing.left_bytes)
+        if guest.inside.memory_bytes > level:
+            yield Check("the memory (guest)", f"at most {level} bytes", f"{guest.inside.memory_bytes} bytes")
+
+
+BALLOON = MachineSetting(
+    "balloon",
+    "how much of its memory a balloon leaves the guest, e.g. 512M",
+    _balloon,
+    ("512M", "256M"),
+    read=parse_size,
+    machines=Machine.QEMU,
+    qemu=lambda _size, _architecture: ("-device", "virtio-balloon-pci,id=balloon"),
+    monitor=lambda size: (("balloon", {"value": size}),),
+    modules=("virtio_balloon",),
+    attest=_balloon_seen,
+)
+_ALL: tuple[MachineSetting[Any], ...] = (HUGEPAGES, THP, PREALLOC, NUMA, BALLOON)
+
+
+def is_asked(levels: Mapping[str, str]) -> bool:
+    """Whether a guest's memory is to be of some kind, which is then looked at."""
+    return any(factor.name in levels for factor in _ALL)
+
+
+def object_of(levels: Mapping[str, str], *, shared: bool) -> list[str]:
+    """The guest's memory on QEMU's command line; empty where it is QEMU's own choice.
+
+    `shared`: others than QEMU have to see it.
+    """
+    options = [word for factor, level in levels_of(levels) for word in factor.backing(level)]
+    if not options and not shared:
+        return []
+    kind = "memfd" if shared or HUGEPAGES.among(levels) is not HugePages.OFF else "ram"
+    words = [f"memory-backend-{kind}", "id=memory", f"size={levels[MEMORY.name]}", *options]
+    return [
+        "-object",
+        ",".join([*words, f"share={'on' if shared else 'off'}"]),
+        "-machine",
+        "memory-backend=memory",
+    ]
+
+
+def why_not(levels: Mapping[str, str], *, here: bool, on_pci: bool) -> None:
+    """Raises `PlatformUnusableError` for memory that this host, or such a guest, cannot have."""
+    asked = [factor.name for factor in _ALL if factor.name in levels]
+    if not asked:
+        return
+    name = asked[0]
+    if not here:
+        raise _refused(
+            f"{name} is not attested in guests inside others", f"leave out {name} for nested platforms"
+        )
+    if START.among(levels) is Start.RESTORED:
+        raise _refused(f"the memory of a restored guest is a file, without {name}", "give it start=cold")
+    size, pages = MEMORY.among(levels), HUGEPAGES.among(levels)
+    if pages is not HugePages.OFF:
+        _check_pages(size, pages)
+    if THP.name in levels and THP.among(levels) is Switch.ON and "[never]" in _mode():
+        raise _refused(
+            "this host's kernel gives no transparent huge pages",
+            f"echo madvise >{_KERNEL}/transparent_hugepage/enabled",
+        )
+    node = NUMA.of(levels)
+    if node is not None and not (_NODES / f"node{node}").is_dir():
+        raise _refused(f"this host has no memory node {node}", f"it has {_nodes()}")
+    balloon = BALLOON.of(levels)
+    if balloon is not None and not on_pci:
+        raise _refused(
+            "machines without PCI have no balloon", "give it another machine, or leave out balloon"
+        )
+    if balloon is not None and balloon >= size:
+        raise _refused(
+            f"a balloon cannot leave {format_size(balloon)} of {format_size(size)}",
+            "give it less than memory",
+        )
+
+
+def _check_pages(size: int, pages: HugePages) -> None:
+    folder = _KERNEL / f"hugepages/hugepages-{pages.bytes >> 10}kB"
+    wanted = -(-size // pages.bytes)
+    if size % pages.bytes:
+        raise _refused(f"{format_size(size)} is no whole number of pages of {pages}", "give it such a memory")
+    try:
+        free = int((folder / "free_hugepages").read_text())
+    except (OSError, ValueError):
+        raise _refused(f"this host has no pages of {pages}", f"it has {', '.join(_sizes())}") from None
+    if free < wanted:
+        raise _refused(
+            f"this host has {counted(free, 'free page')} of {pages}, and the guest needs {wanted}",
+            f"echo {wanted} >{folder}/nr_hugepages",
+        )
+
+
+def _sizes() -> list[str]:
+    return sorted(
+        folder.name.removeprefix("hugepages-") for folder in (_KERNEL / "hugepages").glob("hugepages-*")
+    )
+
+
+def _nodes() -> str:
+    return ", ".join(sorted(folder.name for folder in _NODES.glob("node[0-9]*"))) or "none"
+
+
+def _mode() -> str:
+    try:
+        return (_KERNEL / "transparent_hugepage/enabled").read_text()
+    except OSError:
+        return "[never]"
+
+
+def _refused(why: str, hint: str) -> PlatformUnusableError:
+    return PlatformUnusableError(why, hint=hint)
+
+
+def orders(levels: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What the monitor is told once the guest answers."""
+    for factor, level in levels_of(levels):
+        yield from factor.monitor(level)
+
+
+def modules(levels: Mapping[str, str]) -> Sequence[str]:
+    """Modules that the guest's kernel needs for it."""
+    return [name for factor, _ in levels_of(levels) for name in factor.modules]

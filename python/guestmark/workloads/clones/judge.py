@@ -1,0 +1,147 @@
+"""Whether values from several machines show that these are strangers: pure functions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from guestmark.core.units import counted
+from guestmark.workloads.clones.facts import Control, Found, Verdict, Word
+from guestmark.workloads.clones.sources import Kind, Source
+
+CONFIDENCE = 0.95
+_NO_CHANCE = 1e-6  # equal values that are likelier than that may be chance
+_CLOCK_S, _CLOCK = 0.1, "the clock"
+_DRIFT = 0.05
+_RATE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one machine printed of one source; without values `why`."""
+
+    values: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One machine's clock beside this host's, in seconds: how far off the date is, to within `uncertain`, and how much
+    longer or shorter the machine's own clock found the time of its look, which took `looked` here."""
+
+    off: float
+    uncertain: float
+    drift: float
+    looked: float
+
+
+def seen_from(machines: int) -> float:
+    """The smallest share of twins of which so many machines show two, with a probability of 95 %.
+
+    If each machine is one of the twins with probability q, independently, at most one of n is with probability
+    (1-q)^n + n q (1-q)^(n-1); this falls in q, and the share is where it reaches 5 %.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        share = (low + high) / 2
+        missed = (1 - share) ** machines + machines * share * (1 - share) ** (machines - 1)
+        low, high = (share, high) if missed > 1 - CONFIDENCE else (low, share)
+    return high
+
+
+def judge(source: Source, shown: Sequence[Shown], here: Shown | None = None) -> Found:
+    """What machines showed of a source; `here` is this host's own value, for what machines have from it."""
+
+    def found(word: Word, said: str, *, of_host: bool = False) -> Found:
+        return Found(
+            source=source.name,
+            word=word,
+            said=said,
+            command=shlex.join(source.command),
+            of_host=of_host,
+            decides=source.decides,
+        )
+
+    silent = [each.why or source.absent or "it printed nothing" for each in shown if not each.values]
+    if silent:
+        some = f", in {len(silent)} of {len(shown)}" if len(silent) < len(shown) else ""
+        return found(Word.UNTRIED, silent[0] + some)
+    repeats = [each for each in shown if len(set(each.values)) < len(each.values)]
+    if repeats and source.kind is Kind.SECRET:
+        value = Counter(repeats[0].values).most_common(1)[0][0]
+        return found(
+            Word.IDENTICAL, f"{counted(len(repeats), 'machine')} printed {_short(value)} more than once"
+        )
+    sharing = largest(shown)
+    if sharing == 1:
+        few = f" of {_bits(shown)} bits" if source.kind is Kind.LAYOUT else ""
+        if few and _chance(shown) > 0.5:
+            return found(Word.CHANCE, f"{len(shown)} different addresses{few}")
+        number = sum(len(each.values) for each in shown)
+        return found(Word.DISTINCT, f"{counted(number, 'value')}{few}, none of them twice")
+    of_host = (
+        here is not None and bool(here.values) and all(set(each.values) & set(here.values) for each in shown)
+    )
+    common = Counter(value for each in shown for value in set(each.values)).most_common(1)[0][0]
+    said = f"{sharing} of {len(shown)} machines: {_short(common)}{', as on this host' if of_host else ''}"
+    if source.kind is Kind.LAYOUT and sharing < len(shown) and _chance(shown) > _NO_CHANCE:
+        return found(Word.CHANCE, f"{said}, which may be chance: {_bits(shown)} bits differ")
+    return found(Word.IDENTICAL, said, of_host=of_host)
+
+
+def largest(shown: Sequence[Shown]) -> int:
+    """How many machines the largest group of twins has; twins have a value in common, or one twin."""
+    group = list(range(len(shown)))
+    for first, second in itertools.combinations(range(len(shown)), 2):
+        if group[first] != group[second] and set(shown[first].values) & set(shown[second].values):
+            old, new = group[second], group[first]
+            group = [new if each == old else each for each in group]
+    return max(Counter(group).values(), default=0)
+
+
+def _bits(shown: Sequence[Shown]) -> int:
+    """How many bits of the first values, which are addresses, are not the same in all machines."""
+    first = [int(each.values[0], 16) for each in shown]
+    return sum(1 for bit in range(64) if len({value >> bit & 1 for value in first}) > 1)
+
+
+def _chance(shown: Sequence[Shown]) -> float:
+    """How likely at most two of them are equal although each is drawn anew, from as many as the bits allow."""
+    return min(1.0, math.comb(len(shown), 2) / 2.0 ** _bits(shown))
+
+
+def of_clocks(clocks: Sequence[Clock]) -> Found:
+    """Whether the machines know the time, and went on evenly while they were looked at."""
+    off = [max(0.0, abs(clock.off) - clock.uncertain) for clock in clocks]
+    uneven = [clock for clock in clocks if abs(clock.drift) > _DRIFT * clock.looked + _RATE_S]
+    worst = max(clocks, key=lambda clock: abs(clock.off) - clock.uncertain)
+    said = f"at most {max(abs(clock.off) for clock in clocks):.3f} s off, {worst.uncertain:.3f} s uncertain"
+    word = Word.RIGHT
+    if wrong := sum(each > _CLOCK_S for each in off):
+        word, said = Word.WRONG, f"{wrong} of {len(clocks)} are off by up to {abs(worst.off):.2f} s"
+    elif uneven:
+        word, said = (
+            Word.WRONG,
+            f"{len(uneven)} of {len(clocks)} did not go on evenly, by {uneven[0].drift:+.2f} s",
+        )
+    return Found(source=_CLOCK, word=word, said=said, command="date +%s.%N")
+
+
+def verdict(found: Sequence[Found], controls: Sequence[Control]) -> Verdict:
+    """Twins share what they did not get from this host. It is not proven where a control was missed or little tried."""
+    deciding = [each for each in found if each.decides]
+    if any(each.word is Word.IDENTICAL and not each.of_host for each in deciding):
+        return Verdict.TWINS
+    if any(each.word is Word.WRONG for each in deciding):
+        return Verdict.STALE
+    tried = any(each.word is Word.DISTINCT for each in deciding)
+    caught = bool(controls) and all(control.caught for control in controls)
+    return Verdict.STRANGERS if tried and caught else Verdict.UNPROVEN
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 36 else f"{value[:32]}…"

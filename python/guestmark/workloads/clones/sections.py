@@ -1,0 +1,97 @@
+"""The answer about twins, and the table behind it."""
+
+from collections.abc import Iterator, Sequence
+
+from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Bullets, Node, Note, Paragraph
+from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.clones.facts import Control, Found, Twins, Verdict, Word
+
+_TITLE = "What the machines share"
+_TONES = {
+    Word.IDENTICAL: Tone.SLOWER,
+    Word.WRONG: Tone.SLOWER,
+    Word.DISTINCT: Tone.FASTER,
+    Word.RIGHT: Tone.FASTER,
+}
+
+
+def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """For each cell a sentence; then a row for each source; then the commands that show what is identical."""
+    shown = [(result, found) for result in workload.shown if (found := twins_of(result)) is not None]
+    if not shown:
+        return []
+    sources = list(dict.fromkeys(each.source for _, twins in shown for each in twins.found))
+    columns = tuple(Column(result.cell.id) for result, _ in shown)
+    rows = tuple(
+        Row(RowName((source,)), tuple(_word(source, twins) for _, twins in shown)) for source in sources
+    )
+    return [
+        *(Paragraph(sentence(result.cell.id, twins)) for result, twins in shown),
+        Table(_TITLE, ("",), columns, rows, divisible=True, heading=_TITLE),
+        *_commands(shown),
+        *(
+            Note(line(f"{result.cell.id}: control, {control.name}: {_caught(control)} ({control.said})"))
+            for result, twins in shown
+            for control in twins.controls
+        ),
+    ]  # fmt: skip
+
+
+def twins_of(result: CellResult) -> Twins | None:
+    """What the last of its trials found."""
+    found = [twins for trial in result.trials if (twins := trial.facts.of(Twins)) is not None]
+    return found[-1] if found else None
+
+
+def sentence(cell: str, twins: Twins) -> Inline:
+    """The answer, how far it reaches, and what it says nothing about."""
+    of = f"{twins.machines} {'clones of one template' if twins.template else 'fresh machines'}"
+    deciding = [each for each in twins.found if each.decides]
+    distinct = sum(each.word is Word.DISTINCT for each in deciding)
+    parts = [f"{of}; {distinct} of {len(deciding) - 1} secrets and names proven distinct"]
+    own = [each.source for each in twins.found if each.word is Word.IDENTICAL and not each.of_host]
+    host = [each.source for each in twins.found if each.word is Word.IDENTICAL and each.of_host]
+    parts += [f"identical: {', '.join(own)}"] if own else []
+    parts += [f"this host's own: {', '.join(host)}"] if host else []
+    caught = sum(control.caught for control in twins.controls)
+    parts.append(f"controls caught: {caught} of {len(twins.controls)}")
+    if twins.verdict is Verdict.STRANGERS:
+        parts.append(
+            f"twins would have been seen (95 %) if they were {twins.seen_from:.0%} of the machines or more"
+        )
+    return spans(Span(f"{cell}: {twins.verdict}", Tone.STRONG), f": {'; '.join(parts)}.")
+
+
+def _caught(control: Control) -> str:
+    return "caught" if control.caught else "MISSED"
+
+
+def _word(source: str, twins: Twins) -> Cell:
+    found = next((each for each in twins.found if each.source == source), None)
+    if found is None:
+        return words("–")
+    text = f"{found.word} (this host's)" if found.of_host else str(found.word)
+    return words(text, _TONES.get(found.word, Tone.PLAIN), note=found.said)
+
+
+def _commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node]:
+    items: dict[str, Inline] = {}
+    for result, twins in shown:
+        for each in twins.found:
+            if each.word in (Word.IDENTICAL, Word.WRONG, Word.CHANCE):
+                items[f"{result.cell.id} {each.source}"] = _shown_by(result.cell.id, each)
+    if items:
+        yield Bullets(line("Seen by, in each machine:"), tuple(items.values()))
+    untried = dict.fromkeys(
+        f"{result.cell.id}: {each.source}: {each.said}" for result, twins in shown for each in twins.found
+        if each.word is Word.UNTRIED
+    )  # fmt: skip
+    if untried:
+        yield Bullets(line("Not tried:"), tuple(line(each) for each in untried))
+
+
+def _shown_by(cell: str, found: Found) -> Inline:
+    return line(f"{cell}: {found.source}: {found.said}: {found.command}")

@@ -1,0 +1,176 @@
+"""What machines may share: for each a command that shows it, which is the one that is run in every machine.
+
+A source prints values, one a line. Of two machines with the same state each value of the one may be printed by the
+other, perhaps later: a single common value is enough to call them twins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+SOCKET = "guestmark-resident"  # abstract: there whatever the root is
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Kind(Enum):
+    """What it means to share values."""
+
+    SECRET = auto()  # others can guess them
+    NAME = auto()  # the machines are taken for one
+    LAYOUT = auto()  # addresses: an attack on one works on the other
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of values."""
+
+    name: str
+    kind: Kind
+    command: tuple[str, ...]
+    absent: str = ""  # what it means that nothing is printed
+
+    @property
+    def decides(self) -> bool:
+        """Whether machines that share its values are twins."""
+        return self.kind is not Kind.LAYOUT
+
+
+def _shell(text: str) -> tuple[str, ...]:
+    return ("sh", "-c", text)
+
+
+def _python(text: str) -> tuple[str, ...]:
+    return ("python3", "-I", "-c", text)
+
+
+# The name of the key with which a TLS server encrypts its tickets stands in the clear before each of them. Nothing but
+# the module `_ssl`, so that it also runs where the library is not.
+TICKETS = """\
+import _ssl
+
+def ticket_key(server):
+    client = _ssl._SSLContext(_ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = 0
+    for context in (server, client):
+        context.set_ciphers("AECDH-AES128-SHA:@SECLEVEL=0")
+        context.maximum_version = 771
+    up, down = _ssl.MemoryBIO(), _ssl.MemoryBIO()
+    ends = client._wrap_bio(down, up, False, None), server._wrap_bio(up, down, True, None)
+    said = b""
+    for step in range(8):
+        try:
+            ends[step % 2].do_handshake()
+        except _ssl.SSLWantReadError:
+            pass
+        if step % 2:
+            sent = down.read()
+            said += sent
+            down.write(sent)
+    while len(said) > 5:
+        size = int.from_bytes(said[3:5], "big")
+        if said[0] == 22 and said[5] == 4:
+            return said[15:31].hex()
+        said = said[5 + size:]
+
+"""
+# A program of a machine that is saved: generators in use, and a server with a key for tickets. It answers each
+# connection with one value of each.
+RESIDENT = f"""{TICKETS}
+import _random, _socket, os, sys
+generator = _random.Random()
+generator.getrandbits(128)
+_ssl.RAND_bytes(16)
+server = _ssl._SSLContext(_ssl.PROTOCOL_TLS_SERVER)
+ticket_key(server)
+listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+listener.bind("\\0{SOCKET}")
+listener.listen(8)
+os.write(1, b"ready\\n")
+while True:
+    end, _ = listener._accept()
+    for _ in range(8):
+        os.write(end, b"random %032x\\n" % generator.getrandbits(128))
+        os.write(end, b"openssl %s\\n" % _ssl.RAND_bytes(16).hex().encode())
+    os.write(end, b"tickets %s\\n" % ticket_key(server).encode())
+    os.close(end)
+"""
+
+GETRANDOM = Source(
+    "getrandom()",
+    Kind.SECRET,
+    _python("import os; [print(os.getrandom(16).hex()) for _ in range(32)]"),
+)
+URANDOM = Source("/dev/urandom", Kind.SECRET, _shell("od -An -v -tx1 -w16 -N512 /dev/urandom | tr -d ' '"))
+SEEDED = Source(
+    "Python's random, seeded with 1",
+    Kind.SECRET,
+    _python("import random; random.seed(1); [print('%032x' % random.getrandbits(128)) for _ in range(4)]"),
+)
+SOURCES = (
+    GETRANDOM,
+    URANDOM,
+    Source(
+        "Python's random",
+        Kind.SECRET,
+        _python("import random; [print('%032x' % random.getrandbits(128)) for _ in range(32)]"),
+    ),
+    Source("openssl rand", Kind.SECRET, _shell("openssl rand -hex 256 | fold -w 32")),
+    Source("uuidgen", Kind.SECRET, _shell("for i in 1 2 3 4; do uuidgen; done")),
+    Source(
+        "bash's RANDOM",
+        Kind.SECRET,
+        ("bash", "-c", "printf '%04x' $RANDOM $RANDOM $RANDOM $RANDOM $RANDOM $RANDOM $RANDOM $RANDOM; echo"),
+    ),
+    Source(
+        "a new SSH key",
+        Kind.SECRET,
+        _shell("d=$(mktemp -d) && ssh-keygen -q -t ed25519 -N '' -f $d/k && cut -d' ' -f2 $d/k.pub; rm -rf $d"),
+    ),
+    Source(
+        "key of TLS tickets, new server",
+        Kind.SECRET,
+        _python(f"{TICKETS}print(ticket_key(_ssl._SSLContext(_ssl.PROTOCOL_TLS_SERVER)))"),
+    ),
+    Source("boot id", Kind.NAME, ("cat", "/proc/sys/kernel/random/boot_id")),
+    Source("machine id", Kind.NAME, ("cat", "/etc/machine-id"), "there is none"),
+    Source(
+        "SSH host keys",
+        Kind.SECRET,
+        _shell("cat /etc/ssh/ssh_host_*_key.pub | cut -d' ' -f2"),
+        "there are none",
+    ),
+    Source(
+        "MAC addresses",
+        Kind.NAME,
+        _shell("cat /sys/class/net/*/address | grep -v '^00:00:00:00:00:00'; true"),
+        "there is no network card",
+    ),
+    Source("addresses: program", Kind.LAYOUT, _shell("head -n1 /proc/self/maps | cut -d- -f1")),
+    Source(
+        "addresses: C library", Kind.LAYOUT, _shell("grep -m1 /libc /proc/self/maps | cut -d- -f1"), "no library"
+    ),
+    Source("addresses: stack", Kind.LAYOUT, _shell("grep -F '[stack]' /proc/self/maps | cut -d- -f1"), "no stack"),
+    Source(
+        "addresses: kernel",
+        Kind.LAYOUT,
+        _shell("grep -m1 ' _text$' /proc/kallsyms | cut -d' ' -f1 | grep -v '^0*$'"),
+        "its kernel does not tell",
+    ),
+)  # fmt: skip
+
+
+def _resident(name: str, word: str) -> Source:
+    program = (
+        f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0{SOCKET}'); "
+        f"[print(line.split()[1]) for line in s.makefile() if line.startswith('{word} ')]"
+    )
+    return Source(name, Kind.SECRET, _python(program))
+
+
+RESIDENTS = (
+    _resident("Python's random, running before", "random"),
+    _resident("OpenSSL, running before", "openssl"),
+    _resident("key of TLS tickets, running before", "tickets"),
+)  # of a program that lived before the machine was saved

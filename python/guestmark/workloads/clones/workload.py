@@ -1,0 +1,175 @@
+"""The workload `clones`: machines of one kind one after the other, and what they have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from guestmark.agent.client import CommandError
+from guestmark.core.architectures import host_architecture
+from guestmark.core.cause import Cause
+from guestmark.core.errors import MachineError
+from guestmark.core.machine_facts import GuestMachine, Restored
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Cell, Plan
+from guestmark.core.platform_spec import HOST
+from guestmark.platforms import registry
+from guestmark.platforms.qemu.platform import NO_EXTRAS, Extras, QemuPlatform
+from guestmark.setting.machine import START, Start
+from guestmark.workloads.base import Workload
+from guestmark.workloads.clones import facts, judge
+from guestmark.workloads.clones.facts import Control, Twins, Word
+from guestmark.workloads.clones.judge import Clock, Shown
+from guestmark.workloads.clones.params import Clones
+from guestmark.workloads.clones.resident import resident
+from guestmark.workloads.clones.sources import GETRANDOM, PATH, RESIDENTS, SEEDED, SOURCES, URANDOM, Source
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import BareMachine, Machine, Platform
+
+_LOOK_S = 60.0  # at most for one command
+_UNRENEWED = ("guestmark.renewal=ignored",)
+
+
+class ClonesWorkload(Workload[Clones]):
+    """Runs the commands of `sources` in each machine; of restored guests also in clones that are twins on purpose."""
+
+    PARAMS = Clones
+    ONCE = True
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        super().__init__(plan, cell)
+        self._platform: Platform | None = None
+        self._clocks: list[Clock] = []
+
+    @contextlib.contextmanager
+    def machine(self, platform: Platform) -> Iterator[BareMachine]:
+        """The first of them."""
+        self._platform = platform
+        with platform.start(self.cell) as machine:
+            yield machine
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Looks at the machine, starts the others, and judges. Raises `MachineError` when one cannot be started."""
+        wanted = (*SOURCES, SEEDED)
+        of_first = self._look(machine, wanted)
+        templates = [self._from(machine)]
+        looks = [of_first]
+        for _ in range(self.params.machines - 1):
+            with self._started() as other:
+                templates.append(self._from(other))
+                looks.append(self._look(other, wanted))
+        clocks, names = tuple(self._clocks), {each.template for each in templates if each}
+        if len(names) > 1 or (names and None in templates):
+            raise MachineError(
+                "the clones are not of one template", hint="this is a bug of guestmark; please report it"
+            )
+        with registry.get(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
+            here = self._look(host, SOURCES)
+        found = [
+            *(
+                judge.judge(source, [look[source.name] for look in looks], here[source.name])
+                for source in SOURCES
+            ),
+            judge.of_clocks(clocks),
+        ]
+        controls = [self._seeded([look[SEEDED.name] for look in looks]), *self._controls()]
+        self.facts.add(
+            Twins(
+                verdict=judge.verdict(found, controls),
+                machines=len(looks),
+                seen_from=judge.seen_from(len(looks)),
+                template=next(iter(names), None),
+                found=found,
+                controls=controls,
+            )
+        )
+        counts = {facts.IDENTICAL: Word.IDENTICAL, facts.DISTINCT: Word.DISTINCT, facts.UNTRIED: Word.UNTRIED}
+        values = {metric: float(sum(each.word is word for each in found)) for metric, word in counts.items()}
+        return [Measurement(metric, value, (value,)) for metric, value in values.items()]
+
+    def _started(self, extras: Extras = NO_EXTRAS) -> contextlib.AbstractContextManager[Machine]:
+        assert self._platform is not None
+        if isinstance(self._platform, QemuPlatform):
+            return self._platform.start(self.cell, extras=extras)
+        return self._platform.start(self.cell)
+
+    def _from(self, machine: Machine) -> Restored | None:
+        """What a clone has gone on from. Raises `AttestationError` for a machine that is not what was asked for."""
+        found = machine.attest()
+        return found.restored if isinstance(found, GuestMachine) else None
+
+    def _look(self, machine: Machine, sources: Sequence[Source]) -> dict[str, Shown]:
+        """What the machine shows of each source, by its name; its clock is kept beside."""
+        begun, before = time.monotonic(), machine.agent.ping()
+        sent = time.time()
+        date = machine.agent.exec(["date", "+%s.%N"], timeout_s=_LOOK_S, env={"PATH": PATH})
+        received = time.time()
+        found = {source.name: self._shown(machine, source) for source in sources}
+        after = machine.agent.ping()
+        with contextlib.suppress(ValueError):
+            self._clocks.append(
+                Clock(
+                    off=float(date.stdout) - (sent + received) / 2,
+                    uncertain=(received - sent) / 2,
+                    drift=((after.guest_ns - before.guest_ns) - (after.host_ns - before.host_ns)) / 1e9,
+                    looked=time.monotonic() - begun,
+                )
+            )
+        return found
+
+    def _shown(self, machine: Machine, source: Source) -> Shown:
+        program = source.command[0]
+        try:
+            done = machine.agent.exec(source.command, timeout_s=_LOOK_S, env={"PATH": PATH, "HOME": "/tmp"})
+        except CommandError as error:
+            if error.cause is not Cause.NOT_FOUND:
+                raise
+            return Shown(why=f"there is no {program}")
+        values = tuple(
+            line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()
+        )
+        if values or done.ok:
+            return Shown(values)
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return Shown(
+            why=said[-1][:200] if said else source.absent or f"{program} ended with status {done.status}"
+        )
+
+    def _seeded(self, shown: Sequence[Shown]) -> Control:
+        found = judge.judge(SEEDED, shown)
+        return Control(
+            name="a generator with a fixed seed", caught=found.word is Word.IDENTICAL, said=found.said
+        )
+
+    def _controls(self) -> Iterator[Control]:
+        """Of restored guests: clones that are twins, or wrong, on purpose."""
+        if START.of(self.cell.factors) is not Start.RESTORED:
+            return
+        looks = self._of_control(Extras(kernel=_UNRENEWED), ())
+        clock = judge.of_clocks(self._clocks)
+        yield Control(
+            name="not renewed", caught=clock.word is Word.WRONG, said=f"{clock.source}: {clock.said}"
+        )
+        looks = self._of_control(Extras(kernel=_UNRENEWED, generation_id=False), (GETRANDOM, URANDOM))
+        yield self._identical("neither renewed nor with a generation ID", looks, (GETRANDOM, URANDOM))
+        if self.cell.platform.foreign in (None, host_architecture()):
+            looks = self._of_control(Extras(programs=resident()), RESIDENTS)
+            yield self._identical("a program that lived before", looks, RESIDENTS)
+
+    def _of_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, Shown]]:
+        self._clocks.clear()
+        looks = []
+        for _ in range(self.params.controls):
+            with self._started(extras) as machine:
+                looks.append(self._look(machine, sources))
+        return looks
+
+    def _identical(self, name: str, looks: Sequence[dict[str, Shown]], sources: Sequence[Source]) -> Control:
+        found = [judge.judge(source, [look[source.name] for look in looks]) for source in sources]
+        caught = all(each.word is Word.IDENTICAL for each in found)
+        return Control(
+            name=name, caught=caught, said="; ".join(f"{each.source}: {each.word}" for each in found)
+        )

@@ -1,0 +1,119 @@
+"""What values of several machines prove: pure functions, and the program that a template is saved with."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from guestmark.workloads.clones import judge
+from guestmark.workloads.clones.facts import Control, Found, Verdict, Word
+from guestmark.workloads.clones.judge import Clock, Shown
+from guestmark.workloads.clones.sources import GETRANDOM, SOURCES, TICKETS, Kind, Source
+
+_NAME = Source("a name", Kind.NAME, ("cat", "name"), "there is none")
+_ADDRESS = Source("an address", Kind.LAYOUT, ("cat", "address"))
+_GOOD = Control(name="one", caught=True, said="")
+
+
+def drawn(seed: int, count: int = 32, skip: int = 0) -> Shown:
+    generator = random.Random(seed)
+    values = [f"{generator.getrandbits(128):032x}" for _ in range(skip + count)]
+    return Shown(tuple(values[skip:]))
+
+
+def word(shown: Sequence[Shown], source: Source = GETRANDOM, here: Shown | None = None) -> Word:
+    return judge.judge(source, shown, here).word
+
+
+def test_different_generators_are_distinct() -> None:
+    assert word([drawn(seed) for seed in range(10)]) is Word.DISTINCT
+
+
+def test_two_of_many_are_enough() -> None:
+    found = judge.judge(GETRANDOM, [*(drawn(seed) for seed in range(9)), drawn(4)])
+    assert found.word is Word.IDENTICAL
+    assert found.said.startswith("2 of 10 machines")
+
+
+def test_a_stream_that_one_clone_has_drawn_from_before_is_the_same_stream() -> None:
+    assert word([drawn(1), drawn(2), drawn(1, skip=31)]) is Word.IDENTICAL
+
+
+def test_twins_that_share_values_by_pairs_are_one_group() -> None:
+    assert judge.largest([drawn(1), drawn(1, skip=20), drawn(1, skip=40), drawn(2)]) == 3
+
+
+def test_a_generator_that_is_stuck_is_seen_although_machines_differ() -> None:
+    assert word([Shown((f"{number}" * 8,) * 4) for number in range(1, 4)]) is Word.IDENTICAL
+
+
+def test_one_machine_that_shows_nothing_leaves_it_untried() -> None:
+    found = judge.judge(_NAME, [Shown(("a",)), Shown()])
+    assert (found.word, found.said) == (Word.UNTRIED, "there is none, in 1 of 2")
+
+
+def test_a_name_of_this_host_is_said_to_be_its_own() -> None:
+    found = judge.judge(_NAME, [Shown(("same",))] * 3, Shown(("same",)))
+    assert found.of_host
+    assert not judge.judge(_NAME, [Shown(("same",))] * 3, Shown(("other",))).of_host
+
+
+def test_equal_addresses_of_few_bits_may_be_chance() -> None:
+    many = [Shown((f"{number << 12:x}",)) for number in (*range(200), 7)]
+    assert word(many, _ADDRESS) is Word.CHANCE
+    assert word([Shown(("7f0000000000",))] * 3, _ADDRESS) is Word.IDENTICAL
+    wide = [Shown((f"{random.Random(number).getrandbits(40) << 12:x}",)) for number in range(5)]
+    assert word(wide, _ADDRESS) is Word.DISTINCT
+    assert word([*wide, wide[0]], _ADDRESS) is Word.IDENTICAL
+
+
+@pytest.mark.parametrize("machines", [2, 3, 10, 50])
+def test_the_share_that_would_be_seen_is_the_one_that_draws_show(machines: int) -> None:
+    share, generator = judge.seen_from(machines), random.Random(machines)
+    seen = sum(sum(generator.random() < share for _ in range(machines)) >= 2 for _ in range(20_000))
+    assert 0.94 < seen / 20_000 <= 1.0
+
+
+def test_a_clock_is_wrong_only_beyond_what_is_uncertain() -> None:
+    right = Clock(off=0.3, uncertain=0.25, drift=0.0, looked=1.0)
+    assert judge.of_clocks([right] * 3).word is Word.RIGHT
+    behind = Clock(off=-1.5, uncertain=0.02, drift=0.0, looked=1.0)
+    assert judge.of_clocks([right, behind]).word is Word.WRONG
+    jumped = Clock(off=0.0, uncertain=0.02, drift=0.5, looked=1.0)
+    assert judge.of_clocks([right, jumped]).word is Word.WRONG
+
+
+def found(word: Word, *, of_host: bool = False, decides: bool = True) -> Found:
+    return Found(source="x", word=word, said="", command="", of_host=of_host, decides=decides)
+
+
+def test_the_verdict() -> None:
+    distinct, same = found(Word.DISTINCT), found(Word.IDENTICAL)
+    assert judge.verdict([distinct], [_GOOD]) is Verdict.STRANGERS
+    assert judge.verdict([distinct, same], [_GOOD]) is Verdict.TWINS
+    assert judge.verdict([distinct, found(Word.IDENTICAL, of_host=True)], [_GOOD]) is Verdict.STRANGERS
+    assert judge.verdict([distinct, found(Word.IDENTICAL, decides=False)], [_GOOD]) is Verdict.STRANGERS
+    assert judge.verdict([distinct, found(Word.WRONG)], [_GOOD]) is Verdict.STALE
+    missed = Control(name="two", caught=False, said="")
+    for controls in ([], [_GOOD, missed]):  # a proof that could not have failed is none
+        assert judge.verdict([distinct], controls) is Verdict.UNPROVEN
+    assert judge.verdict([found(Word.UNTRIED)], [_GOOD]) is Verdict.UNPROVEN
+
+
+def test_a_server_has_one_ticket_key_and_another_server_another(tmp_path: Path) -> None:
+    program = tmp_path / "tickets.py"
+    program.write_text(
+        f"{TICKETS}server, other = (_ssl._SSLContext(_ssl.PROTOCOL_TLS_SERVER) for _ in range(2))\n"
+        "print(ticket_key(server), ticket_key(server), ticket_key(other))\n"
+    )
+    told = subprocess.run([sys.executable, "-I", "-S", program], capture_output=True, text=True, check=True)
+    first, again, other = told.stdout.split()
+    assert first == again != other
+    assert len(first) == 32
+
+
+def test_sources_have_names_of_their_own() -> None:
+    assert len({source.name for source in SOURCES}) == len(SOURCES)
