@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,10 @@ def inside_of(guest: Guest) -> Inside:
 
 
 def backing_of(guest: Guest) -> Backing | None:
-    """What the guest's memory is on this host: the largest mapping of its hypervisor. None when that has gone."""
+    """What the guest's memory is on this host: the largest mapping of its hypervisor but for code that it has made.
+
+    None when that has gone.
+    """
     process = Path(f"/proc/{guest.vmm_pid}")
     try:
         maps = (process / "smaps").read_text(errors="replace")
@@ -222,11 +226,12 @@ def backing_of(guest: Guest) -> Backing | None:
     start = ""
     for line in maps.splitlines():
         name, _, rest = line.partition(":")
-        if "-" in name.partition(" ")[0]:
-            start = name.partition("-")[0]
+        if (first := _MAPPING.match(line)) is not None:
+            start = first[1] if first[2] == "rw-" else ""
             sizes[start] = {}
         elif rest.endswith(" kB"):
             sizes[start][name] = int(rest.split()[0]) << 10
+    sizes.pop("", None)
     start, found = max(sizes.items(), key=lambda item: item[1].get("Size", 0))
     places = dict(line.split(" ", 2)[:2] for line in policies.splitlines())
     told = guest.query("query-balloon") if BALLOON.name in guest.cell.factors and guest.query else None
@@ -238,6 +243,9 @@ def backing_of(guest: Guest) -> Backing | None:
         policy=places.get(start, places.get(start.lstrip("0"), "")),
         left_bytes=told["actual"] if told else None,
     )
+
+
+_MAPPING = re.compile(r"([0-9a-f]+)-[0-9a-f]+ (...)[ps] ")
 
 
 @functools.cache

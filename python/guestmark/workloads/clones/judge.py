@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ def judge(source: Source, shown: Sequence[Shown], here: Shown | None = None) -> 
             source=source.name,
             word=word,
             said=said,
-            command=shlex.join(source.command),
+            command=source.words,
             of_host=of_host,
             decides=source.decides,
         )

@@ -6,11 +6,13 @@ other, perhaps later: a single common value is enough to call them twins.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import Enum, auto
 
 SOCKET = "guestmark-resident"  # abstract: there whatever the root is
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SHELL = ("sh", "-c")
 
 
 class Kind(Enum):
@@ -31,13 +33,18 @@ class Source:
     absent: str = ""  # what it means that nothing is printed
 
     @property
+    def words(self) -> str:
+        """The command as a shell takes it."""
+        return self.command[2] if self.command[:2] == _SHELL else shlex.join(self.command)
+
+    @property
     def decides(self) -> bool:
         """Whether machines that share its values are twins."""
         return self.kind is not Kind.LAYOUT
 
 
 def _shell(text: str) -> tuple[str, ...]:
-    return ("sh", "-c", text)
+    return (*_SHELL, text)
 
 
 def _python(text: str) -> tuple[str, ...]:
@@ -103,6 +110,7 @@ GETRANDOM = Source(
     _python("import os; [print(os.getrandom(16).hex()) for _ in range(32)]"),
 )
 URANDOM = Source("/dev/urandom", Kind.SECRET, _shell("od -An -v -tx1 -w16 -N512 /dev/urandom | tr -d ' '"))
+BOOT_ID = Source("boot id", Kind.NAME, ("cat", "/proc/sys/kernel/random/boot_id"))
 SEEDED = Source(
     "Python's random, seeded with 1",
     Kind.SECRET,
@@ -133,7 +141,7 @@ SOURCES = (
         Kind.SECRET,
         _python(f"{TICKETS}print(ticket_key(_ssl._SSLContext(_ssl.PROTOCOL_TLS_SERVER)))"),
     ),
-    Source("boot id", Kind.NAME, ("cat", "/proc/sys/kernel/random/boot_id")),
+    BOOT_ID,
     Source("machine id", Kind.NAME, ("cat", "/etc/machine-id"), "there is none"),
     Source(
         "SSH host keys",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from guestmark.agent.client import CommandError
@@ -24,7 +24,16 @@ from guestmark.workloads.clones.facts import Control, Twins, Word
 from guestmark.workloads.clones.judge import Clock, Shown
 from guestmark.workloads.clones.params import Clones
 from guestmark.workloads.clones.resident import resident
-from guestmark.workloads.clones.sources import GETRANDOM, PATH, RESIDENTS, SEEDED, SOURCES, URANDOM, Source
+from guestmark.workloads.clones.sources import (
+    BOOT_ID,
+    GETRANDOM,
+    PATH,
+    RESIDENTS,
+    SEEDED,
+    SOURCES,
+    URANDOM,
+    Source,
+)
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import BareMachine, Machine, Platform
@@ -153,11 +162,13 @@ class ClonesWorkload(Workload[Clones]):
         yield Control(
             name="not renewed", caught=clock.word is Word.WRONG, said=f"{clock.source}: {clock.said}"
         )
-        looks = self._of_control(Extras(kernel=_UNRENEWED, generation_id=False), (GETRANDOM, URANDOM))
-        yield self._identical("neither renewed nor with a generation ID", looks, (GETRANDOM, URANDOM))
+        # Their kernel draws from the processor's own generator too, some seconds later: what comes first is the same.
+        first = (BOOT_ID, GETRANDOM, URANDOM)
+        looks = self._of_control(Extras(kernel=_UNRENEWED, generation_id=False), first)
+        yield self._identical("neither renewed nor with a generation ID", looks, first, some=any)
         if self.cell.platform.foreign in (None, host_architecture()):
             looks = self._of_control(Extras(programs=resident()), RESIDENTS)
-            yield self._identical("a program that lived before", looks, RESIDENTS)
+            yield self._identical("a program that lived before", looks, RESIDENTS, some=all)
 
     def _of_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, Shown]]:
         self._clocks.clear()
@@ -167,9 +178,15 @@ class ClonesWorkload(Workload[Clones]):
                 looks.append(self._look(machine, sources))
         return looks
 
-    def _identical(self, name: str, looks: Sequence[dict[str, Shown]], sources: Sequence[Source]) -> Control:
+    def _identical(
+        self,
+        name: str,
+        looks: Sequence[dict[str, Shown]],
+        sources: Sequence[Source],
+        some: Callable[[Iterable[bool]], bool],
+    ) -> Control:
         found = [judge.judge(source, [look[source.name] for look in looks]) for source in sources]
-        caught = all(each.word is Word.IDENTICAL for each in found)
+        caught = some(each.word is Word.IDENTICAL for each in found)
         return Control(
             name=name, caught=caught, said="; ".join(f"{each.source}: {each.word}" for each in found)
         )

@@ -1,0 +1,52 @@
+"""Clones of real guests, and clones that are wrong on purpose."""
+
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.platform_spec import Layer
+from guestmark.platforms.qemu.platform import Extras, QemuPlatform
+from guestmark.platforms.qemu.restored import TEMPLATES
+from guestmark.workloads.clones import judge
+from guestmark.workloads.clones.facts import Word
+from guestmark.workloads.clones.judge import Shown
+from guestmark.workloads.clones.resident import resident
+from guestmark.workloads.clones.sources import BOOT_ID, PATH, RESIDENTS, SOURCES, Source
+from tests.framework.cells import cell_of
+
+
+@pytest.fixture(autouse=True)
+def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other runs have templates too."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def words(extras: Extras, *sources: Source) -> dict[str, Word]:
+    """What two clones of one template show."""
+    shown: dict[str, list[Shown]] = {source.name: [] for source in sources}
+    cell = cell_of("tcg", "clones", {"start": "restored", "memory": "256M"})
+    with TEMPLATES.block():
+        for _ in range(2):
+            with QemuPlatform(Layer("tcg")).start(cell, extras=extras) as machine:
+                for source in sources:
+                    done = machine.agent.exec(source.command, timeout_s=60, env={"PATH": PATH})
+                    shown[source.name].append(Shown(tuple(done.stdout.decode().split())))
+    return {source.name: judge.judge(source, shown[source.name]).word for source in sources}
+
+
+def test_renewed_clones_are_distinct() -> None:
+    names = {"boot id", "uuidgen", "getrandom()"}
+    found = words(Extras(), *(source for source in SOURCES if source.name in names))
+    assert set(found.values()) == {Word.DISTINCT}
+
+
+def test_either_way_of_renewal_is_enough_and_neither_is_not() -> None:
+    ignored = ("guestmark.renewal=ignored",)
+    assert words(Extras(kernel=ignored), BOOT_ID)[BOOT_ID.name] is Word.DISTINCT
+    assert words(Extras(generation_id=False), BOOT_ID)[BOOT_ID.name] is Word.DISTINCT
+    neither = Extras(kernel=ignored, generation_id=False)
+    assert words(neither, BOOT_ID)[BOOT_ID.name] is Word.IDENTICAL
+
+
+def test_a_program_that_lived_before_goes_on_as_the_same_in_all() -> None:
+    assert set(words(Extras(programs=resident()), *RESIDENTS).values()) == {Word.IDENTICAL}

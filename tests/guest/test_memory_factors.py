@@ -1,0 +1,67 @@
+"""What a guest's memory is made of, as its own kernel and this host's say."""
+
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.errors import AttestationError, PlatformUnusableError
+from guestmark.core.machine_facts import Backing, GuestMachine
+from guestmark.platforms.guest import Guest
+from guestmark.setting import memory
+from guestmark.testing.factor import check_factor
+from tests.framework.guests import start
+
+
+def backing(**levels: str) -> Backing:
+    with start("tcg", memory="128M", **levels) as machine:
+        found = machine.attest()
+        assert isinstance(found, GuestMachine)
+        assert found.backing is not None
+        return found.backing
+
+
+def test_transparent_huge_pages_are_there_or_not() -> None:
+    assert backing(thp="off").thp_bytes == 0
+    assert not backing(thp="off").thp_allowed
+
+
+def test_memory_is_there_from_the_start() -> None:
+    assert backing(prealloc="on", numa="0") == backing(prealloc="on", numa="0")
+    found = backing(prealloc="on", numa="0")
+    assert found.resident_bytes == 128 << 20
+    assert found.policy == "bind:0"
+
+
+def test_a_balloon_leaves_what_it_was_told() -> None:
+    with start("tcg", memory="256M", balloon="128M") as machine:
+        found = machine.attest()
+        assert isinstance(found, GuestMachine)
+        assert found.guest.memory_bytes < 128 << 20
+        assert isinstance(machine, Guest)
+        machine.query = lambda _: {"actual": 256 << 20, "status": "none"}
+        with pytest.raises(AttestationError):
+            machine.attest()
+
+
+def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = tmp_path / "hugepages/hugepages-2048kB"
+    pages.mkdir(parents=True)
+    (pages / "free_hugepages").write_text("7\n")
+    monkeypatch.setattr(memory, "_KERNEL", tmp_path)
+    for levels, why in (
+        ({"hugepages": "2M"}, "7 free pages of 2M, and the guest needs 64"),
+        ({"hugepages": "1G"}, "no whole number"),
+        ({"numa": "77"}, "no memory node 77"),
+        ({"balloon": "128M"}, "cannot leave 128M of 128M"),
+        ({"balloon": "64M", "machine": "microvm"}, "without PCI"),
+        ({"thp": "off", "start": "restored"}, "without thp"),
+        ({"thp": "on"}, "no transparent huge pages"),
+    ):
+        with pytest.raises(PlatformUnusableError, match=why), start("tcg", memory="128M", **levels):
+            pass
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["thp", "prealloc"])
+def test_factors_keep_the_contract(name: str) -> None:
+    assert check_factor(name) == []
