@@ -160,14 +160,19 @@ pub fn become_user(user: u32, group: u32) -> io::Result<()> {
 }
 
 /// The kernel neither writes the memory of a dead process to a file nor gives it to a program of the host's: it takes 1 for
-/// none in both cases.
+/// none in both cases. A hard limit of 0, which no plain user can raise, stays, and forbids the file alone.
 pub fn leave_no_cores() -> io::Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: 1,
-        rlim_max: 1,
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
     };
-    // SAFETY: the limit outlives the call.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const limit) }).map(drop)
+    // SAFETY: the limit outlives both calls.
+    unsafe {
+        check(libc::getrlimit(libc::RLIMIT_CORE, &raw mut limit))?;
+        limit.rlim_max = limit.rlim_max.min(1);
+        limit.rlim_cur = limit.rlim_max;
+        check(libc::setrlimit(libc::RLIMIT_CORE, &raw const limit)).map(drop)
+    }
 }
 
 /// Programs that are executed from now on gain nothing by who owns their files.
