@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -119,7 +118,7 @@ def ahead(foreseen: Foreseen) -> str:
 
     rare_s = foreseen.rare_left_s
     return Claim.FORESEEN.format(
-        precision=figures.percent(math.expm1(foreseen.half_width)),
+        precision=figures.known_to(foreseen.half_width),
         left=format_duration(foreseen.left_s),
         factor=f"{foreseen.rare.factor:g}",
         often=foreseen.rare.often,

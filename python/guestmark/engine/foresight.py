@@ -5,7 +5,6 @@ Runs that asked the same on this host count first; without any, those of the sam
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +15,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import Plan, TrialStatus, boots
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger import past
+from guestmark.page.figures import known_to
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
@@ -44,8 +44,8 @@ class Learnt:
         """What to expect, for people; empty where nothing is known."""
         if self.half_width is None or self.seconds is None:
             return ""
-        known = f"±{100 * math.expm1(self.half_width):.2g}%"
-        return f"{known} in about {format_duration(self.seconds)}, as in {counted(self.runs, 'earlier run')} here"
+        told = f"{known_to(self.half_width)} in about {format_duration(self.seconds)}"
+        return f"{told}, as in {counted(self.runs, 'earlier run')} here"
 
 
 def learnt(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> Learnt | None:

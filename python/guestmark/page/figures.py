@@ -20,6 +20,8 @@ _NAME_SUFFIXES = {"s": "_s", "ns": "_ns", "B": "_bytes"}
 MAX_DECIMALS = 9
 _FAR = 10  # a limit this many times off is no more than that
 _SKEWED = 1.8  # from this quotient of its ends on, an interval is given by its ends
+_WIDE = 0.3  # half-width of a log ratio: from here on, per cent up and down are no longer the same
+UNKNOWN = math.log(10)  # half-width of a log ratio: from here on, nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,15 @@ def percent(share: float) -> str:
     value = share * 100
     places = 0 if value >= 9.95 or value == 0 else 1 if value >= 0.95 else 2
     return f"{value:.{places}f} %"
+
+
+def known_to(half_width: float, about: str = "") -> str:
+    """How well a ratio is known to this half-width of its log: in per cent, or by the factor on either side."""
+    if half_width > UNKNOWN:
+        return "a factor of over 10"
+    if half_width < _WIDE:
+        return f"{about}±{percent(half_width)}"
+    return f"{about}a factor of {number(math.exp(half_width), 1)}"
 
 
 def heading(metric: Metric, unit: Unit) -> str:

@@ -19,7 +19,7 @@ class Claim(StrEnum):
     SLOW_RUNS = "Slow runs: {baseline}; {cells}: {word}"
     DETECTABLE = "A difference of {size} in the typical run would be found by 3 in 4 such runs, or more"
     FORESEEN = (
-        "±{precision} in {left}; runs {factor} times as slow, {often}, would be found by 9 in 10 such runs in "
+        "{precision} in {left}; runs {factor} times as slow, {often}, would be found by 9 in 10 such runs in "
         "{rare_left}"
     )
     FINDABLE = (

@@ -1,7 +1,5 @@
 """What more time would buy, and the command that spends it."""
 
-import math
-
 from guestmark.core.model import RunState
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
@@ -11,8 +9,6 @@ from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.stopping import more_time
 
-_WIDE = 0.3  # of the log: from here on, per cent up and down are no longer the same
-_UNKNOWN = math.log(10)  # of the log: from here on, nothing is known
 _NAMED = 4  # cells named one by one; of more, the one that is known worst speaks for all
 
 
@@ -24,13 +20,13 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     found = more_time(analysis.plan, analysis)
     if found is None or not run.id or run.state not in {RunState.COMPLETE, RunState.STOPPED}:
         return []
-    cells = tuple(cell for cell in found.cells if cell.then <= _UNKNOWN)
+    cells = tuple(cell for cell in found.cells if cell.then <= figures.UNKNOWN)
     if not cells:
         return []
     if len(cells) > _NAMED:
         cells = (max(cells, key=lambda cell: cell.half_width),)
-    now = ", ".join(f"{cell.cell}: {_known_to(cell.half_width)}" for cell in cells)
-    then = ", ".join(_known_to(cell.then, about="about ") for cell in cells)
+    now = ", ".join(f"{cell.cell}: {figures.known_to(cell.half_width)}" for cell in cells)
+    then = ", ".join(figures.known_to(cell.then, about="about ") for cell in cells)
     others = f" (the least known of {len(found.cells)})" if len(found.cells) > len(cells) else ""
     blocks = counted(found.blocks, "more block")
     return [
@@ -39,15 +35,6 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
         ),
         Command("For that", command(run, analysis.blocks + found.blocks)),
     ]
-
-
-def _known_to(half_width: float, about: str = "") -> str:
-    """How well a ratio is known: in per cent, where that is wide by the factor on either side."""
-    if half_width > _UNKNOWN:
-        return "a factor of over 10"
-    if half_width < _WIDE:
-        return f"{about}±{figures.percent(half_width)}"
-    return f"{about}a factor of {figures.number(math.exp(half_width), 1)}"
 
 
 def command(run: StoredRun, blocks: int) -> str:
