@@ -82,14 +82,14 @@ def test_an_agent_holds_the_same_lock(lock: Path) -> None:
             measuring(Policy("mine", wait=False), here=False),
             pytest.raises(InUseError, match="lab1 is in use by process 4711"),
         ):
-            lock_remote(other.agent, "lab1")
+            lock_remote(other.agent, "lab1", exclusive.holder())
     with measuring(Policy("mine", wait=False), here=True):
         assert Holder.read(lock.read_bytes()).is_us
 
 
 def test_a_machine_that_is_this_host_is_locked_once(lock: Path) -> None:
     with measuring(Policy("mine", wait=False), here=True), start("host") as machine:
-        lock_remote(machine.agent, "ssh:this-host")
+        lock_remote(machine.agent, "ssh:this-host", exclusive.holder())
 
 
 def test_a_measured_guestmark_does_not_wait_for_what_measures_it(guestmark: CommandLine, lock: Path) -> None:

@@ -18,7 +18,7 @@ from guestmark.core.platform_spec import Layer
 from guestmark.engine.preflight import unusable_platforms
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.ssh.platform import SshPlatform
-from guestmark.platforms.ssh.session import ALIVE_S, Session, is_final
+from guestmark.platforms.ssh.session import ALIVE_S, Session, is_final, serving
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
@@ -191,10 +191,8 @@ def test_a_login_that_prints_something_is_understood(tmp_path: Path, monkeypatch
 @pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="the namespace needs root")
 def test_garbage_instead_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lies = (
-        "echo guestmark-ssh-1 Linux x86_64 no-boot; read -r name size; echo guestmark-ready /tmp; "
-        "head -c $size > /dev/null; exec cat /dev/zero"
-    )
+    greeting, ready = "guestmark-ssh-1 Linux x86_64 no-boot", "guestmark-ready kept /tmp"
+    lies = f"echo {greeting}; read -r script; echo {ready}; exec cat /dev/zero"
     monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, lies))
     platform = SshPlatform(Layer("ssh", dest="lab1"))
     failed = pytest.raises(MachineError, match=r"^the agent on lab1 failed .*garbage")
@@ -339,7 +337,7 @@ def test_ctrl_c_leaves_nothing_there(server: Sshd, guestmark: CommandLine, times
 
 
 def test_ssh_killed_while_the_agent_is_on_its_way(server: Sshd) -> None:
-    """Stopped between its two messages, then killed: the shell there sees the end of its input and cleans up."""
+    """Killed in the middle of it: the shell there sees the end of its input and cleans up."""
     command = Session("lab1").command
     client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert client.stdin is not None
@@ -347,12 +345,12 @@ def test_ssh_killed_while_the_agent_is_on_its_way(server: Sshd) -> None:
     try:
         assert client.stdout.readline() == b"\n"
         assert client.stdout.readline().startswith(b"guestmark-ssh-1 Linux ")
-        client.stdin.write(b"guestmark-agent-half 1000000\n")
+        client.stdin.write(serving(name="guestmark-agent-half", size=1_000_000, digest="none"))
         client.stdin.flush()
-        assert client.stdout.readline().startswith(b"guestmark-ready ")
+        assert client.stdout.readline().startswith(b"guestmark-ready wanted ")
         client.stdin.write(bytes(500_000))
         client.stdin.flush()
-        assert [path.name for path in left(server)] == ["guestmark-agent-half"]
+        assert [path.name.rpartition("-")[0] for path in left(server)] == ["guestmark-agent-half"]
     finally:
         client.kill()
         client.wait()

@@ -77,7 +77,7 @@ def sshd(
     directory.chmod(0o700)
     host, user, port = key(directory / "host"), key(directory / "user"), _free_port()
     shutil.copy(user.with_suffix(".pub"), directory / "authorized")
-    set_there = {VARIABLE: NONE, **(environment or {})}
+    set_there = {VARIABLE: NONE, "XDG_CACHE_HOME": str(directory / "cache"), **(environment or {})}
     settings += f"SetEnv {' '.join(shlex.quote(f'{name}={value}') for name, value in set_there.items())}\n"
     (directory / "sshd_config").write_text(
         f"ListenAddress {address}:{port}\nHostKey {host}\nPidFile {directory}/pid\n"

@@ -1,6 +1,7 @@
 //! Frames: a length and a payload. Bounded in both directions.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::RawFd;
 
 use guestmark_wire::MAX_FRAME;
@@ -60,6 +61,19 @@ impl Decoder {
     /// Says that `count` bytes were put into [`Decoder::space`].
     pub fn filled(&mut self, count: usize) {
         self.end += count;
+    }
+
+    /// Takes up what an earlier decoder of the same channel has left in `file`.
+    pub fn take_up(&mut self, mut file: &File) -> io::Result<()> {
+        file.rewind()?;
+        self.end += file.read(self.space())?;
+        file.set_len(0)
+    }
+
+    /// Leaves what was received behind the last frame taken for the next decoder of this channel.
+    pub fn leave(&mut self, mut file: &File) -> io::Result<()> {
+        file.rewind()?;
+        file.write_all(&self.buffer[self.start..self.end])
     }
 
     /// Takes the next whole frame.
@@ -280,7 +294,7 @@ mod tests {
         #[test]
         fn requests_come_back_as_they_were(id in any::<u64>(), exec in execs(), data in any::<Vec<u8>>(), signal in any::<i32>()) {
             for call in [Call::Exec(Box::new(exec)), Call::Data(&data), Call::Kill(Kill { signal }), Call::Sync] {
-                let request = Request { id, call };
+                let request = Request { id, call, ahead: false };
                 let encoded = rmp_serde::to_vec_named(&request).unwrap();
                 prop_assert_eq!(rmp_serde::from_slice::<Request<'_>>(&encoded).unwrap(), request.clone());
                 // One byte changed or missing may be anything, but must be told from a panic.

@@ -101,7 +101,7 @@ fn boot_and_serve() -> io::Result<()> {
         }
     };
     match serve::serve(&channel, &signals, phases.ended, finish) {
-        End::Gone | End::PowerOff => Ok(()),
+        End::Gone | End::Left | End::PowerOff => Ok(()),
         End::Signal(signal) => Err(io::Error::other(format!("ended by signal {signal}"))),
         End::Broken(why) => Err(io::Error::other(why)),
     }
@@ -470,6 +470,7 @@ fn open_channel(spec: &str) -> io::Result<Channel> {
         may_be_absent,
         window,
         alive: None,
+        ahead: None,
     })
 }
 

@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
 use guestmark_wire::{Failure, Kind, Locked, MAX_HOLDER};
@@ -27,9 +28,23 @@ const EVERYBODY: u32 = 0o666;
 
 /// What is held until this process ends.
 static HELD: Mutex<Option<File>> = Mutex::new(None);
+/// Whether another process had it when it was last asked for.
+static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Takes the lock unless another process has it.
 pub fn take(holder: &[u8]) -> Result<Locked, Failure> {
+    let found = try_to_take(holder);
+    let held = found.as_ref().is_ok_and(|found| found.held);
+    REFUSED.store(!held, Ordering::Relaxed);
+    found
+}
+
+/// Whether another process had the lock when it was last asked for.
+pub fn is_refused() -> bool {
+    REFUSED.load(Ordering::Relaxed)
+}
+
+fn try_to_take(holder: &[u8]) -> Result<Locked, Failure> {
     if holder.len() > MAX_HOLDER {
         return Err(failure(Kind::BadRequest, "the holder says too much"));
     }

@@ -1,6 +1,7 @@
 //! The agent: PID 1 in a guest, a plain child of the controller on the host.
 //!
 //! `guestmark-agent serve` answers on standard input and output; as PID 1 without a word it boots first (see `init`);
+//! `guestmark-agent trials` lets one conversation after the other have the standard input and output;
 //! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
 //! `guestmark-agent keep` removes what a controller has left;
 //! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
@@ -33,11 +34,13 @@ mod syncs;
 mod sys;
 mod syscalls;
 mod transfer;
+mod trials;
 mod tsc;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS]
+const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS] [--ahead FD]
+       guestmark-agent trials --directory DIR [--alive SECONDS]
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
        guestmark-agent keep --lifeline FD [--controller FD]
        guestmark-agent confine [--writable PATH]... [--temporary DIR] [--over-temporary DIR] [--own-memory] [--own-files]
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         .and_then(std::ffi::OsStr::to_str)
     {
         Some("serve") => serve::serve_stdio(arguments, began_ns),
+        Some("trials") => trials::trials(arguments),
         Some("supervise") => supervise::supervise(arguments),
         Some("confine") => confine::confine(arguments),
         Some("traces") => confine::trace(arguments),

@@ -16,7 +16,7 @@ use crate::exec::{oom_counts, Job};
 use crate::failure::failure;
 use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
-use crate::{calls, reap, sys};
+use crate::{calls, lock, reap, sys};
 
 /// Answers waiting beyond this stop the production of more.
 const OUTBOX_LIMIT: usize = 4 << 20;
@@ -30,6 +30,8 @@ pub enum End {
     Gone,
     /// The controller asked to switch off.
     PowerOff,
+    /// The controller has finished, and its channel goes on.
+    Left,
     /// A signal asked us to end.
     Signal(i32),
     /// The controller sent something that is no frame, or the channel failed.
@@ -50,15 +52,21 @@ pub struct Channel {
     /// How often an empty line is written to standard error. What carries the channel notices only by sending that the
     /// other side has gone without a word, as a cut network makes it.
     pub alive: Option<Duration>,
+    /// Where the channel goes on after this conversation: what was read of the next one is left there.
+    pub ahead: Option<File>,
 }
 
-/// `guestmark-agent serve [--alive SECONDS]`: on standard input and output. The greeting says when this program began.
+/// Exit status when the controller has left.
+pub const LEFT: u8 = 64;
+
+/// `guestmark-agent serve [--alive SECONDS] [--ahead FD]`: on standard input and output. The greeting says when this
+/// program began.
 pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
 ) -> io::Result<ExitCode> {
-    let alive =
-        alive(arguments).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let (alive, ahead) =
+        options(arguments).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
     let channel = Channel {
@@ -67,34 +75,48 @@ pub fn serve_stdio(
         may_be_absent: false,
         window: None,
         alive,
+        ahead,
     };
     let null = File::options().read(true).write(true).open("/dev/null")?;
     sys::duplicate_onto(null.as_fd(), 0)?;
     sys::duplicate_onto(null.as_fd(), 1)?;
     sys::become_subreaper()?;
+    if channel.ahead.is_some() {
+        // In order, so that what this agent started goes too when whoever started it is killed.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
     let began = Phase {
         name: "began".to_owned(),
         at_ns: began_ns,
     };
     match serve(&channel, &signals, vec![began], || ()) {
         End::Gone | End::PowerOff => Ok(ExitCode::SUCCESS),
+        End::Left => Ok(ExitCode::from(LEFT)),
         End::Signal(signal) => Ok(ExitCode::from((128 + signal) as u8)),
         End::Broken(why) => Err(io::Error::other(why)),
     }
 }
 
-fn alive(arguments: impl Iterator<Item = OsString>) -> Result<Option<Duration>, lexopt::Error> {
+type Options = (Option<Duration>, Option<File>);
+
+fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(arguments);
-    let mut found = None;
+    let (mut alive, mut ahead) = (None, None);
     while let Some(argument) = parser.next()? {
         match argument {
             Arg::Long("alive") => {
-                found = Some(Duration::from_secs(parser.value()?.parse::<u16>()?.into()));
+                alive = Some(Duration::from_secs(parser.value()?.parse::<u16>()?.into()));
+            }
+            Arg::Long("ahead") => {
+                let inherited = parser.value()?.parse::<u16>()?;
+                ahead = Some(File::from(sys::duplicate(inherited.into()).map_err(
+                    |error| lexopt::Error::from(format!("--ahead {inherited}: {error}")),
+                )?));
             }
             other => return Err(other.unexpected()),
         }
     }
-    Ok(found)
+    Ok((alive, ahead))
 }
 
 /// Greets the controller and answers it until the end; then nothing that it started is left.
@@ -120,6 +142,7 @@ pub fn serve(
         ended: Vec::new(),
         phases,
         window: channel.window,
+        ahead: channel.ahead.as_ref(),
         alive: channel.alive.map(|every| (every, Instant::now() + every)),
     };
     sys::release_freed_memory_eagerly();
@@ -144,6 +167,8 @@ struct Server<'a> {
     ended: Vec<(sys::Reaped, u64)>,
     phases: Vec<Phase>,
     window: Option<u32>,
+    /// Where a later conversation on the channel finds what was sent to it already.
+    ahead: Option<&'a File>,
     /// How often, and when next, an empty line is written to standard error.
     alive: Option<(Duration, Instant)>,
 }
@@ -181,6 +206,9 @@ impl Server<'_> {
         sys::set_nonblocking(channel.input.as_fd())?;
         sys::set_nonblocking(channel.output.as_fd())?;
         let mut decoder = Decoder::new();
+        if let Some(ahead) = self.ahead {
+            decoder.take_up(ahead)?;
+        }
         let mut absent = channel.may_be_absent;
         let mut fds = Vec::new();
         self.out.push(&Answer {
@@ -189,6 +217,9 @@ impl Server<'_> {
         });
         self.out.flush(output)?;
         before_calls();
+        if let Some(end) = self.take_requests(&mut decoder, output)? {
+            return Ok(end);
+        }
         loop {
             self.watched(&mut fds, input, output, absent);
             let room = self.out.len() < OUTBOX_LIMIT;
@@ -320,23 +351,14 @@ impl Server<'_> {
 
     fn take_requests(&mut self, decoder: &mut Decoder, output: RawFd) -> io::Result<Option<End>> {
         loop {
-            match decoder.next_frame() {
+            let end = match decoder.next_frame() {
                 Ok(None) => return Ok(None),
                 Ok(Some(frame)) => match rmp_serde::from_slice::<Request<'_>>(frame) {
-                    Ok(request) => {
-                        if self.answer(request) {
-                            while self.out.len() > 0 {
-                                self.out.flush(output)?;
-                                let mut fds = [wants(output, libc::POLLOUT)];
-                                sys::poll(&mut fds, Some(Duration::from_secs(1)))?;
-                            }
-                            return Ok(Some(End::PowerOff));
-                        }
-                        self.out.flush(output)?;
-                    }
+                    Ok(request) => self.answer(request),
                     Err(error) => {
                         let error = failure(Kind::BadRequest, &format!("not a request: {error}"));
                         self.out.push(&Failed { id: 0, error });
+                        None
                     }
                 },
                 Err(oversized) => {
@@ -345,13 +367,33 @@ impl Server<'_> {
                         oversized.0
                     ))))
                 }
+            };
+            match end {
+                None => self.out.flush(output)?,
+                Some(End::Left) => {
+                    self.ahead.map_or(Ok(()), |file| decoder.leave(file))?;
+                    return Ok(Some(End::Left));
+                }
+                Some(end) => {
+                    while self.out.len() > 0 {
+                        self.out.flush(output)?;
+                        let mut fds = [wants(output, libc::POLLOUT)];
+                        sys::poll(&mut fds, Some(Duration::from_secs(1)))?;
+                    }
+                    return Ok(Some(end));
+                }
             }
         }
     }
 
-    /// Answers a request, or takes it up. Returns whether to switch off.
-    fn answer(&mut self, request: Request<'_>) -> bool {
+    /// Answers a request, or takes it up. Returns the end that it asks for.
+    fn answer(&mut self, request: Request<'_>) -> Option<End> {
         let id = request.id;
+        if request.ahead && lock::is_refused() {
+            let error = failure(Kind::InUse, "the machine is in use");
+            self.out.push(&Failed { id, error });
+            return None;
+        }
         match request.call {
             Call::Clock => self.out.push(&Answer {
                 id,
@@ -407,11 +449,12 @@ impl Server<'_> {
             Call::PowerOff => {
                 rustix::fs::sync();
                 self.out.push(&Answer { id, ok: Done {} });
-                return true;
+                return Some(End::PowerOff);
             }
+            Call::Leave if self.ahead.is_some() => return Some(End::Left),
             other => calls::answer(id, other, &mut self.out),
         }
-        false
+        None
     }
 
     fn transfer(&mut self, id: u64, act: impl FnOnce(&mut Transfer, &mut Outbox) -> bool) {

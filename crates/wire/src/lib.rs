@@ -40,6 +40,9 @@ pub struct Request<'a> {
     /// What is asked for.
     #[serde(borrow)]
     pub call: Call<'a>,
+    /// Sent before the answer to a [`Call::Lock`] is known: refused with [`Kind::InUse`] where another has the lock.
+    #[serde(default)]
+    pub ahead: bool,
 }
 
 /// The calls. The last four belong to a running call with the same `id`, have no reply of their own, and are ignored
@@ -101,6 +104,8 @@ pub enum Call<'a> {
     Flush(Path),
     /// Writes everything back and empties the page cache: [`Done`].
     DropCaches,
+    /// Ends this conversation with all that runs; where the channel serves many, the [`Hello`] of the next one follows.
+    Leave,
     /// Writes back, replies [`Done`] and switches the machine off (as a plain process: exits).
     PowerOff,
     /// Bytes for the standard input, file or sink of the call.
@@ -262,6 +267,8 @@ pub enum Kind {
     BadCwd,
     /// The request makes no sense.
     BadRequest,
+    /// It was asked ahead, and another has the machine's lock.
+    InUse,
     /// A filesystem or device refuses direct I/O.
     NoDirectIo,
     /// A system call failed, see `errno`.

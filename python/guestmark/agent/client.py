@@ -201,13 +201,14 @@ class Agent(BulkCalls):
         grace_s: float = _GRACE_S,
         counters: Sequence[PerformanceEvent] = (),
         stdout: wire.StandardOutput = wire.StandardOutput.PIPE,
+        question: bool = False,
         **where: Unpack[Where],
     ) -> ExecResult:
         """Runs a program until it ends or for `timeout_s`, when its whole process group is killed.
 
         Without `stdin` its input is `/dev/null`. At most `output_limit` bytes (up to `MAX_OUTPUT`) of each stream are
         kept, the rest are counted; of `stdout` to NULL nothing is. The agent gets `grace_s` beyond the limit to answer.
-        Raises `CommandError` when the program cannot be started.
+        A `question` changes nothing there. Raises `CommandError` when the program cannot be started.
         """
         if not 0 <= output_limit <= MAX_OUTPUT:
             raise ValueError(f"output_limit must be between 0 and {MAX_OUTPUT}")
@@ -230,7 +231,6 @@ class Agent(BulkCalls):
                 raise LinkError("sent more output than requested")
             kept += data
 
-        sent_ns = time.monotonic_ns()
         exited = self._call(
             wire.EXEC,
             program,
@@ -238,12 +238,13 @@ class Agent(BulkCalls):
             data=stdin,
             streaming=bool(stdin),
             on_data=keep,
+            question=question,
         )
         received_ns = time.monotonic_ns()
         if len(exited.counted) != len(counters):
             self.close()
             raise AgentError("exec: the agent counted other events than it was asked to")
-        wall = self._wall((exited.started_ns, exited.ended_ns), before, (sent_ns, received_ns))
+        wall = self._wall((exited.started_ns, exited.ended_ns), before, (self._sent_ns, received_ns))
         return ExecResult(
             argv=tuple(os.fsdecode(argument) for argument in argv),
             status=exited.status,

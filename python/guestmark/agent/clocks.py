@@ -26,6 +26,16 @@ class Ping:
     guest_ns: int
     received_ns: int
 
+    @classmethod
+    def of_call(cls, span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> Ping:
+        """The reading that a call is, whose span on the machine's clock lies within the bracket on ours.
+
+        Its round trip is what the two differ by, its middle the middle of both.
+        """
+        (started_ns, ended_ns), (sent_ns, received_ns) = span_ns, bracket_ns
+        half = (ended_ns - started_ns) // 2
+        return cls(sent_ns + half, started_ns + half, received_ns - half)
+
     @property
     def round_trip_ns(self) -> int:
         """Time between the host's two readings."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self, cast
+from dataclasses import dataclass, field
+from typing import Self, cast
 
 import msgspec
 from msgspec import UNSET
@@ -19,22 +21,71 @@ from guestmark.agent.wire import MAX_CHUNK, MAX_FRAME, PROTOCOL, A, Call, Hello,
 from guestmark.core.errors import AgentError
 
 _PINGS = 6
+_LONG_WAY_NS = 20_000_000  # a round trip from which on the clock is read once, as each reading takes so long
+_SEND_S = 30.0
+# Calls that change nothing, so that a later conversation may make them before it wants to know.
+_QUESTIONS = frozenset(
+    call.name
+    for call in (wire.HELLO, wire.FACTS, wire.WHICH, wire.SHA256, wire.CHECKSUM, wire.STAT, wire.STATFS)
+)
+_NEITHER = frozenset((wire.LOCK.name, wire.CLOCK.name))  # they change nothing that questions ask for
+_AHEAD_LIMIT = 8 << 20  # bytes of answers that nobody has wanted yet
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """Calls that were made before their answers are wanted, and the replies to them."""
+
+    sent_ns: int = 0
+    unclaimed: dict[bytes, deque[int]] = field(default_factory=dict)  # their ids, by what they ask
+    replies: dict[int, deque[frames.Reply]] = field(default_factory=dict)
+    size: int = 0
+
+    def expect(self, asked: bytes, call_id: int) -> None:
+        self.unclaimed.setdefault(asked, deque()).append(call_id)
+        self.replies[call_id] = deque()
+
+    def claim(self, asked: bytes) -> int | None:
+        """The call that has asked for it, if there is one."""
+        ids = self.unclaimed.get(asked)
+        return ids.popleft() if ids else None
+
+    def keep(self, reply: frames.Reply, size: int) -> bool:
+        """Whether the reply belongs to one of them. Raises `LinkError` when there are more than was asked for."""
+        if reply.id not in self.replies:
+            return False
+        self.size += size
+        if self.size > _AHEAD_LIMIT:
+            raise LinkError("sent more than it was asked for")
+        self.replies[reply.id].append(reply)
+        return True
+
+    def take(self, call_id: int) -> frames.Reply | None:
+        """The next reply to a call that has come already; the last one ends it."""
+        kept = self.replies.get(call_id)
+        return kept.popleft() if kept else None
 
 
 class Conversation:
     """The part of `Agent` that every call uses.
 
     With `own_clock` durations are the machine's: its clock is as good as this host's, and the way there is too long to
-    read it from here.
+    read it from here. One that `follows` another on the same link passes over what was said to that.
     """
 
-    def __init__(self, transport: Transport, *, own_clock: bool = False) -> None:
+    def __init__(self, channel: Transport | Link, *, own_clock: bool = False, follows: bool = False) -> None:
         self._own_clock = own_clock
-        self._link = Link(transport)
+        self._link = channel if isinstance(channel, Link) else Link(channel)
+        self._follows = follows
         self._closed = ""
         self._next_id = 1
+        self._sent_ns = 0  # when the last call was made
+        self._reading: Ping | None = None
         self._hello: Hello | None = None
         self._background: dict[int, Background] = {}
+        self._ahead = _Ahead()
+        self._questions: list[bytes] = []
+        self._only_asked = True
 
     def __enter__(self) -> Self:
         return self
@@ -60,13 +111,49 @@ class Conversation:
             self._closed = why
             self._link.close()
 
+    @property
+    def questions(self) -> tuple[bytes, ...]:
+        """The calls so far that came before anything that might change their answers, for `ask_ahead`."""
+        return tuple(self._questions)
+
+    def ask_ahead(self, questions: Iterable[bytes], holder: bytes | None) -> None:
+        """Makes calls before their answers are wanted: the lock's, unless there is no `holder`, and the `questions`.
+
+        It takes no round trip, and may come before the greeting. A call that asks the same later has the answer. Where
+        another has the lock nothing else is answered, and each call is made when it is wanted.
+        """
+        with Guard(self, "ask"):
+            locking = [] if holder is None else [frames.asked(wire.LOCK, wire.Lock(holder=holder))]
+            sent = bytearray()
+            for asked in (*locking, frames.asked(wire.CLOCK, None), *questions):
+                self._ahead.expect(asked, self._next_id)
+                sent += frames.framed(self._next_id, asked, ahead=asked not in locking)
+                self._next_id += 1
+            self._ahead.sent_ns = time.monotonic_ns()
+            self._link.send(bytes(sent), time.monotonic() + _SEND_S)
+
+    def leave(self, patience_s: float) -> Self:
+        """Ends all that runs there, and returns the next conversation on the link; this one is over.
+
+        Waits so long at most for the greeting, which comes when nothing is left of this one.
+        """
+        with Guard(self, wire.LEAVE.name):
+            now = time.monotonic()
+            self._link.send(frames.request(self._next_id, wire.LEAVE, None), now + _SEND_S)
+            following = type(self)(self._link, own_clock=self._own_clock, follows=True)
+            following._greeting(math.inf, patience_until=now + patience_s)
+        self._closed = "was left"
+        return following
+
     def hello(self, timeout_s: float = 60.0) -> Hello:
         """The agent's greeting. The first call waits for it, so make it first, with the boot's deadline.
 
         Raises `AgentError` when the agent speaks another protocol.
         """
         if self._hello is None:
-            return self._greeting(time.monotonic() + timeout_s)
+            self._greeting(time.monotonic() + timeout_s)
+            assert self._hello is not None
+            return self._hello
         return self._call(wire.HELLO, None, timeout_s)
 
     def clock(self, timeout_s: float = 10.0) -> wire.Clock:
@@ -74,9 +161,22 @@ class Conversation:
         return self._call(wire.CLOCK, None, timeout_s)
 
     def ping(self, count: int = _PINGS, timeout_s: float = 10.0) -> Ping:
-        """The fastest of `count` readings of the machine's clock, each taken between two of ours."""
+        """The fastest of `count` readings of the machine's clock, each taken between two of ours.
+
+        Where the machine's own clock counts and the way is long, one reading is enough.
+        """
         self._greeted(timeout_s)
-        return min((self._ping(timeout_s) for _ in range(count)), key=lambda ping: ping.round_trip_ns)
+        best = self._ping(timeout_s)
+        for _ in range(count - 1):
+            if self._own_clock and best.round_trip_ns > _LONG_WAY_NS:
+                break
+            best = min(best, self._ping(timeout_s), key=lambda ping: ping.round_trip_ns)
+        return best
+
+    def last_reading(self) -> Ping:
+        """The machine's clock as it was read last: by a program's run where the way is long, else now."""
+        reading = self._reading
+        return reading if reading is not None and reading.round_trip_ns > _LONG_WAY_NS else self.ping()
 
     def _clock_before(self) -> Ping | None:
         """A reading to relate the machine's clock by; None where durations need not be related."""
@@ -89,6 +189,7 @@ class Conversation:
         """The duration of a call that has ended, after `_clock_before`."""
         assert self._hello is not None
         if self._own_clock:  # also where the kernel is this one: a container may have a clock of its own
+            self._reading = Ping.of_call(span_ns, bracket_ns)
             return clocks.on_own_clock(span_ns, bracket_ns)
         return clocks.on_host_clock(span_ns, (before, self._clock_before()), bracket_ns)
 
@@ -96,22 +197,27 @@ class Conversation:
         if self._hello is None:
             self.hello(timeout_s)
 
-    def _greeting(self, deadline: float) -> Hello:
+    def _greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
+        """Waits for the greeting; that it has not come by `patience_until` is no fault."""
         with Guard(self, "hello"):
-            reply = self._receive(0, deadline)
-            if reply.ok is UNSET:
-                raise LinkError("sent something other than its greeting")
+            while True:
+                payload = self._link.exchange(deadline, patience_until=patience_until)
+                if payload is None:
+                    return
+                reply = frames.reply(payload)
+                if reply.id == 0 and reply.ok is not UNSET:
+                    break
+                if not self._follows:
+                    raise LinkError("sent something other than its greeting")
             spoken = msgspec.msgpack.decode(reply.ok, type=frames.Protocol).protocol
             if spoken != PROTOCOL:
                 raise _OtherProtocolError(spoken)
             self._hello = msgspec.msgpack.decode(reply.ok, type=Hello)
             self._link.window = self._hello.window
-        return self._hello
 
     def _ping(self, timeout_s: float) -> Ping:
-        sent_ns = time.monotonic_ns()
         guest_ns = self.clock(timeout_s).monotonic_ns
-        return Ping(sent_ns, guest_ns, time.monotonic_ns())
+        return Ping(self._sent_ns, guest_ns, time.monotonic_ns())
 
     def _call(
         self,
@@ -123,13 +229,22 @@ class Conversation:
         streaming: bool = False,
         on_data: Callable[[int, bytes], None] | None = None,
         command: bool = False,
+        question: bool = False,
     ) -> R:
+        """Makes a call; as a `question` it changes nothing, whatever its name."""
         deadline = time.monotonic() + timeout_s
         self._greeted(timeout_s)
         with Guard(self, call.name):
-            call_id = self._next_id
-            self._next_id += 1
-            feed = self._frames(call_id, call, arguments, data if streaming else None)
+            asked = frames.asked(call, arguments)
+            self._remember(call.name, asked, question=question)
+            claimed = self._ahead.claim(asked)
+            call_id = claimed or self._next_id
+            feed: Iterator[bytes] = iter(())
+            self._sent_ns = self._ahead.sent_ns
+            if claimed is None:
+                self._next_id += 1
+                feed = self._frames(call_id, call.name, asked, data if streaming else None)
+                self._sent_ns = time.monotonic_ns()
             while True:
                 reply = self._receive(call_id, deadline, feed)
                 if reply.data is not UNSET:
@@ -140,12 +255,26 @@ class Conversation:
                 if reply.error is not UNSET:
                     failure = reply.error
                     self._finish_feed(feed, deadline, streaming)
-                    break
+                    if claimed is None or failure.kind is not wire.Kind.IN_USE:
+                        break
+                    claimed, call_id = None, self._next_id  # so it is asked now
+                    self._next_id += 1
+                    feed = self._frames(call_id, call.name, asked, None)
+                    self._sent_ns = time.monotonic_ns()
+                    continue
                 assert reply.ok is not UNSET
                 decoded = msgspec.msgpack.decode(reply.ok, type=call.answer)
                 self._finish_feed(feed, deadline, streaming)
                 return decoded
         raise refusal(failure, command=command or call.name == wire.EXEC.name)
+
+    def _remember(self, name: str, asked: bytes, *, question: bool) -> None:
+        """Keeps what is asked until the first call that may change the answers."""
+        if question or name in _QUESTIONS:
+            if self._only_asked:
+                self._questions.append(asked)
+        elif name not in _NEITHER:
+            self._only_asked = False
 
     def _finish_feed(self, feed: Iterator[bytes], deadline: float, streaming: bool) -> None:
         """The call ended before taking all of its data: the current frame must be completed, and no others sent."""
@@ -154,11 +283,11 @@ class Conversation:
 
     @staticmethod
     def _frames(
-        call_id: int, call: Call[A, Any], arguments: A, data: bytes | Iterable[bytes] | None
+        call_id: int, name: str, asked: bytes, data: bytes | Iterable[bytes] | None
     ) -> Iterator[bytes]:
-        first = frames.request(call_id, call, arguments)
+        first = frames.framed(call_id, asked)
         if len(first) > MAX_FRAME:
-            said = f"{call.name}: arguments and environment are {len(first)} bytes, more than {MAX_FRAME}"
+            said = f"{name}: arguments and environment are {len(first)} bytes, more than {MAX_FRAME}"
             raise CallError(wire.Failure(kind=wire.Kind.BAD_REQUEST, message=said))
         yield first
         if data is None:
@@ -170,13 +299,15 @@ class Conversation:
         yield frames.request(call_id, wire.END, None)
 
     def _receive(self, call_id: int, deadline: float, feed: Iterator[bytes] | None = None) -> frames.Reply:
+        if (kept := self._ahead.take(call_id)) is not None:
+            return kept
         while True:
             payload = self._link.exchange(deadline, feed=feed)
             assert payload is not None
             reply = frames.reply(payload)
             if reply.id == call_id:
                 return reply
-            if not self._for_background(reply):
+            if not (self._for_background(reply) or self._ahead.keep(reply, len(payload))):
                 if reply.error is not UNSET and reply.id == 0:
                     raise LinkError(f"did not understand: {reply.error.message}")
                 raise LinkError(f"answered call {reply.id} instead of {call_id}")
@@ -202,7 +333,7 @@ class Conversation:
             if payload is None:
                 return False
             reply = frames.reply(payload)
-            if not self._for_background(reply):
+            if not (self._for_background(reply) or self._ahead.keep(reply, len(payload))):
                 raise LinkError(f"answered call {reply.id}, for which nobody is waiting")
         return True
 

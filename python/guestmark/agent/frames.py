@@ -219,11 +219,21 @@ _encoder = msgspec.msgpack.Encoder()
 _reply = msgspec.msgpack.Decoder(Reply)
 
 
+def asked(call: Call[A, Any], arguments: A) -> bytes:
+    """What is asked for, encoded: the same bytes for the same question. The arguments are None where it has none."""
+    return _encoder.encode(call.name if arguments is None else {call.name: arguments})
+
+
+def framed(call_id: int, asked: bytes, *, ahead: bool = False) -> bytes:
+    """A framed request for what is `asked`; one that goes `ahead` is refused where another has the machine's lock."""
+    message = {"id": call_id, "call": msgspec.Raw(asked)}
+    payload = _encoder.encode({**message, "ahead": True} if ahead else message)
+    return len(payload).to_bytes(4, "little") + payload
+
+
 def request(call_id: int, call: Call[A, Any], arguments: A) -> bytes:
     """A framed request with the arguments of the call; None for one that has none."""
-    asked = call.name if arguments is None else {call.name: arguments}
-    payload = _encoder.encode({"id": call_id, "call": asked})
-    return len(payload).to_bytes(4, "little") + payload
+    return framed(call_id, asked(call, arguments))
 
 
 def reply(payload: bytes | bytearray | memoryview) -> Reply:

@@ -60,6 +60,7 @@ class Kind(StrEnum):
     BAD_FORMAT = "bad_format"  # The command is not a program for this machine.
     BAD_CWD = "bad_cwd"  # The working directory cannot be entered.
     BAD_REQUEST = "bad_request"  # The request makes no sense.
+    IN_USE = "in_use"  # It was asked ahead, and another has the machine's lock.
     NO_DIRECT_IO = "no_direct_io"  # A filesystem or device refuses direct I/O.
     OS = "os"  # A system call failed, see `errno`.
 
@@ -504,6 +505,8 @@ CHECKSUM_OF_PATTERN: Call[PatternExtent, Checksum] = Call("checksum_of_pattern",
 FLUSH: Call[Path, Flushed] = Call("flush", Path, Flushed)
 # Writes everything back and empties the page cache: `Done`.
 DROP_CACHES: Call[None, Done] = Call("drop_caches", type(None), Done)
+# Ends this conversation with all that runs; where the channel serves many, the `Hello` of the next one follows.
+LEAVE: Call[None, Hello] = Call("leave", type(None), Hello)
 # Writes back, replies `Done` and switches the machine off (as a plain process: exits).
 POWER_OFF: Call[None, Done] = Call("power_off", type(None), Done)
 # Bytes for the standard input, file or sink of the call.

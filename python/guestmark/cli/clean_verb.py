@@ -22,6 +22,14 @@ def command(
             help="Other directories that held images: those given with --set location=DIRECTORY.",
         ),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="PLATFORMS",
+            help="Clean these other machines instead of this one, e.g. ssh:lab1: the agents that are kept there, too.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only list what would be removed.")
     ] = False,
@@ -36,6 +44,9 @@ def command(
     from guestmark.core.units import format_size
     from guestmark.engine import leavings
 
+    if on is not None:
+        _elsewhere(on, dry_run=dry_run)
+        return
     for directory in directories or ():
         if not Path(directory).is_dir():
             raise UsageError(f"there is no directory {directory}", hint="guestmark clean --help")
@@ -61,6 +72,31 @@ def command(
             failed = True
         else:
             tell(f"removed {said}")
+    if failed:
+        raise typer.Exit(ExitStatus.SOME_FAILED)
+
+
+def _elsewhere(names: str, *, dry_run: bool) -> None:
+    """Cleans the machines of these names, each whatever becomes of the others."""
+    from guestmark.core.errors import GuestmarkError
+    from guestmark.platforms import registry
+    from guestmark.platforms.base import Keeps
+
+    failed = False
+    for name in filter(None, map(str.strip, names.split(","))):
+        platform = registry.get(name)
+        if not isinstance(platform, Keeps):
+            raise UsageError(f"guestmark keeps nothing on {name}", hint="name other machines: --on ssh:lab1")
+        try:
+            removed = platform.clean(dry_run=dry_run)
+        except GuestmarkError as error:
+            say(f"{name} was not cleaned: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+            failed = True
+            continue
+        for path in removed:
+            tell(f"{'would remove' if dry_run else 'removed'} {path} on {name}")
+        if not removed:
+            say(f"nothing is left behind on {name}")
     if failed:
         raise typer.Exit(ExitStatus.SOME_FAILED)
 

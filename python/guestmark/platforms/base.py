@@ -137,6 +137,14 @@ class LoggedIn(Protocol):
         """That user, with their environment and home there."""
 
 
+@runtime_checkable
+class Keeps(Protocol):
+    """What a platform has that keeps something on other machines for later runs."""
+
+    def clean(self, *, dry_run: bool) -> list[str]:
+        """Removes what is kept there, and what crashes have left: the paths. With `dry_run` only says which."""
+
+
 def innermost(machine: Machine) -> Machine:
     """The innermost machine, as seen from the host that runs its hypervisor."""
     return machine.inner if isinstance(machine, Nests) else machine

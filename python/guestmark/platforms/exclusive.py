@@ -115,6 +115,7 @@ class _Measuring:
     policy: Policy | None = None
     depth: int = 0
     file: int = -1
+    ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     told: dict[str, float] = field(default_factory=dict)
 
 
@@ -141,6 +142,7 @@ def measuring(policy: Policy, *, here: bool) -> Iterator[None]:
         _now.depth -= 1
         if outermost:
             _now.policy = None
+            _now.ends.close()
         if taken >= 0:
             os.close(taken)
             _now.file = -1
@@ -160,12 +162,24 @@ def telling(tell: Callable[[str], None]) -> Iterator[None]:
             _now.policy.tell = before
 
 
-def lock_remote(agent: Agent, name: str) -> None:
-    """Waits for the machine's lock, which its agent holds from then on; nothing where nobody is `measuring`."""
+def at_end(end: Callable[[], object]) -> bool:
+    """Has `end` called when nobody is `measuring` any more; False where that is now."""
+    if _now.policy is None:
+        return False
+    _now.ends.callback(end)
+    return True
+
+
+def holder() -> bytes | None:
+    """What others are to read of this process while it has another machine's lock; None while nobody is `measuring`."""
+    return None if _now.policy is None else msgspec.json.encode(Holder.ours(_now.policy.what))
+
+
+def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
+    """Waits for the machine's lock, which its agent then holds for `ours`; nothing where nobody is `measuring`."""
     policy = _now.policy
-    if policy is None:
+    if policy is None or ours is None:
         return
-    ours = msgspec.json.encode(Holder.ours(policy.what))
     begin = time.monotonic()
     while True:
         found = agent.lock(ours)

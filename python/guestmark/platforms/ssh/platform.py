@@ -1,4 +1,4 @@
-"""`ssh:DEST`: a machine that answers ssh, whatever it runs on; an agent is brought there for every trial.
+"""`ssh:DEST`: a machine that answers ssh, whatever it runs on; every trial has a new agent there.
 
 That agent also finds out what the machine is: its processor, kernel, firmware and hypervisor.
 """
@@ -13,17 +13,15 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.clocks import host_boot_id
-from guestmark.agent.results import CallError
 from guestmark.core.context import Caller
 from guestmark.core.errors import (
-    AgentError,
     AttestationError,
     GuestmarkError,
     MachineError,
@@ -38,16 +36,16 @@ from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import Lines, tell
 from guestmark.page.text import inert, last_line
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.exclusive import lock_remote
+from guestmark.platforms.exclusive import holder, lock_remote
 from guestmark.platforms.place import HERE, Place
+from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.destination import READY, RESTART
-from guestmark.platforms.ssh.session import Session, UnreachableError, program, session
+from guestmark.platforms.ssh.session import Session, UnreachableError, program
 from guestmark.setting.disk import disks_of
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.agent.clocks import Ping
-    from guestmark.agent.frames import Transport
     from guestmark.core.machine_facts import RemoteMachine
     from guestmark.disks.attached import AttachedDisk
 
@@ -124,7 +122,6 @@ def _how(status: int | None) -> str:
 
 READY_DEADLINE_S = 60.0
 RESTART_S = 300.0  # for the command that makes it fresh, and once more until it answers
-_PAUSE_S = 1.0
 _DRIFT = 500e-6  # faster or slower than NTP would ever let a clock run
 _ENV_BYTES = 1 << 20
 
@@ -148,7 +145,7 @@ class Remote:
     @property
     def command_line(self) -> tuple[str, ...]:
         """That of ssh, without the script that the shell there gets."""
-        return (*self.session.command[:-1], "guestmark-agent", "serve")
+        return (*self.session.command[:-1], "guestmark-agent", "trials")
 
     @property
     def scratch(self) -> str:
@@ -168,7 +165,8 @@ class Remote:
         if self._caller is None:
             hello = self.agent.hello()
             # `cat` gets the environment that the agent has, and is known to be there.
-            done = self.agent.exec(["cat", "/proc/self/environ"], timeout_s=20.0, output_limit=_ENV_BYTES)
+            environment = ["cat", "/proc/self/environ"]
+            done = self.agent.exec(environment, timeout_s=20.0, output_limit=_ENV_BYTES, question=True)
             words = (word.partition("=") for word in done.stdout.decode(errors="replace").split("\0") if word)
             env = {name: value for name, _, value in words if not name.startswith("SSH_")}
             self._caller = Caller(env.get("HOME", self.scratch), env, hello.uid, hello.uid, ())
@@ -198,7 +196,7 @@ class Remote:
         if found.is_this_host:
             said.append(f"{self.session.dest} is this very host, under another name")
         try:
-            last = self.agent.ping()
+            last = self.agent.last_reading()
         except GuestmarkError:
             return said
         here, there = last.host_ns - self.first.host_ns, last.guest_ns - self.first.guest_ns
@@ -225,20 +223,22 @@ class SshPlatform:
         self._dest = layer.dest
         self._spec = PlatformSpec((layer,))
         self._boot_id = ""  # that the last trial found
+        self._connections = Connections(lambda: Session(self._dest))
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Remote]:
-        """Brings an agent to the machine; leaving the context ends it with all that it runs, and removes it.
+        """Begins a conversation with a new agent on the machine; leaving the context ends that with all that it runs.
 
-        The machine is then in exclusive use, for which this waits. Raises `UsageError` for what the machine cannot be
-        given, `MachineError` for whatever ssh or the machine refuse.
+        The machine is then in exclusive use, for which this waits. While somebody measures, the connection is kept for
+        the next trial. Raises `UsageError` for what the machine cannot be given, `MachineError` for whatever ssh or the
+        machine refuse.
         """
-        with self._reached(cell, deadline_s) as remote:
-            lock_remote(remote.agent, str(self._spec))
+        ours = holder()
+        with self._reached(cell, deadline_s, ours) as remote:
             yield remote
 
     @contextlib.contextmanager
-    def _reached(self, cell: Cell, deadline_s: float | None) -> Iterator[Remote]:
+    def _reached(self, cell: Cell, deadline_s: float | None, ours: bytes | None) -> Iterator[Remote]:
         check(cell)
         begin = time.monotonic()
         deadline = begin + (deadline_s or READY_DEADLINE_S)
@@ -246,10 +246,11 @@ class SshPlatform:
         if restarted:
             deadline = time.monotonic() + RESTART_S
         made_fresh = time.monotonic()
-        with reached(lambda: Session(self._dest), deadline, patient=restarted) as (opened, agent):
+        with self._connections.conversation(cell.id, deadline, ours, restarted=restarted) as (opened, agent):
             phases = {"ready": time.monotonic() - made_fresh}
             if restarted:
                 phases["made_fresh"] = made_fresh - begin
+            lock_remote(agent, str(self._spec), ours)
             yield Remote(agent, opened, agent.ping(), phases, fresh=self._fresh(agent, restarted))
 
     def _fresh(self, agent: Agent, restarted: bool) -> str:
@@ -288,59 +289,15 @@ class SshPlatform:
         except GuestmarkError as error:
             return Unusable(error.message, error.hint)
 
+    def clean(self, *, dry_run: bool) -> list[str]:
+        """Removes the agents that are kept on the machine, and what crashes have left; see `Session.clean`."""
+        return Session(self._dest).clean(time.monotonic() + READY_DEADLINE_S, dry_run=dry_run)
+
     def _tried(self, deadline_s: float | None) -> Usable:
-        with self._reached(Cell("probe", WorkloadSpec("probe"), self._spec), deadline_s) as remote:
+        cell = Cell("probe", WorkloadSpec("probe"), self._spec)
+        with self._reached(cell, deadline_s, None) as remote:
             remote.attest()
             return Usable(remote.phases["ready"])
-
-
-@contextlib.contextmanager
-def reached(
-    make: Callable[[], Session], deadline: float, *, patient: bool
-) -> Iterator[tuple[Session, Agent]]:
-    """Inside, an agent answers through the session; `patient` as for a machine that is starting."""
-    with contextlib.ExitStack() as stack:
-        opened, transport = _opened(stack, make, deadline, patient=patient)
-        agent = Agent(transport, own_clock=True)
-        with _explained(opened):
-            try:
-                agent.hello(timeout_s=max(1.0, deadline - time.monotonic()))
-                yield opened, agent
-            finally:
-                agent.close()
-
-
-def _opened(
-    stack: contextlib.ExitStack, make: Callable[[], Session], deadline: float, *, patient: bool
-) -> tuple[Session, Transport]:
-    """A session and its channel. With `patient` a machine that does not answer is starting, and is tried again."""
-    begin = time.monotonic()
-    while True:
-        with contextlib.ExitStack() as attempt:
-            opened = attempt.enter_context(session(make()))
-            try:
-                transport = opened.open(deadline)
-            except UnreachableError as error:
-                if not patient:
-                    raise
-                if time.monotonic() + _PAUSE_S > deadline:
-                    waited = f"{error.message}, {time.monotonic() - begin:.0f} s after it was made fresh"
-                    raise UnreachableError(waited, hint=error.hint, console=error.console) from error
-            else:
-                stack.push(attempt.pop_all())
-                return opened, transport
-        time.sleep(_PAUSE_S)
-
-
-@contextlib.contextmanager
-def _explained(opened: Session) -> Iterator[None]:
-    """Says of an agent that fell silent what became of the connection."""
-    try:
-        yield
-    except CallError:
-        raise
-    except AgentError as error:
-        raise opened.explained(error) from error
 
 
 def check(cell: Cell) -> None:
@@ -455,7 +412,7 @@ def _told(agent: Agent) -> dict[str, str]:
 
 
 def _output(agent: Agent, argv: list[str], *, lines: bool = False) -> str:
-    done = agent.exec(argv, timeout_s=_S, output_limit=_OUTPUT)
+    done = agent.exec(argv, timeout_s=_S, output_limit=_OUTPUT, question=True)
     text = done.stdout.decode(errors="replace")
     return text if lines else _short(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import select
@@ -85,44 +86,70 @@ def failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
 GREETING = "guestmark-ssh-1"
 READY = "guestmark-ready"
 REFUSED = "guestmark-refused"
+REMOVED = "guestmark-removed"
+KEPT, WANTED = "kept", "wanted"  # whether the agent is there already
 DIRECTORY = "guestmark-agent-"
 # How often the agent sends something, by which its sshd notices that a network was cut. By itself
 # sshd would keep the session, and the machine its lock, until TCP looks after two hours.
 ALIVE_S = 30
+MOST_KEPT = 4  # agents of other versions or architectures that are kept on one machine
 
-# 1. says what machine this is, and hears the directory's name and the agent's size (or nothing, and ends);
-# 2. looks for a directory of its own with room for the agent, where programs may be run;
-# 3. takes the agent. Its file is removed as soon as it runs, the directory when it has ended, by itself or because
-#    the connection has gone: both are the end of its input.
-_LINES = (
+# The command line says what machine this is, and does what it hears in one line.
+_FIRST = (
     "umask 077",
     "echo",  # what the login has printed may not end its line
     f"echo {GREETING} $(uname -s) $(uname -m) $(cat /proc/sys/kernel/random/boot_id)",
-    "read -r name size || exit 0",
+    "read -r script || exit 0",
+    'eval "$script"',
+)
+# It looks whether it has the agent, the very bytes; looks for a directory of the session's own with room for it, where
+# programs may be run; takes the agent unless it has it, keeps it if it can, and drops the oldest ones. The directory is
+# removed when the agent has ended, by itself or because the connection has gone: both are the end of its input.
+_SERVE = (
     "d=",
     "why=",
     'gone() { [ -z "$d" ] || rm -rf "$d"; }',
     "trap gone EXIT",
     "trap : HUP PIPE",
     'trap "exit 1" INT TERM',
+    "c=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}",
+    "keep=${c:+$c/guestmark/agents}",
+    'same() { [ "$(sha256sum < "$1")" = "$digest  -" ] && "$1" --version > /dev/null; } 2> /dev/null',
+    "k=",
+    'if [ -n "$keep" ] && same "$keep/$digest"; then k=$keep/$digest; exec 3< "$k"; touch "$k" 2> /dev/null; fi',
     'for parent in "${TMPDIR:-/tmp}" /var/tmp "$XDG_RUNTIME_DIR" "$HOME" /dev/shm; do '
     '[ -d "$parent" ] || continue; '
-    'd=$parent/$name; mkdir -m 700 "$d" 2>/dev/null || { d=; why="$why; $parent cannot be written"; continue; }; '
+    'd=$parent/$name-$$; mkdir -m 700 "$d" 2>/dev/null || { d=; why="$why; $parent cannot be written"; continue; }; '
     ': > "$d/try"; chmod 700 "$d/try"; '
     'if "$d/try" 2>/dev/null; then '
-    'if head -c "$size" /dev/zero > "$d/agent" 2>/dev/null; then break; fi; '
+    'if [ -n "$k" ] || head -c "$size" /dev/zero > "$d/agent" 2>/dev/null; then break; fi; '
     'why="$why; $parent has no room for $size bytes"; '
     'else why="$why; no program may be run in $parent"; fi; '
     'rm -rf "$d"; d=; done',
     f'[ -n "$d" ] || {{ echo "{REFUSED} ${{why#; }}"; exit 0; }}',
     'rm "$d/try"',
-    f'echo "{READY} $d"',
-    'head -c "$size" > "$d/agent"',
-    '[ "$(wc -c < "$d/agent")" -eq "$size" ] || exit 1',
-    'chmod 700 "$d/agent"',
-    'exec 3< "$d/agent"',
-    'rm "$d/agent"',
-    f"/proc/self/fd/3 serve --alive {ALIVE_S}",
+    f'if [ -n "$k" ]; then echo "{READY} {KEPT} $d"; else echo "{READY} {WANTED} $d"; '
+    'head -c "$size" > "$d/agent"; '
+    '[ "$(wc -c < "$d/agent")" -eq "$size" ] || exit 1; '
+    'chmod 700 "$d/agent"; '
+    'exec 3< "$d/agent"; '
+    '{ [ -n "$keep" ] && mkdir -p "$keep" && { mv -f "$d/agent" "$keep/$digest"; '
+    'same "$keep/$digest" || rm -f "$keep/$digest"; '
+    'ls -t "$keep" | tail -n +$((most + 1)) | while read -r old; do rm -f "$keep/$old"; done; }; '
+    'rm -f "$d/agent"; } > /dev/null 2>&1 < /dev/null; fi',
+    f'/proc/self/fd/3 trials --directory "$d" --alive {ALIVE_S}',
+)
+# What no session uses: agents that are kept, and directories of sessions whose shell is not there any more.
+_CLEAN = (
+    "c=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}",
+    "keep=${c:+$c/guestmark/agents}",
+    f'out() {{ $really rm -rf "$1" && echo "{REMOVED} $1"; }}',
+    '[ -z "$keep" ] || for f in "$keep"/*; do [ ! -f "$f" ] || out "$f"; done',
+    '[ -z "$keep" ] || $really rmdir "$keep" 2> /dev/null',
+    'for parent in "${TMPDIR:-/tmp}" /var/tmp "$XDG_RUNTIME_DIR" /dev/shm; do '
+    f'for f in "$parent"/{DIRECTORY}*-*; do '
+    'if [ -d "$f" ] && [ -O "$f" ] && [ ! -e "/proc/${f##*-}" ]; then out "$f"; fi; done; done',
+    f"echo {READY} {KEPT} .",
 )
 
 
@@ -131,10 +158,22 @@ _LONGEST_WORD = 1024  # of csh
 
 def remote_command() -> str:
     """The command line for the login shell there."""
-    script = "; ".join(_LINES)
+    script = "; ".join(_FIRST)
     assert not set("'\\!\n") & set(script)
     assert len(script) < _LONGEST_WORD
     return f"exec /bin/sh -c '{script}'"
+
+
+def serving(*, name: str, size: int, digest: str) -> bytes:
+    """What is sent to have an agent of that size and SHA-256 serve in a directory that `name` begins."""
+    return _line_of(_SERVE, name=name, size=size, digest=digest, most=MOST_KEPT)
+
+
+def _line_of(script: Sequence[str], **variables: str | int) -> bytes:
+    """What is done there, as the line that the command line there hears."""
+    text = "; ".join((*(f"{name}={shlex.quote(str(value))}" for name, value in variables.items()), *script))
+    assert "\n" not in text
+    return f"{text}\n".encode()
 
 
 _SSH = "ssh"
@@ -183,6 +222,7 @@ class Session:
         self.command: tuple[str, ...] = (*self.way, remote_command())
         self.directory = ""
         self.greeting: Greeting | None = None
+        self._removed: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._said = bytearray()
@@ -198,6 +238,34 @@ class Session:
         Raises `MachineError` with one line for whatever ssh or the machine refuses, `PlatformUnusableError` for
         a machine that no agent is there for, `NotMadeError` when one can be made.
         """
+        self._connect(deadline)
+        assert self.greeting is not None
+        agent = self._agent_for(self.greeting).read_bytes()
+        name, digest = f"{DIRECTORY}{secrets.token_hex(8)}", hashlib.sha256(agent).hexdigest()
+        self._send(serving(name=name, size=len(agent), digest=digest), deadline)
+        there, self.directory = self._ready(deadline)
+        if there != KEPT:
+            self._send(agent, deadline)
+        assert self._process is not None
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        return Transport(stdout.fileno(), stdin.fileno(), self.close)
+
+    def clean(self, deadline: float, *, dry_run: bool) -> list[str]:
+        """Removes the agents that are kept there, and the directories of sessions that have gone: their paths.
+
+        With `dry_run` only says what it would remove. Raises `MachineError` as `open`.
+        """
+        try:
+            self._connect(deadline)
+            self._send(_line_of(_CLEAN, really=":" if dry_run else ""), deadline)
+            self._ready(deadline)
+        finally:
+            self.close()
+        return self._removed
+
+    def _connect(self, deadline: float) -> None:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -217,9 +285,13 @@ class Session:
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
         self.greeting = self._greeting(deadline)
-        agent = self._agent_for(self.greeting)
-        self._send(f"{DIRECTORY}{secrets.token_hex(8)} {agent.stat().st_size}\n".encode(), deadline)
+
+    def _ready(self, deadline: float) -> tuple[str, str]:
+        """Whether the agent is there, and the session's directory."""
         word, _, rest = self._line(deadline).partition(" ")
+        while word == REMOVED:
+            self._removed.append(inert(rest))
+            word, _, rest = self._line(deadline).partition(" ")
         if word == REFUSED:
             raise MachineError(
                 f"{self.dest} has no place for the agent: {rest}",
@@ -227,12 +299,8 @@ class Session:
             )
         if word != READY:
             raise refusal(self.dest, self.said(), self._status())
-        self.directory = rest
-        self._send(agent.read_bytes(), deadline)
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        return Transport(stdout.fileno(), stdin.fileno(), self.close)
+        there, _, directory = rest.partition(" ")
+        return there, directory
 
     def said(self) -> str:
         """What ssh and the machine's own programs printed on the error stream so far."""

@@ -29,9 +29,10 @@ from guestmark.core.machine_facts import Libvirt, LibvirtDisk, LibvirtMachine
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.page.text import inert
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.exclusive import lock_remote
+from guestmark.platforms.exclusive import holder, lock_remote
+from guestmark.platforms.ssh.connections import reached
 from guestmark.platforms.ssh.destination import READY
-from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check, reached
+from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check
 from guestmark.platforms.ssh.session import Session, chosen
 from guestmark.platforms.ssh.session import program as ssh
 from guestmark.platforms.virsh import NONE, SNAPSHOT, SSH, THROW_AWAY
@@ -241,7 +242,7 @@ class VirshPlatform:
                 phases = {"ready": time.monotonic() - made_fresh, "made_fresh": made_fresh - begin}
                 if fresh:
                     self._leave_mark(agent)
-                lock_remote(agent, self.name)
+                lock_remote(agent, self.name, holder())
                 yield Domain(agent, opened, agent.ping(), phases, fresh=fresh, domain=self._domain)
 
     def probe(

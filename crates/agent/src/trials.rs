@@ -1,0 +1,148 @@
+//! `guestmark-agent trials`: one controller's conversations, one after the other on the same standard input and output.
+//!
+//! Each has an agent of its own, a new process that this one starts and outlives. Between two of them nothing is left of
+//! the first: its descendants are killed, wherever they went, and the directory that it had is emptied.
+
+use std::ffi::{CString, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lexopt::{Arg, ValueExt};
+use rustix::fs::{memfd_create, MemfdFlags};
+
+use crate::exec::inherited_environment;
+use crate::serve::LEFT;
+use crate::spawn::Command;
+use crate::{reap, sys};
+
+/// How long killed processes may take to go.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+struct Options {
+    directory: PathBuf,
+    alive: Option<u16>,
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let (mut directory, mut alive) = (None, None);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("directory") => directory = Some(PathBuf::from(parser.value()?)),
+            Arg::Long("alive") => alive = Some(parser.value()?.parse()?),
+            other => return Err(other.unexpected()),
+        }
+    }
+    let directory = directory
+        .filter(|path| path.is_absolute())
+        .ok_or("--directory needs an absolute path")?;
+    Ok(Options { directory, alive })
+}
+
+/// Serves until the controller has gone; then nothing is left of what it started, nor the directory.
+pub fn trials(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
+    sys::close_inherited_on_exec();
+    sys::become_subreaper()?;
+    let ended = conversations(&options, &signals);
+    reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
+    let _ = fs::remove_dir_all(&options.directory);
+    ended.map(ExitCode::from)
+}
+
+fn conversations(options: &Options, signals: &OwnedFd) -> io::Result<u8> {
+    let ahead = File::from(memfd_create("ahead", MemfdFlags::empty())?);
+    loop {
+        let (pid, _) = agent(options, &ahead)?
+            .spawn()
+            .map_err(|(_, error)| error)?;
+        let status = end_of(pid, signals);
+        if status != LEFT {
+            return Ok(status);
+        }
+        reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
+        if !reap::children().is_empty() {
+            return Err(io::Error::other(
+                "a process of the last trial cannot be ended",
+            ));
+        }
+        empty(&options.directory)?;
+    }
+}
+
+fn agent(options: &Options, ahead: &File) -> io::Result<Command> {
+    let mut words = vec!["guestmark-agent".to_owned(), "serve".to_owned()];
+    words.push(format!("--ahead={}", ahead.as_raw_fd()));
+    words.extend(options.alive.map(|seconds| format!("--alive={seconds}")));
+    let argv = words.into_iter().map(CString::new);
+    Ok(Command {
+        files: vec![c"/proc/self/exe".to_owned()],
+        argv: argv.collect::<Result<_, _>>().map_err(io::Error::other)?,
+        env: inherited_environment(),
+        cwd: None,
+        uid: None,
+        gid: None,
+        groups: None,
+        stdio: None,
+        terminal: false,
+    })
+}
+
+/// Waits for the end of an agent, which a signal to us brings about: its exit status, or 128 and its signal.
+fn end_of(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
+    loop {
+        while let Some(child) = sys::reap() {
+            if child.pid == agent {
+                return if libc::WIFEXITED(child.status) {
+                    libc::WEXITSTATUS(child.status) as u8
+                } else {
+                    (128 + libc::WTERMSIG(child.status)) as u8
+                };
+            }
+        }
+        let mut fds = [libc::pollfd {
+            fd: signals.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }];
+        let _ = sys::poll(&mut fds, None);
+        while let Some(signal) = sys::take_signal(signals.as_fd()) {
+            if signal != libc::SIGCHLD {
+                let _ = sys::kill(agent, signal);
+            }
+        }
+    }
+}
+
+/// Removes all that is in the directory, which stays, as only its user may enter it.
+fn empty(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    rustix::fs::chmod(directory, rustix::fs::Mode::RWXU)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    #[test]
+    fn a_directory_of_its_own_is_needed() {
+        let parse = |words: &[&str]| super::parse(words.iter().map(OsString::from)).is_ok();
+        assert!(parse(&["--directory", "/tmp/d", "--alive=30"]));
+        assert!(!parse(&["--alive=30"]));
+        assert!(!parse(&["--directory", "d"]));
+        assert!(!parse(&["--directory", "/tmp/d", "more"]));
+    }
+}

@@ -1,0 +1,172 @@
+"""Connections to other machines, each of which serves many trials.
+
+A trial is a conversation with an agent of its own. Between two of them nothing is left there of the first (see
+`crates/agent/src/trials.rs`). What a trial asks of its machine before it changes anything is asked of the next one's
+ahead, together with the lock, so that it takes one round trip however much it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from guestmark.agent.client import Agent
+from guestmark.agent.frames import Transport
+from guestmark.agent.results import CallError
+from guestmark.core.errors import AgentError, GuestmarkError, WorkloadError
+from guestmark.platforms import exclusive
+from guestmark.platforms.ssh.session import Session, UnreachableError, session
+
+_PAUSE_S = 1.0
+_LEAVE_S = 0.05  # that the end of a trial there is waited for before something else is done here
+_GREETING_S = (
+    20.0  # after which a connection that was kept is given up: ssh notices within 15 s that its way is cut
+)
+
+
+@dataclass(slots=True)
+class _Connection:
+    """A session; `agent` is its next conversation, `asked` what the conversations of each cell have asked."""
+
+    session: Session
+    agent: Agent
+    ends: contextlib.ExitStack
+    asked: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    last: str = ""
+
+    def begin(self, cell_id: str, ours: bytes | None, deadline: float) -> None:
+        """Asks ahead, and waits for the greeting. Raises `AgentError` when the connection has gone."""
+        questions = self.asked.get(cell_id) or self.asked.get(self.last, ())
+        self.agent.ask_ahead(questions, ours)
+        self.agent.hello(timeout_s=max(1.0, min(_GREETING_S, deadline - time.monotonic())))
+
+    def leave(self, cell_id: str) -> None:
+        """Ends the conversation. Raises `AgentError` when the connection has gone."""
+        self.asked[cell_id], self.last = self.agent.questions, cell_id
+        self.agent = self.agent.leave(_LEAVE_S)
+
+    def close(self) -> None:
+        """Ends the session."""
+        self.agent.close()
+        self.ends.close()
+
+
+class Connections:
+    """Those to one machine. One is kept while somebody measures, and there are more only while they are in use."""
+
+    def __init__(self, make: Callable[[], Session]) -> None:
+        self._make = make
+        self._kept: _Connection | None = None
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def conversation(
+        self, cell_id: str, deadline: float, ours: bytes | None, *, restarted: bool
+    ) -> Iterator[tuple[Session, Agent]]:
+        """Inside, a new agent answers; `deadline` is `time.monotonic`'s, `ours` what the lock's holder says of itself.
+
+        A machine that was `restarted` has new connections, and is waited for.
+        """
+        connection = self._taken()
+        if connection is not None and restarted:
+            connection.close()
+            connection = None
+        if connection is not None:
+            try:
+                connection.begin(cell_id, ours, deadline)
+            except AgentError:  # it has gone meanwhile, which costs nothing but another one
+                connection.close()
+                connection = None
+        if connection is None:
+            connection = _opened(self._make, deadline, patient=restarted)
+        usable = False
+        try:
+            with _explained(connection.session):
+                yield connection.session, connection.agent
+            usable = True
+        except WorkloadError:
+            usable = True
+            raise
+        finally:
+            if not (usable and self._keeps(connection, cell_id)):
+                connection.close()
+
+    def close(self) -> None:
+        """Ends the connection that is kept."""
+        if (kept := self._taken()) is not None:
+            kept.close()
+
+    def _taken(self) -> _Connection | None:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        return kept
+
+    def _keeps(self, connection: _Connection, cell_id: str) -> bool:
+        if connection.agent.closed:
+            return False
+        with contextlib.suppress(GuestmarkError):
+            connection.leave(cell_id)
+            with self._lock:
+                if self._kept is None and exclusive.at_end(self.close):
+                    self._kept = connection
+                    return True
+        return False
+
+
+@contextlib.contextmanager
+def reached(
+    make: Callable[[], Session], deadline: float, *, patient: bool
+) -> Iterator[tuple[Session, Agent]]:
+    """Inside, an agent answers through a session of its own; `patient` as for a machine that is starting."""
+    connection = _opened(make, deadline, patient=patient)
+    try:
+        with _explained(connection.session):
+            yield connection.session, connection.agent
+    finally:
+        connection.close()
+
+
+def _opened(make: Callable[[], Session], deadline: float, *, patient: bool) -> _Connection:
+    """A session whose agent has greeted. With `patient` a machine that does not answer is starting, and tried again."""
+    with contextlib.ExitStack() as stack:
+        opened, transport = _session(stack, make, deadline, patient=patient)
+        agent = Agent(transport, own_clock=True)
+        stack.callback(agent.close)
+        with _explained(opened):
+            agent.hello(timeout_s=max(1.0, deadline - time.monotonic()))
+        return _Connection(opened, agent, stack.pop_all())
+
+
+def _session(
+    stack: contextlib.ExitStack, make: Callable[[], Session], deadline: float, *, patient: bool
+) -> tuple[Session, Transport]:
+    begin = time.monotonic()
+    while True:
+        with contextlib.ExitStack() as attempt:
+            opened = attempt.enter_context(session(make()))
+            try:
+                transport = opened.open(deadline)
+            except UnreachableError as error:
+                if not patient:
+                    raise
+                if time.monotonic() + _PAUSE_S > deadline:
+                    waited = f"{error.message}, {time.monotonic() - begin:.0f} s after it was made fresh"
+                    raise UnreachableError(waited, hint=error.hint, console=error.console) from error
+            else:
+                stack.push(attempt.pop_all())
+                return opened, transport
+        time.sleep(_PAUSE_S)
+
+
+@contextlib.contextmanager
+def _explained(opened: Session) -> Iterator[None]:
+    """Says of an agent that fell silent what became of the connection."""
+    try:
+        yield
+    except CallError:
+        raise
+    except AgentError as error:
+        raise opened.explained(error) from error
