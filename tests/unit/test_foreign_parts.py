@@ -9,7 +9,7 @@ import pytest
 
 from guestmark.core.architectures import ARCHITECTURES, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
-from guestmark.foreign import agents, installing, kernels, parts
+from guestmark.foreign import agents, commands, kernels, parts
 from guestmark.foreign.commands import run
 from guestmark.foreign.packages import Package, Packages
 from guestmark.foreign.progress import Progress, Whole
@@ -59,7 +59,7 @@ def test_packages_are_installed_by_the_installer_of_set_up(
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     heard = Heard()
-    assert installing.install(["bison", "flex"], heard)
+    assert commands.install(["bison", "flex"], heard)
     update, install = (tmp_path / "asked").read_text().splitlines()
     assert update.endswith("update")
     assert install.endswith("--no-remove --no-install-recommends install bison flex")
@@ -71,7 +71,7 @@ def test_what_apt_says_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyP
     system(tmp_path, monkeypatch, apt_get=script, sudo='[ "$1" = -n ] || exec "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(GuestmarkError, match="bison cannot be installed: E: Unable to fetch") as caught:
-        installing.install(["bison"], Progress())
+        commands.install(["bison"], Progress())
     assert "apt-get install bison" in caught.value.hint
 
 
@@ -79,12 +79,12 @@ def test_without_the_right_to_install_the_packages_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system(tmp_path, monkeypatch)
-    assert not installing.install(["bison"], Progress())
+    assert not commands.install(["bison"], Progress())
     with pytest.raises(PlatformUnusableError, match="need programs that are not installed here") as caught:
         parts.get(SPARC64)
     assert "apt-get install" in caught.value.hint
-    monkeypatch.setattr(installing, "checkout", lambda: tmp_path)  # installed from a wheel: no set-up
-    assert not installing.install(["bison"], Progress())
+    monkeypatch.setattr(commands, "checkout", lambda: tmp_path)  # installed from a wheel: no set-up
+    assert not commands.install(["bison"], Progress())
 
 
 def test_agent_and_kernel_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_nothing_is_installed_for_an_architecture_that_is_not_served(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(parts, "served", lambda: frozenset({"amd64", "arm64"}))
     monkeypatch.setattr(parts, "missing", lambda _: [ARCHITECTURES["riscv64"].cross])
-    monkeypatch.setattr(installing, "install", lambda *_: pytest.fail("something was installed"))
+    monkeypatch.setattr(commands, "install", lambda *_: pytest.fail("something was installed"))
     with pytest.raises(PlatformUnusableError, match="nothing for riscv64") as caught:
         parts.get(ARCHITECTURES["riscv64"])
     assert "prepare --help" in caught.value.hint

@@ -1,4 +1,7 @@
-"""Running the programs that make parts: supervised, so that nothing goes on when guestmark ends, and with progress."""
+"""Running the programs that make parts: supervised, so that nothing goes on when guestmark ends, and with progress.
+
+The distribution's packages that they come from are installed by the installer of set-up (`tools/setup.sh`).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,16 @@ from pathlib import Path
 
 from guestmark.agent.binary import supervised
 from guestmark.agent.keeper import keeper
+from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.own_program import checkout
 from guestmark.foreign.progress import Progress
 
 _LOOK_S = 0.2
 _TELL_S = 1.0
+INSTALLING_ABOUT_S = 40.0
+_NO_RIGHT = 2  # what set-up ends with where this user may not install, or the distribution is another
+_SCRIPT = 'root=$1 to=$2; shift 2; . "$root/tools/setup.sh" && log=$to && install_named "$@"'
 
 
 def run(
@@ -93,3 +101,40 @@ def _reason(log: Path, status: int) -> str:
     # What comes after the first error mostly follows from it; make's own lines only say that there was one.
     others = [line for line in lines if not line.startswith(("make:", "make["))]
     return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]
+
+
+def install(packages: Sequence[str], progress: Progress) -> bool:
+    """Installs them; False where that is not possible: no checkout, no Debian, no root and no sudo.
+
+    apt is never killed, as it stops by itself where it safely can: an interruption waits for it.
+    Raises `GuestmarkError` with its own words when it fails.
+    """
+    root = checkout()
+    if not (root / "tools" / "setup.sh").is_file():
+        return False
+    log = cache_directory() / "foreign" / "install.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    what = "installing packages"
+    command = ["/bin/sh", "-c", _SCRIPT, "guestmark", str(root), str(log), *packages]
+    begin = time.monotonic()
+    said = False
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while True:
+            try:
+                process.wait(_LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                if not said:
+                    progress.say(f"{what}: {' '.join(packages)}")
+                said = True
+                progress.step(what, time.monotonic() - begin, INSTALLING_ABOUT_S)
+    progress.done(what, time.monotonic() - begin)
+    if process.returncode not in (0, _NO_RIGHT):
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        telling = [line for line in lines if line.startswith("E:")]
+        reason = (telling[-1:] or lines[-1:] or [f"exit status {process.returncode}"])[0]
+        raise GuestmarkError(
+            f"{' '.join(packages)} cannot be installed: {reason[:300]}",
+            hint=f"the log: {log}; or as root: apt-get install {' '.join(packages)}",
+        )
+    return process.returncode == 0

@@ -13,7 +13,7 @@ from guestmark.appliance.kernel import Kernel
 from guestmark.core.architectures import ARCHITECTURES, Architecture, Source
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.platform_kind import Program
-from guestmark.foreign import agents, installing, kernels, roots
+from guestmark.foreign import agents, commands, kernels, roots
 from guestmark.foreign.packages import served
 from guestmark.foreign.progress import Progress, Whole
 from guestmark.foreign.roots import Root
@@ -63,7 +63,7 @@ def get(
         f"setting up tcg@{architecture.name}",
         _about_s(architecture, _made(architecture, wanted), lacking),
     )
-    if lacking and installing.install(_packages(lacking), whole):
+    if lacking and commands.install(_packages(lacking), whole):
         agents.look_again()
     _check(architecture, [*besides(), *missing(architecture)])
     with ThreadPoolExecutor(1) as beside:
@@ -101,7 +101,7 @@ def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequ
         "kernel": kernels.about_s(architecture) * compiled,
         "root": roots.ABOUT_S,
     }
-    installed = installing.ABOUT_S if lacking else 0.0
+    installed = commands.INSTALLING_ABOUT_S if lacking else 0.0
     return installed + sum(cost[name] for name, there in made.items() if not there)
 
 

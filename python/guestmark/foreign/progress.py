@@ -89,8 +89,10 @@ class Lines(Progress):
         self._write(text)
 
     def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
-        """Also reports the expected time, if known."""
+        """Also reports the expected time, if known, and that it takes longer than that."""
         about = f" of about {format_duration(about_s)}" if about_s else ""
+        if about_s and elapsed_s > about_s:
+            about = f", more than the {format_duration(about_s)} that it takes elsewhere"
         text = f"{what} … {elapsed_s:.0f} s{about}"
         now = time.monotonic()
         if self._terminal:

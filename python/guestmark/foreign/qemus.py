@@ -14,8 +14,7 @@ from pathlib import Path
 
 from guestmark.core.architectures import host_architecture
 from guestmark.core.platform_kind import Program
-from guestmark.foreign.images import IMAGE, container, kept
-from guestmark.foreign.layers import inside
+from guestmark.foreign.images import IMAGE, container, inside, kept
 from guestmark.foreign.packages import ask
 from guestmark.foreign.progress import tell
 

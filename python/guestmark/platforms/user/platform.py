@@ -27,7 +27,7 @@ from guestmark.core.machine_facts import EmulatedPrograms
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.core.workload_kind import packages_of
-from guestmark.foreign import installing, parts
+from guestmark.foreign import commands, parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.host_like import Host, HostLike, Surroundings
@@ -163,7 +163,7 @@ class UserPlatform(HostLike):
         try:
             self._emulator()
         except PlatformUnusableError:
-            if not installing.install([_PACKAGE], progress):
+            if not commands.install([_PACKAGE], progress):
                 raise
             self._emulator()
         parts.root(self.architecture, packages, progress)
