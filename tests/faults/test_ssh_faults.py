@@ -102,6 +102,25 @@ def test_the_other_machines_go_on(server: Sshd, guestmark: CommandLine) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_most_platforms_unusable_stops_unless_a_part_is_wanted(
+    tmp_path: Path, guestmark: CommandLine
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n HostName 127.0.0.1\n Port 1\n")
+    guestmark.environment["GUESTMARK_SSH"] = f"ssh -F {config}"
+    asked = ("exec", "--on", "host,ssh:a,ssh:b,ssh:c", "--blocks", 1, "--warmup", 0)
+    stopped = guestmark(*asked, "--", "true")
+    assert stopped.status == 3
+    assert "3 of 4 platforms cannot be used here, and nothing was measured: ssh:a: " in stopped.stderr
+    assert "--partial measures host all the same" in stopped.stderr
+    assert not guestmark("runs").stdout.strip()
+    went_on = guestmark(*asked, "--partial", "--", "true")
+    assert went_on.status == 1
+    assert "ssh:b cannot be used here and is left out" in went_on.stderr
+    half = guestmark("exec", "--on", "host,ssh:a", "--blocks", 1, "--warmup", 0, "--", "true")
+    assert half.status == 1
+
+
 def local(tmp_path: Path, before: str) -> str:
     """An `ssh` that stays here: it runs the command for the other side in namespaces of its own, after `before`."""
     script = tmp_path / "local-ssh"

@@ -102,6 +102,12 @@ def command(
             "be repeated.",
         ),
     ] = None,
+    partial: Annotated[
+        bool,
+        typer.Option(
+            "--partial", help="Go on although most of the platforms named with --on cannot be used here."
+        ),
+    ] = False,
     given: Measuring,
 ) -> None:
     """Measure any command on the host and in guests.
@@ -118,6 +124,8 @@ def command(
     import gc
 
     gc.disable()  # until the run begins
+    from dataclasses import replace
+
     from guestmark.cli import hyperfine, session
     from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError
@@ -147,6 +155,5 @@ def command(
         caller=Caller.current(),
         **given.overrides(),
     )
-    raise typer.Exit(
-        session.execute(build(wanted, first), given.ledger, given.outputs(show_output=show_output))
-    )
+    outputs = replace(given.outputs(show_output=show_output), partial=partial)
+    raise typer.Exit(session.execute(build(wanted, first), given.ledger, outputs))

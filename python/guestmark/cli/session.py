@@ -49,6 +49,7 @@ class Outputs:
     junit: str | None = None  # where to write what became of them
     wait: bool = True  # for machines that another guestmark uses
     quiet_host: bool = False  # while the run lasts
+    partial: bool = True  # whether to measure although most platforms cannot be used
     page: Callable[[StoredRun], Page] | None = (
         None  # on the terminal instead of the report, in files before it
     )
@@ -106,7 +107,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     with _quieted(outputs), open_ledger(ledger_path) as ledger:
         run, state = make(
             plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove,
-            budget_s=outputs.budget_s, clock=of_process(), wait=outputs.wait,
+            budget_s=outputs.budget_s, clock=of_process(), wait=outputs.wait, partial=outputs.partial,
         )  # fmt: skip
         return _finish(run.judge(), state, outputs)
 

@@ -283,6 +283,22 @@ def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     )
 
 
+def require_most(plan: Plan, left_out: Sequence[LeftOut]) -> None:
+    """Raises `PlatformUnusableError` when more than half of the plan's platforms have no cell that can be measured."""
+    wanted = dict.fromkeys(str(cell.platform) for cell in plan.cells)
+    usable = {str(cell.platform) for cell in runnable(plan.cells, left_out)}
+    missing = [name for name in wanted if name not in usable]
+    if 2 * len(missing) > len(wanted):
+        why = {entry.name: entry for entry in left_out if entry.name in missing}
+        reasons = "; ".join(f"{name}: {why[name].reason}" for name in missing if name in why)
+        others = ", ".join(name for name in wanted if name in usable)
+        hints = dict.fromkeys(entry.hint for entry in why.values() if entry.hint)
+        raise PlatformUnusableError(
+            f"{len(missing)} of {len(wanted)} platforms cannot be used here, and nothing was measured: {reasons}",
+            hint="; ".join((f"--partial measures {others} all the same", *hints)),
+        )
+
+
 def with_usable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
     """The plan without copies of cells that are left out, and with other baselines where those are; and remarks.
 
