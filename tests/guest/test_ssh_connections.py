@@ -19,9 +19,9 @@ from guestmark.platforms.exclusive import InUseError, Policy, measuring
 from guestmark.platforms.ssh.platform import Remote
 from guestmark.platforms.ssh.session import MOST_KEPT
 from tests.framework.command_line import CommandLine
+from tests.framework.far import Relay, relay
 from tests.framework.guests import start
 from tests.framework.processes import wait_until
-from tests.framework.far import Relay, relay
 from tests.framework.sshd import Sshd, sshd
 
 

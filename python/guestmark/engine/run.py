@@ -82,16 +82,20 @@ def prepare(
     prove: bool = False,
     budget_s: float | None = None,
     clock: Clock | None = None,
+    partial: bool = True,
 ) -> Run:
     """Stores a new run of as much of the plan as can be measured here. Its time counts from now on, or by `clock`.
 
     With `prove` power cuts will show what its disks keep. With `budget_s`, of the same clock, it has what fits into
-    that; see `budget.spend`. Questions that it cannot answer are not asked. Raises what `preflight.examine` raises.
+    that; see `budget.spend`. Questions that it cannot answer are not asked. Raises what `preflight.examine` raises, and
+    unless a `partial` plan is wanted `PlatformUnusableError` when most of its platforms cannot be used.
     """
     clock = clock or started()
     ledger.check_name(said.name)
     ledger.patience.notice = audience.tell
     ready = preflight.examine(plan, _prober(audience), audience.progress)
+    if not partial:
+        preflight.require_most(plan, ready.left_out)
     context = replace(ready.plan.context, prove=prove or ready.plan.context.prove)
     plan, notes = with_askable(replace(ready.plan, context=context), ready.left_out)
     # A command alone is quicker run than looked up.
@@ -130,6 +134,7 @@ def make(
     budget_s: float | None = None,
     clock: Clock | None = None,
     wait: bool = True,
+    partial: bool = True,
 ) -> tuple[Run, RunState]:
     """Prepares a new run and measures it, with nobody else on its machines; the run, and how it ended.
 
@@ -138,7 +143,9 @@ def make(
     clock, asked = clock or started(), time.monotonic()
     with exclusively(plan, audience.tell, wait=wait):
         clock = clock.without(time.monotonic() - asked)
-        run = prepare(plan, ledger, audience, said=said, prove=prove, budget_s=budget_s, clock=clock)
+        run = prepare(
+            plan, ledger, audience, said=said, prove=prove, budget_s=budget_s, clock=clock, partial=partial
+        )
         return run, run.measure()
 
 
@@ -287,7 +294,7 @@ def block(
                 return runner.run_block(
                     plan,
                     ledger,
-                    stored.id,
+                    stored,
                     machine=machine,
                     observer=observer,
                     interruption=interruption or mine,

@@ -34,6 +34,7 @@ from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
+    from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
 
 _ESTIMATE_SHARE = 50.0  # a look at the results waits this many times what the last one took
@@ -101,18 +102,19 @@ def is_divisible(plan: Plan) -> bool:
 def run_block(
     plan: Plan,
     ledger: "Ledger",
-    run_id: str,
+    stored: "StoredRun",
     *,
     machine: str,
     observer: Observer,
     interruption: Interruption,
 ) -> BlockStatus:
-    """Measures one block of the run that nobody else has, on the `machine` of that name, and stores it.
+    """Measures one block of the stored run that nobody else has, on the `machine` of that name, and stores it.
 
     What somebody began in a block and never ended is recorded as lost, and the rest of that block is measured first. A
     plan that is not divisible is measured as a whole by one process at a time, a race to its end. Raises `TakenError`
     when another process executes the run as a whole or has taken over the block, `Interrupted` by a signal.
     """
+    run_id = stored.id
     attempts = Attempts(ledger, run_id, machine)
     if not is_divisible(plan):
         if ledger.load_run(run_id).state in _ENDED:
@@ -132,28 +134,31 @@ def run_block(
             raise Interrupted
         return BlockStatus.DONE
 
-    def loop(observer: Observer = Silent()) -> tuple[RunState, _Loop]:  # noqa: B008 (it holds nothing)
-        stored = ledger.load_run(run_id)
+    def loop(observer: Observer = Silent()) -> _Loop:  # noqa: B008 (it holds nothing)
+        nonlocal stored
+        stored = ledger.refreshed(stored, known_before)
         cells = runnable(plan.cells, stored.unusable)
         agreed = replace(plan, context=replace(plan.context, iterations=stored.plan.context.iterations))
-        return stored.state, _Loop(
+        return _Loop(
             plan=agreed, cells=cells, ledger=ledger, run_id=run_id, trials=list(stored.trials), observer=observer,
             interruption=interruption, attempts=attempts, machine=machine,
         )  # fmt: skip
 
+    known_before = _whole_at_first(stored, runnable(plan.cells, stored.unusable))
     while True:
-        before, looked = loop()
-        if before in _ENDED:
+        looked = loop()
+        if stored.state in _ENDED:
             return BlockStatus.NOTHING_LEFT
         state, candidates = looked.open_blocks()
         if state is not None:
             ledger.set_run_state(run_id, state)
             return BlockStatus.NOTHING_LEFT
+        known_before = min(candidates, default=known_before)
         with ledger.claim_block(run_id, candidates) as block:
             if block is None:
                 return BlockStatus.LOST
             lose(ledger, run_id, _WORKER_GONE, block=block)
-            _, here = loop(observer)
+            here = loop(observer)
             if here.is_complete(block):  # somebody has just ended it
                 continue
             try:
@@ -162,10 +167,19 @@ def run_block(
                 lose(ledger, run_id, _INTERRUPTED, block=block)
                 ledger.set_run_state(run_id, RunState.INTERRUPTED)
                 raise
-        after, _ = loop()[1].open_blocks()
-        ledger.set_run_state(run_id, after or RunState.INTERRUPTED)
+        after, _ = loop().open_blocks()
+        if (after or RunState.INTERRUPTED) is not stored.state:
+            ledger.set_run_state(run_id, after or RunState.INTERRUPTED)
         if whole is not None:
             return whole
+
+
+def _whole_at_first(stored: "StoredRun", cells: Sequence[Cell]) -> int:
+    """How many blocks from the first on have a trial of every cell."""
+    there = {(trial.block, trial.cell_id) for trial in stored.trials}
+    last = max((block for block, _ in there), default=-1)
+    blocks = range(last + 1)
+    return next((each for each in blocks if any((each, cell.id) not in there for cell in cells)), last + 1)
 
 
 @contextmanager

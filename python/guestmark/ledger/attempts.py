@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import case, insert, inspect, select, update
+from sqlalchemy import case, insert, select, update
 from sqlalchemy.dialects import sqlite
 
 from guestmark.core.cause import Cause
@@ -42,7 +42,8 @@ class Attempts:
         self._ledger = ledger
         self._run_id = run_id
         self._machine = machine
-        ledger.write(f"preparing the attempts of run {run_id}", _made)
+        if not ledger.has(table):
+            ledger.write(f"preparing the attempts of run {run_id}", _made)
 
     def begin(self, cell_id: str, block: int, order: int) -> str:
         """The token of a new attempt. Raises `LedgerError` when the trial was begun before."""
@@ -78,7 +79,7 @@ def lose(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) 
     """Records every attempt of the run, or of a block, that has not ended as a lost trial; how many these were."""
 
     def store(connection: Connection) -> int:
-        if not inspect(connection).has_table(table.name):
+        if not schema.is_made(connection, table):
             return 0
         pending = [table.c.run_id == run_id, table.c.outcome == BEGUN]
         if block is not None:
@@ -105,26 +106,27 @@ def lose(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) 
             lost += 1
         return lost
 
+    if not pending(ledger, [run_id], block=block):  # most often: so nothing is written
+        return 0
     return ledger.write(f"recording what run {run_id} has lost", store)
 
 
-def pending(ledger: Ledger, run_ids: Collection[str]) -> set[str]:
-    """Those of the runs that have an attempt which was begun and has not ended."""
-
-    def find(connection: Connection) -> set[str]:
-        if not inspect(connection).has_table(table.name):
+def pending(ledger: Ledger, run_ids: Collection[str], *, block: int | None = None) -> set[str]:
+    """Those of the runs that have an attempt, in the `block` if one is given, which was begun and has not ended."""
+    with ledger.reading("looking for attempts that have not ended") as connection:
+        if not schema.is_made(connection, table):
             return set()
         wanted = select(table.c.run_id).where(table.c.run_id.in_(run_ids), table.c.outcome == BEGUN)
+        if block is not None:
+            wanted = wanted.where(table.c.block == block)
         return set(connection.execute(wanted.distinct()).scalars())
-
-    return ledger.write("looking for attempts that have not ended", find)
 
 
 def refused(ledger: Ledger, run_id: str) -> int:
     """How many attempts at trials that were begun before were refused in a run."""
 
     def count(connection: Connection) -> int:
-        if not inspect(connection).has_table(table.name):
+        if not schema.is_made(connection, table):
             return 0
         return sum(connection.execute(select(table.c.refused).where(table.c.run_id == run_id)).scalars())
 
@@ -135,7 +137,7 @@ def runs_with(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
     """The ids of the runs that have all of these labels, oldest first; found without reading any run."""
 
     def find(connection: Connection) -> list[str]:
-        if not inspect(connection).has_table(said.name):
+        if not schema.is_made(connection, said):
             return []
         found: set[str] | None = None
         for key, value in labels.items():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Table, delete, insert, select
+from sqlalchemy import Label, String, Table, cast, delete, insert, literal, select
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
@@ -75,12 +75,16 @@ def forget(connection: Connection, run_id: str, part: str) -> None:
     connection.execute(delete(checks).where(checks.c.run_id == run_id, checks.c.part == part))
 
 
-def damage(connection: Connection, run_id: str) -> Iterator[str]:
-    """A sentence for everything of the run that is not as it was stored."""
+Read = Mapping[str, Sequence[Row[Any]]]  # the rows of a run, by their tables
+
+
+def damage(connection: Connection, run_id: str, read: Read | None = None) -> Iterator[str]:
+    """A sentence for everything of the run that is not as it was stored; its rows, where they were `read` already."""
     checks = schema.checks
     stored = connection.execute(select(checks.c.part, checks.c.digest).where(checks.c.run_id == run_id))
     known = {row.part: row.digest for row in stored}
-    for table, row in _rows(connection, run_id):
+    given = ((table, row) for table, rows in (read or {}).items() for row in rows)
+    for table, row in given if read is not None else _rows(connection, run_id):
         part = part_of(table, row)
         digest = known.pop(part, None)
         if digest is not None and digest != of_row(table, row):
@@ -105,12 +109,33 @@ def unchecked(connection: Connection, run_id: str) -> int:
     return sum(part_of(table, row) not in known for table, row in _rows(connection, run_id))
 
 
-def verify(connection: Connection, run_id: str) -> None:
-    """Raises `LedgerError` for the first thing of the run that is damaged."""
-    for sentence in damage(connection, run_id):
-        raise LedgerError(
-            sentence, hint="`guestmark runs --check` lists all that is damaged; take it from a backup"
-        )
+def verify(connection: Connection, run_id: str, read: Read | None = None) -> None:
+    """Raises `LedgerError` for the first thing of the run that is damaged; see `damage`."""
+    for sentence in damage(connection, run_id, read):
+        raise _damaged(sentence)
+
+
+def stored_of_trial() -> Label[Any]:
+    """The checksum of a row of trials, selected with it as `digest`; None for one that has none."""
+    checks, trials = schema.checks.c, schema.trials.c
+    part = literal("trial ") + cast(trials.block, String) + literal(" ") + trials.cell_id
+    found = select(checks.digest).where(checks.run_id == trials.run_id, checks.part == part)
+    return found.scalar_subquery().label("digest")
+
+
+def verify_trials(run_id: str, read: Iterable[Row[Any]]) -> None:
+    """Raises `LedgerError` for the first of these trials, selected with `stored_of_trial`, that is damaged."""
+    table = schema.trials.name
+    for row in read:
+        if row.digest is not None and row.digest != of_row(table, row):
+            part = described(part_of(table, row))
+            raise _damaged(f"{part} of run {run_id} is damaged: it is not what was stored")
+
+
+def _damaged(sentence: str) -> LedgerError:
+    return LedgerError(
+        sentence, hint="`guestmark runs --check` lists all that is damaged; take it from a backup"
+    )
 
 
 def _rows(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[Any]]]:

@@ -130,7 +130,7 @@ class ServerClaim:
             _drop(session)
             raise
         if not held or (self._blocks is not None and held.block is None):
-            _drop(session)
+            _give_back(session)
             return held
         self._session, self._identity = session, {"pid": found[0], "start": found[1]}
         self._blocks = None if held.block is None else (held.block,)  # if it has to be taken again
@@ -160,7 +160,7 @@ class ServerClaim:
             try:
                 self._session.execute(text("SELECT 1"))
             except Exception:
-                self.release()
+                self.drop()
         self.session()
 
     def session(self) -> Connection:
@@ -179,10 +179,21 @@ class ServerClaim:
         assert self._session is not None
         return self._session
 
-    def release(self) -> None:
+    def held_session(self) -> Connection:
+        """The session, once it is sure that it is there and holds the claim; raises as `hold` does."""
+        self.hold()
+        return self.session()
+
+    def drop(self) -> None:
         """Ends the session, and with it the lock. May be called twice."""
         if self._session is not None:
             _drop(self._session)
+            self._session = None
+
+    def release(self) -> None:
+        """Gives the lock back, by the end of the session if need be. May be called twice."""
+        if self._session is not None:
+            _give_back(self._session)
             self._session = None
 
     def _end_former(self, session: Connection) -> None:
@@ -211,6 +222,15 @@ _MINE = "pid = pg_backend_pid()"
 _FORMER = "FROM pg_stat_activity WHERE pid = :pid AND backend_start = :start AND usename = current_user"
 _END = f"SELECT pg_terminate_backend(pid) {_FORMER}"
 _LOOK = f"SELECT 1 {_FORMER}"
+
+
+def _give_back(session: Connection) -> None:
+    """The session has no lock any more, and its connection serves others; one that has failed is not used again."""
+    try:
+        session.execute(text("SELECT pg_advisory_unlock_all()"))
+        session.close()
+    except Exception:
+        _drop(session)
 
 
 def _drop(session: Connection) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Engine, create_engine, event, insert, inspect, select, update
+from sqlalchemy import Engine, create_engine, event, insert, select, update
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
@@ -27,6 +27,7 @@ from guestmark.ledger.faults import NOT_ALLOWED, OTHER, explained, not_a_databas
 from guestmark.ledger.schema import (
     APPLICATION_ID,
     SCHEMA_VERSION,
+    WRITING,
     attempts,
     comparisons,
     metadata,
@@ -66,15 +67,6 @@ def upgrade(connection: Connection) -> None:
             checksums.store(connection, table, run.id)
 
 
-def has_checks(engine: Engine) -> bool:
-    """Whether the ledger has been brought up to date."""
-    with engine.connect() as connection:
-        return bool(inspect(connection).has_table(schema.checks.name))
-
-
-_WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
-
-
 _LONGEST_VALUE = 256 << 20  # bytes of a text or a console
 _MOST_MEMORY = 2 << 30  # bytes that SQLite may take
 _STATEMENT_S = 120.0
@@ -94,7 +86,7 @@ class Store:
 
 def begin_writing(engine: Engine) -> AbstractContextManager[Connection]:
     """A transaction that will write: it takes its turn at once, not when it first writes."""
-    return engine.execution_options(**{_WRITING: True}).begin()
+    return engine.execution_options(**{WRITING: True}).begin()
 
 
 def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) -> Store:
@@ -374,7 +366,7 @@ def _file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        writing = connection.get_execution_options().get(_WRITING, False)
+        writing = connection.get_execution_options().get(WRITING, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     @event.listens_for(engine, "before_cursor_execute")
@@ -468,7 +460,7 @@ def _connect_server(url: URL) -> Store:
         )
     try:
         with explained(shown, "opening it"), engine.begin() as connection:
-            if not inspect(connection).has_table(schema.schema.name):
+            if not schema.is_made(connection, schema.schema):
                 metadata.create_all(connection)
                 connection.execute(insert(schema.schema).values(version=SCHEMA_VERSION))
             version = connection.execute(select(schema.schema.c.version)).scalar() or 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, insert, inspect, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
@@ -46,7 +46,7 @@ def is_own(connection: Connection, file: Path, row: Row[Any]) -> bool:
     """Whether the user of this process made the run of that row of `runs`."""
     table = schema.remarks
     found = None
-    if inspect(connection).has_table(table.name):
+    if schema.is_made(connection, table):
         statement = select(table.c.value).where(table.c.run_id == row.id, table.c.kind == _KIND)
         found = connection.execute(statement).scalar()
     if found is None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, insert, inspect, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError, UsageError
@@ -63,7 +63,7 @@ def earlier(
     connection: Connection, host: str, what: Collection[str], before: float, most: int = MOST
 ) -> list[Compared]:
     """What runs of this host that were begun before then found of each of `what`: the `most` newest, oldest first."""
-    if not inspect(connection).has_table(comparisons.name):
+    if not schema.is_made(connection, comparisons):
         return []
     found: list[Compared] = []
     for each in dict.fromkeys(what):
@@ -80,7 +80,7 @@ def earlier(
 
 def every_ratio(connection: Connection) -> list[Compared]:
     """What all runs found for all of their ratios, oldest first."""
-    if not inspect(connection).has_table(comparisons.name):
+    if not schema.is_made(connection, comparisons):
         return []
     order = (comparisons.c.created_at, comparisons.c.run_id)
     return _compared(connection.execute(select(comparisons).order_by(*order)))

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import delete, insert, inspect, select
+from sqlalchemy import delete, insert, select
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger.model import Origin
+from guestmark.ledger.schema import is_made
 from guestmark.ledger.schema import remarks as table
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ NOTHING = Remarks()
 
 def of_runs(connection: Connection) -> dict[str, Remarks]:
     """Those of every run that has any."""
-    if not inspect(connection).has_table(table.name):
+    if not is_made(connection, table):
         return {}
     rows: dict[str, list[tuple[str, str, str]]] = {}
     statement = select(table).order_by(table.c.run_id, table.c.kind, table.c.key)
@@ -61,7 +62,7 @@ def of_runs(connection: Connection) -> dict[str, Remarks]:
 
 def of_run(connection: Connection, run_id: str) -> Remarks:
     """Those of one run."""
-    if not inspect(connection).has_table(table.name):
+    if not is_made(connection, table):
         return NOTHING
     statement = select(table).where(table.c.run_id == run_id).order_by(table.c.kind, table.c.key)
     return _read([(row.kind, row.key, row.value) for row in connection.execute(statement)])
@@ -69,7 +70,7 @@ def of_run(connection: Connection, run_id: str) -> Remarks:
 
 def removed(connection: Connection) -> set[str]:
     """The ids of runs that are out of sight."""
-    if not inspect(connection).has_table(table.name):
+    if not is_made(connection, table):
         return set()
     return set(connection.execute(select(table.c.run_id).where(table.c.kind == REMOVED)).scalars())
 
@@ -114,7 +115,7 @@ def set_removed(connection: Connection, run_id: str, *, gone: bool) -> None:
 
 def forget(connection: Connection, run_id: str) -> None:
     """Deletes what is said of a run that is deleted."""
-    if inspect(connection).has_table(table.name):
+    if is_made(connection, table):
         connection.execute(delete(table).where(table.c.run_id == run_id))
 
 

@@ -1,5 +1,7 @@
 """Tables of the ledger. The only module of the ledger that imports SQLAlchemy when it is itself imported."""
 
+from weakref import WeakKeyDictionary
+
 from sqlalchemy import (
     Column,
     Float,
@@ -11,12 +13,31 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    inspect,
 )
+from sqlalchemy.engine import Connection
+from sqlalchemy.pool import Pool
 
 APPLICATION_ID = 0x676D726B  # "gmrk": tells a ledger from any other SQLite database
 SCHEMA_VERSION = 2
 
 metadata = MetaData()
+WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
+_MADE: WeakKeyDictionary[Pool, set[str]] = WeakKeyDictionary()
+
+
+def is_made(connection: Connection, table: Table) -> bool:
+    """Whether the database has the table; one that was seen is not asked for again, as none is ever removed."""
+    seen = _MADE.setdefault(connection.engine.pool, set())
+    if table.name in seen:
+        return True
+    found = inspect(connection).has_table(table.name)
+    if found and not connection.get_execution_options().get(
+        WRITING
+    ):  # which may be undone, and the table with it
+        seen.add(table.name)
+    return found
+
 
 schema = Table("guestmark_schema", metadata, Column("version", Integer, primary_key=True))
 

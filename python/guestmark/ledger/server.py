@@ -55,6 +55,13 @@ def prepare_for(engine: Engine) -> None:
             return _Cursor(session.connection.dbapi_connection, session.info)
 
     engine.dialect.execution_ctx_cls = Execution
+    engine.dialect.do_ping = _is_there  # type: ignore[method-assign, assignment]
+
+
+def _is_there(link: Any) -> bool:
+    """Asks the server whether it is there, in one round trip and without beginning a transaction."""
+    link.execute_simple(";")
+    return True
 
 
 class _Cursor:
@@ -139,7 +146,7 @@ def engine_of(url: URL) -> Engine:
     # The pool logs, with a traceback, each connection that it cannot close in order because the server has gone.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     bare = URL.create(f"postgresql+{DRIVER}")
-    engine = create_engine(bare, pool_pre_ping=True, isolation_level="READ COMMITTED")
+    engine = create_engine(bare, pool_pre_ping=True)
 
     @event.listens_for(engine, "do_connect")
     def _dial(dialect: Any, _record: Any, _args: Any, _named: Any) -> Any:
@@ -156,12 +163,9 @@ def engine_of(url: URL) -> Engine:
 
 def autocommitting(engine: Engine) -> Connection:
     """A connection in which every statement is a transaction of its own."""
-    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-    # The pool has asked whether it is there, and with the bundled driver that question began a transaction.
-    dialled = connection.connection.dbapi_connection
-    assert dialled is not None
-    dialled.rollback()
-    return connection
+    # What is prepared is sent past the bundled driver's transactions; to set a level takes round trips, and back again.
+    own = engine.dialect.driver == DRIVER
+    return engine.connect().execution_options(**(OPTIONS if own else {"isolation_level": "AUTOCOMMIT"}))
 
 
 def parameters_of(url: URL, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -231,11 +235,18 @@ def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
         "application_name": parameters["application_name"],
         "timeout": CONNECT_S,
         "tcp_keepalive": True,
+        "startup_params": {"default_transaction_isolation": "read committed"},
     }
     if host.startswith("/"):
         link = driver.connect(unix_sock=f"{host}/.s.PGSQL.{parameters['port']}", **named)
         _unbounded(link)
         return link
+    named["startup_params"] |= {
+        "tcp_keepalives_idle": str(_IDLE_S),
+        "tcp_keepalives_interval": str(_AGAIN_S),
+        "tcp_keepalives_count": str(_TIMES),
+        "tcp_user_timeout": f"{_LOST_S}s",
+    }
     named |= {"host": host, "port": int(parameters["port"])}
     if mode in {"disable", "allow"}:
         link = driver.connect(**named, ssl_context=False)  # None would mean: with TLS, if the server has it
@@ -265,12 +276,6 @@ def _unbounded(link: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _AGAIN_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _TIMES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)
-    link.autocommit = True
-    link.cursor().execute(
-        f"SET tcp_keepalives_idle = {_IDLE_S}; SET tcp_keepalives_interval = {_AGAIN_S}; "
-        f"SET tcp_keepalives_count = {_TIMES}; SET tcp_user_timeout = '{_LOST_S}s'"
-    )
-    link.autocommit = False
 
 
 def _context(parameters: Mapping[str, str]) -> ssl.SSLContext:

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, insert, inspect, select
+from sqlalchemy import delete, insert, select
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
@@ -89,7 +89,7 @@ class Shelf:
 def _delete(connection: Connection, run_id: str) -> None:
     for table in _OF_A_RUN:
         connection.execute(delete(table).where(table.c.run_id == run_id))
-    if inspect(connection).has_table(comparisons.name):
+    if schema.is_made(connection, comparisons):
         connection.execute(delete(comparisons).where(comparisons.c.run_id == run_id))
     remarks.forget(connection, run_id)
     connection.execute(delete(schema.runs).where(schema.runs.c.id == run_id))

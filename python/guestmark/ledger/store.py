@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
 import socket
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import Table, insert, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql.selectable import TypedReturnsRows
 
@@ -23,7 +22,7 @@ from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, copying, intake, overviews, remarks, rows, schema
 from guestmark.ledger import claim as claims
-from guestmark.ledger.connect import Store, begin_writing, has_checks
+from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
 from guestmark.ledger.intake import Budget
 from guestmark.ledger.model import Check, Compared, Origin, RunOverview, StoredRun
@@ -124,19 +123,34 @@ class Ledger:
             return self.patience.until_done(once, is_transient)
 
     @contextmanager
-    def _reading(self, doing: str) -> Iterator[Connection]:
+    def reading(self, doing: str) -> Iterator[Connection]:
+        """Statements that change nothing, for the modules of this package; `doing` is what errors say failed."""
         with explained(self.where, doing):
-            if not self.is_file:
-                self.patience.until_done(self._ping, is_transient)
             try:
-                with self._engine.begin() as connection:
-                    yield connection
+                if self.is_file:
+                    with self._engine.begin() as connection:
+                        yield connection
+                else:
+                    # Each statement sees what is committed when it begins, with or without a transaction.
+                    if self._claims:
+                        yield self.patience.until_done(self._claims[-1].held_session, is_transient)
+                        return
+                    with self.patience.until_done(self._connected, is_transient) as connection:
+                        yield connection
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 # SQLite's columns hold values of any type, and files come from anywhere.
                 raise LedgerError(
                     f"the ledger {self.where} holds what guestmark does not write: failed while {doing}",
                     hint="guestmark runs --check lists the damage; restore it from a backup",
                 ) from error
+
+    def has(self, table: Table) -> bool:
+        """Whether the ledger has a table of those that are made when they are first needed."""
+        with self.reading(f"looking for {table.name}") as connection:
+            return schema.is_made(connection, table)
+
+    def _connected(self) -> Connection:
+        return autocommitting(self._engine)
 
     def _ping(self) -> None:
         with self._engine.connect():  # which asks the server whether it is there
@@ -256,9 +270,9 @@ class Ledger:
         )
 
         def origin_of(run_id: str) -> Origin | None:
-            with self._reading(f"reading run {run_id}") as connection:
+            with self.reading(f"reading run {run_id}") as connection:
                 row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
-                found = self._origin(connection, row)
+                found = self._origin(connection, row, remarks.of_run(connection, run_id))
             if found is None:
                 return None
             self.load_run(run_id, budget)
@@ -273,7 +287,7 @@ class Ledger:
 
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
-        with self._reading("looking for a run") as connection:
+        with self.reading("looking for a run") as connection:
             return overviews.resolve(connection, wanted, self.where)
 
     def resolve_removed(self, connection: Connection, wanted: str) -> str:
@@ -292,9 +306,9 @@ class Ledger:
 
     def load_run(self, wanted: str, budget: Budget | None = None) -> StoredRun:
         """The whole run that `wanted` refers to (see `resolve`). What it costs is taken from the `budget`, if any."""
-        with self._reading(f"reading run {wanted}") as connection:
-            run_id = overviews.resolve(connection, wanted, self.where)
-            run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
+        with self.reading(f"reading run {wanted}") as connection:
+            run, said = self._found(connection, wanted)
+            run_id = str(run.id)
             if budget is not None:
                 budget.take(size_of(connection, run_id))
             trials = connection.execute(
@@ -308,51 +322,90 @@ class Ledger:
                 .order_by(schema.unusable.c.platform)
             ).all()
             environments = connection.execute(
-                select(schema.environments.c.body)
+                select(schema.environments)
                 .where(schema.environments.c.run_id == run_id)
                 .order_by(schema.environments.c.position)
-            ).scalars()
-            if self._is_checked:
-                checksums.verify(connection, run_id)
+            ).all()
+            if self._is_checked_by(connection):
+                read = {
+                    schema.runs.name: [run],
+                    schema.environments.name: environments,
+                    schema.unusable.name: unusable,
+                    schema.trials.name: trials,
+                }
+                checksums.verify(connection, run_id, read)
             plan = codec.load(run.plan, Plan, f"the plan of run {run_id}", budget)
             loaded = StoredRun(
                 id=run_id,
                 plan=plan,
                 environments=tuple(
-                    codec.load(body, dict[str, Any], f"the environment of run {run_id}", budget)
-                    for body in environments
+                    codec.load(row.body, dict[str, Any], f"the environment of run {run_id}", budget)
+                    for row in environments
                 ),
                 seed=int(run.seed),
-                state=self._state(run_id, run.state),
+                state=self._state(run_id, run.state, connection),
                 created_at=run.created_at,
                 trials=tuple(trial_of(row, budget) for row in trials),
                 unusable=tuple(left_out_of(row, plan) for row in unusable),
-                origin=self._origin(connection, run),
+                origin=self._origin(connection, run, said),
             )
         intake.check(loaded, foreign=budget is not None)
         return loaded
 
-    def _origin(self, connection: Connection, run: Row[Any]) -> Origin | None:
+    def refreshed(self, known: StoredRun, since: int) -> StoredRun:
+        """The run as it is by now, all of whose blocks before `since` are known: no trial that is stored changes."""
+        run_id, trials = known.id, schema.trials.c
+        with self.reading(f"reading run {run_id}") as connection:
+            run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
+            if run is None:
+                raise overviews.missing(connection, run_id, self.where)
+            rows_since = connection.execute(
+                select(schema.trials, checksums.stored_of_trial())
+                .where(trials.run_id == run_id, trials.block >= since)
+                .order_by(trials.block, trials.position)
+            ).all()
+            checksums.verify_trials(run_id, rows_since)
+            before = tuple(trial for trial in known.trials if trial.block < since)
+            return replace(
+                known,
+                plan=codec.load(run.plan, Plan, f"the plan of run {run_id}"),
+                state=RunState(run.state),
+                trials=before + tuple(trial_of(row) for row in rows_since),
+            )
+
+    def _found(self, connection: Connection, wanted: str) -> tuple[Row[Any], Remarks]:
+        """The row of the run that is meant, and what is said of it; one whole id is one look."""
+        statement = select(schema.runs)
+        run = connection.execute(statement.where(schema.runs.c.id == wanted)).first()
+        said = NOTHING if run is None else remarks.of_run(connection, wanted)
+        if run is None or said.removed is not None:
+            run_id = overviews.resolve(connection, wanted, self.where)
+            run = connection.execute(statement.where(schema.runs.c.id == run_id)).one()
+            said = remarks.of_run(connection, run_id)
+        return run, said
+
+    def _origin(self, connection: Connection, run: Row[Any], remarked: Remarks) -> Origin | None:
         """Where the run comes from; None where this user made it. A server's roles say who may write there."""
-        said = remarks.of_run(connection, run.id).origin
+        said = remarked.origin
         if said is not None or self._store.file is None or copying.is_own(connection, self._store.file, run):
             return said
         return Origin(f"the ledger {self.where}")
 
     def check_name(self, name: str) -> None:
         """Raises `LedgerError` when a run has that name."""
-        with self._reading("looking for a run's name") as connection:
+        with self.reading("looking for a run's name") as connection:
             remarks.check_free(connection, name)
 
     def remarks(self, run_id: str) -> Remarks:
         """What people have said of a run."""
-        with self._reading(f"reading the remarks of run {run_id}") as connection:
+        with self.reading(f"reading the remarks of run {run_id}") as connection:
             return remarks.of_run(connection, run_id)
 
     def runs(self, *, removed: bool = False) -> list[RunOverview]:
         """All runs, oldest first, including those whose plan is damaged; or those that were removed."""
-        with self._reading("listing the runs") as connection:
-            return overviews.overviews(connection, self._state, removed=removed, checked=self._is_checked)
+        with self.reading("listing the runs") as connection:
+            checked = self._is_checked_by(connection)
+            return overviews.overviews(connection, self._state, removed=removed, checked=checked)
 
     def earlier(
         self, host: str, what: Collection[str], before: float, most: int = overviews.MOST
@@ -365,7 +418,7 @@ class Ledger:
         return self._in_sight(overviews.every_ratio)
 
     def _in_sight(self, read: Callable[[Connection], list[Compared]]) -> list[Compared]:
-        with self._reading("looking for earlier runs") as connection:
+        with self.reading("looking for earlier runs") as connection:
             gone = remarks.removed(connection)
             found = read(connection)
             said = remarks.of_runs(connection)
@@ -378,18 +431,18 @@ class Ledger:
 
     def environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The environment that each of these runs was last started or resumed in, in this order."""
-        with self._reading("reading environments") as connection:
+        with self.reading("reading environments") as connection:
             return last_environments(connection, run_ids)
 
-    @functools.cached_property
-    def _is_checked(self) -> bool:
+    def _is_checked_by(self, connection: Connection) -> bool:
         """Whether there are checksums: ledgers of version 0.1 get them when they are next written to."""
-        return has_checks(self._engine)
+        return schema.is_made(connection, schema.checks)
 
     def check(self) -> Check:
         """Looks at every row of every run, whether each can have been measured, and at the database's own structure."""
-        with self._reading("checking the ledger") as connection:
-            found = checksums.check(connection, is_file=self.is_file, is_checked=self._is_checked)
+        with self.reading("checking the ledger") as connection:
+            is_checked = self._is_checked_by(connection)
+            found = checksums.check(connection, is_file=self.is_file, is_checked=is_checked)
             gone = remarks.removed(connection)
             ids = [str(each) for each in connection.execute(select(schema.runs.c.id)).scalars()]
         problems = list(found.problems)
@@ -402,13 +455,13 @@ class Ledger:
                 problems.append(error.message)
         return replace(found, problems=tuple(problems))
 
-    def _state(self, run_id: str, stored: str) -> RunState:
+    def _state(self, run_id: str, stored: str, connection: Connection | None = None) -> RunState:
         state = RunState(stored)
         if state is RunState.RUNNING:
-            return state if self.is_claimed(run_id) else RunState.KILLED
+            return state if self.is_claimed(run_id, connection) else RunState.KILLED
         # Whoever measures one block of it leaves that to be seen by the claim.
         between = state in {RunState.CREATED, RunState.INTERRUPTED}
-        return RunState.RUNNING if between and self.is_claimed(run_id) else state
+        return RunState.RUNNING if between and self.is_claimed(run_id, connection) else state
 
     # --- claims ---------------------------------------------------------------------------------------------
 
@@ -426,7 +479,7 @@ class Ledger:
         owner = f"process {os.getpid()} on {socket.gethostname()}"
         with self._claimed(run_id) as held:
             if not held:
-                with self._reading("asking who executes a run") as connection:
+                with self.reading("asking who executes a run") as connection:
                     row = connection.execute(
                         select(schema.runs.c.owner).where(schema.runs.c.id == run_id)
                     ).first()
@@ -466,14 +519,19 @@ class Ledger:
             self._claims.append(claim)
         try:
             yield held
+        except BaseException:
+            claim.drop()  # in whatever state its session is
+            raise
         finally:
             if claim in self._claims:
                 self._claims.remove(claim)
             claim.release()
 
-    def is_claimed(self, run_id: str) -> bool:
-        """Whether some process, this one included, executes the run now."""
+    def is_claimed(self, run_id: str, connection: Connection | None = None) -> bool:
+        """Whether some process, this one included, executes the run now; asked over the connection, if one is given."""
         if self._lock_file is not None:
             return claims.is_claimed(self._lock_file, run_id)
-        with self._reading("asking who executes a run") as connection:
+        if connection is not None:
             return claims.is_claimed_on_server(connection, run_id)
+        with self.reading("asking who executes a run") as own:
+            return claims.is_claimed_on_server(own, run_id)
