@@ -134,8 +134,19 @@ MODES = {
         ),
         Mode(
             "density",
-            ("run", "density", "--blocks", "1", "--scale", "0.2", "--on", "host,bwrap,podman,gvisor,uml,tcg"),
-            14.0,
+            (
+                "run",
+                "density",
+                "--blocks",
+                "1",
+                "--scale",
+                "0.1",
+                "--on",
+                "bwrap,podman,gvisor,uml,tcg",
+                "--set",
+                "guests=3",
+            ),
+            20.0,
         ),
         Mode(
             "restored",

@@ -48,12 +48,16 @@ exec 2>"$2"
 shift 7
 while [ "$groups" -gt 0 ]; do echo 0 >"$1/cgroup.procs"; shift; groups=$((groups - 1)); done
 mount -t tmpfs -o mode=755,size=50% guestmark "$m"
-mkdir "$m/root" "$m/run"
+made=
+number=$mounts
+while [ "$number" -gt 0 ]; do
+    number=$((number - 1))
+    made="$made $number/upper $number/work"
+done
+(cd "$m" && mkdir -p root run shm $made)
 case "$m" in /run/*) ;; *) mount --bind "$m/run" /run ;; esac
-case "$m" in /dev/shm/*) ;; *) mkdir -m 1777 "$m/shm"; mount --bind "$m/shm" /dev/shm || : ;; esac
-number=0
+case "$m" in /dev/shm/*) ;; *) mount --bind "$m/shm" /dev/shm || : ;; esac
 while [ "$mounts" -gt 0 ]; do
-    mkdir "$m/$number" "$m/$number/upper" "$m/$number/work"
     mount -t overlay -o "lowerdir=$1,upperdir=$m/$number/upper,workdir=$m/$number/work" overlay "$m/root$1"
     shift; mounts=$((mounts - 1)) number=$((number + 1))
 done

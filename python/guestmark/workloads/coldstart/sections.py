@@ -85,7 +85,7 @@ def _table(
     for result, name, each, of, end in zip(shown, names, found, blocks, ends, strict=True):
         cells = [figure(str(sum(map(len, of)))), words(_cache(result))]
         cells += [_cell(value, unit) for value in each]
-        cells.append(figure("–") if end.value is None else figure(_number(end.value, unit)))
+        cells.append(figure("–") if not end.value else figure(_number(end.value, unit)))
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
     return Table(
         "Quantiles of the time from the decision to a touched working set",
@@ -134,8 +134,8 @@ def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inlin
     resumed = _launch(result) is Launch.RESUMED
     what = (
         "before anything of it runs",
-        "between its runtime's start and the first instruction of the program in it",
-        "between the program's first instruction and its first answer",
+        "between its start (of a runtime or hypervisor where it has one) and its program's first instruction",
+        "until its first answer" if resumed else "between its program's first instruction and its first answer",
         f"in touching its working set {'again' if resumed else 'for the first time'}",
     )[most]
     unit = figures.fitting_unit("s", [whole])

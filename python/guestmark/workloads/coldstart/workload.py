@@ -108,6 +108,7 @@ class ColdstartWorkload(Workload[Launching]):
             Measurement(metric, value, (value,))
             for metric, values in _series(starts).items()
             for value in [statistics.median(values)]
+            if any(values)  # what goes on has no first instruction, and is not ended
         ]
 
     # --- new machines -------------------------------------------------------------------------------------------

@@ -37,6 +37,6 @@ def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
     if machines > 1 and machines * each > room:
         raise UsageError(
             f"{machines} machines of {format_size(max(declared(cell), used))} do not fit: {cell.platform} has room for "
-            f"{max(0, room // each)} in the {format_size(max(0, room))} that this host can spare",
+            f"{max(0, room // each)} in the {max(0, room) / (1 << 30):.1f} GiB that this host can spare",
             hint=f"ask for fewer, or for smaller ones: --set {MEMORY.name}=256M",
         )
