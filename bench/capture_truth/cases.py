@@ -80,7 +80,7 @@ def _plain(case: Add) -> None:
     # Losses.
     case("", "loss 0.1 %", Link(0.01, loss=0.001), turns=2, reply=1_500_000)
     case("recovery|latency|bandwidth", "loss 1 %", Link(0.01, loss=0.01), turns=2, reply=700_000)
-    case("recovery", "loss 3 %", Link(0.02, loss=0.03), turns=1, reply=700_000)
+    case("recovery|latency", "loss 3 %", Link(0.02, loss=0.03), turns=1, reply=700_000)
     case("recovery", "loss 10 %", Link(0.01, loss=0.1), turns=1, reply=250_000)
     case("recovery", "small answers, loss", Link(0.01, lose=7), turns=25, reply=1_000)
     # Programs that think, and nobody.
@@ -149,7 +149,7 @@ def _mixed(case: Add) -> None:
     case(
         "bandwidth", "narrow link, small reads", Link(0.01, rate=6e6), reply=1_200_000, client=End(read=1_000)
     )
-    case("bandwidth|recovery", "policer", Link(0.02, rate=4e6, burst=30_000), reply=700_000)
+    case("bandwidth|recovery|latency", "policer", Link(0.02, rate=4e6, burst=30_000), reply=700_000)
     case("bandwidth|recovery", "short queue", Link(0.02, rate=6e6, queue_s=0.02), reply=1_200_000)
     case(
         "nagle",
@@ -214,7 +214,7 @@ def _mixed(case: Add) -> None:
         client=End(parts=2, nodelay=False),
         stamps=False,
     )
-    case("recovery", "loss 3 %, no stamps", Link(0.02, loss=0.03), reply=500_000, stamps=False)
+    case("recovery|latency", "loss 3 %, no stamps", Link(0.02, loss=0.03), reply=500_000, stamps=False)
 
 
 CASES = _cases()

@@ -17,6 +17,8 @@ const EXACTLY: u64 = 300_000;
 const SOONER: i64 = 100_000;
 /// A receiver whose program is there updates its window within this time.
 const PROMPT: u64 = 3_000_000;
+/// Where segment sizes are not known, smaller ones are not taken for full.
+const LARGE: u32 = 1200;
 /// Round trips without growth after which what is in flight is limited by the sender itself.
 const PLATEAU: u64 = 4;
 /// Shorter paths do not show where a plateau comes from.
@@ -139,7 +141,13 @@ impl Conn {
         } else if rest <= self.varies(from) {
             // Packets overtake each other by as much: the path may have taken it as well as the end.
             self.causes.spent[on::UNKNOWN] += rest;
+        } else if covered.is_none() && rest >= AGAIN_FROM && step.order == Order::Unknown {
+            // Who thinks so long acknowledges first: what was sent before it, or the request, was lost.
+            self.causes.spent[on::UNKNOWN] += rest;
         } else {
+            if rest >= AGAIN_FROM && step.order == Order::Unknown {
+                self.causes.unsure[from] += rest;
+            }
             self.charge(from, rest);
         }
     }
@@ -179,6 +187,12 @@ impl Conn {
             return;
         }
         self.causes.release_held(false);
+        let blind = self.paths[1 - from].scale == NO_SCALE;
+        if flying && (path.nearest == u64::MAX || blind && self.was_small(1 - from, arrived)) {
+            // Whether it waited for an acknowledgement or for room, nothing tells.
+            self.limited_by(from, on::UNKNOWN, gap);
+            return;
+        }
         let usual = path.view.as_ref().map_or(0, |view| view.usual);
         let near = self.both_trips() / 2;
         let short = gap <= near.max(2 * usual + 100_000)
@@ -195,11 +209,16 @@ impl Conn {
                 || limit == on::APPLICATION + from;
             if released || own || !short {
                 let cause = self.path_held_up(segment, gap, from);
-                self.limited_by(from, cause, gap);
+                let told = !blind || self.is_growing(segment, from) || self.stands(segment, from);
+                self.limited_by(from, if told { cause } else { on::UNKNOWN }, gap);
             } else {
                 self.causes.spent[limit] += gap;
             }
+            let joined = segment.payload > u32::from(self.limit[from].max(536));
             if let Some(view) = &mut self.paths[from].view {
+                if joined || 4 * gap <= view.usual {
+                    view.tight_at = segment.ts;
+                }
                 view.usual = (7 * view.usual + gap) / 8;
             }
         } else {
@@ -217,18 +236,46 @@ impl Conn {
         }
     }
 
+    /// Did `end` announce less than half of its largest window, by numbers whose scale is not known?
+    #[inline]
+    fn was_small(&self, end: usize, arrived: Option<Arrived>) -> bool {
+        let path = &self.paths[end];
+        arrived.map_or(path.window, |arrived| arrived.window_low) < path.window_max / 2
+    }
+
+    /// Has what is in flight grown during the last round trips? Then no window limits it.
+    #[inline]
+    fn is_growing(&self, segment: &Segment, from: usize) -> bool {
+        let least = self.both_trips();
+        let view = self.paths[from].view.as_ref();
+        view.is_some_and(|view| {
+            (segment.ts.saturating_sub(view.grown_at).max(0) as u64) < PLATEAU * least
+        })
+    }
+
+    /// Does a queue stand that time stamps tell of?
+    #[inline]
+    fn stands(&self, segment: &Segment, from: usize) -> bool {
+        let least = self.both_trips();
+        let queues = self.queues.as_ref();
+        queues.is_some_and(|queues| queues[from].standing(segment.ts, least) > least / 4)
+    }
+
     /// Did `from` leave room unused that acknowledgements had given it long before: a quarter of what it had in flight?
     #[inline]
     fn left_room(&self, segment: &Segment, from: usize, arrived: &Arrived) -> bool {
         let (Some(view), Some(began)) = (&self.paths[from].view, arrived.began) else {
             return false;
         };
+        if self.emptied(from, segment.ts) > 0 {
+            return false;
+        }
         let least = 4 * u32::from(self.limit[from].max(536));
         let freed = view.ack.wrapping_sub(arrived.ack_before);
         let since = segment.ts.saturating_sub(began).max(0) as u64;
         let slack = self.both_trips() / 16 + EXACTLY + self.varies(from);
         let flew = segment.seq.wrapping_sub(arrived.ack_before);
-        freed >= least.max(flew / 4) && since > self.paths[from].recently() + slack
+        freed >= least.max(flew / 4) && since > self.paths[from].round_trip() + slack
     }
 
     /// The time stamp of `segment` tells how long it stood in queues so far. Returns the heap's growth.
@@ -274,7 +321,7 @@ impl Conn {
         let path = &self.paths[from];
         let mss = u32::from(self.limit[from]);
         if mss == 0 {
-            return path.last_len >= self.sent[from].largest;
+            return path.last_len >= self.sent[from].largest.max(LARGE);
         }
         path.last_len + 40 >= mss || path.full > 0 && path.last_len >= path.full
     }
@@ -296,6 +343,9 @@ impl Conn {
         let silent = view.silent_at.min(view.sent_after_silence);
         let busy = segment.ts.saturating_sub(silent).max(0) as u64;
         let long = least >= LONG;
+        // Segments that never follow each other closely have been through a slow link, one by one.
+        let loose = segment.ts.saturating_sub(view.tight_at).max(0) as u64;
+        let apart = loose >= (PLATEAU * least).max(16 * view.usual);
         let queue = self.queues.as_mut().map(|queues| &mut queues[from]);
         if let Some(queue) = queue.filter(|queue| long && queue.is_known()) {
             let stands = queue.standing(segment.ts, least) > least / 4;
@@ -304,7 +354,7 @@ impl Conn {
                 view.latency_since = 0;
                 return on::BANDWIDTH;
             }
-        } else if !long || busy >= 2 * least || deeply || queued && busy >= least / 2 {
+        } else if !long || busy >= 2 * least || deeply || queued && busy >= least / 2 || apart {
             view.latency_since = 0;
             return on::BANDWIDTH;
         }
@@ -496,6 +546,7 @@ impl Conn {
         };
         view.limit = on::LATENCY as u8;
         (view.grown_at, view.silent_at, view.sent_after_silence) = (ts, ts, ts);
+        view.tight_at = ts;
         self.paths[from].view = Some(Box::new(view));
         size_of::<View>()
     }

@@ -405,13 +405,25 @@ impl Conn {
         crate::side::missing(self, 0) + crate::side::missing(self, 1)
     }
 
-    /// What was only inferred does not hold where the capture itself lost packets.
+    /// What was only inferred does not hold where the capture itself lost packets; and on a path that loses, a long silence
+    /// before a packet without a number may have been a repeat of one that was lost before the point of capture.
     pub(crate) fn correct(&self, spent: &mut Spent) {
+        let mut doubt = |cause: usize, nanos: u64| {
+            let moved = nanos.min(spent[cause]);
+            spent[cause] -= moved;
+            spent[on::UNKNOWN] += moved;
+        };
         let inferred = self.losses().map_or(0, |losses| losses.inferred);
         if inferred > 0 && self.missing() > 0 {
-            let moved = inferred.min(spent[on::RECOVERY]);
-            spent[on::RECOVERY] -= moved;
-            spent[on::UNKNOWN] += moved;
+            doubt(on::RECOVERY, inferred);
+        }
+        let packets = self.sent[0].packets + self.sent[1].packets;
+        let repeats = [0, 1].map(|end| u64::from(self.rare(end).retransmissions));
+        let known = self.losses().map_or(0, |losses| u64::from(losses.episodes));
+        if (known + repeats.iter().sum::<u64>()) * 100 >= packets {
+            for (end, nanos) in self.causes.unsure.into_iter().enumerate() {
+                doubt(on::APPLICATION + end, nanos);
+            }
         }
     }
 }

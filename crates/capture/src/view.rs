@@ -35,6 +35,8 @@ pub struct View {
     pub reached_at: i64,
     /// Usual time between two packets of a burst.
     pub usual: u64,
+    /// When two packets of a burst last followed each other closely.
+    pub tight_at: i64,
     /// When the last acknowledgement passed, and how far they are usually apart.
     passed_at: i64,
     spaced: u64,

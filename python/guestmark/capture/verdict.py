@@ -105,6 +105,7 @@ class Doubt:
     refused: bool
 
 
+_BEGUN_BEFORE = {"no-start", "middle"}
 _REFUSED_UNKNOWN, _REFUSED_MISSING, _DOUBTED = 1 / 3, 0.1, 0.05
 
 
@@ -117,6 +118,9 @@ def doubt(trace: Trace) -> Doubt | None:
     lost = f"{share:.2%}" if share >= 0.0001 else "less than 0.01%"
     names = ("merged", "dropped", "overlapping")
     merged, dropped, overlapping = (trace.counters.get(name, 0) for name in names)
+    durations = [(known.duration_s, known.captured) for known in trace.connections if known.protocol == "tcp"]
+    late = sum(seconds for seconds, captured in durations if captured in _BEGUN_BEFORE)
+    late /= max(sum(seconds for seconds, _ in durations), 1e-9)
     found = (
         (overlapping, "the files overlap in time", True),
         (merged, f"captures of two points were merged ({merged:,} connections)", True),
@@ -124,6 +128,7 @@ def doubt(trace: Trace) -> Doubt | None:
         (share >= _REFUSED_MISSING, f"the capture lost {lost} of the bytes", True),
         (missing, f"the capture lost {lost} of the bytes", False),
         (dropped, f"the capture dropped {dropped:,} packets", False),
+        (late >= _DOUBTED, f"{late:.0%} of the time is of connections that began before the capture", False),
         (unknown >= _DOUBTED, f"{unknown:.0%} of the time is not explained", False),
     )
     return next((Doubt(reason, refused) for holds, reason, refused in found if holds), None)
