@@ -52,6 +52,7 @@ def _prepare(peer: socket.socket, end: End) -> None:
 
 
 def _tcp_server(scenario: Scenario) -> None:
+    context = _server_context() if scenario.tls else None
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     _prepare(listener, scenario.server)  # before the handshake, which announces the window
@@ -61,7 +62,10 @@ def _tcp_server(scenario: Scenario) -> None:
     def serve() -> None:
         plain, _ = listener.accept()
         _prepare(plain, scenario.server)
-        with contextlib.suppress(OSError), _wrapped(plain, scenario, server=True) as peer:
+        with (
+            contextlib.suppress(OSError),
+            context.wrap_socket(plain, server_side=True) if context else plain as peer,
+        ):
             while _read(peer, scenario.upload, scenario.server):
                 time.sleep(scenario.server_s)
                 _write(peer, b"a" * scenario.reply, scenario.server)
@@ -76,7 +80,7 @@ def _tcp_client(scenario: Scenario) -> None:
     plain.settimeout(60)
     _prepare(plain, scenario.client)
     plain.connect((SERVER, scenario.port))
-    with _wrapped(plain, scenario, server=False) as own:
+    with _client_context().wrap_socket(plain) if scenario.tls else plain as own:
         waiting = 0
         for turn in range(scenario.turns):
             if turn:
@@ -94,22 +98,23 @@ def _tcp_client(scenario: Scenario) -> None:
         _read(own, scenario.reply * waiting, scenario.client)
 
 
-def _wrapped(plain: socket.socket, scenario: Scenario, *, server: bool) -> socket.socket:
-    if not scenario.tls:
-        return plain
-    if server:
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run(
-                [*_CERTIFICATE, "-keyout", f"{folder}/key", "-out", f"{folder}/certificate"],
-                check=True,
-                capture_output=True,
-            )
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(f"{folder}/certificate", f"{folder}/key")
-        return context.wrap_socket(plain, server_side=True)
+def _server_context() -> ssl.SSLContext:
+    """With a certificate of its own: making one takes a moment, which is nobody's in a connection."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [*_CERTIFICATE, "-keyout", f"{folder}/key", "-out", f"{folder}/certificate"],
+            check=True,
+            capture_output=True,
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(f"{folder}/certificate", f"{folder}/key")
+    return context
+
+
+def _client_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context.wrap_socket(plain)
+    return context
 
 
 def _write(peer: socket.socket, data: bytes, end: End) -> None:

@@ -54,8 +54,6 @@ pub struct Causes {
     pub(crate) covered: i64,
     /// Time that a small segment waited, on top of other causes' time: of Nagle's algorithm if the other end answers next.
     pub(crate) held: u64,
-    /// Time put down to each end that a repeat may have taken, where nothing numbers its packets.
-    pub(crate) unsure: [u64; 2],
     /// What is known of losses.
     pub(crate) losses: Option<Box<Losses>>,
     /// Who moved on last.
@@ -75,7 +73,6 @@ impl Causes {
             mark: ts,
             covered: NO_TIME,
             held: 0,
-            unsure: [0; 2],
             losses: None,
             from,
             streaming: false,

@@ -141,12 +141,15 @@ impl Conn {
         } else if rest <= self.varies(from) {
             // Packets overtake each other by as much: the path may have taken it as well as the end.
             self.causes.spent[on::UNKNOWN] += rest;
-        } else if covered.is_none() && rest >= AGAIN_FROM && step.order == Order::Unknown {
-            // Who thinks so long acknowledges first: what was sent before it, or the request, was lost.
-            self.causes.spent[on::UNKNOWN] += rest;
         } else {
             if rest >= AGAIN_FROM && step.order == Order::Unknown {
-                self.causes.unsure[from] += rest;
+                let micros = u32::try_from(rest / 1000).unwrap_or(u32::MAX);
+                let rare = self.rare_mut(from);
+                rare.unsure = rare.unsure.saturating_add(micros);
+                if covered.is_none() {
+                    // Who thinks so long acknowledges first.
+                    rare.unheard = rare.unheard.saturating_add(micros);
+                }
             }
             self.charge(from, rest);
         }
@@ -180,19 +183,29 @@ impl Conn {
             self.infer_loss(segment, gap);
             return;
         }
-        if flying && !flies_on && released && !whole && path.pushed {
+        let blind = self.paths[1 - from].scale == NO_SCALE;
+        if flying && path.nearest == u64::MAX || blind && self.was_small(1 - from, arrived) {
+            // Whether it waited for an acknowledgement or for room, nothing tells; but none is none by any scale.
+            let shut = blind && arrived.is_some_and(|arrived| arrived.window_low == 0);
+            let cause = if shut {
+                on::APPLICATION + 1 - from
+            } else {
+                on::UNKNOWN
+            };
+            self.causes.release_held(false);
+            self.limited_by(from, cause, gap);
+            return;
+        }
+        // Of a window whose scale is not known, only so much is sure as its plain number says.
+        let least = segment.payload.min(u32::from(self.limit[from].max(536)));
+        let unproven = blind && !arrived.is_some_and(|known| known.has_room(segment.seq, least));
+        if flying && !flies_on && released && !whole && path.pushed && !unproven {
             // Nagle's rule: a small segment waited until the one before was acknowledged.
             self.causes.release_held(false);
             self.causes.held = gap;
             return;
         }
         self.causes.release_held(false);
-        let blind = self.paths[1 - from].scale == NO_SCALE;
-        if flying && (path.nearest == u64::MAX || blind && self.was_small(1 - from, arrived)) {
-            // Whether it waited for an acknowledgement or for room, nothing tells.
-            self.limited_by(from, on::UNKNOWN, gap);
-            return;
-        }
         let usual = path.view.as_ref().map_or(0, |view| view.usual);
         let near = self.both_trips() / 2;
         let short = gap <= near.max(2 * usual + 100_000)
@@ -229,7 +242,11 @@ impl Conn {
                 0
             };
             self.causes.spent[on::BANDWIDTH] += queue;
-            self.charge(from, gap - queue);
+            if unproven {
+                self.causes.spent[on::UNKNOWN] += gap - queue;
+            } else {
+                self.charge(from, gap - queue);
+            }
             if let Some(view) = &mut self.paths[from].view {
                 view.limit = (on::APPLICATION + from) as u8;
             }
@@ -322,6 +339,11 @@ impl Conn {
         let mss = u32::from(self.limit[from]);
         if mss == 0 {
             return path.last_len >= self.sent[from].largest.max(LARGE);
+        }
+        if path.last_len > mss {
+            // Several segments in one packet: the last is full where all are (12 bytes are a time stamp's).
+            let whole = |size: u32| size > 0 && path.last_len % size == 0;
+            return whole(mss) || whole(mss.saturating_sub(12));
         }
         path.last_len + 40 >= mss || path.full > 0 && path.last_len >= path.full
     }

@@ -421,8 +421,9 @@ impl Conn {
         let repeats = [0, 1].map(|end| u64::from(self.rare(end).retransmissions));
         let known = self.losses().map_or(0, |losses| u64::from(losses.episodes));
         if (known + repeats.iter().sum::<u64>()) * 100 >= packets {
-            for (end, nanos) in self.causes.unsure.into_iter().enumerate() {
-                doubt(on::APPLICATION + end, nanos);
+            for end in [0, 1] {
+                let micros = u64::from(self.rare(end).unsure);
+                doubt(on::APPLICATION + end, 1000 * micros);
             }
         }
     }

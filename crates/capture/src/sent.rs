@@ -38,6 +38,11 @@ pub struct Rare {
     pub zero_windows: u32,
     /// Packets larger than the peer's maximum segment size.
     pub oversized: u32,
+    /// Microseconds put down to it that a repeat may have taken, where nothing numbers its packets; and those of them in
+    /// which it acknowledged nothing.
+    pub unsure: u32,
+    /// See `unsure`.
+    pub unheard: u32,
     /// Packets that were seen twice.
     pub twice: Twice,
 }

@@ -189,12 +189,21 @@ fn confidence(conn: &Conn, sides: &[&Side; 2], spent: &Spent) -> Confidence {
         (bytes + side.unique_bytes, missing + side.missing_bytes)
     });
     let (whole, unknown) = (spent.iter().sum::<u64>(), spent[on::UNKNOWN]);
+    let unheard = 1000
+        * [0, 1]
+            .map(|end| u64::from(conn.rare(end).unheard))
+            .iter()
+            .sum::<u64>();
     // Some microseconds matter only where everything took as little.
     let (stepped, brief) = (conn.backwards, conn.duration() < BRIEF);
     let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
     if unknown * 3 > whole || missing * 50 > bytes + missing || stepped == Steps::Large {
         Confidence::Low
-    } else if unknown * 20 > whole || missing > 0 || !begun || stepped > Steps::None && brief {
+    } else if (unknown + unheard) * 20 > whole
+        || missing > 0
+        || !begun
+        || stepped > Steps::None && brief
+    {
         Confidence::Medium
     } else {
         Confidence::High
