@@ -324,8 +324,7 @@ def test_other_programs_widen_ratios_between_platforms_and_refuse_nothing() -> N
     finding = findings(run)["foreign load"]
     assert finding.severity is Severity.WARNING
     assert finding.message == (
-        "other programs had 50 % of the processors that the machines ran on; ratios between platforms may be off by up "
-        "to 100 %"
+        "other programs used 50 % of the processors; ratios between platforms may be off by up to 100 %"
     )
     assert finding.cells == ()
     cells = {result.cell.id: result.comparison.get("wall_s") for result in analysed(run).cells}

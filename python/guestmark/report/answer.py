@@ -260,6 +260,7 @@ def _limit(analysis: Analysis, run: StoredRun, width: int) -> list[Node]:
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     label_span, *rest = found[0].text
     said = inert("".join(span.text for span in rest))
+    said = said.partition(";")[0].partition(". ")[0]
     room = width - len(label_span.text) - len(more)
     if len(said) > room:
         said = f"{said[: room - 1].rsplit(' ', 1)[0]} …"
@@ -270,7 +271,11 @@ def _closing(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
     """How much was measured, in how long, and how to see more or go on."""
     trials = [trial for result in analysis.cells for trial in result.trials]
     if not any(result.summary for result in analysis.cells):
-        return [Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR)]
+        nothing: list[Node] = [Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR)]
+        if run.state is not RunState.STOPPED:
+            return nothing
+        again = f"guestmark resume {run.id} --blocks {run.plan.policy.min_blocks}"
+        return [*nothing, Command("The time was up; go on", again)]
     made = counted(analysis.blocks, "block")
     if analysis.failed:
         made += f", {analysis.failed} of {counted(analysis.trials, 'trial')} failed"

@@ -29,7 +29,7 @@ def foreign_load(compared: Compared) -> Iterator[Finding]:
             compared,
             "foreign load",
             share,
-            f"other programs had {100 * share:.0f} % of the processors that the machines ran on",
+            f"other programs used {100 * share:.0f} % of the processors",
             "stop other programs, or keep them elsewhere: --set placement=cpus=LIST, taskset, a cpuset",
         )
 
