@@ -10,6 +10,8 @@ import typer
 
 from guestmark.cli import options
 from guestmark.core.errors import UsageError
+from guestmark.core.units import counted
+from guestmark.page.say import say
 from guestmark.report.export_format import SUFFIXES, Format
 
 
@@ -87,6 +89,8 @@ def _bundle(runs: list[str], path: str, ledger: str | None, *, host_name: bool, 
             for run_id in dict.fromkeys(map(opened.resolve, runs))
         ]
     write(pack(packed, formats.bundle_page([each.run for each in packed])), path)
+    if path != "-":
+        say(f"{path} holds {counted(len(packed), 'run')}: open it in a browser, or guestmark import {path}")
 
 
 def _by_suffix(output: str) -> Format:

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.core.home import LATEST
 
 
 def command(
-    run: options.Run,
+    run: options.Run = LATEST,
     *,
     blocks: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Go on until there are this many blocks.")
