@@ -83,17 +83,17 @@ def _workload(workload: WorkloadResult, run: StoredRun, *, published: bool, deta
         effects,
         estimands,
         explanations,
-        proofs,
         results,
         trials,
     )
     from guestmark.report.sections import published as publications
+    from guestmark.report.sections.durability import proofs
 
     nodes: list[Node]
     if not compared(workload):
         nodes = [*of_kind(workload, run), *troubles(workload), *trials.sections(workload, run)]
         return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))
-    nodes = [*results.sections(workload, run), *proofs.sections(workload)]
+    nodes = [*results.sections(workload, run), *proofs(workload)]
     nodes += estimands.tables(workload, details=details)
     nodes += effects.tables(workload) if details else []
     nodes += of_kind(workload, run)

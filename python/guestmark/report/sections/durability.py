@@ -6,8 +6,11 @@ it is the disk's, and stands in a column of its own.
 
 from guestmark.core.findings import Durability, Flushes, Proof, Proven, Traffic
 from guestmark.core.model import Trial
+from guestmark.page.nodes import Node, Note
+from guestmark.page.tables import RowName
+from guestmark.page.text import line
 from guestmark.setting.disk import asked_of
-from guestmark.stats.analysis import CellResult
+from guestmark.stats.analysis import CellResult, WorkloadResult
 
 MEANING = (
     "durability of what the row itself flushed: proven by power cuts, seen to reach the kernel, claimed by the "
@@ -62,3 +65,35 @@ def _word(result: CellResult, trial: Trial) -> Durability | None:
     if proof is not None and proof.proven.word in _NOT_KEPT and flushes.word is not Durability.NOTHING:
         return proof.proven.word
     return flushes.word
+
+
+def proofs(workload: WorkloadResult) -> list[Node]:
+    """What power cuts have shown of the disks of a workload that measures something else (`--prove`): a row for each
+    proof, which several cells may share, and for what is not proven the reason.
+    """
+    from guestmark.workloads.powercut.sections import proof_of, sentence, table
+
+    shared: list[tuple[Proven, list[CellResult]]] = []
+    for result in workload.shown:
+        proven = proof_of(result)
+        if proven is None:
+            continue
+        for known, results in shared:
+            if known == proven:
+                results.append(result)
+                break
+        else:
+            shared.append((proven, [result]))
+    if not shared:
+        return []
+    rows = [(RowName((_named(results),)), proven) for proven, results in shared]
+    nodes: list[Node] = [table(("disk of",), rows)]
+    for proven, results in shared:
+        if proven.word is not Durability.PROVEN:
+            nodes.append(Note(line(f"{results[0].cell.id}: {sentence(proven)}")))
+    return nodes
+
+
+def _named(results: list[CellResult]) -> str:
+    more = f" and {len(results) - 1} more" if len(results) > 1 else ""
+    return f"{results[0].cell.id}{more}"
