@@ -1,8 +1,6 @@
 """The workload `clones` in plans: how many machines are looked at."""
 
-from pydantic import Field
-
-from guestmark.plan.schema import Strict
+from guestmark.plan.schema import Strict, param
 
 
 class Clones(Strict):
@@ -11,5 +9,5 @@ class Clones(Strict):
     More machines find rarer faults; the report says which share of faulty ones would have been seen.
     """
 
-    machines: int = Field(default=10, ge=2, le=1000)
-    controls: int = Field(default=3, ge=2, le=100)
+    machines: int = param(10, "machines that are compared", ge=2, le=1000)
+    controls: int = param(3, "machines of each control", ge=2, le=100)
