@@ -3,7 +3,8 @@
 - no host of the outside world, but for a few that are meant (package registries least of all: mirrors differ)
 - no number of an issue or a pull request: they live elsewhere, the reason belongs here
 - no path that only one machine has
-- no phrase in a guide or reference that reads as translated: "is that of", "is told", "held against", "nobody"
+- no phrase in a guide or reference that reads as translated: "is that of", "is told", "held
+  against", "nobody", "a plan of its own", "in whatever way"
 - links between documents, and mentions of documents in code, lead somewhere
 """
 
@@ -33,7 +34,9 @@ _NUMBER = re.compile(r"(?<![\w&/#])#\d{1,5}\b")
 _PATH = re.compile(r"(?<![\w.${}~<>*)\]\\/-])/([a-z][\w.-]*)/[a-z]", re.IGNORECASE)
 _TRANSLATED = re.compile(
     r"\b(?:is|are|was|were|than|with) (?:that|those) of\b|\b(?:is|are) told\b(?! apart)|\bsaid of\b"
-    r"|\b(?:held|holds?) (?:\w+ )?against\b|(?<!`)\b(?:nobody|anybody)\b(?!`)|\bas (?:much|many) of (?:\w+ )+as\b",
+    r"|\b(?:held|holds?) (?:\w+ )?against\b|(?<!`)\b(?:nobody|anybody)\b(?!`)|\bas (?:much|many) of (?:\w+ )+as\b"
+    r"|\bin whatever way\b|\bas far as (?:it|they) can\b|\btaken back\b|\ba \w+ of its own\b"
+    r"|\bgoes on (?:when|until)\b",
     re.IGNORECASE,
 )
 _RECORDS = ("docs/results/", "CHANGELOG.md")  # what was found or changed once

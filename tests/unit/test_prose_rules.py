@@ -29,6 +29,8 @@ TICKET = "issue " + "42"
         ("x.md", "the interval is that of a machine", "says 'is that of'"),
         ("x.md", "a later run is held against it", "says 'held against'"),
         ("x.md", "which nobody has tried", "says 'nobody'"),
+        ("x.md", "it comes in a package of its own", "says 'a package of its own'"),
+        ("x.md", "it is removed when it ends, in whatever way", "says 'in whatever way'"),
     ],
 )
 def test_a_broken_rule_is_said(path: str, line: str, said: str) -> None:
