@@ -109,7 +109,8 @@ def _options(text: str) -> Markup:
     if " -" not in text:
         return escape(inert(text))
     return Markup(" ").join(
-        _word(word) if word.startswith("-") else escape(inert(word)) for word in text.split(" ")
+        _word(word) if word[:1] == "-" and word.lstrip("-")[:1].isalpha() else escape(inert(word))
+        for word in text.split(" ")
     )
 
 

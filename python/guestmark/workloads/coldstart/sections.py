@@ -135,7 +135,9 @@ def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inlin
     what = (
         "before anything of it runs",
         "between its start (of a runtime or hypervisor where it has one) and its program's first instruction",
-        "until its first answer" if resumed else "between its program's first instruction and its first answer",
+        "until its first answer"
+        if resumed
+        else "between its program's first instruction and its first answer",
         f"in touching its working set {'again' if resumed else 'for the first time'}",
     )[most]
     unit = figures.fitting_unit("s", [whole])
