@@ -83,6 +83,26 @@ def test_an_interface_that_is_not_there_is_an_error() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_card_of_another_network_namespace_is_captured() -> None:
+    """`/sys` still shows the cards of the namespace that it was mounted in."""
+    made = "ip link add v0 type veth peer name v1 && ip link set v1 up && ip link set v0 up"
+    process = subprocess.Popen(
+        ["unshare", "--net", "sh", "-c", f'{made} && exec "$0" --live --progress v0', capture_binary()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr
+    try:
+        first = process.stderr.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert (b"packets" in first, process.returncode) == (True, 0)
+    assert msgspec.json.decode(output, type=Document).files[0].error is None
+
+
 def test_every_packet_of_a_burst_is_counted_with_its_headers_alone() -> None:
     """As many datagrams as were sent, each as long as it was on the wire, and cut to its headers."""
     count, size = 20_000, 1_000

@@ -322,8 +322,26 @@ fn index_of(interface: &str) -> io::Result<u32> {
 }
 
 /// Do packets of `interface` begin with a header of Ethernet?
+///
+/// The kernel is asked, not `/sys`, which shows the network namespace that it was mounted in.
 fn is_ethernet(interface: &str) -> io::Result<bool> {
-    let kind = std::fs::read_to_string(format!("/sys/class/net/{interface}/type"))?;
-    let kind = kind.trim().parse::<u16>().unwrap_or(0);
+    let name = CString::new(interface).map_err(io::Error::other)?;
+    // SAFETY: all-zero is a valid request; the name is copied up to its zero byte, and fits, or the copy is cut.
+    let kind = unsafe {
+        let mut request: libc::ifreq = zeroed();
+        let room = request.ifr_name.len() - 1;
+        for (to, &from) in request.ifr_name[..room].iter_mut().zip(name.as_bytes()) {
+            *to = from as libc::c_char;
+        }
+        let number = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let socket = OwnedFd::from_raw_fd(number);
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        request.ifr_ifru.ifru_hwaddr.sa_family
+    };
     Ok([libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&kind))
 }
