@@ -48,7 +48,7 @@ def test_a_page_is_written(ledger: str, tmp_path: Path) -> None:
     assert "sysbench cpu run" in shown.stdout
     text = page.read_text()
     assert text.startswith("<!doctype html>")
-    assert text.count("<svg") == 3
+    assert text.count("<svg viewBox") == 3
     to_stdout = show(ledger, "--html", "-")
     assert to_stdout.stdout == text
 

@@ -149,7 +149,7 @@ def test_a_bundle_holds_all_that_another_ledger_needs(ledger: Ledger, tmp_path: 
     sent = shareable(ledger.load_run(run_id), consoles=True)
     data = bundle(sent, ledger.remarks(run_id))
     assert data.startswith(b"<!doctype html>")
-    assert data.count(b"<svg") == 3
+    assert data.count(b"<svg viewBox") == 3
     (packed,) = unpack(data, "run.gmk")
     with open_ledger(tmp_path / "other.sqlite") as other:
         shelf = Shelf(other)
