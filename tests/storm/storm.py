@@ -146,7 +146,7 @@ MODES = {
                 "--set",
                 "guests=3",
             ),
-            20.0,
+            6.0,
         ),
         Mode(
             "restored",
