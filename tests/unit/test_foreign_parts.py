@@ -9,7 +9,7 @@ import pytest
 
 from guestmark.core.architectures import ARCHITECTURES, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
-from guestmark.foreign import agents, commands, kernels, parts
+from guestmark.foreign import agents, commands, kernels, parts, store
 from guestmark.foreign.commands import run
 from guestmark.foreign.packages import Package, Packages
 from guestmark.foreign.progress import Progress, Whole
@@ -219,3 +219,14 @@ def test_the_reason_is_not_makes_own_last_line(tmp_path: Path) -> None:
     )
     with pytest.raises(GuestmarkError, match=r"^configuring failed: Kconfig:1: nothing there$"):
         run(["sh", "-c", says], "configuring", log=tmp_path / "log", progress=Progress(), cwd=tmp_path)
+
+
+def test_an_interruption_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    heard = Heard()
+    with pytest.raises(KeyboardInterrupt), store.making(ARM64, "kernel", "key", heard):
+        raise KeyboardInterrupt
+    assert heard.lines == [
+        "stopped: the kernel of arm64 was not complete and is removed; the same command makes it anew"
+    ]
+    assert [path.name for path in store.directory(ARM64).iterdir()] == [".lock"]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::exec::{oom_counts, Job};
 use crate::failure::failure;
 use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
-use crate::{calls, lock, reap, sys};
+use crate::{calls, keep, lock, reap, sys};
 
 /// Answers waiting beyond this stop the production of more.
 const OUTBOX_LIMIT: usize = 4 << 20;
@@ -59,13 +60,13 @@ pub struct Channel {
 /// Exit status when the controller has left.
 pub const LEFT: u8 = 64;
 
-/// `guestmark-agent serve [--alive SECONDS] [--ahead FD]`: on standard input and output. The greeting says when this
-/// program began.
+/// `guestmark-agent serve [--alive SECONDS] [--ahead FD] [--remove DIR]`: on standard input and output. The greeting says
+/// when this program began. The directory is removed at the end, unless the channel goes on.
 pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
 ) -> io::Result<ExitCode> {
-    let (alive, ahead) =
+    let (alive, ahead, removed) =
         options(arguments).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
@@ -89,7 +90,11 @@ pub fn serve_stdio(
         name: "began".to_owned(),
         at_ns: began_ns,
     };
-    match serve(&channel, &signals, vec![began], || ()) {
+    let end = serve(&channel, &signals, vec![began], || ());
+    if let Some(directory) = removed.filter(|_| end != End::Left) {
+        keep::remove(&directory);
+    }
+    match end {
         End::Gone | End::PowerOff => Ok(ExitCode::SUCCESS),
         End::Left => Ok(ExitCode::from(LEFT)),
         End::Signal(signal) => Ok(ExitCode::from((128 + signal) as u8)),
@@ -97,11 +102,11 @@ pub fn serve_stdio(
     }
 }
 
-type Options = (Option<Duration>, Option<File>);
+type Options = (Option<Duration>, Option<File>, Option<PathBuf>);
 
 fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(arguments);
-    let (mut alive, mut ahead) = (None, None);
+    let (mut alive, mut ahead, mut removed) = (None, None, None);
     while let Some(argument) = parser.next()? {
         match argument {
             Arg::Long("alive") => {
@@ -113,10 +118,11 @@ fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt:
                     |error| lexopt::Error::from(format!("--ahead {inherited}: {error}")),
                 )?));
             }
+            Arg::Long("remove") => removed = Some(keep::removable(parser.value()?)?),
             other => return Err(other.unexpected()),
         }
     }
-    Ok((alive, ahead))
+    Ok((alive, ahead, removed))
 }
 
 /// Greets the controller and answers it until the end; then nothing that it started is left.

@@ -7,6 +7,7 @@ use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use lexopt::{Arg, ValueExt};
 use rustix::fs::{memfd_create, MemfdFlags};
 
 use crate::exec::inherited_environment;
+use crate::keep::{removable, remove};
 use crate::serve::LEFT;
 use crate::spawn::Command;
 use crate::{reap, sys};
@@ -32,14 +34,12 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     let (mut directory, mut alive) = (None, None);
     while let Some(argument) = parser.next()? {
         match argument {
-            Arg::Long("directory") => directory = Some(PathBuf::from(parser.value()?)),
+            Arg::Long("directory") => directory = Some(removable(parser.value()?)?),
             Arg::Long("alive") => alive = Some(parser.value()?.parse()?),
             other => return Err(other.unexpected()),
         }
     }
-    let directory = directory
-        .filter(|path| path.is_absolute())
-        .ok_or("--directory needs an absolute path")?;
+    let directory = directory.ok_or("no --directory is given")?;
     Ok(Options { directory, alive })
 }
 
@@ -51,7 +51,7 @@ pub fn trials(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode>
     sys::become_subreaper()?;
     let ended = conversations(&options, &signals);
     reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
-    let _ = fs::remove_dir_all(&options.directory);
+    remove(&options.directory);
     ended.map(ExitCode::from)
 }
 
@@ -79,7 +79,14 @@ fn agent(options: &Options, ahead: &File) -> io::Result<Command> {
     let mut words = vec!["guestmark-agent".to_owned(), "serve".to_owned()];
     words.push(format!("--ahead={}", ahead.as_raw_fd()));
     words.extend(options.alive.map(|seconds| format!("--alive={seconds}")));
-    let argv = words.into_iter().map(CString::new);
+    let words = words.into_iter().map(String::into_bytes);
+    // If we are killed, it is the agent that removes the directory.
+    let directory = [
+        b"--remove=".as_slice(),
+        options.directory.as_os_str().as_bytes(),
+    ]
+    .concat();
+    let argv = words.chain([directory]).map(CString::new);
     Ok(Command {
         files: vec![c"/proc/self/exe".to_owned()],
         argv: argv.collect::<Result<_, _>>().map_err(io::Error::other)?,
@@ -140,9 +147,10 @@ mod tests {
     #[test]
     fn a_directory_of_its_own_is_needed() {
         let parse = |words: &[&str]| super::parse(words.iter().map(OsString::from)).is_ok();
-        assert!(parse(&["--directory", "/tmp/d", "--alive=30"]));
+        assert!(parse(&["--directory", "/tmp/guestmark-d", "--alive=30"]));
         assert!(!parse(&["--alive=30"]));
-        assert!(!parse(&["--directory", "d"]));
-        assert!(!parse(&["--directory", "/tmp/d", "more"]));
+        assert!(!parse(&["--directory", "guestmark-d"]));
+        assert!(!parse(&["--directory", "/tmp/other"]));
+        assert!(!parse(&["--directory", "/tmp/guestmark-d", "more"]));
     }
 }

@@ -95,6 +95,10 @@ def making(
         staged = keeper().directory("foreign", parent, 0o755)
         try:
             yield Making(staged, parent / f"{kind}-{key}", kind)
+        except KeyboardInterrupt:
+            part = f"the {kind} of {architecture.name}"
+            progress.say(f"stopped: {part} was not complete and is removed; the same command makes it anew")
+            raise
         finally:
             keeper().remove(staged)
 

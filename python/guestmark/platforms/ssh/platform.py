@@ -294,6 +294,15 @@ class SshPlatform:
         return Session(self._dest).clean(time.monotonic() + READY_DEADLINE_S, dry_run=dry_run)
 
     def _tried(self, deadline_s: float | None) -> Usable:
+        """Tries it, and once more where a connection was lost: a key or a name that is wrong stays so."""
+        try:
+            return self._tried_once(deadline_s)
+        except MachineError as error:
+            if isinstance(error, UnreachableError) or error.cause is not None:
+                raise
+            return self._tried_once(deadline_s)
+
+    def _tried_once(self, deadline_s: float | None) -> Usable:
         cell = Cell("probe", WorkloadSpec("probe"), self._spec)
         with self._reached(cell, deadline_s, None) as remote:
             remote.attest()
