@@ -169,7 +169,7 @@ def test_phases_and_initcalls_are_still_drawn(runs: Mapping[str, StoredRun]) -> 
     assert peer.appliance_s is not None
     text = shown(runs[STARTS])
     assert "Phases of start and end" in text
-    for cell in ("boot tcg", "guestfish tcg", "boot tcg/uml"):
+    for cell in ("boot tcg", "guestfish run tcg", "boot tcg/uml"):
         assert re.search(rf"{cell} .* [VFEKMRAWPX]{{5,}}$", text, re.MULTILINE), text
 
 
