@@ -58,7 +58,7 @@ def _by_hand(namespace: int, command: Sequence[str]) -> tuple[float, float]:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        greeted = bool(process.stdout.read1(1))
+        greeted = bool(os.read(process.stdout.fileno(), 1))
         answered = time.monotonic()
         process.stdin.close()
         process.wait()
