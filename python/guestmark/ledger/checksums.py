@@ -78,11 +78,21 @@ def forget(connection: Connection, run_id: str, part: str) -> None:
 Read = Mapping[str, Sequence[Row[Any]]]  # the rows of a run, by their tables
 
 
-def damage(connection: Connection, run_id: str, read: Read | None = None) -> Iterator[str]:
-    """A sentence for everything of the run that is not as it was stored; its rows, where they were `read` already."""
+def stored(connection: Connection, run_id: str) -> dict[str, str]:
+    """The checksums of a run, by what they are of."""
     checks = schema.checks
-    stored = connection.execute(select(checks.c.part, checks.c.digest).where(checks.c.run_id == run_id))
-    known = {row.part: row.digest for row in stored}
+    rows = connection.execute(select(checks.c.part, checks.c.digest).where(checks.c.run_id == run_id))
+    return {row.part: row.digest for row in rows}
+
+
+def damage(
+    connection: Connection, run_id: str, read: Read | None = None, before: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A sentence for everything of the run that is not as it was stored.
+
+    Its rows, where they were `read` already, and the checksums `before` they were.
+    """
+    known = dict(stored(connection, run_id) if before is None else before)
     given = ((table, row) for table, rows in (read or {}).items() for row in rows)
     for table, row in given if read is not None else _rows(connection, run_id):
         part = part_of(table, row)
@@ -109,9 +119,11 @@ def unchecked(connection: Connection, run_id: str) -> int:
     return sum(part_of(table, row) not in known for table, row in _rows(connection, run_id))
 
 
-def verify(connection: Connection, run_id: str, read: Read | None = None) -> None:
+def verify(
+    connection: Connection, run_id: str, read: Read | None = None, before: Mapping[str, str] | None = None
+) -> None:
     """Raises `LedgerError` for the first thing of the run that is damaged; see `damage`."""
-    for sentence in damage(connection, run_id, read):
+    for sentence in damage(connection, run_id, read, before):
         raise _damaged(sentence)
 
 

@@ -311,6 +311,8 @@ class Ledger:
             run_id = str(run.id)
             if budget is not None:
                 budget.take(size_of(connection, run_id))
+            # Before the rows: what is stored meanwhile has a checksum by then, and is not missing.
+            known = checksums.stored(connection, run_id) if self._is_checked_by(connection) else None
             trials = connection.execute(
                 select(schema.trials)
                 .where(schema.trials.c.run_id == run_id)
@@ -326,14 +328,14 @@ class Ledger:
                 .where(schema.environments.c.run_id == run_id)
                 .order_by(schema.environments.c.position)
             ).all()
-            if self._is_checked_by(connection):
+            if known is not None:
                 read = {
                     schema.runs.name: [run],
                     schema.environments.name: environments,
                     schema.unusable.name: unusable,
                     schema.trials.name: trials,
                 }
-                checksums.verify(connection, run_id, read)
+                checksums.verify(connection, run_id, read, known)
             plan = codec.load(run.plan, Plan, f"the plan of run {run_id}", budget)
             loaded = StoredRun(
                 id=run_id,
