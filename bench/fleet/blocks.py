@@ -26,9 +26,9 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose
 from guestmark.ledger.server import autocommitting
 from guestmark.ledger.store import Ledger
+from tests.framework.far import Relay, relay
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.postgresql import postgresql
-from tests.framework.relay import Relay, relay
 
 _PROCESSES = 8
 _AWAY_S = 10.0
