@@ -201,6 +201,7 @@ def test_what_a_runtime_leaves_behind_is_found(tmp_path: Path) -> None:
             with super().start(cell) as machine:
                 group = tmp_path / "group"
                 group.mkdir()
+                (group / "held").touch()
                 machine.within = type(machine.within)(groups=(group,))
                 yield machine
 

@@ -115,6 +115,11 @@ class Started:
         while left := _left(pids, groups):
             if time.monotonic() > deadline:
                 raise MachineError(f"the machine left {', '.join(left[:3])} behind")
+            for group in (
+                groups
+            ):  # on a busy host the kernel may need longer with one than whoever removed it has waited
+                with contextlib.suppress(OSError):
+                    group.rmdir()
             time.sleep(_POLL_S)
         return ordered - self.decided, time.monotonic() - self.decided
 
