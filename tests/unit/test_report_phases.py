@@ -96,7 +96,9 @@ def test_the_slowest_initcalls_stand_below() -> None:
 
 def test_the_page_draws_them_with_every_phase_named() -> None:
     page = render(a_run(), Format.HTML).decode()
-    drawing = next(svg for svg in re.findall(r"<svg viewBox.*?</svg>.*?</svg>", page, re.DOTALL) if "--part-0" in svg)
+    drawing = next(
+        svg for svg in re.findall(r"<svg viewBox.*?</svg>.*?</svg>", page, re.DOTALL) if "--part-0" in svg
+    )
     there = [sum(1 for seconds in phases.values() if seconds) for phases in (QEMU, UML, TRACED)]
     bars = re.findall(r"<rect[^>]*fill=\"var\(--part-\d\)\"", drawing)
     assert len(bars) == sum(there) + 2  # the traced start is switched off, too

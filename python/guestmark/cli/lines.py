@@ -11,9 +11,8 @@ from guestmark.core.units import counted, format_duration
 from guestmark.page.say import say
 
 if TYPE_CHECKING:
-    from guestmark.engine.progress import Estimate
+    from guestmark.engine.progress import Estimate, Foreseen
     from guestmark.stats.analysis import CellResult
-    from guestmark.stats.stopping import Foreseen
 
 _WIDTH = 79  # columns of a line about a block: a log that is 80 wide does not wrap it
 _APART_S = 1.0  # blocks that pass more quickly than this share a line

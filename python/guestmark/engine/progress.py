@@ -7,7 +7,7 @@ from guestmark.core.model import Cell, Plan, Trial
 
 if TYPE_CHECKING:
     from guestmark.stats.analysis import Analysis
-    from guestmark.stats.stopping import Foreseen
+    from guestmark.stats.stopping import Foreseen as Foreseen  # noqa: PLC0414 (of `Estimate`)
 
 
 @dataclass(frozen=True, slots=True)
