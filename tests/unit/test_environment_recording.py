@@ -67,6 +67,7 @@ def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("guestmark.engine.environment._VERSION_LIMIT_S", 0.5)
     programs = [
         script(tmp_path, "gm-good", 'echo "good 1.2"; echo more'),
+        script(tmp_path, "gm-grumbling", 'echo "no directory: $XDG_RUNTIME_DIR" >&2; echo grumbling 4'),
         script(tmp_path, "gm-failing", "echo bad 3 >&2; exit 1"),
         script(tmp_path, "gm-silent", ":"),
         script(tmp_path, "gm-hanging", "exec sleep 60"),
@@ -75,6 +76,7 @@ def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytes
     found = record_environment([], programs=[Program(name, "") for name in programs])
     assert found["programs"] == {
         "gm-good": "good 1.2",
+        "gm-grumbling": "grumbling 4",
         "gm-failing": "bad 3",
         "gm-silent": "says nothing",
         "gm-hanging": "does not answer --version",

@@ -267,18 +267,19 @@ def _versions(programs: Iterable[Program]) -> dict[str, str]:
                     env={**os.environ, "XDG_RUNTIME_DIR": os.devnull},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
+                    stderr=subprocess.PIPE,
                 )
     found = {}
     for name, process in started.items():
         try:
-            output, _ = process.communicate(timeout=_VERSION_LIMIT_S)
+            output, complaints = process.communicate(timeout=_VERSION_LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
             found[name] = "does not answer --version"
             continue
-        lines = output.decode(errors="replace").strip().splitlines()
+        # Complaints count only where nothing else is said: guestfish misses its directory, and answers.
+        lines = (output.strip() or complaints.strip()).decode(errors="replace").splitlines()
         found[name] = lines[0][:200] if lines else "says nothing"
     return found
 
