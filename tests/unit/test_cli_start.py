@@ -199,6 +199,8 @@ def test_a_run_is_analysed_once_to_be_shown(tmp_path: Path) -> None:
         (["exec", "--blocks", "0", "--", "true"], "'--blocks': it should be greater than", "--help"),
         (["exec", "--blocks", "x", "--", "true"], "'--blocks': it should be a valid integer\n", "--help"),
         (["exec", "--null", "some", "--", "true"], "'--null': 'some' is not one of 'baseline'", "--help"),
+        (["exec", "--on"], "option '--on' requires an argument", "guestmark exec --help"),
+        (["quiet"], "missing argument 'action'. Choose from: on, off, status", "guestmark quiet --help"),
         (["--versio"], "no such option: --versio", "did you mean --version?"),
         (["plans", "show"], "no plan is named", "known: "),
         (["plans", "cpu"], "plans takes no word 'cpu'", "did you mean guestmark plans show cpu?"),

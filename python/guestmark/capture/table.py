@@ -55,7 +55,7 @@ def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Renderab
         parts.append(Text(line))
     for limit in trace.limits:
         parts.append(Text(f"note: {limit.count:,} {inert(limit.text)}", style="yellow"))
-    if trace.error:
+    if trace.error and trace.error.offset:  # nothing was read otherwise, and the command has said so
         parts.append(
             Text(
                 f"incomplete: reading stopped at byte {trace.error.offset}: {inert(trace.error.reason)}",

@@ -57,13 +57,15 @@ def _mistyped(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
-    message, _, nearest = error.format_message().rstrip(".").partition(" (Possible options: ")
+    message, _, nearest = (
+        " ".join(error.format_message().split()).rstrip(".").partition(" (Possible options: ")
+    )
     # What pydantic says around a reason, which is there for programmers.
     message = (
         message.replace(": Value error, ", ": ").replace(": Input ", ": it ").partition(", unable to")[0]
     )
     message = _OTHER_NAMES.sub(r"\1", message)
-    verb = error.ctx.command_path if getattr(error, "ctx", None) else "guestmark"
+    verb = error.ctx.command_path if getattr(error, "ctx", None) else _as_typed()
     if instead := _of_hyperfine(error):
         show(UsageError(message[0].lower() + message[1:], hint=instead))
         return int(error.exit_code)
@@ -71,6 +73,13 @@ def _mistyped(error: Any) -> int:
     hint += f"{verb} --help shows what can be given"
     show(UsageError(message[0].lower() + message[1:], hint=hint))
     return int(error.exit_code)
+
+
+def _as_typed() -> str:
+    """The command whose help is meant where the parser does not say."""
+    from guestmark.cli.app import VERBS
+
+    return " ".join(["guestmark", *(word for word in sys.argv[1:2] if word in VERBS)])
 
 
 def _of_hyperfine(error: Any) -> str:
