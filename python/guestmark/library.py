@@ -13,6 +13,7 @@ Runs are stored in the same ledger as those of the command line. Errors are `gue
 from __future__ import annotations
 
 import html as escaping
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from guestmark.stats.analysis import Analysis, CellResult
     from guestmark.stats.gates import Judged
 
-__all__ = ["Ratio", "Result", "exec", "load", "run"]
+__all__ = ["Ratio", "Result", "exec", "load", "read_document", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,23 @@ def load(run: str = "last", *, ledger: str | os.PathLike[str] | None = None) -> 
     with _opened(where, writable=False) as opened:
         found = judge(opened, run)
     return Result(found.stored, found.analysis, where)
+
+
+def read_document(file: str | os.PathLike[str]) -> dict[str, Any]:
+    """The result document in a file (`--json FILE`), of any version, with everything in each trial.
+
+    Raises `UsageError` for a file that is none.
+    """
+    from guestmark.report.shared import whole
+
+    try:
+        return whole(json.loads(Path(file).read_bytes()))
+    except OSError as error:
+        raise UsageError(f"cannot read {os.fspath(file)}: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
+        raise UsageError(
+            f"{os.fspath(file)} is no result document of guestmark", hint="write one: --json FILE"
+        ) from error
 
 
 def exec(  # noqa: A001 (as the command is called)

@@ -1,5 +1,6 @@
 """`guestmark exec` on the host, end to end: what it measures, and every way a command can fail."""
 
+import json
 import os
 import re
 import signal
@@ -28,7 +29,7 @@ def test_the_result_document(guestmark: CommandLine) -> None:
     result = guestmark.measure(*given, "--", "sleep", "0.01")
     assert result.status == 0
     document = result.document()
-    assert document["schema"] == "guestmark-result/1"
+    assert json.loads(result.stdout)["schema"] == "guestmark-result/2"
     (cell,) = document["cells"]
     (null,) = document["null_cells"]
     assert (cell["id"], cell["baseline"], cell["status"]) == ("host", True, "ok")
@@ -273,7 +274,7 @@ def test_the_document_can_go_to_files(guestmark: CommandLine, tmp_path: Path) ->
     )
     assert result.status == 0
     assert "guestmark show --details" in result.stdout
-    assert '"guestmark-result/1"' in (tmp_path / "r.json").read_text()
+    assert '"guestmark-result/2"' in (tmp_path / "r.json").read_text()
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(METRICS)
     assert "host" in (tmp_path / "r.md").read_text()
 

@@ -15,6 +15,7 @@ from typing import Any
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import RunOverview
+from guestmark.report import shared
 from tests.framework import PACKAGES
 from tests.framework.caches import TriedPlatforms, private_cache
 from tests.framework.preloaded import PreloadedCall, same_interpreter
@@ -32,8 +33,10 @@ class Result:
     stderr: str
 
     def document(self) -> Any:
-        """Standard output read as JSON."""
-        return json.loads(self.stdout)
+        """Standard output read as JSON; a result document with everything in each trial."""
+        found = json.loads(self.stdout)
+        is_result = isinstance(found, dict) and found.get("schema") == shared.SCHEMA
+        return shared.whole(found) if is_result else found
 
 
 class CommandLine:

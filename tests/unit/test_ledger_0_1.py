@@ -20,6 +20,7 @@ from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.durability import MEANING
+from guestmark.report.shared import whole
 from guestmark.workloads.boot.metrics import Boot
 from guestmark.workloads.fio.metrics import Fio
 from guestmark.workloads.guestfs.libguestfs import Guestfs
@@ -79,7 +80,7 @@ def test_every_run_can_be_exported(runs: Mapping[str, StoredRun], run: str, form
 
 @pytest.mark.parametrize("run", recorded.KEYS)
 def test_documents_keep_every_key_and_value(ledger: Path, runs: Mapping[str, StoredRun], run: str) -> None:
-    document = result_document(runs[run])
+    document = whole(result_document(runs[run]))
     found = {
         (cell["id"], trial["block"]): trial["attestation"]
         for cell in document["cells"]

@@ -124,7 +124,7 @@ def test_the_documented_plan_runs(guestmark: CommandLine, tmp_path: Path) -> Non
         cwd=tmp_path,
     )  # fmt: skip
     assert done.status == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = done.document()
     (trial,) = document["cells"][1]["trials"]
     measured, rounds = trial["measurements"], trial["iterations"]
     assert document["plan"]["metrics"][0]["name"] == "mb_per_s"

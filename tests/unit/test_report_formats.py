@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -11,22 +12,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from guestmark.core.errors import GuestmarkError
+import guestmark
+from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.findings import Facts
 from guestmark.core.metric import Measurement
+from guestmark.core.model import Trial
 from guestmark.ledger import open_ledger
+from guestmark.ledger.bundle import unpack
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import in_csv
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render, trial_rows, write
-from tests.framework import GOLDEN
+from guestmark.report.shared import parted, whole
+from tests.framework import CHECKOUT, GOLDEN
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
 def test_the_document_has_the_keys_that_stay() -> None:
     document = result_document(host_uml_tcg(failing={("uml", 3)}))
-    assert document["schema"] == "guestmark-result/1"
+    assert document["schema"] == "guestmark-result/2"
     assert {"schema", "run", "plan", "environment", "cells"} <= document.keys()
     assert [cell["id"] for cell in document["cells"]] == ["host", "uml", "kvm", "tcg"]
     (null,) = document["null_cells"]
@@ -53,6 +61,98 @@ def test_the_document_has_the_keys_that_stay() -> None:
     assert (kvm["status"], kvm["reason"], kvm["trials"]) == ("unusable", "no guest gets ready", [])
     assert document["run"]["id"] == "20261121-213000-k3f"
     assert document["run"]["created_at"] == "2026-11-21T21:30:00.500Z"
+
+
+def in_facts(trial: Trial, facts: dict[str, object], line: tuple[str, ...]) -> Trial:
+    return replace(trial, facts=Facts(facts), command_line=line)
+
+
+FOUND: tuple[dict[str, object], ...] = (
+    {"guest": {"kernel": "6.1", "boot_id": "a", "flags": ["x", "y"]}, "one": 1, "none": None},
+    {"guest": {"kernel": "6.1", "boot_id": "b", "flags": ["x", "y"]}, "one": True, "none": None},
+    {"guest": {"kernel": "6.1", "boot_id": None, "flags": ["x"]}, "one": 1.0, "none": None, "more": {}},
+    {},  # died before it was attested
+)
+
+
+def test_what_trials_have_in_common_is_in_the_document_once() -> None:
+    run = host_uml_tcg(blocks=4)
+    facts = itertools.cycle(FOUND)
+    trials = tuple(
+        in_facts(trial, next(facts), ("qemu", "-m", "1G", f"fd={trial.block}") if trial.block else ())
+        for trial in sorted(run.trials, key=lambda trial: (trial.cell_id, trial.block))
+    )
+    document = json.loads(render(replace(run, trials=trials), Format.JSON))
+    for cell in document["cells"]:
+        if not cell["trials"]:
+            continue
+        assert cell["shared"]["attestation"] == {"guest": {"kernel": "6.1"}, "none": None}
+        assert cell["shared"]["command_line"] == ["qemu", "-m", "1G", None]
+        assert [trial["command_line"] for trial in cell["trials"]] == [None, ["fd=1"], ["fd=2"], ["fd=3"]]
+        assert cell["trials"][3]["attestation"] is None
+    again = whole(document)
+    assert again["schema"] == "guestmark-result/1"
+    for cell in again["cells"]:
+        assert "shared" not in cell
+        attested = [trial["attestation"] for trial in cell["trials"]]
+        assert (
+            list(map(repr, map(in_order, attested))) == list(map(repr, map(in_order, FOUND)))[: len(attested)]
+        )
+        lines = [trial["command_line"] for trial in cell["trials"]]
+        assert lines == [[], *(["qemu", "-m", "1G", f"fd={number}"] for number in (1, 2, 3))][: len(lines)]
+
+
+def in_order(value: object) -> object:
+    return {key: in_order(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0, 1.5]) | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries({
+            "attestation": st.dictionaries(st.sampled_from("abc"), plain, max_size=3),
+            "command_line": st.lists(st.sampled_from(["", "x", "y"]), max_size=3),
+        }),
+        max_size=4,
+    )
+)  # fmt: skip
+def test_trials_are_whole_again(trials: list[dict[str, object]]) -> None:
+    shared, own = parted(trials)
+    stored = json.loads(json.dumps({"shared": shared, "trials": own}))
+    (cell,) = whole({"schema": "guestmark-result/2", "cells": [stored], "null_cells": []})["cells"]
+    assert cell.keys() == {"trials"}
+    assert repr(list(map(in_order, cell["trials"]))) == repr(list(map(in_order, trials)))
+
+
+def test_documents_of_both_versions_are_read(tmp_path: Path) -> None:
+    document = result_document(host_uml_tcg(blocks=2))
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(document))
+    read = guestmark.read_document(file)
+    assert read["cells"][0]["trials"][0]["attestation"] == {}
+    file.write_text(json.dumps(read))
+    assert guestmark.read_document(file) == read
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "7", '{"schema": "x"}', '{"schema": "guestmark-result/2"}', "[" * 9999]
+)
+def test_another_file_is_no_document(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(UsageError, match=r"^[^\n]*other\.json is no result document of guestmark$"):
+        guestmark.read_document(tmp_path / "other.json")
+
+
+def test_a_document_of_eight_blocks_is_small() -> None:
+    """The run of the README: three platforms and a null copy, 32 trials with all that was attested."""
+    (packed,) = unpack((CHECKOUT / "docs/_static/readme-run.gmk").read_bytes(), "the README's run")
+    assert len(render(packed.run, Format.JSON)) < 100_000
 
 
 def strict(data: bytes) -> object:

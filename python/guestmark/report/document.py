@@ -1,4 +1,4 @@
-"""The result document, schema `guestmark-result/1`: a stable interface. Keys may be added, never removed."""
+"""The result document, schema `guestmark-result/2`: a stable interface. Keys may be added, never removed."""
 
 import math
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page
 from guestmark.report.render import plain
 from guestmark.report.sections import answers, environment, gates, history, page, tuning, validity
+from guestmark.report.shared import SCHEMA, parted
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
 from guestmark.stats.stopping import more_time
 
-SCHEMA = "guestmark-result/1"
 CONSOLE_LIMIT = (
     16_384  # characters of a failed trial's console that go into the document; the ledger has it all
 )
@@ -29,7 +29,8 @@ def result_document(
     """The document of a run: dicts, lists, strings, finite numbers, booleans and None, in a stable order.
 
     What is not a number (NaN, infinities) is null, bytes that are not UTF-8 become U+FFFD, and of the
-    caller's environment variables only the names are told. `null_cells` are all copies of cells that show the noise;
+    caller's environment variables only the names are told. What the attestations and command lines of a cell's trials
+    have in common is written once, as `report.shared` has it. `null_cells` are all copies of cells that show the noise;
     those which were asked for (`--on host,host`) are among `cells` too. `report` is what every
     other format shows, section by section: `made`, or the run's page.
     """
@@ -105,6 +106,7 @@ def _hide_environment(where: dict[str, Any]) -> None:
 def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
     metrics = {metric.name: metric for metric in workload.metrics}
     cell = result.cell
+    shared, trials = parted([_trial(trial) for trial in result.trials])
     return {
         "id": cell.id,
         "workload": cell.workload.label or cell.workload.name,
@@ -115,7 +117,8 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "null_of": cell.null_of,
         "status": result.status.value,
         "reason": result.reason,
-        "trials": [_trial(trial) for trial in result.trials],
+        "shared": shared,
+        "trials": trials,
         "summary": {name: _summary(summary, metrics[name]) for name, summary in result.summary.items()},
         "vs_baseline": {name: _comparison(comparison) for name, comparison in result.comparison.items()},
         "answers": _answers(result, workload),
