@@ -1,5 +1,7 @@
 """Which kernel a QEMU guest boots: the user's, else the cached one, else the distribution's."""
 
+import contextlib
+import lzma
 import os
 import platform
 import re
@@ -8,12 +10,15 @@ import subprocess
 import tarfile
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from guestmark.appliance import bzimage
 from guestmark.appliance.paths import cache_directory, put
+from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
 
@@ -28,6 +33,7 @@ _WANTED_MODULES = re.compile(
 )
 
 _WANTED_FILES = re.compile(r"/boot/(vmlinu[xz]|config)-")
+_UNPACKED = "unpack a package of Debian's or Ubuntu's: guestmark prepare kernel FILE.deb"
 _ONE_AT_A_TIME = threading.Lock()  # platforms that are probed side by side want the same kernel, fetched once
 
 
@@ -51,6 +57,27 @@ def find_kernel(wanted: str = "", notify: Notify = lambda _: None, rank: Rank = 
     """
     with _ONE_AT_A_TIME:
         return _find_kernel(wanted, notify, rank)
+
+
+def prepare_kernel(packages: Sequence[Path], notify: Notify) -> Kernel:
+    """Unpacks a kernel into the cache: that of these packages of Debian or Ubuntu, without any this distribution's own.
+
+    Raises `GuestmarkError` where there is none, or it is one for another architecture.
+    """
+    with _ONE_AT_A_TIME:
+        if not packages:
+            return _fetched(notify)
+        with _scratch() as scratch:
+            return _kept([path.absolute() for path in packages], scratch, f"unpacked from {packages[0].name}")
+
+
+def check_image(row: Architecture, data: bytes, name: str) -> None:
+    """Raises `GuestmarkError` for what is no kernel of an architecture whose kernels are known by their marks."""
+    if row.kernel_marks and not any(data.startswith(mark, place) for place, mark in row.kernel_marks):
+        raise GuestmarkError(
+            f"{name} is not a Linux kernel for {row.name}",
+            hint="give the path of a kernel's image for that architecture",
+        )
 
 
 def kernel_of_release(release: str) -> Path | None:
@@ -120,11 +147,11 @@ def _none_to_fetch() -> GuestmarkError:
     if closed := [image for _, image, _ in installed() if not os.access(image, os.R_OK)]:
         return GuestmarkError(
             f"{closed[0]} is readable by root only, and this system has no apt-get to fetch a kernel with",
-            hint=f"sudo install -m 644 {closed[0]} FILE, then give it with --set kernel=FILE",
+            hint=f"sudo install -m 644 {closed[0]} FILE, then --set kernel=FILE; or {_UNPACKED}",
         )
     return GuestmarkError(
         "no kernel for guests was found, and this system has no apt-get to fetch one",
-        hint=f"{to_install('linux-image-amd64')}; or give a kernel with --set kernel=FILE",
+        hint=f"{to_install(host_architecture().kernel_package)}; or {_UNPACKED}",
     )
 
 
@@ -133,8 +160,7 @@ def _fetched(notify: Notify) -> Kernel:
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise _none_to_fetch()
     notify("fetching the distribution's kernel for guests (about 70 MB, once)")
-    with tempfile.TemporaryDirectory(prefix="guestmark-", dir=_kernel_cache()) as scratch_name:
-        scratch = Path(scratch_name)
+    with _scratch() as scratch:
         apt = _apt_with_lists(scratch, notify)
         packages = _kernel_packages(apt)
         done = subprocess.run(
@@ -152,21 +178,37 @@ def _fetched(notify: Notify) -> Kernel:
                 hint="check the package sources, or give a kernel with --set kernel=FILE",
             )
         notify("unpacking it")
-        image, modules, _ = unpack_kernel(archives, scratch / "root")
-        release = image.name.partition("-")[2]
-        target = _kernel_cache() / release
+        return _kept(archives, scratch, f"fetched: {packages[0]}")
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="guestmark-", dir=_kernel_cache()) as name:
+        yield Path(name)
+
+
+def _kept(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
+    """Unpacks these packages into the cache, where their kernel is the newest from now on."""
+    image, modules, _ = unpack_kernel(archives, scratch / "root")
+    row = host_architecture()
+    if row.kernel_marks:
+        check_image(row, image.read_bytes(), archives[0].name)
+    else:
+        bzimage.release_of(image)
+    release = image.name.partition("-")[2]
+    target, staged = _kernel_cache() / release, scratch / "staged"
+    staged.mkdir()
+    image.rename(staged / "vmlinuz")
+    modules.rename(staged / "modules")
+    (staged / "complete").touch()
+    with contextlib.suppress(FileNotFoundError):  # what another package of that release has left
+        target.rename(scratch / "earlier")
+    try:
+        staged.rename(target)
+    except OSError:  # another guestmark was first
         if not target.exists():
-            staged = scratch / "staged"
-            staged.mkdir()
-            image.rename(staged / "vmlinuz")
-            modules.rename(staged / "modules")
-            (staged / "complete").touch()
-            try:
-                staged.rename(target)
-            except OSError:  # another guestmark was first
-                if not target.exists():
-                    raise
-        return _with_elf(release, target / "vmlinuz", target / "modules", f"fetched: {packages[0]}")
+            raise
+    return _with_elf(release, target / "vmlinuz", target / "modules", origin)
 
 
 def _apt_with_lists(scratch: Path, notify: Notify) -> list[str]:
@@ -239,14 +281,15 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
     release = image.name.partition("-")[2]
     modules = next(iter(target.glob(f"**/lib/modules/{release}")), None)
     if modules is None:
-        raise GuestmarkError(f"the package {name} holds no modules for {release}")
+        raise GuestmarkError(
+            f"the package {name} holds no modules for {release}", hint="give the package of its modules, too"
+        )
     return image, modules, config
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as dpkg:
-        assert dpkg.stdout is not None
-        with tarfile.open(fileobj=dpkg.stdout, mode="r|") as tar:
+    try:
+        with _files_of(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
             # Debian 12's Python is older than extract()'s argument for this.
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in tar:
@@ -256,6 +299,58 @@ def _unpack(archive: Path, target: Path) -> None:
                 )
                 if wanted and member.isfile():
                     tar.extract(member, target)
+    except FileNotFoundError as error:
+        raise GuestmarkError(f"there is no package {archive}", hint="give a .deb file") from error
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError) as error:
+        raise GuestmarkError(
+            f"{archive} cannot be read as a package of Debian: {_last_line(str(error))}",
+            hint="give a .deb file that was downloaded whole",
+        ) from error
+
+
+_ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
+
+
+@contextlib.contextmanager
+def _files_of(archive: Path) -> Iterator[IO[bytes]]:
+    """A package's files as a tar archive, packed or not. No program of Debian is needed for it."""
+    with archive.open("rb", buffering=0) as stream:
+        if stream.read(len(_ARCHIVE)) != _ARCHIVE:
+            raise ValueError("it begins with something else")
+        while len(header := stream.read(_HEADER)) == _HEADER:
+            name, size = header[:16].decode("ascii", "replace").rstrip(" /"), int(header[48:58])
+            if stream.tell() + size > os.fstat(stream.fileno()).st_size:
+                raise ValueError("its end is missing")
+            if not name.startswith("data.tar"):
+                stream.seek(size + size % 2, os.SEEK_CUR)
+                continue
+            with (
+                _unpacking(stream, size) if name.endswith(".zst") else contextlib.nullcontext(stream) as files
+            ):
+                yield files
+            return
+    raise ValueError("it holds no files")
+
+
+@contextlib.contextmanager
+def _unpacking(stream: IO[bytes], size: int) -> Iterator[IO[bytes]]:
+    """What is packed with zstd, which Python knows from 3.14 on."""
+    if shutil.which("zstd") is None:
+        raise ValueError("it is packed with zstd, which is not installed")
+    with tempfile.TemporaryFile() as packed:
+        while size and (data := stream.read(min(size, 1 << 20))):
+            packed.write(data)
+            size -= len(data)
+        packed.seek(0)
+        with subprocess.Popen(
+            ["zstd", "-dcq"], stdin=packed, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as zstd:
+            assert zstd.stdout is not None
+            yield zstd.stdout
+            while zstd.stdout.read(1 << 20):
+                pass
+    if zstd.returncode:
+        raise ValueError("it is damaged")
 
 
 def _with_elf(release: str, image: Path, modules: Path | None, origin: str) -> Kernel:

@@ -1,4 +1,4 @@
-"""`guestmark prepare`: makes what machines of other architectures boot, or carries it from one machine to another."""
+"""`guestmark prepare`: makes what machines boot, or carries it from one host to another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def command(
     platforms: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PLATFORM...]", help="For example tcg@sparc64.", autocompletion=options.complete_platform
+            metavar="[PLATFORM...]",
+            help="For example tcg@sparc64; or kernel, with packages of one: kernel FILE.deb.",
+            autocompletion=options.complete_platform,
         ),
     ] = None,
     packages: Annotated[
@@ -42,6 +44,9 @@ def command(
     A run makes what it needs by itself, on first use; this does it beforehand. Agents, and kernels that the
     distribution does not have, are built by its cross compilers. A machine without compilers can take over what another
     one has made: --save FILE there, --load FILE here. Both need the same version of guestmark.
+
+    `prepare kernel` unpacks the distribution's kernel for guests into the cache, without root; with FILE.deb one of
+    Debian or Ubuntu that was downloaded, on any distribution. Hosts need it whose kernel may not be read, or has no 9p.
     """
     from guestmark.core.errors import UsageError
     from guestmark.core.platform_spec import parse_platforms
@@ -54,6 +59,11 @@ def command(
             raise UsageError("--load takes over all that an archive holds", hint="give it alone")
         for path in carried.load(Path(load)):
             tell(str(path))
+        return
+    if platforms and platforms[0] == "kernel":
+        if packages or save:
+            raise UsageError("prepare kernel takes packages alone", hint="guestmark prepare kernel FILE.deb")
+        _kernel([Path(file).expanduser() for file in platforms[1:]])
         return
     specs = parse_platforms(platforms or ())
     wanted: dict[Architecture, None] = {}
@@ -73,3 +83,24 @@ def command(
     for architecture in wanted:
         for part in carried.parts_of(architecture):
             tell(str(part))
+
+
+def _kernel(files: list[Path]) -> None:
+    """Unpacks a kernel, and says whether guests boot it."""
+    from guestmark.appliance.kernel import find_kernel, prepare_kernel
+    from guestmark.core.errors import GuestmarkError
+    from guestmark.platforms.qemu.boots import rank
+
+    made = prepare_kernel(files, say)
+    if rank(made) is None:
+        raise GuestmarkError(
+            f"the kernel {made.release} was unpacked, but neither 9p nor virtiofs shares the host's root with it here",
+            hint="take another, such as Debian's linux-image without -cloud in its name",
+        )
+    chosen = find_kernel(rank=rank)
+    say(
+        f"guests boot {made.release} from now on"
+        if chosen.image == made.image
+        else f"guests boot {chosen.release} nevertheless, {chosen.origin}: --set kernel={made.image}"
+    )
+    tell(str(made.image))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from guestmark.appliance.kernel import Kernel, unpack_kernel
+from guestmark.appliance.kernel import Kernel, check_image, unpack_kernel
 from guestmark.core.architectures import Architecture, Source
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
@@ -215,11 +215,7 @@ def given(architecture: Architecture, wanted: str) -> Kernel:
     data = image.read_bytes()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
-    if not any(data.startswith(mark, place) for place, mark in architecture.kernel_marks):
-        raise GuestmarkError(
-            f"{wanted} is not a Linux kernel for {architecture.name}",
-            hint="give the path of a kernel's image for that architecture",
-        )
+    check_image(architecture, data, wanted)
     said_itself = re.search(rb"Linux version (\d[\w.+~-]{,90}) ", data)
     release = said_itself[1].decode("ascii") if said_itself else ""
     if not release:  # compressed in its own way: called as the distribution calls it

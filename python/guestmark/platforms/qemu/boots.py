@@ -42,7 +42,10 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
     """What the cell's guest boots; what is not there is fetched or made. Raises `GuestmarkError`."""
     wanted = KERNEL.of(factors) or ""
     if architecture.is_host:
-        kernel = _with_modules(find_kernel(wanted, notify, rank), factors)
+        # An image that says itself what it is: x86's, whose kernels have no marks, is unpacked for its direct entry.
+        is_given = wanted and architecture.kernel_marks
+        found = kernels.given(architecture, wanted) if is_given else find_kernel(wanted, notify, rank)
+        kernel = _with_modules(found, factors)
         share = _share_of(kernel)
         if ROOTFS.of(factors) and share != NINE_P:
             raise PlatformUnusableError(

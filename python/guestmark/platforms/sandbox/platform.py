@@ -24,6 +24,7 @@ from guestmark.core.errors import AttestationError, MachineError, PlatformUnusab
 from guestmark.core.machine_facts import Sandboxed, mounts
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
+from guestmark.core.user_namespaces import how_to_allow
 from guestmark.disks import processes
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.confinement import limits, made, own_namespaces
@@ -150,7 +151,8 @@ class SandboxPlatform(HostLike):
         reason = explained or (lines[-1] if lines else error.message)
         return MachineError(
             f"{self.name} did not start: {reason[:400]}",
-            hint="sandboxes need mount and process namespaces and overlays; guestmark doctor tries them",
+            hint=(os.geteuid() and how_to_allow())
+            or "sandboxes need mount and process namespaces and overlays; guestmark doctor tries them",
             cause=error.cause,
             console=within.said(),
         )

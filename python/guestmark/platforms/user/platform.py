@@ -26,6 +26,7 @@ from guestmark.core.errors import AttestationError, MachineError, PlatformUnusab
 from guestmark.core.machine_facts import EmulatedPrograms
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
+from guestmark.core.user_namespaces import how_to_allow
 from guestmark.core.workload_kind import packages_of
 from guestmark.foreign import commands, parts
 from guestmark.foreign.progress import Progress
@@ -154,7 +155,7 @@ class UserPlatform(HostLike):
         """The namespaces cannot be had."""
         return MachineError(
             f"the root of {self.architecture.name} cannot be entered: {error.message}",
-            hint="user namespaces have to be allowed: sysctl kernel.unprivileged_userns_clone=1",
+            hint=how_to_allow() or "it takes user and mount namespaces, and overlays in them",
             cause=error.cause,
         )
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.user_namespaces import how_to_allow
 from guestmark.workloads.netboot import tap_setup
 from guestmark.workloads.netboot.content import PLAIN, Serving
 from guestmark.workloads.netboot.control import BOOT
@@ -186,7 +187,11 @@ def tap_made(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
             raise PlatformUnusableError("the tap was not set up in time", hint=_TAP_HINT) from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-            raise PlatformUnusableError(f"network=tap cannot be used here: {said[0]}", hint=_TAP_HINT)
+            why = os.geteuid() and how_to_allow()
+            raise PlatformUnusableError(
+                f"network=tap cannot be used here: {said[0]}",
+                hint=f"{why}; network=user needs nothing" if why else _TAP_HINT,
+            )
         fds = array.array("i")
         _, ancillary, _, _ = ours.recvmsg(16, socket.CMSG_LEN(_SOCKETS * fds.itemsize))
         for _, _, payload in ancillary:
