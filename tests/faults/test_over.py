@@ -1,7 +1,10 @@
 """`--over`: a run's blocks are spread over time, also by a run that is interrupted and resumed."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -75,3 +78,20 @@ def test_commands_that_could_not_do_it_say_so(guestmark: CommandLine, words: tup
     done = guestmark(*words)
     assert done.status in {2, 130}, done.stderr
     assert ("--over is not for" if "--over" in words else "--quiet-host is not for") in done.stderr
+
+
+def test_a_run_is_resumed_on_a_quiet_host(guestmark: CommandLine) -> None:
+    """As far as the record of what was changed, which cannot be read here: so nothing of the host is."""
+    assert guestmark("exec", *BRIEF, "--blocks", "1", "--", "true").status == 0
+    if os.getuid() != 0:
+        refused = guestmark("resume", "last", "--blocks", "2", "--quiet-host")
+        assert (refused.status, "takes root" in refused.stderr) == (2, True)
+        return
+    script = 'mount -t tmpfs tmpfs /run && echo nonsense >/run/guestmark-quiet.json && exec "$@"'
+    words = (sys.executable, "-m", "guestmark", "resume", "last", "--blocks", "2", "--quiet-host")
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", *words],
+        env=guestmark.environment, cwd=guestmark.folder, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert "/run/guestmark-quiet.json cannot be read" in done.stderr
+    assert len(begins(guestmark)) == 1

@@ -30,6 +30,7 @@ def command(
     details: options.Details = False,
     keep: options.Keep = False,
     wait: options.Wait = True,
+    quiet_host: options.QuietHost = False,
     junit: options.Junit = None,
     json: options.Json = None,
     csv: options.Csv = None,
@@ -58,6 +59,6 @@ def command(
     )
     outputs = session.Outputs(
         json=json, csv=csv, markdown=markdown, html=html, quiet=quiet, published=published, keep=keep, junit=junit,
-        wait=wait, details=details,
+        wait=wait, details=details, quiet_host=quiet_host,
     )  # fmt: skip
     raise typer.Exit(session.resume(run, ledger, outputs, further, trust=trust))

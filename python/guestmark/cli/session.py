@@ -166,9 +166,10 @@ def resume(
             say("resume --blocks or --precision takes it further", prefix="  ")
             return _finish(run.judge(ledger, stored.id), state, outputs)
         audience = audience_of(outputs)
-        taken_on, state = run.resume(
-            stored, ledger, audience, further, wait=outputs.wait, clock=of_process(), trust=trust
-        )
+        with _quieted(outputs):
+            taken_on, state = run.resume(
+                stored, ledger, audience, further, wait=outputs.wait, clock=of_process(), trust=trust
+            )
         return _finish(taken_on.judge(), state, outputs)
 
 
