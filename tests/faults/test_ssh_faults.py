@@ -179,6 +179,21 @@ def test_the_first_directory_with_room_is_taken(tmp_path: Path, monkeypatch: pyt
     assert not Path(scratch).exists()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+def test_where_no_further_file_may_be_made_the_next_directory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = "mount -t tmpfs -o nr_inodes=3 none /tmp; touch /tmp/one; mount -t tmpfs none /var/tmp"
+    monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, f"unset XDG_RUNTIME_DIR TMPDIR; {few}"))
+    with start("ssh:lab1") as machine:
+        scratch: str = machine.scratch  # type: ignore[attr-defined]
+        assert scratch.startswith("/var/tmp/guestmark-agent-")
+    mounts = f"for d in {EVERYWHERE}; do mount -t tmpfs -o nr_inodes=3 none $d; touch $d/one; done"
+    monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, f"unset XDG_RUNTIME_DIR TMPDIR; {mounts}"))
+    reason = refused().reason
+    assert reason.startswith("lab1 has no place for the agent: /tmp has no room for a file; ")
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="the namespace needs root")
 @pytest.mark.parametrize(
     ("uname", "reason"),

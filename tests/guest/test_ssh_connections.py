@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +149,20 @@ def test_a_home_that_cannot_be_written_is_no_fault(there: There) -> None:
     with trial() as machine:
         assert machine.agent.exec(["true"], timeout_s=10).ok
     assert there.kept.parent.parent.read_text() == "no directory"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+def test_a_full_home_is_no_fault_and_has_nothing_half_made(there: There) -> None:
+    home = there.kept.parent.parent
+    home.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", home], check=True)
+    try:
+        for _ in range(2):
+            with trial() as machine:
+                assert machine.agent.exec(["true"], timeout_s=10).ok
+        assert list(home.iterdir()) == []
+    finally:
+        subprocess.run(["umount", home], check=True)
 
 
 def test_a_connection_that_was_cut_between_trials_costs_nothing(there: There) -> None:

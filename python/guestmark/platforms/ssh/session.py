@@ -120,8 +120,9 @@ _SERVE = (
     'for parent in "${TMPDIR:-/tmp}" /var/tmp "$XDG_RUNTIME_DIR" "$HOME" /dev/shm; do '
     '[ -d "$parent" ] || continue; '
     'd=$parent/$name-$$; mkdir -m 700 "$d" 2>/dev/null || { d=; why="$why; $parent cannot be written"; continue; }; '
-    ': > "$d/try"; chmod 700 "$d/try"; '
-    'if "$d/try" 2>/dev/null; then '
+    # Not by `:`, which would end the shell where there is no inode left.
+    'if ! true 2>/dev/null > "$d/try"; then why="$why; $parent has no room for a file"; '
+    'elif chmod 700 "$d/try"; "$d/try" 2>/dev/null; then '
     'if [ -n "$k" ] || head -c "$size" /dev/zero > "$d/agent" 2>/dev/null; then break; fi; '
     'why="$why; $parent has no room for $size bytes"; '
     'else why="$why; no program may be run in $parent"; fi; '
@@ -136,6 +137,7 @@ _SERVE = (
     '{ [ -n "$keep" ] && mkdir -p "$keep" && { mv -f "$d/agent" "$keep/$digest"; '
     'same "$keep/$digest" || rm -f "$keep/$digest"; '
     'ls -t "$keep" | tail -n +$((most + 1)) | while read -r old; do rm -f "$keep/$old"; done; }; '
+    'rmdir "$keep" "${keep%/*}"; '  # empty, where there was no room
     'rm -f "$d/agent"; } > /dev/null 2>&1 < /dev/null; fi',
     f'/proc/self/fd/3 trials --directory "$d" --alive {ALIVE_S}',
 )
