@@ -19,7 +19,7 @@ from _pytest.mark import ParameterSet
 from guestmark.agent.wire import Pattern
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.architectures import ARCHITECTURES, Architecture
-from guestmark.core.errors import GuestmarkError
+from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine
 from guestmark.core.platform_spec import parse_platform
 from guestmark.foreign import agents, kernels, parts, store
@@ -41,6 +41,7 @@ pytestmark = pytest.mark.timeout(MADE_S)
 FOREIGN = [row for row in ARCHITECTURES.values() if not row.is_host]
 ARM64 = ARCHITECTURES["arm64"]
 CLOCK_APART_S = 60.0
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 
 
 def can_be_had(row: Architecture, log: Path) -> None:
@@ -138,7 +139,7 @@ def test_the_same_source_makes_the_same_kernel(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: str(number.name))
+@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: str(number.name))
 def test_a_preparation_that_is_ended_leaves_no_half_cache(
     guestmark: CommandLine, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +153,12 @@ def test_a_preparation_that_is_ended_leaves_no_half_cache(
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(number)
-    process.communicate(timeout=30)
+    _, told = process.communicate(timeout=30)
+    said = told.decode().splitlines()
+    if number != signal.SIGKILL:
+        assert process.returncode == ExitStatus.INTERRUPTED
+        assert said[-1].startswith("guestmark: stopped: the ")
+    assert all(line.startswith("guestmark: ") for line in said), said
     deadline = time.monotonic() + 30
     while scratch.exists() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from guestmark.appliance.kernel import Kernel
 from guestmark.core.architectures import ARCHITECTURES, Architecture, Source
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.platform_kind import Program
-from guestmark.foreign import agents, commands, kernels, roots
+from guestmark.foreign import agents, commands, kernels, roots, store
 from guestmark.foreign.packages import served
 from guestmark.foreign.progress import Progress, Whole
 from guestmark.foreign.roots import Root
@@ -63,23 +66,54 @@ def get(
         f"setting up tcg@{architecture.name}",
         _about_s(architecture, _made(architecture, wanted), lacking),
     )
-    if lacking and commands.install(_packages(lacking), whole):
-        agents.look_again()
-    _check(architecture, [*besides(), *missing(architecture)])
+    with _stopped_in_order():
+        if lacking and commands.install(_packages(lacking), whole):
+            agents.look_again()
+        _check(architecture, [*besides(), *missing(architecture)])
+        made = _all_made(architecture, wanted, whole)
+    whole.complete()
+    return made
+
+
+def _all_made(architecture: Architecture, packages: Sequence[str], whole: Whole) -> Parts:
     with ThreadPoolExecutor(1) as beside:
         making = beside.submit(lambda: agents.find(architecture) or agents.make(architecture, whole))
         making.add_done_callback(lambda made: whole.cancel() if made.exception() else None)
         try:
             kernel = kernels.find(architecture) or kernels.make(architecture, whole)
-            made = root(architecture, wanted, whole) if architecture.root else None
-            agent = making.result()
+            made = root(architecture, packages, whole) if architecture.root else None
+            return Parts(_waited_for(making, architecture, whole), kernel, made)
         except BaseException:
             whole.cancel()
             if making.done():
                 making.result()  # the first error, of which the other only is the consequence
             raise
-    whole.complete()
-    return Parts(agent, kernel, made)
+
+
+@contextmanager
+def _stopped_in_order() -> Iterator[None]:
+    """Inside, what would end this process at once ends it as Ctrl-C does: with a word, and all that it has started."""
+    is_main = threading.current_thread() is threading.main_thread()
+    ending = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if is_main and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ending:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _waited_for(making: Future[Path], architecture: Architecture, progress: Progress) -> Path:
+    try:
+        return making.result()
+    except KeyboardInterrupt:
+        progress.say(store.stopped(agents.KIND, architecture))
+        raise
 
 
 def _made(architecture: Architecture, packages: Iterable[str] = ()) -> dict[str, bool]:

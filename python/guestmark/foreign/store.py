@@ -96,11 +96,16 @@ def making(
         try:
             yield Making(staged, parent / f"{kind}-{key}", kind)
         except KeyboardInterrupt:
-            part = f"the {kind} of {architecture.name}"
-            progress.say(f"stopped: {part} was not complete and is removed; the same command makes it anew")
+            progress.say(stopped(kind, architecture))
             raise
         finally:
             keeper().remove(staged)
+
+
+def stopped(kind: str, architecture: Architecture) -> str:
+    """What is said of a part whose making was interrupted."""
+    part = f"the {kind} of {architecture.name}"
+    return f"stopped: {part} was not complete and is removed; the same command makes it anew"
 
 
 class Making:
