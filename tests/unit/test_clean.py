@@ -48,8 +48,9 @@ def leave(folder: Path, *names: str) -> list[Path]:
 
 def test_leavings_are_listed_and_then_removed(scratch: Path) -> None:
     left = leave(
-        scratch, "guestmark-tcg-a1b2c3d4", "guestmark-disks-0123456789ab", "guestmark-virtiofsd-abcdefgh"
-    )
+        scratch, "guestmark-tcg-a1b2c3d4", "guestmark-disks-0123456789ab", "guestmark-virtiofsd-abcdefgh",
+        "guestmark-fleet-0123456789ab", "guestmark-server-0123456789ab", "guestmark-bisect-0123456789ab",
+    )  # fmt: skip
     listed = clean(scratch, "--dry-run")
     assert listed.returncode == 0
     for path in left:

@@ -25,11 +25,13 @@ from guestmark.disks.processes import is_stopped, status
 from guestmark.platforms import confinement
 from guestmark.platforms.confinement import memory_directory
 
-# Beside those of machines, which are called after their platforms. What a user calls `guestmark-results` is not ours.
+# Of older versions, beside those of machines, which are called after their platforms. What a user calls
+# `guestmark-results` is not ours.
 _NAMES = (
     "capture", "cut", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "template",
     "trial", "tree", "user", "virtiofsd",
 )  # fmt: skip
+_KEPT = r"[a-z][a-z0-9@_-]*-[0-9a-f]{12}"  # whatever it is for: as keepers name all that they make
 _UNIQUE = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
 # In the cache: parts of what was being made. Whoever makes one touches it again and again.
 _PARTS = (
@@ -201,7 +203,8 @@ def _parents(more: Iterable[Path]) -> Iterator[Path]:
 
 def _named(parent: Path) -> Iterator[Path]:
     names = sorted({*_NAMES, *(name.replace("/", "-") for name in platform_names())})
-    ours = re.compile(rf"guestmark-(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE}")
+    named = rf"(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE}"
+    ours = re.compile(rf"guestmark-(?:{named}|{_KEPT})")
     with contextlib.suppress(OSError):
         yield from (entry for entry in parent.iterdir() if ours.fullmatch(entry.name))
 
