@@ -1,9 +1,9 @@
 """How many machines one server takes that measure blocks of one run: `python -m bench.fleet.blocks --machines 1000`.
 
-Each machine is a thread that does to the ledger what calls of `guestmark block` do, one after the other, each with a
-connection of its own: it reads the run, claims a free block, begins and stores its trial, looks whether the run has
-ended. Measuring is a pause of `--measuring` seconds. Nothing coordinates the machines. With `--away`, as many
-of them lose their connections in the middle, and reach the server again after some seconds.
+Each machine is a thread that calls what `guestmark block` calls, again and again, each time with a ledger that it has
+just opened. What is simulated is the inside of a trial, a pause. Nothing coordinates the machines. With `--away`, as
+many of them lose their connections in the middle, and reach the server again after some seconds. In the end each
+trial has to be there once. Says how long a call takes besides the pause, and the processor time of both sides.
 """
 
 from __future__ import annotations
@@ -13,99 +13,135 @@ import contextlib
 import multiprocessing
 import os
 import random
+import resource
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
-from guestmark.core.errors import GuestmarkError, LedgerError, TakenError
-from guestmark.core.model import RunState
+from guestmark.core.context import Caller
+from guestmark.core.errors import BlockStatus, GuestmarkError, LedgerError, TakenError
+from guestmark.core.metric import Measurement
+from guestmark.core.model import Plan, Trial, TrialStatus
+from guestmark.engine import blocks, runner
+from guestmark.engine.environment import record_environment
+from guestmark.engine.interrupt import Interruption
+from guestmark.engine.progress import Silent
 from guestmark.ledger import open_ledger
-from guestmark.ledger.attempts import Attempts, lose
+from guestmark.ledger.attempts import lose
 from guestmark.ledger.server import autocommitting
-from guestmark.ledger.store import Ledger
+from guestmark.plan.load import load
+from guestmark.plan.outline import assemble
+from guestmark.stats.conditions.surroundings import digest
 from tests.framework.far import Relay, relay
-from tests.framework.ledgers import PLAN, trial
-from tests.framework.postgresql import postgresql
+from tests.framework.postgresql import Server, postgresql
+from tests.framework.processes import children, cpu_seconds
 
+if TYPE_CHECKING:
+    from guestmark.engine.trial import Slot
+
+_PLAN = """
+schema = "guestmark-plan/2"
+name = "simulated"
+title = "Is every trial there once?"
+platforms = ["host", "host"]
+[workloads.exec.params]
+command = ["true"]
+[repetition]
+blocks = {blocks}
+iterations = 1
+warmup = 0
+"""
 _PROCESSES = 8
 _AWAY_S = 10.0
+_PAUSE_S = 0.0  # of each trial, in every process
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Work:
-    """The ledger, a run of so many blocks in it, how long a block takes, and when to stop."""
+    """The ledger, a run in it, what a machine's environment is, how long a trial takes, and when to stop."""
 
     url: str
     run: str
-    blocks: int
-    measuring_s: float
+    environment: Mapping[str, Any]
+    trial_s: float
     until: float
 
 
 @dataclass
 class Told:
-    """What machines had to say: seconds of whole calls without the pause, and what went wrong, by its words."""
+    """What machines had to say: seconds of whole calls without the pauses, what went wrong, and processor time."""
 
     calls: list[float] = field(default_factory=list)
     wrong: Counter[str] = field(default_factory=Counter)
+    cpu_s: float = 0.0
 
 
-def call(ledger: Ledger, work: Work, name: str) -> bool:
-    """One call, whose ledger has just been opened: whether there may be more to do."""
-    stored = ledger.load_run(work.run)
-    attempts = Attempts(ledger, work.run, name)
-    known = 0
-    done = {one.block for one in stored.trials}
-    while known in done:
-        known += 1
-    stored = ledger.refreshed(stored, known)
-    done = {one.block for one in stored.trials}
-    free = [block for block in range(work.blocks) if block not in done]
-    if not free:
-        return False
-    with ledger.claim_block(work.run, free) as block:
-        if block is None:
-            return True
-        lose(ledger, work.run, "its worker ended", block=block)
-        if any(one.block == block for one in ledger.refreshed(stored, free[0]).trials):
-            return True
-        token = attempts.begin("host", block, 0)
-        time.sleep(work.measuring_s)
-        attempts.append(trial(block), token)
-    if len({one.block for one in ledger.refreshed(stored, free[0]).trials}) >= work.blocks:
-        ledger.set_run_state(work.run, RunState.COMPLETE)
-    return True
+def trial(plan: Plan, slot: Slot, *_others: object) -> Trial:
+    """In place of a real one."""
+    begin = time.time()
+    time.sleep(_PAUSE_S)
+    value = random.lognormvariate(0, 0.02)
+    measured = Measurement(plan.metrics[0], value, (value,) * 10)
+    where = slot.cell.id, slot.block, slot.order
+    return Trial(*where, TrialStatus.OK, "", (measured,), begin, time.time() - begin)
+
+
+def call(work: Work, name: str) -> tuple[BlockStatus, int]:
+    """What one call of `guestmark block` does to the ledger, and how many trials it had to make."""
+    with open_ledger(work.url) as ledger:
+        head = ledger.head(work.run)
+        here = {**work.environment, "machine": name}
+        ledger.add_environment_of(work.run, here, digest(here), lambda _: True)
+        known = Silent()
+        status = blocks.measure(
+            head.plan, ledger, head, machine=name, observer=known, interruption=Interruption()
+        )
+        return status, len(head.plan.cells)
 
 
 def machine(work: Work, name: str, told: Told) -> None:
     """One machine until all blocks are done or the time is up."""
-    more = True
-    while more and time.monotonic() < work.until:
+    while time.monotonic() < work.until:
         begin = time.monotonic()
         try:
-            with open_ledger(work.url) as ledger:
-                more = call(ledger, work, name)
-            told.calls.append(time.monotonic() - begin - work.measuring_s)
+            status, trials = call(work, name)
         except TakenError:
-            pass  # somebody has just done it
+            continue  # somebody has just done it
         except LedgerError as error:  # exit status 75: the caller calls again
             told.wrong[error.message.partition(": ")[2] or error.message] += 1
             time.sleep(random.uniform(0.5, 1.5))
+            continue
         except GuestmarkError as error:
             told.wrong[error.message] += 1
+            continue
+        if status is BlockStatus.NOTHING_LEFT:
+            return
+        if status is BlockStatus.DONE:
+            told.calls.append(time.monotonic() - begin - trials * work.trial_s)
+        else:
+            time.sleep(random.uniform(0.5, 1.5))
 
 
 def machines(work: Work, names: list[str], out: multiprocessing.Queue[Told]) -> None:
     """Some machines in one process."""
+    global _PAUSE_S  # noqa: PLW0603 (of this process)
+    _PAUSE_S = work.trial_s
+    simulated: Any = runner
+    simulated.run_trial = trial
     told = Told()
     threads = [threading.Thread(target=machine, args=(work, name, told)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    told.cpu_s = used.ru_utime + used.ru_stime
     out.put(told)
 
 
@@ -131,7 +167,66 @@ def _watch(url: str, most: list[int], ended: threading.Event) -> None:
                 found = connection.execute(
                     text("SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL")
                 )
-                most.append(int(found.scalar() or 0))
+                most.append(int(found.scalar() or 0) - 1)  # without this one
+
+
+def _server_s(server: Server) -> float:
+    """Processor time of the server and of all its processes, also those that have ended."""
+    main = int((server.directory / "data/postmaster.pid").read_text().split()[0])
+    words = Path(f"/proc/{main}/stat").read_text().rpartition(")")[2].split()
+    ended = sum(map(int, words[13:15])) / os.sysconf("SC_CLK_TCK")
+    return ended + sum(map(cpu_seconds, [main, *children(main)]))
+
+
+def simulate(count: int, given: argparse.Namespace) -> str:
+    """What became of so many machines, in a line."""
+    plan = assemble(load(_PLAN.format(blocks=given.blocks), "plan.toml"), Caller.current())
+    with postgresql(connections=2 * count + 20) as server:
+        with open_ledger(server.url) as ledger:
+            run = ledger.create_run(plan, {}, 1)
+        port = int(server.url.rpartition(":")[2].partition("/")[0])
+        names = [f"m{number}" for number in range(count)]
+        out: multiprocessing.Queue[Told] = multiprocessing.Queue()
+        begin, before = time.monotonic(), _server_s(server)
+        here = record_environment(programs=())
+        work = Work(server.url, run, here, given.measuring / len(plan.cells), begin + given.seconds)
+        cut, near = names[: given.away], names[given.away :]
+        parts = [near[number::_PROCESSES] for number in range(_PROCESSES)]
+        workers = [multiprocessing.Process(target=machines, args=(work, part, out)) for part in parts if part]
+        if cut:
+            arguments = (work, cut, out, port, given.seconds / 3)
+            workers.append(multiprocessing.Process(target=away, args=arguments))
+        for worker in workers:
+            worker.start()
+        most, ended = [0], threading.Event()
+        watcher = threading.Thread(target=_watch, args=(server.url, most, ended))
+        watcher.start()
+        told = [out.get() for _ in workers]
+        took = time.monotonic() - begin
+        ended.set()
+        watcher.join()
+        for worker in workers:
+            worker.join()
+        theirs = _server_s(server) - before
+        with open_ledger(server.url) as ledger:
+            lost = lose(ledger, run, "its worker ended")
+            stored = ledger.load_run(run)
+    there = Counter((one.block, one.cell_id) for one in stored.trials)
+    whole = sum(
+        all((block, cell.id) in there for cell in plan.cells) for block in {block for block, _ in there}
+    )
+    calls = sorted(each for part in told for each in part.calls)
+    wrong = sum((part.wrong for part in told), Counter())
+    ours = sum(part.cpu_s for part in told)
+    done = max(len(calls), 1)
+    return (
+        f"{count} machines{f', {given.away} of them cut off for {_AWAY_S:.0f} s' if cut else ''}: {whole} of "
+        f"{given.blocks} blocks in {took:.1f} s, {whole / took:.1f} a second, {stored.state}; a call "
+        f"{calls[done // 2] * 1000:.0f} ms, 99 % within {calls[int(done * 0.99)] * 1000:.0f} ms; processor time of a "
+        f"call {theirs / done * 1000:.1f} ms on the server, {ours / done * 1000:.1f} ms here; {max(most)} connections; "
+        f"{len(stored.environments)} environments; {sum(n > 1 for n in there.values())} trials twice, {lost} lost; "
+        f"load {os.getloadavg()[0]:.0f}; refused or failed: {dict(wrong.most_common(4)) or 'none'}"
+    )
 
 
 def main() -> None:
@@ -139,52 +234,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.fleet.blocks", description=__doc__)
     parser.add_argument("--machines", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--blocks", type=int, default=4000)
-    parser.add_argument("--measuring", type=float, default=0.0)
+    parser.add_argument("--measuring", type=float, default=0.0, help="seconds that a block pauses")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--away", type=int, default=0)
     given = parser.parse_args()
     for count in given.machines:
-        with postgresql(connections=2 * count + 20) as server:
-            with open_ledger(server.url) as ledger:
-                run = ledger.create_run(PLAN, {}, 1)
-            port = int(server.url.rpartition(":")[2].partition("/")[0])
-            names = [f"m{number}" for number in range(count)]
-            out: multiprocessing.Queue[Told] = multiprocessing.Queue()
-            begin = time.monotonic()
-            work = Work(server.url, run, given.blocks, given.measuring, begin + given.seconds)
-            cut, near = names[: given.away], names[given.away :]
-            parts = [near[number::_PROCESSES] for number in range(_PROCESSES)]
-            workers = [
-                multiprocessing.Process(target=machines, args=(work, part, out)) for part in parts if part
-            ]
-            if cut:
-                arguments = (work, cut, out, port, given.seconds / 3)
-                workers.append(multiprocessing.Process(target=away, args=arguments))
-            for worker in workers:
-                worker.start()
-            most, ended = [0], threading.Event()
-            watcher = threading.Thread(target=_watch, args=(server.url, most, ended))
-            watcher.start()
-            told = [out.get() for _ in workers]
-            took = time.monotonic() - begin
-            ended.set()
-            watcher.join()
-            for worker in workers:
-                worker.join()
-            with open_ledger(server.url) as ledger:
-                lost = lose(ledger, run, "its worker ended")
-                stored = ledger.load_run(run).trials
-            there = Counter(one.block for one in stored)
-            calls = sorted(each for part in told for each in part.calls)
-            wrong = sum((part.wrong for part in told), Counter())
-            print(
-                f"{count} machines{f', {given.away} of them cut off for {_AWAY_S:.0f} s' if cut else ''}: "
-                f"{len(there)} of {given.blocks} blocks in {took:.1f} s, {len(there) / took:.0f} a second; a call "
-                f"{calls[len(calls) // 2] * 1000:.0f} ms, 99 % within {calls[int(len(calls) * 0.99)] * 1000:.0f} ms; "
-                f"{max(most)} connections; {sum(n > 1 for n in there.values())} twice, {lost} lost; "
-                f"load {os.getloadavg()[0]:.0f}; refused or failed: {dict(wrong.most_common(4)) or 'none'}",
-                flush=True,
-            )
+        print(simulate(count, given), flush=True)
 
 
 if __name__ == "__main__":

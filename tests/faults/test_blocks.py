@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
-from guestmark.core.errors import BlockStatus
+from guestmark.core.errors import BlockStatus, LedgerError
 from guestmark.core.findings import machine_of
 from guestmark.core.model import RunState, TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
+from guestmark.ledger.schema import trials
+from guestmark.ledger.tally import tally
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import PLAN
 from tests.framework.postgresql import postgresql
@@ -72,6 +75,21 @@ def test_blocks_are_measured_one_a_call(guestmark: CommandLine, ledger: str) -> 
     assert "nothing is left" in done.stderr
     assert {machine_of(trial.facts) for trial in made.stored().trials} == {"one", "two"}
     assert exactly_once([made.stored()], 2) == 0
+
+
+def test_a_block_is_claimed_without_reading_what_others_measured(guestmark: CommandLine, ledger: str) -> None:
+    """Each call used to read the whole run: a plan of thousands of blocks took longer with each of them."""
+    made = Cluster(guestmark, ledger, 3, '"0", "0.01"')
+    assert guestmark(*made.arguments("one"), env=made.environment).status == BlockStatus.DONE
+    with open_ledger(ledger) as opened:
+        opened.write(
+            "spoiling a trial", lambda connection: connection.execute(update(trials).values(body=""))
+        )
+    assert guestmark(*made.arguments("two"), env=made.environment).status == BlockStatus.DONE
+    with open_ledger(ledger) as opened:
+        assert tally(opened, made.run, [cell.id for cell in opened.head(made.run).plan.cells]).blocks == 2
+        with pytest.raises(LedgerError, match="is damaged"):
+            opened.load_run(made.run)
 
 
 def test_a_run_with_blocks_under_way_is_not_resumed_and_one_in_others_hands_is_said_to_be(

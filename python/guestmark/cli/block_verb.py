@@ -42,9 +42,9 @@ def command(
     audience = session.audience_of(session.Outputs(quiet=quiet))
     try:
         with open_ledger(ledger) as opened:
-            stored = opened.load_run(run)
-            run = stored.id
-            status = block(stored, opened, audience, machine or socket.gethostname(), wait=wait, trust=trust)
+            head = opened.head(run)
+            run = head.id
+            status = block(head, opened, audience, machine or socket.gethostname(), wait=wait, trust=trust)
     except LedgerError as error:
         if not isinstance(error, TakenError) and not is_transient(error.__cause__ or error):
             raise

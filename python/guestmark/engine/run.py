@@ -36,7 +36,7 @@ from guestmark.platforms.probe import probe_all
 
 if TYPE_CHECKING:
     from guestmark.ledger.attempts import Attempts
-    from guestmark.ledger.model import StoredRun
+    from guestmark.ledger.model import RunHead, StoredRun
     from guestmark.ledger.store import Ledger
     from guestmark.platforms.base import Platform, Unusable, Usable
     from guestmark.platforms.probe import Startable
@@ -200,7 +200,7 @@ def spent_s(stored: StoredRun) -> float:
     return float(stored.plan.context.elapsed_s or sum(trial.duration_s for trial in stored.trials))
 
 
-def require_trust(stored: StoredRun, tell: Callable[[str], None], *, trust: bool) -> None:
+def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, trust: bool) -> None:
     """Shows what a run from elsewhere would run here. Raises `UsageError` for one that is not trusted."""
     if stored.origin is None:
         return
@@ -255,7 +255,7 @@ def resume(
 
 
 def block(
-    stored: StoredRun,
+    head: RunHead,
     ledger: Ledger,
     audience: Audience,
     machine: str,
@@ -268,18 +268,19 @@ def block(
     """Measures one block of a stored run that no other process has, as the machine of that name, and stores it.
 
     Any number of processes may do so at once, on any machines that reach the ledger. Where a platform of the run cannot
-    be used here nothing is begun; with `examined` that is known already. Raises `TakenError` as `runner.run_block`.
+    be used here nothing is begun; with `examined` that is known already. Raises `TakenError` as
+    `blocks.measure`.
     """
-    from guestmark.engine import runner
+    from guestmark.engine import blocks
 
-    require_trust(stored, audience.tell, trust=trust)
+    require_trust(head, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell
-    plan, _ = restored(stored.plan, os.environ)
+    plan, _ = restored(head.plan, os.environ)
     mine = Interruption()
     with exclusively(plan, audience.tell, wait=wait):
         if not examined:
             try:
-                missing = preflight.examine_again(plan, stored.unusable, _prober(audience)).left_out
+                missing = preflight.examine_again(plan, head.unusable, _prober(audience)).left_out
             except PlatformUnusableError as error:
                 audience.tell(f"{error.message}\n  {error.hint}")
                 return BlockStatus.NOT_POSSIBLE
@@ -287,33 +288,26 @@ def block(
                 audience.tell(f"{entry.name} cannot be used on this machine: {entry.reason}\n  {entry.hint}")
             if missing:
                 return BlockStatus.NOT_POSSIBLE
-            _add_environment(ledger, stored, plan)
+            _add_environment(ledger, head.id, plan)
         with (
             nullcontext() if interruption is not None else mine.handled(),
             audience.observed() as observer,
             exclusive.telling(observer.note),
         ):
             try:
-                return runner.run_block(
-                    plan,
-                    ledger,
-                    stored,
-                    machine=machine,
-                    observer=observer,
-                    interruption=interruption or mine,
+                return blocks.measure(
+                    plan, ledger, head, machine=machine, observer=observer, interruption=interruption or mine
                 )
             except Interrupted:
                 return BlockStatus.INTERRUPTED
 
 
-def _add_environment(ledger: Ledger, stored: StoredRun, plan: Plan) -> None:
+def _add_environment(ledger: Ledger, run_id: str, plan: Plan) -> None:
     """Records this machine's, unless the run has one that is the same in all that matters."""
-    from guestmark.stats.conditions.surroundings import changes
+    from guestmark.stats.conditions.surroundings import changes, digest
 
     here = record_for(plan)
-    known = [each for each in stored.environments if each.get("machine") == here.get("machine")]
-    if not any(changes(each, here) == ({}, {}) for each in known):
-        ledger.add_environment(stored.id, here)
+    ledger.add_environment_of(run_id, here, digest(here), lambda known: changes(known, here) == ({}, {}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from guestmark.engine.around import RUN, HostAgent
 from guestmark.engine.asking import comparisons
 from guestmark.engine.clock import Clock
 from guestmark.engine.interrupt import Interruption
-from guestmark.engine.progress import Estimate, Observer, Silent
+from guestmark.engine.progress import Estimate, Observer
 from guestmark.engine.trial import Slot, run_trial
-from guestmark.ledger.attempts import Attempts, lose
+from guestmark.ledger.attempts import Attempts
 from guestmark.platforms import registry
 from guestmark.powercut import evidence
 from guestmark.setting.disk import disks_of
@@ -34,7 +34,6 @@ from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
-    from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
 
 _ESTIMATE_SHARE = 50.0  # a look at the results waits this many times what the last one took
@@ -62,7 +61,7 @@ def run(
         stored = ledger.load_run(run_id)
         cells = budget.still_measured(plan, runnable(plan.cells, stored.unusable))
         ledger.set_run_state(run_id, RunState.RUNNING)
-        loop = _Loop(
+        loop = Loop(
             plan=plan,
             cells=cells,
             ledger=ledger,
@@ -88,100 +87,6 @@ def run(
     return state
 
 
-_ENDED = frozenset({RunState.COMPLETE, RunState.STOPPED, RunState.FAILED})
-_INTERRUPTED = "it was interrupted in the middle of the trial"
-_WORKER_GONE = "its worker ended in the middle of the trial"
-
-
-def is_divisible(plan: Plan) -> bool:
-    """Whether blocks of the plan may be measured at once: none decides what is measured in the next."""
-    context = plan.context
-    return context.tune is None and context.budget_s is None and not context.prove and not context.around.run
-
-
-def run_block(
-    plan: Plan,
-    ledger: "Ledger",
-    stored: "StoredRun",
-    *,
-    machine: str,
-    observer: Observer,
-    interruption: Interruption,
-) -> BlockStatus:
-    """Measures one block of the stored run that nobody else has, on the `machine` of that name, and stores it.
-
-    What somebody began in a block and never ended is recorded as lost, and the rest of that block is measured first. A
-    plan that is not divisible is measured as a whole by one process at a time, a race to its end. Raises `TakenError`
-    when another process executes the run as a whole or has taken over the block, `Interrupted` by a signal.
-    """
-    run_id = stored.id
-    attempts = Attempts(ledger, run_id, machine)
-    if not is_divisible(plan):
-        if ledger.load_run(run_id).state in _ENDED:
-            return BlockStatus.NOTHING_LEFT
-        with ledger.claim(run_id):  # so whoever began what has not ended is gone
-            lose(ledger, run_id, _WORKER_GONE)
-        ended = run(
-            plan,
-            ledger,
-            run_id,
-            observer=observer,
-            interruption=interruption,
-            attempts=attempts,
-            most_blocks=1,
-        )
-        if interruption.received is not None and ended is RunState.INTERRUPTED:
-            raise Interrupted
-        return BlockStatus.DONE
-
-    def loop(observer: Observer = Silent()) -> _Loop:  # noqa: B008 (it holds nothing)
-        nonlocal stored
-        stored = ledger.refreshed(stored, known_before)
-        cells = runnable(plan.cells, stored.unusable)
-        agreed = replace(plan, context=replace(plan.context, iterations=stored.plan.context.iterations))
-        return _Loop(
-            plan=agreed, cells=cells, ledger=ledger, run_id=run_id, trials=list(stored.trials), observer=observer,
-            interruption=interruption, attempts=attempts, machine=machine,
-        )  # fmt: skip
-
-    known_before = _whole_at_first(stored, runnable(plan.cells, stored.unusable))
-    while True:
-        looked = loop()
-        if stored.state in _ENDED:
-            return BlockStatus.NOTHING_LEFT
-        state, candidates = looked.open_blocks()
-        if state is not None:
-            ledger.set_run_state(run_id, state)
-            return BlockStatus.NOTHING_LEFT
-        known_before = min(candidates, default=known_before)
-        with ledger.claim_block(run_id, candidates) as block:
-            if block is None:
-                return BlockStatus.LOST
-            lose(ledger, run_id, _WORKER_GONE, block=block)
-            here = loop(observer)
-            if here.is_complete(block):  # somebody has just ended it
-                continue
-            try:
-                whole = here.block(block)
-            except Interrupted:
-                lose(ledger, run_id, _INTERRUPTED, block=block)
-                ledger.set_run_state(run_id, RunState.INTERRUPTED)
-                raise
-        after, _ = loop().open_blocks()
-        if (after or RunState.INTERRUPTED) is not stored.state:
-            ledger.set_run_state(run_id, after or RunState.INTERRUPTED)
-        if whole is not None:
-            return whole
-
-
-def _whole_at_first(stored: "StoredRun", cells: Sequence[Cell]) -> int:
-    """How many blocks from the first on have a trial of every cell."""
-    there = {(trial.block, trial.cell_id) for trial in stored.trials}
-    last = max((block for block, _ in there), default=-1)
-    blocks = range(last + 1)
-    return next((each for each in blocks if any((each, cell.id) not in there for cell in cells)), last + 1)
-
-
 @contextmanager
 def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
     """What cells of one block share, until it ends: outer guests, and templates of restored ones."""
@@ -202,7 +107,7 @@ def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
 _WORTH_SAYING_S = 2.0  # a shorter wait between two blocks is not announced
 
 
-class _Loop:
+class Loop:
     """The state of a running experiment; all its decisions follow from the plan and the trials."""
 
     def __init__(
@@ -219,9 +124,11 @@ class _Loop:
         most_blocks: int | None = None,
         clock: Clock | None = None,
         machine: str = "",
+        warm: Collection[str] = (),  # cells that this machine has measured in trials besides these
     ) -> None:
         self._clock = clock
         self._machine = machine
+        self._warm = warm
         self._attempts = attempts
         self._most_blocks = most_blocks
         self._plan = plan
@@ -353,11 +260,14 @@ class _Loop:
         if self._plan.policy.iterations is not None or self._plan.context.iterations:
             return
         mine = [trial for trial in self._trials if trial.block == block]
-        plan = self._ledger.load_run(self._run_id).plan
-        if plan.context.iterations:
-            return
         chosen = {cell.id: iterations_of(self._plan, cell, block + 1, mine) for cell in self._cells}
-        self._ledger.set_plan(self._run_id, replace(plan, context=replace(plan.context, iterations=chosen)))
+
+        def agreed(plan: Plan) -> Plan:
+            if plan.context.iterations:  # somebody was faster
+                return plan
+            return replace(plan, context=replace(plan.context, iterations=chosen))
+
+        self._ledger.change_plan(self._run_id, agreed)
 
     def _await_turn(self, block: int) -> None:
         """Waits for the block's time, if the blocks are spread; a resumed run keeps to its first schedule."""
@@ -513,7 +423,7 @@ class _Loop:
         self._observer.trial_started(cell, block)
         token = None if self._attempts is None else self._attempts.begin(cell.id, block, order)
         wanted = iterations_of(self._plan, cell, block, self._trials)
-        slot = Slot(cell, block, order, wanted, warmups_of(self._plan, cell, self._here()))
+        slot = Slot(cell, block, order, wanted, warmups_of(self._plan, cell, self._here(), self._warm))
         platform = registry.get(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         if proof := self._proofs.get(cell.id):
@@ -671,15 +581,18 @@ def _in_time(pilots: Sequence[Trial], enough_s: float, blocks: int) -> int:
     return max(1, int(enough_s / (blocks * max(block_s, 1e-6))))
 
 
-def warmups_of(plan: Plan, cell: Cell, trials: Sequence[Trial]) -> int:
+def warmups_of(plan: Plan, cell: Cell, trials: Sequence[Trial], warm: Collection[str] = ()) -> int:
     """How many unmeasured runs the next trial of `cell` begins with, given the trials so far.
 
-    A fresh machine is cold each time. Where nothing boots a cell is warmed up once, before its first measured run.
+    A fresh machine is cold each time. Where nothing boots a cell is warmed up once, before its first measured run;
+    those that are `warm` have been.
     """
     if boots(other for other in plan.cells if other.compares_with(cell)):
         return plan.policy.warmup
-    warm = any(trial.cell_id == cell.id and trial.status is TrialStatus.OK for trial in trials)
-    return 0 if warm else plan.policy.warmup
+    is_warm = cell.id in warm or any(
+        trial.cell_id == cell.id and trial.status is TrialStatus.OK for trial in trials
+    )
+    return 0 if is_warm else plan.policy.warmup
 
 
 def _chosen(pilots: Sequence[Trial], warmup: int, within: float, *, boot: bool, timed: bool) -> int:

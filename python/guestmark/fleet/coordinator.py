@@ -26,12 +26,13 @@ from guestmark.engine.interrupt import Interruption
 from guestmark.fleet.engine import Engine, EngineError, lost_machine
 from guestmark.fleet.lab import Member
 from guestmark.fleet.links import Link, Reach, Said
-from guestmark.fleet.machine import one_block, progress_of, run_of
+from guestmark.fleet.machine import counted, one_block, progress_of, run_of
 from guestmark.fleet.order import Progress
 from guestmark.ledger.attempts import lose, pending
 from guestmark.ledger.server import PATIENCE_S
 
 if TYPE_CHECKING:
+    from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
 
 TICK_S = 0.5
@@ -98,7 +99,8 @@ class Fleet:
         self._link = link
         self._engine: Engine | None = None
         self._pending: set[Future[bytes]] = set()
-        self.states = {member.name: State(member, self._stored(member.name)) for member in lab}
+        loaded: dict[str, StoredRun] = {}
+        self.states = {member.name: State(member, self._stored(member.name, loaded)) for member in lab}
         self.begun = time.monotonic()
 
     def run(self) -> None:
@@ -209,7 +211,7 @@ class Fleet:
         if not done.error:
             state.progress, state.trouble_since = done, None
             if state.ended:
-                self._close_links([state])
+                self._close_links([state, *self._ended_with(done)])
             return
         first = state.trouble_since is None
         state.trouble_since = state.trouble_since or time.monotonic()
@@ -218,6 +220,15 @@ class Fleet:
         patience_s = _TROUBLE_S + (PATIENCE_S if done.ledger else 0.0)
         if done.final or time.monotonic() - state.trouble_since > patience_s:
             self._give_up(state, done.error)
+
+    def _ended_with(self, done: Progress) -> list[State]:
+        """The other machines that shared the run which has ended; each would find that out by itself, later."""
+        others = [
+            state for state in self.states.values() if not state.over and state.progress.run == done.run
+        ]
+        for state in others:
+            state.progress = counted(self._ledger, done.run, state.member.name, shared=True)
+        return others
 
     def _lost(self, error: BaseException) -> None:
         """The engine has given up a machine, or a worker's process there has ended."""
@@ -264,9 +275,14 @@ class Fleet:
         for state, run_id in theirs:
             state.progress = progress_of(self._ledger.load_run(run_id), state.member.name)
 
-    def _stored(self, name: str) -> Progress:
+    def _stored(self, name: str, loaded: dict[str, StoredRun]) -> Progress:
+        """How far the machine's run is; runs that have been read are `loaded`."""
         run_id = run_of(self._ledger, self._wanted, name)
-        return Progress(name) if run_id is None else progress_of(self._ledger.load_run(run_id), name)
+        if run_id is None:
+            return Progress(name)
+        if run_id not in loaded:
+            loaded[run_id] = self._ledger.load_run(run_id)
+        return progress_of(loaded[run_id], name)
 
 
 def _private(parent: Path) -> Path:

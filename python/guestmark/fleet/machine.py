@@ -52,6 +52,7 @@ class Mark(StrEnum):
 ONE_CLASS = "give it another class in the lab's file, or measure everything on each machine: --whole"
 _EXAMINED: set[str] = set()  # runs of which this process knows that this machine can measure them
 _PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
+_LOOK_S = 0.1  # between two looks whether somebody else has begun the run
 
 
 def one_block(order: bytes) -> bytes:
@@ -90,7 +91,7 @@ def _one_block(order: FleetOrder, machine: str) -> Progress:
     with open_ledger(os.environ[LEDGER]) as ledger:
         ledger.patience.notice = tell
         run_id = run_of(ledger, order, machine)
-        plan = _plan(order) if run_id is None else ledger.load_run(run_id).plan
+        plan = _plan(order) if run_id is None else ledger.head(run_id).plan
         with exclusively(plan, tell, name=f"{plan.name} ({order.fleet})"):
             if run_id is None:
                 with _alone(ledger, order, machine):
@@ -101,16 +102,15 @@ def _one_block(order: FleetOrder, machine: str) -> Progress:
             if run_id not in _EXAMINED:
                 _join(ledger, order, machine, run_id)
             status = block(
-                ledger.load_run(run_id), ledger, Audience(tell), machine, interruption=Interruption(), trust=True,
+                ledger.head(run_id), ledger, Audience(tell), machine, interruption=Interruption(), trust=True,
                 examined=run_id in _EXAMINED or not order.shared_by(machine),
             )  # fmt: skip
         if status is BlockStatus.NOT_POSSIBLE:
             raise PlatformUnusableError(f"{machine} cannot measure what its class shares", hint=ONE_CLASS)
         _EXAMINED.add(run_id)
-    if status is BlockStatus.LOST:  # others have what is left
-        time.sleep(_PAUSE_S)
-    with open_ledger(os.environ[LEDGER], writable=False) as ledger:
-        return progress_of(ledger.load_run(run_id), machine)
+        if status is BlockStatus.LOST:  # others have what is left
+            time.sleep(_PAUSE_S)
+        return counted(ledger, run_id, machine, shared=bool(order.shared_by(machine)))
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ def _alone(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[None]:
         with contextlib.suppress(TakenError), ledger.claim(f"{order.fleet} {kind}"):
             yield
             return
-        time.sleep(_PAUSE_S)
+        time.sleep(_LOOK_S)
 
 
 def tell(text: str) -> None:
@@ -132,6 +132,23 @@ def tell(text: str) -> None:
     lines = [" ".join(line.split()) for line in text.splitlines()]
     with contextlib.suppress(OSError):
         os.write(2, f"{TOLD}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
+
+
+def counted(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> Progress:
+    """As `progress_of`, counted by the ledger, which has every attempt at a trial of the run."""
+    from guestmark.ledger import tally
+
+    head, done = ledger.head(run_id), tally.counts(ledger, run_id, machine if shared else "")
+    return Progress(
+        machine,
+        run_id,
+        head.state.value,
+        done.blocks,
+        done.trials,
+        done.failed,
+        done.lost,
+        len(head.unusable),
+    )
 
 
 def progress_of(stored: StoredRun, machine: str) -> Progress:

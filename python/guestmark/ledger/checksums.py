@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Label, String, Table, cast, delete, insert, literal, select
+from sqlalchemy import ColumnElement, Label, String, Table, cast, delete, insert, literal, select
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
@@ -85,6 +85,11 @@ def stored(connection: Connection, run_id: str) -> dict[str, str]:
     return {row.part: row.digest for row in rows}
 
 
+def stored_beside(connection: Connection, run_id: str) -> dict[str, str]:
+    """The checksums of a run but for its own row's, which is replaced while it is measured."""
+    return {part: digest for part, digest in stored(connection, run_id).items() if part != _RUN}
+
+
 def damage(
     connection: Connection, run_id: str, read: Read | None = None, before: Mapping[str, str] | None = None
 ) -> Iterator[str]:
@@ -98,7 +103,7 @@ def damage(
         part = part_of(table, row)
         digest = known.pop(part, None)
         if digest is not None and digest != of_row(table, row):
-            yield f"{described(part)} of run {run_id} is damaged: it is not what was stored"
+            yield damaged(run_id, part)
     for part in known:
         yield f"{described(part)} of run {run_id} is missing"
 
@@ -127,21 +132,34 @@ def verify(
         raise _damaged(sentence)
 
 
-def stored_of_trial() -> Label[Any]:
-    """The checksum of a row of trials, selected with it as `digest`; None for one that has none."""
-    checks, trials = schema.checks.c, schema.trials.c
-    part = literal("trial ") + cast(trials.block, String) + literal(" ") + trials.cell_id
-    found = select(checks.digest).where(checks.run_id == trials.run_id, checks.part == part)
+def stored_with(table: Table) -> Label[Any]:
+    """The checksum of a row of the table, selected with it as `digest`; None for one that has none.
+
+    In one statement, as what is replaced meanwhile has another one.
+    """
+    checks = schema.checks.c
+    key = table.c.id if table is schema.runs else table.c.run_id
+    found = select(checks.digest).where(checks.run_id == key, checks.part == _part(table))
     return found.scalar_subquery().label("digest")
 
 
-def verify_trials(run_id: str, read: Iterable[Row[Any]]) -> None:
-    """Raises `LedgerError` for the first of these trials, selected with `stored_of_trial`, that is damaged."""
-    table = schema.trials.name
+def _part(table: Table) -> ColumnElement[str]:
+    """As `part_of`, of each row that is selected."""
+    if table is schema.trials:
+        return literal("trial ") + cast(table.c.block, String) + literal(" ") + table.c.cell_id
+    return literal("unusable ") + table.c.platform if table is schema.unusable else literal(_RUN)
+
+
+def verify_rows(table: Table, run_id: str, read: Iterable[Row[Any]]) -> None:
+    """Raises `LedgerError` for the first of these rows, selected with `stored_with`, that is damaged."""
     for row in read:
-        if row.digest is not None and row.digest != of_row(table, row):
-            part = described(part_of(table, row))
-            raise _damaged(f"{part} of run {run_id} is damaged: it is not what was stored")
+        if row.digest is not None and row.digest != of_row(table.name, row):
+            raise _damaged(damaged(run_id, part_of(table.name, row)))
+
+
+def damaged(run_id: str, part: str) -> str:
+    """The sentence for a row that is not what was stored."""
+    return f"{described(part)} of run {run_id} is damaged: it is not what was stored"
 
 
 def _damaged(sentence: str) -> LedgerError:

@@ -142,9 +142,14 @@ class ServerClaim:
             return Held(bool(session.execute(text("SELECT pg_try_advisory_lock(:key)"), own).scalar()))
         if not session.execute(text("SELECT pg_try_advisory_lock_shared(:key)"), own).scalar():
             return Held(False)
-        keys = [_byte_of(self._run_id, block) for block in self._blocks]
-        place = session.execute(text(_FIRST_FREE), {"keys": keys}).scalar()
-        return Held(True, None if place is None else self._blocks[int(place) - 1])
+        first, many = 0, _AT_FIRST
+        while some := self._blocks[first : first + many]:  # mostly one of the first is free
+            keys = [_byte_of(self._run_id, block) for block in some]
+            place = session.execute(text(_FIRST_FREE), {"keys": keys}).scalar()
+            if place is not None:
+                return Held(True, some[int(place) - 1])
+            first, many = first + many, many * _MORE
+        return Held(True, None)
 
     @property
     def is_held(self) -> bool:
@@ -207,6 +212,7 @@ class ServerClaim:
             time.sleep(_PAUSE_S)
 
 
+_AT_FIRST, _MORE = 64, 8  # blocks that are tried by one statement, and how many times as many by the next
 # A function's rows are filtered in their order, and no further than the limit: the locks of the others are not tried.
 _FIRST_FREE = (
     "SELECT place FROM unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS wanted(key, place) "

@@ -75,6 +75,17 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class RunHead:
+    """A run without its trials and environments; `state` as it is stored, whoever executes it now."""
+
+    id: str
+    plan: Plan
+    state: RunState
+    unusable: tuple[LeftOut, ...] = ()
+    origin: Origin | None = None  # None: made here
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRun:
     """A whole run; `trials` are ordered by block and by position inside the block.
 

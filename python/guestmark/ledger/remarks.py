@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED = "name", "note", "label", "tag", "removed", "imported"
+_PLACE = "place"
+_OF_PEOPLE = (NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED)  # the others are for programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ def of_runs(connection: Connection) -> dict[str, Remarks]:
     if not is_made(connection, table):
         return {}
     rows: dict[str, list[tuple[str, str, str]]] = {}
-    statement = select(table).order_by(table.c.run_id, table.c.kind, table.c.key)
+    wanted = select(table).where(table.c.kind.in_(_OF_PEOPLE))
+    statement = wanted.order_by(table.c.run_id, table.c.kind, table.c.key)
     for row in connection.execute(statement):
         rows.setdefault(row.run_id, []).append((row.kind, row.key, row.value))
     return {run_id: _read(found) for run_id, found in rows.items()}
@@ -64,7 +67,8 @@ def of_run(connection: Connection, run_id: str) -> Remarks:
     """Those of one run."""
     if not is_made(connection, table):
         return NOTHING
-    statement = select(table).where(table.c.run_id == run_id).order_by(table.c.kind, table.c.key)
+    own = table.c.run_id == run_id, table.c.kind.in_(_OF_PEOPLE)
+    statement = select(table).where(*own).order_by(table.c.kind, table.c.key)
     return _read([(row.kind, row.key, row.value) for row in connection.execute(statement)])
 
 
@@ -111,6 +115,21 @@ def set_removed(connection: Connection, run_id: str, *, gone: bool) -> None:
     _remove(connection, run_id, REMOVED, "")
     if gone:
         connection.execute(insert(table).values(run_id=run_id, kind=REMOVED, key="", value=repr(time.time())))
+
+
+def seen_at(connection: Connection, run_id: str, place: str) -> str:
+    """The digest of what was last seen of a machine that measures blocks of the run; empty: nothing."""
+    if not is_made(connection, table):
+        return ""
+    own = table.c.run_id == run_id, table.c.kind == _PLACE, table.c.key == place
+    return str(connection.execute(select(table.c.value).where(*own)).scalar() or "")
+
+
+def set_seen_at(connection: Connection, run_id: str, place: str, digest: str) -> None:
+    """Keeps it, in place of what was seen before."""
+    table.create(connection, checkfirst=True)
+    _remove(connection, run_id, _PLACE, place)
+    connection.execute(insert(table).values(run_id=run_id, kind=_PLACE, key=place, value=digest))
 
 
 def forget(connection: Connection, run_id: str) -> None:

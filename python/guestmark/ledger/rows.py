@@ -46,7 +46,10 @@ def run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -> dic
 
 def add_environment(connection: Connection, run_id: str, environment: Mapping[str, Any]) -> None:
     """Stores one more environment of a run; the very same as the last one is not stored again."""
-    table = schema.environments
+    table, runs = schema.environments, schema.runs
+    # One after another, as each is given the next place.
+    alone = select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True)
+    connection.execute(alone).first()
     statement = select(table).where(table.c.run_id == run_id).order_by(table.c.position.desc()).limit(1)
     last, body = connection.execute(statement).first(), codec.dump(environment)
     if last is not None and last.body == body:
@@ -97,6 +100,16 @@ def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
     if cell is None:
         return LeftOut(name, row.reason, row.hint)
     return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)
+
+
+def environments_of(connection: Connection, run_id: str, machine: str) -> list[Mapping[str, Any]]:
+    """The environments of a run that were recorded on this machine, as `machine` of each says."""
+    table = schema.environments
+    here = table.c.body.contains(f'"machine":{codec.dump(machine)}', autoescape=True)
+    statement = select(table.c.body).where(table.c.run_id == run_id, here).order_by(table.c.position)
+    bodies = connection.execute(statement).scalars()
+    found = [codec.load(body, dict[str, Any], f"the environment of run {run_id}") for body in bodies]
+    return [each for each in found if each.get("machine") == machine]
 
 
 def last_environments(connection: Connection, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:

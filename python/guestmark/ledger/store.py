@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from sqlalchemy import Table, insert, select, update
+from sqlalchemy import Label, Table, insert, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql.selectable import TypedReturnsRows
 
@@ -25,11 +25,12 @@ from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
 from guestmark.ledger.intake import Budget
-from guestmark.ledger.model import Check, Compared, Origin, RunOverview, StoredRun
+from guestmark.ledger.model import Check, Compared, Origin, RunHead, RunOverview, StoredRun
 from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.rows import (
     add_environment,
     add_left_out,
+    environments_of,
     last_environments,
     left_out_of,
     run_row,
@@ -201,6 +202,27 @@ class Ledger:
             lambda connection: add_environment(connection, run_id, environment),
         )
 
+    def add_environment_of(
+        self,
+        run_id: str,
+        environment: Mapping[str, Any],
+        digest: str,
+        is_alike: Callable[[Mapping[str, Any]], bool],
+    ) -> None:
+        """Records a machine's environment unless the run has one that `is_alike`; `digest` tells that at one look."""
+        place = str(environment.get("machine", ""))
+        with self.reading(f"looking for this machine among those of run {run_id}") as connection:
+            if remarks.seen_at(connection, run_id, place) == digest:
+                return
+            known = environments_of(connection, run_id, place)
+
+        def store(connection: Connection) -> None:
+            if not any(map(is_alike, known)):
+                add_environment(connection, run_id, environment)
+            remarks.set_seen_at(connection, run_id, place, digest)
+
+        self.write(f"recording the environment of run {run_id}", store)
+
     def append(self, run_id: str, trial: Trial, *, token: str | None = None) -> None:
         """Stores a trial, completely or not at all; it is on the disk when this returns.
 
@@ -218,15 +240,22 @@ class Ledger:
 
     def set_plan(self, run_id: str, plan: Plan) -> None:
         """Stores the plan anew, when a run is told to go on for longer than it was made for."""
-        kept = codec.dump(replace(plan, context=recorded(plan.context)))
-        statement = update(schema.runs).where(schema.runs.c.id == run_id).values(plan=kept)
+        self.change_plan(run_id, lambda _: plan)
+
+    def change_plan(self, run_id: str, changed: Callable[[Plan], Plan]) -> None:
+        """Stores what `changed` makes of the plan as it is by now; no other process changes it meanwhile."""
 
         def store(connection: Connection) -> None:
-            row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
+            wanted = select(schema.runs).where(schema.runs.c.id == run_id).with_for_update(key_share=True)
+            row = connection.execute(wanted).first()
             if row is None:
                 raise overviews.missing(connection, run_id, self.where)
+            before = codec.load(row.plan, Plan, f"the plan of run {run_id}")
+            if (plan := changed(before)) is before:
+                return
             was_own = self._store.file is not None and copying.is_own(connection, self._store.file, row)
-            connection.execute(statement)
+            kept = codec.dump(replace(plan, context=recorded(plan.context)))
+            connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(plan=kept))
             checksums.store(connection, schema.runs, run_id)
             if was_own:
                 copying.sign(connection, run_id)
@@ -312,7 +341,7 @@ class Ledger:
             if budget is not None:
                 budget.take(size_of(connection, run_id))
             # Before the rows: what is stored meanwhile has a checksum by then, and is not missing.
-            known = checksums.stored(connection, run_id) if self._is_checked_by(connection) else None
+            known = checksums.stored_beside(connection, run_id) if self._is_checked_by(connection) else None
             trials = connection.execute(
                 select(schema.trials)
                 .where(schema.trials.c.run_id == run_id)
@@ -330,7 +359,6 @@ class Ledger:
             ).all()
             if known is not None:
                 read = {
-                    schema.runs.name: [run],
                     schema.environments.name: environments,
                     schema.unusable.name: unusable,
                     schema.trials.name: trials,
@@ -354,6 +382,26 @@ class Ledger:
         intake.check(loaded, foreign=budget is not None)
         return loaded
 
+    def head(self, wanted: str) -> RunHead:
+        """What the run that `wanted` refers to is, without reading any of its trials."""
+        left_out = schema.unusable
+        with self.reading(f"reading run {wanted}") as connection:
+            run, said = self._found(connection, wanted)
+            run_id = str(run.id)
+            rows_out = connection.execute(
+                select(left_out, *self._digest(connection, left_out))
+                .where(left_out.c.run_id == run_id)
+                .order_by(left_out.c.platform)
+            ).all()
+            if self._is_checked_by(connection):
+                checksums.verify_rows(left_out, run_id, rows_out)
+            plan = codec.load(run.plan, Plan, f"the plan of run {run_id}")
+            unusable = tuple(left_out_of(row, plan) for row in rows_out)
+            state, origin = RunState(run.state), self._origin(connection, run, said)
+        bare = StoredRun(run_id, plan, (), int(run.seed), state, run.created_at, (), unusable)
+        intake.check(bare, foreign=False)
+        return RunHead(run_id, plan, state, unusable, origin)
+
     def refreshed(self, known: StoredRun, since: int) -> StoredRun:
         """The run as it is by now, all of whose blocks before `since` are known: no trial that is stored changes."""
         run_id, trials = known.id, schema.trials.c
@@ -362,11 +410,11 @@ class Ledger:
             if run is None:
                 raise overviews.missing(connection, run_id, self.where)
             rows_since = connection.execute(
-                select(schema.trials, checksums.stored_of_trial())
+                select(schema.trials, checksums.stored_with(schema.trials))
                 .where(trials.run_id == run_id, trials.block >= since)
                 .order_by(trials.block, trials.position)
             ).all()
-            checksums.verify_trials(run_id, rows_since)
+            checksums.verify_rows(schema.trials, run_id, rows_since)
             before = tuple(trial for trial in known.trials if trial.block < since)
             return replace(
                 known,
@@ -376,15 +424,22 @@ class Ledger:
             )
 
     def _found(self, connection: Connection, wanted: str) -> tuple[Row[Any], Remarks]:
-        """The row of the run that is meant, and what is said of it; one whole id is one look."""
-        statement = select(schema.runs)
-        run = connection.execute(statement.where(schema.runs.c.id == wanted)).first()
+        """The row of the run that is meant, verified, and what is said of it; one whole id is one look."""
+        runs = schema.runs
+        statement = select(runs, *self._digest(connection, runs))
+        run = connection.execute(statement.where(runs.c.id == wanted)).first()
         said = NOTHING if run is None else remarks.of_run(connection, wanted)
         if run is None or said.removed is not None:
             run_id = overviews.resolve(connection, wanted, self.where)
-            run = connection.execute(statement.where(schema.runs.c.id == run_id)).one()
+            run = connection.execute(statement.where(runs.c.id == run_id)).one()
             said = remarks.of_run(connection, run_id)
+        if self._is_checked_by(connection):
+            checksums.verify_rows(runs, str(run.id), [run])
         return run, said
+
+    def _digest(self, connection: Connection, table: Table) -> list[Label[Any]]:
+        """What is selected with rows of the table to verify them; nothing in a ledger without checksums."""
+        return [checksums.stored_with(table)] if self._is_checked_by(connection) else []
 
     def _origin(self, connection: Connection, run: Row[Any], remarked: Remarks) -> Origin | None:
         """Where the run comes from; None where this user made it. A server's roles say who may write there."""

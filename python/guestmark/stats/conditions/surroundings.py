@@ -1,6 +1,8 @@
 """Whether all of a run was made in one environment, and what changed between two."""
 
+import hashlib
 import itertools
+import json
 import os.path
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -63,6 +65,14 @@ def changes(
     if mitigations:
         decisive["mitigations"] = mitigations
     return decisive, other
+
+
+def digest(of: Environment) -> str:
+    """The same for environments between which nothing has changed; another one says only that something may have."""
+    paths = [path for _, path in (*DECISIVE, *OTHER)] + [("programs",), ("packages",), ("mitigations",)]
+    memory = f"{float(_at(of, ('memory_bytes',)) or 0):.1e}"
+    text = json.dumps([*(_at(of, path) for path in paths), memory], sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def environment(whole: Whole) -> Iterator[Finding]:

@@ -1,0 +1,161 @@
+"""How far a run is, counted by the database: thousands of machines claim blocks of it without reading its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import and_, exists, func, select
+
+from guestmark.core.model import Trial, TrialStatus
+from guestmark.ledger import checksums, schema
+from guestmark.ledger.rows import trial_of
+from guestmark.ledger.schema import attempts, trials
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of a run's trials, or of one machine's."""
+
+    blocks: int
+    trials: int
+    failed: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The blocks that have a trial of every cell, as ranges in order."""
+
+    whole: tuple[range, ...]
+
+    @property
+    def blocks(self) -> int:
+        """How many these are."""
+        return sum(map(len, self.whole))
+
+    def lacking(self, most: int) -> list[int]:
+        """The first `most` blocks without these, in order."""
+        found: list[int] = []
+        begin = 0
+        for each in self.whole:
+            found += range(begin, min(each.start, most))
+            begin = each.stop
+        found += range(begin, most)
+        return found
+
+
+def tally(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Tally:
+    """Which blocks of the run have a trial of each of these cells; answered from the index of trials."""
+    whole = (
+        select(trials.c.block)
+        .where(trials.c.run_id == run_id, trials.c.cell_id.in_(cells))
+        .group_by(trials.c.block)
+        .having(func.count() == len(cells))
+        .subquery()
+    )
+    # Blocks that follow each other are as far from their rank, all of them.
+    ranked = select(
+        whole.c.block, (whole.c.block - func.row_number().over(order_by=whole.c.block)).label("distance")
+    ).subquery()
+    first, last = func.min(ranked.c.block), func.max(ranked.c.block)
+    statement = select(first, last).group_by(ranked.c.distance).order_by(first)
+    with ledger.reading(f"counting the blocks of run {run_id}") as connection:
+        return Tally(tuple(range(begin, end + 1) for begin, end in connection.execute(statement)))
+
+
+def reaches(ledger: Ledger, run_id: str, block: int) -> bool:
+    """Whether the run has a trial in this block or a later one."""
+    statement = select(trials.c.block).where(trials.c.run_id == run_id, trials.c.block >= block).limit(1)
+    with ledger.reading(f"looking for the last block of run {run_id}") as connection:
+        return connection.execute(statement).first() is not None
+
+
+def blocks_with_losses(ledger: Ledger, run_id: str) -> int:
+    """How many blocks lack a trial that was lost."""
+    lost = trials.c.run_id == run_id, trials.c.status == TrialStatus.LOST.value
+    with ledger.reading(f"counting what run {run_id} has lost") as connection:
+        found = connection.execute(select(func.count(trials.c.block.distinct())).where(*lost))
+        return int(found.scalar_one())
+
+
+def has_good(ledger: Ledger, run_id: str) -> bool:
+    """Whether a trial of the run was good."""
+    good = trials.c.run_id == run_id, trials.c.status == TrialStatus.OK.value
+    with ledger.reading(f"looking for good trials of run {run_id}") as connection:
+        return connection.execute(select(trials.c.block).where(*good).limit(1)).first() is not None
+
+
+def failing(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Mapping[str, int]:
+    """Of these cells those whose trials have all failed, and how many trials that are."""
+    others = [
+        exists().where(
+            trials.c.run_id == run_id, trials.c.cell_id == cell, trials.c.status != TrialStatus.FAILED.value
+        )
+        for cell in cells
+    ]
+    with ledger.reading(f"looking for failing cells of run {run_id}") as connection:
+        found = connection.execute(select(*(each.label(f"has_{at}") for at, each in enumerate(others)))).one()
+        suspects = [cell for cell, has_other in zip(cells, found, strict=True) if not has_other]
+        if not suspects:
+            return {}
+        counted = (
+            select(trials.c.cell_id, func.count())
+            .where(trials.c.run_id == run_id, trials.c.cell_id.in_(suspects))
+            .group_by(trials.c.cell_id)
+        )
+        return {row[0]: row[1] for row in connection.execute(counted)}
+
+
+def trials_of(ledger: Ledger, run_id: str, block: int, cells: Collection[str]) -> list[Trial]:
+    """Those of a block, and all of these cells'. Raises `LedgerError` for one that is damaged."""
+    wanted = trials.c.block == block
+    if cells:
+        wanted |= trials.c.cell_id.in_(cells)
+    statement = select(trials, checksums.stored_with(trials)).where(trials.c.run_id == run_id, wanted)
+    with ledger.reading(f"reading block {block + 1} of run {run_id}") as connection:
+        rows = connection.execute(statement.order_by(trials.c.block, trials.c.position)).all()
+        checksums.verify_rows(trials, run_id, rows)
+        return [trial_of(row) for row in rows]
+
+
+_SAME = and_(
+    attempts.c.run_id == trials.c.run_id,
+    attempts.c.block == trials.c.block,
+    attempts.c.cell_id == trials.c.cell_id,
+)
+
+
+def good_on(ledger: Ledger, run_id: str, machine: str) -> frozenset[str]:
+    """The cells of which the machine of that name has a good trial."""
+    mine = attempts.c.run_id == run_id, attempts.c.machine == machine
+    statement = (
+        select(trials.c.cell_id)
+        .join_from(attempts, trials, _SAME)
+        .where(*mine, trials.c.status == TrialStatus.OK.value)
+        .distinct()
+    )
+    with ledger.reading(f"looking for what {machine} has measured of run {run_id}") as connection:
+        made = schema.is_made(connection, attempts)
+        return frozenset(connection.execute(statement).scalars()) if made else frozenset()
+
+
+def counts(ledger: Ledger, run_id: str, machine: str = "") -> Counts:
+    """Of the whole run, or of what the machine of that name has measured of it."""
+    status = trials.c.status
+    statement = select(
+        func.count(trials.c.block.distinct()),
+        func.count(),
+        func.count().filter(status == TrialStatus.FAILED.value),
+        func.count().filter(status == TrialStatus.LOST.value),
+    ).where(trials.c.run_id == run_id)
+    if machine:
+        statement = statement.join_from(trials, attempts, _SAME).where(attempts.c.machine == machine)
+    with ledger.reading(f"counting the trials of run {run_id}") as connection:
+        if machine and not schema.is_made(connection, attempts):
+            return Counts(0, 0, 0, 0)
+        return Counts(*map(int, connection.execute(statement).one()))
