@@ -39,7 +39,8 @@ def _lines() -> Iterator[str]:
     import typer
 
     from guestmark import __version__
-    from guestmark.cli.app import VERBS, app
+    from guestmark.cli.app import app
+    from guestmark.cli.verbs import VERBS
 
     group: Any = typer.main.get_command(app)
     parent = typer.Context(group, info_name=NAME)

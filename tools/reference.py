@@ -20,7 +20,8 @@ def commands() -> str:
     """Every command: its usage, what it does, its arguments and options."""
     import typer
 
-    from guestmark.cli.app import VERBS, app
+    from guestmark.cli.app import app
+    from guestmark.cli.verbs import VERBS
 
     group: Any = typer.main.get_command(app)
     parent = typer.Context(group, info_name="guestmark")

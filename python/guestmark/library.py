@@ -126,7 +126,7 @@ class Result:
         if kind == "polars":
             return formats.frame(self.stored, self.analysis)
         if kind != "pandas":
-            raise UsageError(f"{kind!r} is no kind of frame", hint="polars or pandas")
+            raise UsageError(f"{kind!r} is not a kind of frame", hint="polars or pandas")
         try:
             import pandas
         except ImportError as error:

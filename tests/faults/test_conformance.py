@@ -296,7 +296,7 @@ WORKLOADS = [
     ("lenient", "parameters", "an unknown parameter is accepted"),
     ("absent", "metrics", "other is declared and not measured"),
     ("extra", "metrics", "other is measured and not declared"),
-    ("infinite", "measured", "a trial failed: metric wall_s is no usable number"),
+    ("infinite", "measured", "a trial failed: metric wall_s is not a usable number"),
     ("bytes", "metrics", "wall_s has another unit or direction than declared"),
     ("refusing", "measured", "a trial failed: not today"),
     ("confused", "typed errors", "run() on a machine that was killed raised KeyError('wall_s')"),

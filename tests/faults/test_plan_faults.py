@@ -110,7 +110,7 @@ def test_only_and_list(guestmark: CommandLine, plan: Path) -> None:
     result = run(guestmark, plan, "--only", "workload=long", "--blocks", 2)
     assert result.status == 0
     assert set(cells_of(result)) <= {"long host", "long host#2"}
-    assert "baseline is not in host" in result.stderr
+    assert "baseline is missing in host" in result.stderr
     again = guestmark("run", plan, "--list", "--only", "long host")
     assert "measured in earlier runs here" in again.stderr
     assert guestmark("runs").stdout.count("complete") == 1  # listing measures nothing
@@ -152,7 +152,7 @@ def test_a_reader_that_goes_away_ends_a_list_like_everything_else(guestmark: Com
         ),
         (('platforms = ["host"]', 'platforms = ["hots"]'), "did you mean 'host'"),
         (('kind = "exec"', 'kind = "exce"'), "did you mean 'exec'"),
-        (('"values.ms"', '"values.s"'), "no parameter or factor"),
+        (('"values.ms"', '"values.s"'), "neither a parameter nor a factor"),
         (("values.ms = 2", 'values.ms = "ext4"'), "cannot be scaled"),
     ],
 )

@@ -200,7 +200,7 @@ def test_where_no_further_file_may_be_made_the_next_directory_is_taken(
     [
         ('[ "$1" = -m ] && echo m68k || echo Linux', "there is no agent for m68k"),
         ("echo Darwin", "lab1 runs Darwin"),
-        ("exit 127", "lab1 does not say what it runs: there is no uname in its PATH"),
+        ("exit 127", "lab1 does not show what it runs: uname is not in its PATH"),
     ],
 )
 def test_machines_without_an_agent(
@@ -240,7 +240,7 @@ def test_an_endless_greeting_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     script.write_text("#!/bin/sh\nexec yes\n")
     script.chmod(0o755)
     monkeypatch.setenv("GUESTMARK_SSH", str(script))
-    assert refused().reason == "lab1 prints something endless when one logs in"
+    assert refused().reason == "lab1 never stops printing at login"
 
 
 def test_endless_errors_instead_of_a_greeting_are_given_up(
@@ -250,7 +250,7 @@ def test_endless_errors_instead_of_a_greeting_are_given_up(
     script.write_text("#!/bin/sh\nexec yes >&2\n")
     script.chmod(0o755)
     monkeypatch.setenv("GUESTMARK_SSH", str(script))
-    assert refused().reason == "lab1 prints something endless when one logs in"
+    assert refused().reason == "lab1 never stops printing at login"
 
 
 def test_why_a_jump_host_or_proxy_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def test_a_device_is_a_disk_of_every_kind(
 def test_a_device_is_named_only_by_who_means_it(device: str) -> None:
     with pytest.raises(ValueError, match=f"write overwrite:{device}"):
         LOCATION.parse(device)
-    with pytest.raises(ValueError, match="no block device"):
+    with pytest.raises(ValueError, match="not a block device"):
         LOCATION.parse("overwrite:/var/tmp")
 
 

@@ -50,7 +50,7 @@ def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(memory, "_KERNEL", tmp_path)
     for levels, why in (
         ({"hugepages": "2M"}, "7 free pages of 2M, and the guest needs 64"),
-        ({"hugepages": "1G"}, "no whole number"),
+        ({"hugepages": "1G"}, "not a whole number"),
         ({"numa": "77"}, "no memory node 77"),
         ({"balloon": "128M"}, "cannot leave 128M of 128M"),
         ({"balloon": "64M", "machine": "microvm"}, "without PCI"),

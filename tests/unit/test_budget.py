@@ -144,7 +144,7 @@ def test_too_few_blocks_answer_nothing_and_say_so() -> None:
     plan = built_in("upload")
     short, notes = with_askable(replace(plan, policy=replace(plan.policy, blocks=3)), ())
     assert not short.questions
-    assert any("3 blocks cannot tell a difference from chance, 6 can" in note for note in notes)
+    assert any("3 blocks cannot show a difference, 6 can" in note for note in notes)
 
 
 def test_a_trial_costs_what_its_start_does_whatever_the_scale() -> None:

@@ -222,3 +222,20 @@ def test_what_a_lost_worker_of_a_fleet_has_left_ends(scratch: Path) -> None:
         assert gone(pid)
     finally:
         kill([pid], signal.SIGKILL)
+
+
+def test_all_empties_the_cache_and_names_what_stays(scratch: Path) -> None:
+    cache, key = scratch.parent / "cache" / "guestmark", scratch.parent / "guestmark" / "key"
+    (cache / "kernels").mkdir()
+    (cache / "kernels" / "vmlinux").write_text("x")
+    key.parent.mkdir()
+    key.write_text("x")
+    assert f"would remove {cache}\n" in clean(scratch, "--all", "--dry-run").stdout
+    assert cache.exists()
+    removed = clean(scratch, "--all")
+    assert removed.returncode == 0
+    assert f"removed {cache}\n" in removed.stdout
+    assert not cache.exists()
+    assert key.exists()
+    assert f"{key.parent} stays: keys" in removed.stderr
+    assert "rm -r " in removed.stderr

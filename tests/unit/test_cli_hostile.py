@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.app import VERBS
+from guestmark.cli.verbs import VERBS
 from guestmark.ledger import open_ledger
 from tests.framework import PACKAGES
 from tests.framework import captures as cf

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.app import FIRST, GROUPED, SYNONYMS, VERBS, ungrouped
+from guestmark.cli.verbs import FIRST, GROUPED, SYNONYMS, VERBS, ungrouped
 from tests.framework import PACKAGES
 
 HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec", "jinja2", "vl_convert")
@@ -239,3 +239,35 @@ def test_an_interrupt_while_modules_are_loaded_is_quiet(tmp_path: Path, raised: 
         shown = python(code, module, XDG_STATE_HOME=str(tmp_path))
         assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_needs_no_parser_imports_none() -> None:
+    """A parser takes longer to import than `--version` and `--help` take."""
+    for words in (["--version"], ["--help"], ["-h"]):
+        code = (
+            f"import sys, contextlib, io; from guestmark.cli import main; sys.argv = ['guestmark', *{words!r}]\n"
+            "with contextlib.redirect_stdout(io.StringIO()): status = main()\n"
+            "print(status, 'typer' in sys.modules)"
+        )
+        assert python(code).stdout == "0 False\n"
+
+
+def test_a_plain_show_needs_no_parser(tmp_path: Path) -> None:
+    environment = {"GUESTMARK_LEDGER": str(tmp_path / "ledger.sqlite")}
+    assert guestmark("exec", "-q", "-r", "2", "--", "true", **environment).returncode == 0
+    for words in (["show"], ["show", "last"], ["show", "last", "--details"]):
+        code = (
+            f"import sys, contextlib, io; from guestmark.cli import main; sys.argv = ['guestmark', *{words!r}]\n"
+            "with contextlib.redirect_stdout(io.StringIO()) as shown: status = main()\n"
+            "print(status, 'typer' in sys.modules, '2 blocks' in shown.getvalue())"
+        )
+        assert python(code, **environment).stdout == "0 False True\n"
+
+
+def test_a_run_without_a_trial_is_not_called_failed(tmp_path: Path) -> None:
+    environment = {"GUESTMARK_LEDGER": str(tmp_path / "ledger.sqlite")}
+    made = guestmark("exec", "-q", "--time-limit", "1ms", "--on", "host,host", "--", "true", **environment)
+    listed = guestmark("runs", **environment).stdout
+    assert made.returncode == 3, made.stderr
+    assert "stopped at the time limit" in listed
+    assert "failed" not in listed.splitlines()[1]

@@ -226,7 +226,7 @@ def test_other_machines_have_the_processors_that_they_have() -> None:
     )
     found = findings(run)["unequal processors"]
     assert found.severity is Severity.WARNING
-    assert found.message.endswith("host 1; ssh:lab1 4, as other machines have what they have")
+    assert found.message.endswith("host 1; ssh:lab1 4, as other machines keep theirs")
     assert refused(run) == {}
 
 
@@ -470,7 +470,7 @@ def resumed(at: float = 6, **changed: Any) -> StoredRun:
 )
 def test_a_run_of_two_systems_has_no_verdict(changed: Mapping[str, Any], said: str) -> None:
     run = resumed(**changed)
-    assert findings(run)["environment changed"].message == f"the run is of two systems: {said}"
+    assert findings(run)["environment changed"].message == f"the run mixes two systems: {said}"
     assert refused(run) == {"uml": "environment changed", "tcg": "environment changed"}
     every = [
         comparison.verdict for result in analysed(run).cells for comparison in result.comparison.values()

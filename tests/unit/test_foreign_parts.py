@@ -227,6 +227,6 @@ def test_an_interruption_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt), store.making(ARM64, "kernel", "key", heard):
         raise KeyboardInterrupt
     assert heard.lines == [
-        "stopped: the kernel of arm64 was not complete and is removed; the same command makes it anew"
+        "stopped: the kernel of arm64 was incomplete and has been removed; the same command makes it again"
     ]
     assert [path.name for path in store.directory(ARM64).iterdir()] == [".lock"]

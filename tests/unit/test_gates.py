@@ -72,10 +72,10 @@ def test_limits_as_people_type_them(
         ("tcg wall_s", "is not a limit"),
         ("tcg > much", "is not a limit"),
         ("tcg > 5", "is not a limit"),
-        ("tcg < -100%", "below nothing"),
+        ("tcg < -100%", "cannot be negative"),
         ("tcq > 5%", "unknown cell or metric 'tcq'"),
         ("tcg wal_s > 5%", "unknown cell or metric 'wal_s'"),
-        ("uml memory=1G > 5%", "no cell is all of that"),
+        ("uml memory=1G > 5%", "no cell matches"),
         ("host > 5%", "that is the baseline"),
     ],
 )

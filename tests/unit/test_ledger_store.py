@@ -135,7 +135,7 @@ def test_run_ids_are_unique_and_found_by_their_ends(file: Path) -> None:
         unique = next(ending for ending in endings if endings.count(ending) == 1)
         assert ledger.resolve(unique) == ids[endings.index(unique)]
         assert [overview.id for overview in ledger.runs()] == ids
-        with pytest.raises(LedgerError, match="may be any of 30 runs"):
+        with pytest.raises(LedgerError, match="matches 30 runs"):
             ledger.load_run(ids[0][:4])
         with pytest.raises(LedgerError, match="there is no run") as raised:
             ledger.load_run(ids[0][:-4] + "-!!!")

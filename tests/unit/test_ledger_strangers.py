@@ -86,7 +86,7 @@ def test_what_is_beside_it_is_its_own(stranger: Path, tmp_path: Path, suffix: st
     for make in (lambda path: path.symlink_to(victim), Path.mkdir, os.mkfifo):
         beside = stranger.with_name(stranger.name + suffix)
         make(beside)
-        with pytest.raises(LedgerError, match="no plain file"):
+        with pytest.raises(LedgerError, match="not a plain file"):
             open_ledger(stranger).close()
         assert victim.read_text() == "precious"
         beside.rmdir() if beside.is_dir() and not beside.is_symlink() else beside.unlink()

@@ -64,7 +64,7 @@ def test_it_is_in_the_ledger_as_any_run(measured: Result) -> None:
         again.ratio("tcg")
     with pytest.raises(UsageError, match="has no ratio"):
         again.ratio("host word=a")
-    with pytest.raises(UsageError, match="no kind of frame"):
+    with pytest.raises(UsageError, match="not a kind of frame"):
         again.frame("arrow")  # type: ignore[call-overload]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.app import VERBS
+from guestmark.cli.verbs import VERBS
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 from tests.framework.known import known

@@ -149,7 +149,7 @@ def test_platforms_may_be_tables_of_their_own() -> None:
         ("tcg", "b tcg", True),
         ("host", "b host", True),
     ]
-    assert made.context.notes == ("the plan's baseline is not in uml; what is there is compared with a uml",)
+    assert made.context.notes == ("the plan's baseline is missing in uml: compared with a uml instead",)
 
 
 def test_everything_may_be_compared_with_one_cell() -> None:
@@ -244,7 +244,7 @@ def test_scale_multiplies_what_is_marked_and_nothing_else() -> None:
 
 def test_what_is_marked_must_be_there() -> None:
     assert mistakes(BASE + "scale = ['sise']\n" + EXEC.format(key="a")) == [
-        "line 5: scale[1]: 'sise' is no parameter or factor of the plan"
+        "line 5: scale[1]: 'sise' is neither a parameter nor a factor of the plan"
     ]
 
 
@@ -315,7 +315,7 @@ time_limit = "soon"
     for number, (path, telling) in enumerate([
         ("platfroms", "did you mean 'platforms'"),
         ("platforms[1]", "did you mean 'host'"),
-        ("scale[1]", "no parameter"),
+        ("scale[1]", "neither a parameter"),
         ("metrics[1]", "did you mean 'wall_s'"),
         ("compare_within[1]", "did you mean 'platform'"),
         ("factors.memroy", "did you mean 'memory'"),

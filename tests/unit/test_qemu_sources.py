@@ -91,7 +91,7 @@ def test_images_that_do_not_serve(tmp_path: Path, layers: list[bytes], said: str
 
 def test_what_is_no_image(tmp_path: Path) -> None:
     (tmp_path / "plain.tar").write_bytes(tar({"x": b""}))
-    with pytest.raises(UsageError, match="no container image"):
+    with pytest.raises(UsageError, match="not a container image"):
         registry.parse_settings([f"qemu=image:{tmp_path / 'plain.tar'}"])
     if shutil.which("podman") is None and shutil.which("docker") is None:
         with pytest.raises(UsageError, match=r"neither podman nor docker"):
@@ -126,7 +126,7 @@ esac
 def test_versions_that_the_sources_do_not_have() -> None:
     with pytest.raises(UsageError, match=r"the package sources have no QEMU 1:0\.1"):
         registry.parse_settings(["qemu=apt:1:0.1"])
-    with pytest.raises(UsageError, match="is no version"):
+    with pytest.raises(UsageError, match="is not a package version"):
         registry.parse_settings(["qemu=apt:$(id)"])
     assert _labelled(("apt:1:7.2", "image:x")) == ("A:apt:1:7.2", "B:image:x")
     assert _labelled(("old:apt:1:7.2", "new:image:x")) == ("old:apt:1:7.2", "new:image:x")
@@ -184,7 +184,7 @@ def test_images_that_are_no_root(tmp_path: Path) -> None:
         (bytes(510) + b"\x55\xaa", "is a whole disk"),
         (b"nonsense" * 100, "is neither a tar archive"),
         (b"hsqs" + bytes(600), "unsquashfs"),
-        (tar({"x": b""}), "is no root filesystem"),
+        (tar({"x": b""}), "is not a root filesystem"),
     ):
         image.write_bytes(content)
         with pytest.raises(UsageError, match=said):

@@ -259,7 +259,7 @@ def test_questions_are_kept_with_the_plan() -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ('wants = "best"\nmetric = "speed"', "'speed' is no metric"),
+        ('wants = "best"\nmetric = "speed"', "'speed' is not a metric"),
         ('wants = "compare"\ncompare = { workload = "w" }', "compare and against belong together"),
         ('wants = "parts"', "parts belong to wants = 'parts'"),
         ('wants = "best"\nper = ["colour"]', "'colour' is neither"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.app import VERBS
+from guestmark.cli.verbs import VERBS
 from guestmark.core import registry
 from guestmark.core.platform_kind import platform_forms
 

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from guestmark.cli.app import VERBS
+from guestmark.cli.verbs import VERBS
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec

@@ -36,7 +36,7 @@ def product() -> Mapping[str, str]:
 def called(modules: Mapping[str, str]) -> set[str]:
     """All that the commands can reach: the verbs, and the descriptions of platforms and workloads."""
     edges = graph(modules)
-    table = modules["guestmark.cli.app"].partition("GROUPS = {")[2].partition("\n}\n")[0]
+    table = modules["guestmark.cli.verbs"].partition("GROUPS = {")[2].partition("\n}\n")[0]
     roots = [f"guestmark.cli.{verb}_verb.command" for verb in re.findall(r'^        "(\w+)": "', table, re.M)]
     roots.append(f"guestmark.__main__.{BODY}")
     roots += [

@@ -92,7 +92,7 @@ def test_equal_cells_are_equal_in_the_typical_run_alone() -> None:
     assert found.typical.verdict is Verdict.NO_DIFFERENCE
     assert (found.total.verdict, found.slow.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
     assert found.total.reason == "it takes 398 blocks to exclude rare slow runs"
-    assert found.slow.reason == "none seen; 59 blocks could say so"
+    assert found.slow.reason == "none seen; 59 blocks could show that"
     (low, high), (inner_low, inner_high) = known(found.total.unseen_ci), known(found.total.ci)
     assert low < inner_low < inner_high < high
     by_run = compare_trials(
@@ -220,7 +220,7 @@ def test_too_few_slow_trials_decide_nothing_and_are_worth_going_on_for() -> None
     cell[2] *= 2
     cell[5, 3] *= 2
     found = answers(cell, trials(2, 10)).slow
-    assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, "too few slow runs to tell")
+    assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, "too few slow runs to decide")
     assert found.unsettled
     longer = trials(1, 20)
     longer[2] *= 2

@@ -224,7 +224,7 @@ def test_real_json_of_fio_is_read(release: str) -> None:
     [
         ('"error" : 0', '"error" : 28', "job 'randrw' failed with error 28"),
         ('"bw_bytes"', '"bandwidth"', "'bw_bytes' is not there in fio's JSON"),
-        ('"runtime" : 1', '"runtime" : "1"', "is no JSON"),
+        ('"runtime" : 1', '"runtime" : "1"', "is not JSON"),
         ('"jobs"', '"tasks"', "'jobs' is not there"),
         ("{", "", "printed no JSON"),
     ],

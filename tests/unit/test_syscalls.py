@@ -261,7 +261,7 @@ def test_without_counts_there_is_a_remark_not_a_zero() -> None:
         names = {measurement.metric.name for measurement in workload.run(machine)}
     assert names == {"geomean_ns", "null_ns", "host_cpu/guest_cpu", "wall_s"}
     assert workload.warnings == [
-        "exits/op is not known: this hypervisor does not tell, and the kernel's own statistics cannot be read"
+        "exits/op is unknown: this hypervisor does not report it, and the kernel's statistics cannot be read"
     ]
 
 

@@ -58,7 +58,7 @@ def test_fewer_fresh_blocks_than_a_run_takes_confirm_nothing() -> None:
     assert (done.stage, done.fresh, done.confirmed) == (Stage.DONE, 3, False)
     assert not [entry for entry in done.dropped if entry.kind is Why.CONFIRMED]
     said = " ".join(tuning.sentences(Settings("wall_s", Better.LOWER), done, [], []))
-    assert "not confirmed: 3 fresh blocks, and fewer than 6 tell nothing" in said
+    assert "not confirmed: 3 fresh blocks, and fewer than 6 decide nothing" in said
 
 
 def test_one_that_had_no_rival_is_not_called_best() -> None:
@@ -122,8 +122,8 @@ def test_cells_that_fail_or_break_a_limit_are_dropped() -> None:
     costs = {block: {"a": {"guest_cpu_s": 1.0}, "b": {"guest_cpu_s": 9.0}, "c": {}} for block in range(2)}
     state = race.run(settings, FEW, values, {block: frozenset("abcd") for block in range(2)}, costs)
     assert {entry.id: entry.why for entry in state.dropped} == {
-        "b": "does not keep to guest_cpu_s <= 5",
-        "c": "does not keep to guest_cpu_s <= 5",
+        "b": "breaks guest_cpu_s <= 5",
+        "c": "breaks guest_cpu_s <= 5",
         "d": "its trials fail",
     }
 
@@ -209,9 +209,9 @@ def test_a_plan_says_what_its_race_is_for() -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ('objective = "speed"', "no metric of the plan"),
+        ('objective = "speed"', "not a metric of the plan"),
         ('durability = "safe"', "is none of proven"),
-        ('limits = ["cheap"]', "is no limit"),
+        ('limits = ["cheap"]', "is not a limit"),
         ("max_blocks = 1", "greater than or equal to 2"),
     ],
 )
@@ -225,5 +225,5 @@ def test_what_a_race_cannot_be_for_is_said_with_its_line(table: str, said: str) 
 def test_limits_are_read() -> None:
     assert parse_limit("guest_cpu_s < 5") == Limit("guest_cpu_s", 5.0)
     assert parse_limit("throughput>=1e6") == Limit("throughput", 1e6, Better.HIGHER)
-    with pytest.raises(ValueError, match="is no limit"):
+    with pytest.raises(ValueError, match="is not a limit"):
         parse_limit("throughput is high")

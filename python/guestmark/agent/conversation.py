@@ -334,7 +334,7 @@ class Conversation:
                 return False
             reply = frames.reply(payload)
             if not (self._for_background(reply) or self._ahead.keep(reply, len(payload))):
-                raise LinkError(f"answered call {reply.id}, for which nobody is waiting")
+                raise LinkError(f"answered call {reply.id}, which is not open")
         return True
 
     def _for_background(self, reply: frames.Reply) -> bool:

@@ -14,8 +14,8 @@ def main() -> int:
             from guestmark.engine import clock
 
             clock.set_up(float(set_up_s))
-        if sys.argv[1:2] == ["capture"] and (status := _capture(sys.argv[2:])) is not None:
-            return status
+        if (answered := _without_parser(sys.argv[1:])) is not None:
+            return answered
         from guestmark.cli.app import app
 
         status = app(prog_name="guestmark", standalone_mode=False)
@@ -28,20 +28,50 @@ def main() -> int:
     return status if isinstance(status, int) else 0
 
 
-def _capture(words: list[str]) -> int | None:
-    """Analyses captures that are only named: that takes less time than to import a parser. None where one is needed."""
-    from guestmark.cli import captures
-
-    if (request := captures.of_files(words)) is None:
-        return None
+def _without_parser(words: list[str]) -> int | None:
+    """Answers lines for which no parser has to be imported, the slowest part. None for all others."""
     try:
-        status = captures.answer(request)
+        answer = {"capture": _capture, "show": _show}.get(words[0]) if words else None
+        status = _told(words) if answer is None else answer(words[1:])
         sys.stdout.flush()
     except BrokenPipeError as error:
         from guestmark.cli.faults import PipeClosed
 
         raise PipeClosed from error
     return status
+
+
+def _capture(words: list[str]) -> int | None:
+    """Analyses captures that are only named."""
+    from guestmark.cli import captures
+
+    request = captures.of_files(words)
+    return None if request is None else captures.answer(request)
+
+
+def _show(words: list[str]) -> int | None:
+    """Shows a run that is only named."""
+    from guestmark.cli import shown
+
+    return 0 if shown.plainly(words) else None
+
+
+def _told(words: list[str]) -> int | None:
+    """Prints the version or the first screen of the help."""
+    if words == ["--version"]:
+        from guestmark import __version__
+
+        text = f"guestmark {__version__}"
+    elif words in (["--help"], ["-h"]):
+        from guestmark.cli.verbs import first_screen
+
+        text = first_screen()
+    else:
+        return None
+    from guestmark.page.say import tell
+
+    tell(text)
+    return 0
 
 
 def _open_closed_streams() -> None:

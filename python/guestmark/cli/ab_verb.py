@@ -63,10 +63,10 @@ def command(
 ) -> None:
     """Compare two programs, kernels, QEMUs, firmwares, root filesystems or settings: A is the baseline.
 
-    Two programs stand with --- between them: ab -- ./old --- ./new.
+    Put --- between two programs: ab -- ./old --- ./new.
 
-    Both are measured in one run, in random order in every block, so what the host does meanwhile favours neither. A
-    label may stand in front of a path: old:/boot/vmlinuz-6.1. Several pairs make all their combinations.
+    One run measures both, in random order in every block, so the host's state favours neither. A path may have a
+    label: old:/boot/vmlinuz-6.1. Several pairs make all their combinations.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).

@@ -59,8 +59,8 @@ def command(
         typer.Option(
             "--by",
             metavar="auto|METRIC",
-            help="The metric that decides. auto: what --fail-if or --metric names, else wall time, or user time where"
-            " wall time cannot tell.",
+            help="The metric that decides. auto: what --fail-if or --metric names, else wall time; user time if"
+            " wall time cannot decide.",
         ),
     ] = "auto",
     on: Annotated[list[str] | None, options.on("Where to run it. Default: host.")] = None,
@@ -72,8 +72,8 @@ def command(
     """Find the commit that made a command slower, as git bisect does, with measurements that can say "undecided".
 
     The good commit is built once and kept. Every candidate is measured beside it in one run, in random order, never
-    against an earlier figure. A candidate gets 8 blocks, and twice as many while --fail-if is undecided. Your checkout
-    is not touched: both are built in worktrees that are removed at the end.
+    against an earlier figure. A candidate gets 8 blocks, and twice as many while --fail-if is undecided. Both are
+    built in temporary worktrees; your checkout stays as it is.
 
     Exit status: 0 the commit was found, 1 the bad commit is not slower, 125 only commits that could not be judged are
     left, 128 or more measuring failed.
@@ -157,7 +157,7 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
         say(f"{step.commit.shown}: {words[step.outcome]}, {found}, {step.judged.n} blocks")
     bad, good = bisection.bad.shown, bisection.good.shown
     if search.fell_back:
-        say(f"{search.fell_back} decided: wall time could not tell on this machine")
+        say(f"{search.fell_back} decided: wall time could not on this machine")
     if search.end is End.NOT_SLOWER:
         say(f"{bad}: it is not shown to be slower than {good}; nothing is searched")
         return GateStatus.BROKEN

@@ -24,9 +24,9 @@ def command(
 ) -> None:
     """Measure the next free block of a run, and store it.
 
-    Any number of calls may be at work at once, on all machines that reach the ledger: a job array, a CI matrix, a loop
-    over ssh. `guestmark run PLAN --prepare-only` makes the run. What a killed call began is recorded as lost, and the
-    next call makes up for it.
+    Any number of calls may work at once, on every machine that reaches the ledger: a job array, a CI matrix, a loop
+    over ssh. `guestmark run PLAN --prepare-only` makes the run. The unfinished trial of a killed call is recorded as
+    lost, and the next call replaces it.
 
     Exit status: 0 a block is done, 1 it is done but some of its trials failed, 2 the command line is wrong, 3 it could
     not be measured, 4 nothing is left to do, 69 not possible on this machine, 75 try again later (another process has
@@ -60,6 +60,6 @@ _SAID = {
     1: "a block of run {run} is done; some of its trials failed",
     4: "nothing is left to measure in run {run}: guestmark show {run}",
     69: "nothing of run {run} was measured on this machine",
-    130: "stopped; what was begun is recorded as lost, and another block of run {run} makes up for it",
+    130: "stopped; the unfinished trial is recorded as lost, and another block of run {run} replaces it",
     75: "others have the blocks that are left of run {run}; try again later",
 }

@@ -31,7 +31,8 @@ def command(
     argv: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- COMMAND...]", help="Begins one: the command to measure. Without it: goes on."
+            metavar="[-- COMMAND...]",
+            help="Begin a campaign that measures this command. Without it: continue.",
         ),
     ] = None,
     *,
@@ -46,12 +47,12 @@ def command(
         typer.Option(
             "--switch",
             metavar="COMMAND",
-            help="Has the host start as {side} the next time, e.g. grub-reboot {side}.",
+            help="Make the host start as {side} the next time, e.g. grub-reboot {side}.",
         ),
     ] = "",
     verify: Annotated[
         str,
-        typer.Option("--verify", metavar="COMMAND", help="Succeeds where the host runs as {side}."),
+        typer.Option("--verify", metavar="COMMAND", help="Succeeds if the host runs as {side}."),
     ] = "",
     reboot_command: Annotated[
         str,
@@ -65,7 +66,7 @@ def command(
         bool,
         typer.Option(
             "--in-place",
-            help="The reboot command restarts something else, and has done so when it returns: go on at once.",
+            help="The reboot command restarts something else, and returns when it is done: continue at once.",
         ),
     ] = False,
     unit: Annotated[
@@ -75,9 +76,7 @@ def command(
             help="Print a systemd unit that continues after every start of the host. With a command: only begin.",
         ),
     ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Only say how far it is, with what it shows.")
-    ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only show progress and results.")] = False,
     forget: Annotated[
         bool, typer.Option("--forget", help="End the campaign; its runs stay in the ledger.")
     ] = False,
@@ -88,9 +87,9 @@ def command(
 ) -> None:
     """Compare a host before and after a restart, for instance with another kernel: A B B A, boot by boot.
 
-    Every boot is one run of the command and one observation, so intervals rest on how far boots differ. After a
-    restart, the same line without a command continues, by hand or by a systemd unit (--unit). The sides are compared at
-    the end, and by --status.
+    Every boot is one run of the command and one observation, so intervals show how far boots differ. After a restart,
+    `guestmark campaign NAME` continues, by hand or from a systemd unit (--unit). The end, and --status, compares the
+    sides.
 
     Exit status: 0 done, or restart the host now; 2 the command line is wrong, 3 nothing could be measured, 130
     interrupted.
@@ -115,7 +114,7 @@ def command(
             if campaign.exists:
                 raise UsageError(
                     f"campaign {name} has been begun",
-                    hint=f"guestmark campaign {name} goes on; --forget ends it",
+                    hint=f"guestmark campaign {name} continues it; --forget ends it",
                 )
             if in_place and not reboot_command:
                 raise UsageError("--in-place is about --reboot-command", hint="give that, too")

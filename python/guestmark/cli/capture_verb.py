@@ -52,7 +52,9 @@ def command(  # noqa: PLR0917 - one parameter per option
     ] = None,
     live: Annotated[
         str | None,
-        typer.Option("--live", metavar="IFACE", help="Capture from this interface until Ctrl-C, then tell."),
+        typer.Option(
+            "--live", metavar="IFACE", help="Capture from this interface until Ctrl-C, then report."
+        ),
     ] = None,
     merge: Annotated[
         bool,
@@ -70,11 +72,11 @@ def command(  # noqa: PLR0917 - one parameter per option
             "--memory",
             metavar="MB",
             min=1,
-            help="Memory for open connections (default: an eighth of what is available).",
+            help="Memory for open connections (default: an eighth of the available memory).",
         ),
     ] = None,
 ) -> None:
-    """Say who is slow in a packet capture: the client, the server, the network or something else."""
+    """Find who is slow in a packet capture: the client, the server, the network or something else."""
     if (live is None) == (not files):
         raise UsageError(
             "which capture?",

@@ -33,13 +33,19 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only list what would be removed.")
     ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Empty the cache too, and show what else guestmark has on this machine: runs, keys, set-up.",
+        ),
+    ] = False,
 ) -> None:
-    """Remove what crashes have left behind.
+    """Remove what crashes have left behind; with --all the cache, too.
 
-    Runs clean up after themselves, also when they are killed. What is left by a crash of the machine or by an older
-    version is found here: scratch directories, images of disks, control groups, half-made files in the cache, and
-    processes that were stopped when their guestmark was killed. Nothing is touched that a running process uses, or that
-    is another user's.
+    Runs clean up after themselves, even when killed. This finds what a crash of the machine or an older version has
+    left: scratch directories, disk images, control groups, half-made files in the cache, and stopped processes of a
+    killed guestmark. It touches nothing that a running process uses or that is another user's.
     """
     from guestmark.core.units import format_size
     from guestmark.engine import leavings
@@ -55,7 +61,6 @@ def command(
     found = leavings.find([Path(directory) for directory in directories or ()])
     if not found and not orphans:
         say("nothing is left behind")
-        return
     for leaving in found:
         said = f"{leaving.path} ({format_size(leaving.size)})"
         if leaving.keeps:
@@ -72,8 +77,49 @@ def command(
             failed = True
         else:
             tell(f"removed {said}")
+    if everything:
+        failed = not _cache_emptied(dry_run=dry_run) or failed
+        _say_what_stays()
     if failed:
         raise typer.Exit(ExitStatus.SOME_FAILED)
+
+
+def _cache_emptied(*, dry_run: bool) -> bool:
+    """Removes the cache while nobody measures; whether that worked."""
+    import shutil
+
+    from guestmark.appliance.paths import cache_directory
+    from guestmark.platforms.exclusive import Policy, measuring
+
+    cache = cache_directory()
+    if dry_run:
+        tell(f"would remove {cache}")
+        return True
+    with measuring(Policy("guestmark clean --all", wait=False), here=True):
+        try:
+            shutil.rmtree(cache)
+        except OSError as error:
+            say(f"{error.filename} cannot be removed: {error.strerror}")
+            return False
+    tell(f"removed {cache}")
+    return True
+
+
+def _say_what_stays() -> None:
+    """Names what only the user can give up, with the command that removes it."""
+    import shlex
+
+    from guestmark.core.home import default_path, state_directory
+    from guestmark.core.own_program import checkout
+
+    places = [("runs", default_path().parent), ("keys, campaigns and reports of crashes", state_directory())]
+    if (checkout() / "tools" / "setup.sh").is_file():
+        places += [("set-up of this checkout", checkout() / name) for name in (".venv", "target", ".setup")]
+    there = [(what, path) for what, path in places if path.exists()]
+    for what, path in there:
+        say(f"{path} stays: {what}")
+    if there:
+        say(f"to remove that, too: rm -r {shlex.join(str(path) for _, path in there)}", prefix="  ")
 
 
 def _elsewhere(names: str, *, dry_run: bool) -> None:

@@ -56,13 +56,13 @@ def command(
 ) -> None:
     """Compare runs, cell by cell, and the environments they were measured in.
 
-    Only ratios to each run's own baseline are compared. Their intervals allow for how far unchanged runs differ here,
-    as learned from earlier runs of the same cells. `guestmark ab` is better at showing what a change does: it measures
-    both sides at the same time. --confirm does that with two stored runs: it measures programs, guests' kernels and
-    QEMUs of both in one new run, and writes the documents of that run.
+    Only ratios to each run's own baseline are compared. Earlier runs of the same cells show how far unchanged runs
+    differ here, and the intervals allow for that. `guestmark ab` is better for a change: it measures both sides at the
+    same time. --confirm does so with two stored runs: one new run measures the programs, guest kernels and QEMUs of
+    both, and its documents are written.
 
-    Sides of several runs, `compare a,b,c d,e,f`, take the run as the unit: each side's sessions say how far sessions
-    differ, so no earlier runs are needed, and the runs may be of different machines.
+    `compare a,b,c d,e,f` compares two sides of several runs, with the run as the unit. The runs of a side show how far
+    runs differ, so no earlier ones are needed, and they may be of different machines.
 
     --fail-if limits the change of a ratio from the first run to the other: 'tcg > +5%' fails if tcg's ratio grew by
     more than 5 %; --fail-above 5% is '> +5%'. Exit status: 0; with a limit also 1 broken, 125 undecided, 128+ a cell
@@ -89,7 +89,7 @@ def command(
             raise UsageError("--confirm takes two runs, and --fail-if instead of --fail-above")
         if blocks is not None and (precision or time_limit):
             raise UsageError(
-                "--blocks says exactly how long to go on", hint="leave out --precision and --time-limit"
+                "--blocks already fixes how long to measure", hint="leave out --precision and --time-limit"
             )
         policy = {
             "blocks": blocks,

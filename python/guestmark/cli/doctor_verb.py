@@ -36,15 +36,14 @@ def command(
         bool,
         typer.Option(
             "--arch",
-            help="List the architectures that guests can have instead, with what is missing for each; boots none.",
+            help="List the architectures of guests and what is missing for each; boots nothing.",
         ),
     ] = False,
 ) -> None:
     """Find out which platforms can be used here, by booting them.
 
-    Takes at most 15 s; tcg/kvm, a guest inside a guest, gets whatever the others leave. On a slow host that is not
-    enough; --nested gives it more time. Findings are kept until the host restarts or the hypervisor is replaced by
-    another one.
+    Takes at most 15 s. tcg/kvm, a guest inside a guest, gets what the others leave of it; on a slow host --nested gives
+    it enough. Results are kept until the host restarts or the hypervisor changes.
     """
     if arch:
         _architectures(json)

@@ -19,14 +19,14 @@ def command(
     label: options.Labels = None,
     tag: options.Tags = None,
     unlabel: Annotated[
-        list[str] | None, typer.Option("--unlabel", metavar="NAME", help="Take this label away. Repeatable.")
+        list[str] | None, typer.Option("--unlabel", metavar="NAME", help="Remove this label. Repeatable.")
     ] = None,
     untag: Annotated[
-        list[str] | None, typer.Option("--untag", metavar="TAG", help="Take this tag away. Repeatable.")
+        list[str] | None, typer.Option("--untag", metavar="TAG", help="Remove this tag. Repeatable.")
     ] = None,
     ledger: options.Ledger = None,
 ) -> None:
-    """Give a run a name, a note, labels and tags, or take labels and tags away."""
+    """Give a run a name, a note, labels and tags, or remove labels and tags."""
     from guestmark.ledger import open_ledger
     from guestmark.ledger.remarks import NOTHING, take_away
 

@@ -105,17 +105,17 @@ def command(
     partial: Annotated[
         bool,
         typer.Option(
-            "--partial", help="Go on although most of the platforms named with --on cannot be used here."
+            "--partial", help="Continue even if most platforms named with --on cannot be used here."
         ),
     ] = False,
     given: Measuring,
 ) -> None:
     """Measure any command on the host and in guests.
 
-    Every block starts a fresh machine for each platform, in random order. The command is the host's own binary, run in
-    the current directory with the current environment and user, in guests as on the host. On another machine (ssh:DEST)
-    it is that machine's own, run in the home directory there, unless --push brings it. With factors of disks (--set
-    filesystem=xfs) it runs in a new directory on that disk, or gets the path of that directory for {disk}.
+    Every block starts a fresh machine for each platform, in random order. Guests run the host's own binary, in the
+    current directory with the current environment and user. Another machine (ssh:DEST) runs its own, in the home
+    directory there, unless --push brings the file. With disk factors (--set filesystem=xfs) the command runs in a new
+    directory on that disk; {disk} in the command stands for its path.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).

@@ -10,6 +10,7 @@ import typer
 
 from guestmark.cli import options
 from guestmark.core.errors import UsageError
+from guestmark.core.home import LATEST
 from guestmark.core.units import counted
 from guestmark.page.say import say
 from guestmark.report.export_format import SUFFIXES, Format
@@ -17,13 +18,13 @@ from guestmark.report.export_format import SUFFIXES, Format
 
 def command(
     runs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="RUN...",
-            help="A run's id, its beginning or end, its name, or `last`; several for a bundle.",
+            metavar="[RUN...]",
+            help="A run's id, its beginning or end, its name, or `last` (the default); several for a bundle.",
             autocompletion=options.complete_run,
         ),
-    ],
+    ] = None,
     *,
     format: Annotated[  # noqa: A002
         Format | None,
@@ -37,22 +38,26 @@ def command(
         typer.Option(
             "--bundle",
             metavar="FILE.gmk.html",
-            help="Write a bundle instead: a page for the browser that `guestmark import` can read.",
+            help="Write a file to share: a page for any browser, which `guestmark import` reads, too.",
         ),
     ] = None,
     host_name: Annotated[
-        bool, typer.Option("--host-name", help="Leave the names of host and user in a bundle.")
+        bool, typer.Option("--host-name", help="Keep the names of host and user in a bundle.")
     ] = False,
     consoles: Annotated[
         bool, typer.Option("--consoles", help="Put what machines printed into a bundle, too.")
     ] = False,
     ledger: options.Ledger = None,
 ) -> None:
-    """Write a run as JSON, CSV, Parquet, Markdown, as a page with charts (HTML), or runs as a bundle."""
+    """Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.
+
+    A bundle is one file with whole runs, all trials included, without names of host and user.
+    """
     from guestmark.cli.session import write
     from guestmark.ledger import open_ledger, past
     from guestmark.report import formats
 
+    runs = runs or [LATEST]
     if bundle is not None:
         _bundle(runs, bundle, ledger, host_name=host_name, consoles=consoles)
         return

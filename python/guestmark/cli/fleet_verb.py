@@ -71,21 +71,21 @@ def command(
 ) -> None:
     """Run a plan on the machines of a lab, and compare them.
 
-    run PLAN --machines FILE: machines of one class divide the blocks of the plan among them, in one run; any other
-    machine, and with --whole every one, measures all of it, as a run of its own. All are in one ledger that all of them
-    reach (a PostgreSQL server, or a file when this machine is alone). A block stays on one machine. Ctrl-C stops it.
+    run PLAN --machines FILE: machines of one class divide the blocks of the plan among them, in one run. Any other
+    machine, and with --whole every one, measures all of it in a separate run. All use one ledger that each of them
+    reaches (a PostgreSQL server, or a file when this machine is alone). A block stays on one machine. Ctrl-C stops it.
 
-    exec -- COMMAND: as run, of one command, on the host unless --on says where.
+    exec -- COMMAND: the same for one command, on the host unless --on names other platforms.
 
-    resume FLEET: goes on, from any machine that reaches the ledger.
+    resume FLEET: continues, from any machine that reaches the ledger.
 
     show FLEET: results by machine, and for machines of one class together.
 
     doctor --machines FILE: what each machine can measure, what makes them differ, and whether the ledger's server has
     room for all of them.
 
-    Exit status: 0 all measured (what was lost is made up for), 1 some trials failed, something was left out on a
-    machine, or one was given up, 2 the command line, the lab or the plan is wrong, 3 nothing could be measured, 130
+    Exit status: 0 all measured (lost trials were replaced), 1 some trials failed, something was left out on a machine,
+    or a machine was given up, 2 the command line, the lab or the plan is wrong, 3 nothing could be measured, 130
     interrupted.
     """
     from guestmark.core.errors import UsageError, unknown

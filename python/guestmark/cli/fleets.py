@@ -114,11 +114,11 @@ def _coordinate(
         note(f"{said}\n  {advice}")
     if not outputs.quiet:
         say(f"{made.fleet}: {counted(len(members), 'machine')}; Ctrl-C stops it, and guestmark "
-            f"fleet resume {made.fleet} goes on")  # fmt: skip
+            f"fleet resume {made.fleet} continues")  # fmt: skip
     fleet = Fleet(made, members, ledger, url, tell=note, look=view.look)
     interrupted = conduct(fleet)
     if interrupted:
-        say(f"stopped; guestmark fleet resume {made.fleet} goes on")
+        say(f"stopped; guestmark fleet resume {made.fleet} continues")
     if any(state.progress.trials for state in fleet.states.values()):
         _write(ledger, made.fleet, outputs)
     return int(ExitStatus.INTERRUPTED if interrupted else fleet.status)

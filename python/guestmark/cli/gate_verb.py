@@ -34,13 +34,12 @@ def command(
 ) -> None:
     """Say whether a run keeps its limits, and exit as build servers and `git bisect run` expect.
 
-    Several runs, made at other times or on other machines, are judged together: the run is then the unit, since what
-    one session has in common (a machine, an hour) shifts all of its blocks alike.
+    Several runs, from other times or machines, are judged together. The run is then the unit, because a machine or an
+    hour shifts all blocks of its run alike.
 
-    Without --fail-if the gates are those that the run was made with. Where GITHUB_STEP_SUMMARY is set, a table is
-    appended to the file that it names.
+    Without --fail-if, the run's own gates are used. If GITHUB_STEP_SUMMARY names a file, a table is appended to it.
 
-    Exit status: 0 all limits are kept, 1 one is broken, 125 the run cannot tell (it says how many more blocks would),
+    Exit status: 0 all limits are kept, 1 one is broken, 125 undecided (it says how many more blocks are needed),
     128 or more it could not be judged.
     """
     from dataclasses import replace

@@ -28,7 +28,8 @@ def command(
         ),
     ] = "commit",
     max_p: Annotated[
-        float, typer.Option("--max-p", min=1e-9, max=0.5, help="How sure Otava has to be of a change point.")
+        float,
+        typer.Option("--max-p", min=1e-9, max=0.5, help="The p value at which Otava reports a change point."),
     ] = 0.0005,
     csv: Annotated[
         str | None,
@@ -43,9 +44,9 @@ def command(
 ) -> None:
     """Follow the ratios of a run's cells over all runs of this host that asked the same, and find where they changed.
 
-    Change points are Apache Otava's, on log ratios to the baseline of each run, where it is installed beside guestmark;
-    a checkout installs it on first use.
-    A change point is a suspicion: each comes with what differs around it and how to measure both sides side by side.
+    Apache Otava finds the change points, on log ratios to the baseline of each run. A checkout installs it on first
+    use. A change point is a suspicion: each comes with the commands that show what differs around it and measure both
+    sides side by side.
     """
     from guestmark.cli.documents import write_all
     from guestmark.cli.session import write

@@ -31,7 +31,7 @@ INSTEAD: Mapping[str, str] = {
     "--export-asciidoc": "--markdown FILE, --html FILE, --csv FILE and --json FILE",
     "--export-orgmode": "--markdown FILE, --html FILE, --csv FILE and --json FILE",
     "--reference": "the first command is the baseline; --baseline names another cell",
-    "--min-benchmarking-time": "--precision says when to stop, --blocks how long to go on",
+    "--min-benchmarking-time": "--precision or --blocks decides when to stop",
 }
 
 

@@ -43,11 +43,11 @@ def command(
     ] = False,
     ledger: options.Ledger = None,
 ) -> None:
-    """Take over runs from bundles and from other ledgers, and results of other programs.
+    """Import runs from bundles and other ledgers, and results of other programs.
 
-    A run that is there already stays as it is. Everything is checked before it is stored: whether it can have been
-    measured, within limits of memory and time. Imported runs can be shown and compared. Their commands are not run, by
-    `resume` or `compare --confirm`, without --trust.
+    A run that is already there stays as it is. Everything is checked before it is stored, within limits of memory and
+    time. Imported runs can be shown and compared. Only with --trust do `resume` and `compare --confirm` run their
+    commands.
 
     Results of hyperfine, fio and the Phoronix Test Suite become runs of one session each, labelled `foreign`. They can
     be shown and compared, and never count among earlier runs.
@@ -104,7 +104,7 @@ def _check_shown(packed: Packed) -> None:
         raise LedgerError(
             f"run {run.id} cannot be shown: its record holds what guestmark does not write "
             f"({type(error).__name__}: {str(error)[:100]})",
-            hint="get it anew from where it was measured",
+            hint="export it again where it was measured",
         ) from error
 
 

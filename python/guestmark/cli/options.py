@@ -145,7 +145,7 @@ QuietHost = Annotated[
     bool,
     typer.Option(
         "--quiet-host",
-        help="Set aside for this run what makes the host's speed wander (guestmark quiet); takes root.",
+        help="Make the host's speed steadier during this run (see guestmark quiet); needs root.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
@@ -220,8 +220,8 @@ Find = Annotated[
     str | None,
     typer.Option(
         metavar="SLOW",
-        help="Go on until such slow runs would have been found in 9 of 10 such runs, e.g. 'x2 in 5%': twice as slow in "
-        "1 of 20 runs; 'x2 in 5% of starts' if whole machines may be slow.",
+        help="Continue until such slow runs would have been found in 9 of 10 such runs, e.g. 'x2 in 5%': twice as slow "
+        "in 1 of 20 runs; 'x2 in 5% of starts' if whole machines may be slow.",
     ),
 ]
 Over = Annotated[

@@ -32,8 +32,7 @@ def command(
 ) -> None:
     """List the built-in plans, or print one to edit.
 
-    Shown for each: the question it answers, its cells, and how long it takes here, estimated from earlier runs in the
-    ledger where there are some.
+    For each you see the question it answers, its cells, and how long it takes here, by earlier runs if there are any.
     """
     from guestmark.plan import library
 

@@ -57,7 +57,7 @@ def command(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Runs here, on the disk of each crash state, with the acknowledged lines as its input. It has to fail "
+            help="Runs here, on the disk of each crash state, with the acknowledged lines as its input. It must fail "
             "if one of them is lost.",
         ),
     ] = None,

@@ -33,20 +33,20 @@ def command(
     ] = None,
     save: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write what was made to an archive, to be carried elsewhere."),
+        typer.Option(metavar="FILE", help="Save the parts to an archive, for another machine."),
     ] = None,
     load: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Take over what another machine has saved.")
+        str | None, typer.Option(metavar="FILE", help="Load parts that another machine has saved.")
     ] = None,
 ) -> None:
-    """Make what machines of other architectures boot: agent, kernel and root.
+    """Build the parts of guests of other architectures in advance: agent, kernel and root.
 
-    A run makes what it needs by itself, on first use; this does it beforehand. Agents, and kernels that the
-    distribution does not have, are built by its cross compilers. A machine without compilers can take over what another
-    one has made: --save FILE there, --load FILE here. Both need the same version of guestmark.
+    A run makes them on first use otherwise. The distribution's cross compilers build agents, and kernels that it does
+    not package. For a machine without compilers, use --save FILE on another one and --load FILE here, with the same
+    version of guestmark.
 
-    `prepare kernel` unpacks the distribution's kernel for guests into the cache, without root; with FILE.deb one of
-    Debian or Ubuntu that was downloaded, on any distribution. Hosts need it whose kernel may not be read, or has no 9p.
+    `prepare kernel` unpacks the distribution's kernel for guests into the cache, without root; with FILE.deb, one of
+    Debian or Ubuntu, on any distribution. A host needs it if its kernel cannot be read or has no 9p.
     """
     from guestmark.core.errors import UsageError
     from guestmark.core.platform_spec import parse_platforms
@@ -70,7 +70,7 @@ def command(
     for spec in specs:
         if spec.foreign is None:
             raise UsageError(
-                f"{spec} needs nothing that would have to be made beforehand",
+                f"{spec} needs no parts made in advance",
                 hint="name a platform of another architecture, e.g. tcg@sparc64",
             )
         wanted[spec.foreign] = None

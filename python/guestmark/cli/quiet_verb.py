@@ -19,10 +19,10 @@ class Action(StrEnum):
 
 
 def command(action: Annotated[Action, typer.Argument(help="on, off or status.")]) -> None:
-    """Set aside what makes the host's speed wander: governor, turbo, idle states, siblings, interrupts, KSM and others.
+    """Make the host's speed steadier: governor, turbo, idle states, siblings, interrupts, KSM and others.
 
-    `on` lasts until `off` or a restart of the host; --quiet-host of commands that measure lasts as long as their run.
-    Every change is listed. The frequency without turbo is another one than yours: compare only runs made alike.
+    `on` lasts until `off` or a restart of the host; --quiet-host of measuring commands lasts as long as their run.
+    Every change is listed. A host without turbo has another speed: compare only runs with the same settings.
     """
     from guestmark.engine import quiet
 

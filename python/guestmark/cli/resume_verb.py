@@ -14,16 +14,14 @@ def command(
     run: options.Run = LATEST,
     *,
     blocks: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Go on until there are this many blocks.")
+        int | None, typer.Option(metavar="N", min=1, help="Continue until there are this many blocks.")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Go on until all ratios are known to this.")
+        str | None, typer.Option(metavar="PERCENT", help="Continue until all ratios are known to this.")
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option(
-            metavar="DURATION", help="Go on for this time at the latest (default: as long as before)."
-        ),
+        typer.Option(metavar="DURATION", help="Continue for at most this time (default: as long as before)."),
     ] = None,
     trust: options.Trust = False,
     published: options.Published = False,
@@ -39,9 +37,9 @@ def command(
     ledger: options.Ledger = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Continue a run exactly where it stopped, or take one further that is complete.
+    """Continue a run exactly where it stopped, or extend a complete one.
 
-    One that was imported, or is in somebody else's ledger, is continued only with --trust.
+    An imported run, or one in another user's ledger, needs --trust.
     """
     from guestmark.cli import session
     from guestmark.core.errors import UsageError
@@ -50,7 +48,7 @@ def command(
 
     if blocks is not None and (precision or time_limit):
         raise UsageError(
-            "--blocks says exactly how long to go on", hint="leave out --precision and --time-limit"
+            "--blocks already fixes how long to measure", hint="leave out --precision and --time-limit"
         )
     further = Further(
         blocks,

@@ -21,7 +21,7 @@ def command(
 ) -> None:
     """Remove runs; --undo brings them back until `guestmark vacuum` deletes them.
 
-    A removed run is not listed, not shown, and no longer held against later ones.
+    A removed run is not listed or shown, and later runs are not compared with it.
     """
     from guestmark.ledger import open_ledger
     from guestmark.ledger.shelf import Shelf

@@ -112,7 +112,7 @@ def _list(plan: Plan, ledger_path: str | None) -> None:
         tell(f"{cell.id}{f'  # {marks[0]}' if marks else ''}")
     sys.stdout.flush()
     if usual := _unsaid(plan):
-        say(f"where an id does not say otherwise: {usual}")
+        say(f"defaults of all cells: {usual}")
     for note in plan.context.notes:
         say(note)
     with options.ledger_to_read(ledger_path) as ledger:

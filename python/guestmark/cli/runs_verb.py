@@ -94,7 +94,9 @@ def command(
         begun = datetime.fromtimestamp(run.created_at).astimezone().strftime("%Y-%m-%d %H:%M")
         numbers = (run.cells, run.blocks, run.trials, run.failed)
         said = (shown(_said(run)),) if annotated else ()
-        table.add_row(shown(run.id), begun, run.state.value, *map(str, numbers), *said, shown(run.label))
+        table.add_row(
+            shown(run.id), begun, run.state.said(run.trials), *map(str, numbers), *said, shown(run.label)
+        )
     console = Console()
     if not console.is_terminal:
         console.width = 1000  # a program reads it: nothing is cut off
@@ -114,7 +116,7 @@ def _said(run: RunOverview) -> str:
 
 def _none(where: str, every: int, *, removed: bool) -> str:
     if every:
-        return f"none of the {every} runs in {where} is that; guestmark runs lists all"
+        return f"none of the {every} runs in {where} matches; guestmark runs lists all"
     return f"the ledger {where} holds no {'removed runs' if removed else 'runs yet'}"
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guestmark.cli import gates, options
+from guestmark.cli import gates
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
 from guestmark.core.model import Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
@@ -159,6 +159,8 @@ def resume(
     with open_ledger(ledger_path) as ledger:
         stored = ledger.load_run(wanted)
         if outputs.published:
+            from guestmark.cli import options
+
             options.check_published(stored.plan)
         state = stored.state
         if state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:

@@ -43,9 +43,9 @@ def command(
 ) -> None:
     """Open a shell in the very guest that would be measured.
 
-    It boots as for a trial, in the current directory with the current environment and user. What is written to its disk
-    is lost when it ends. Where standard input or output is no terminal, neither has the shell one: it reads its
-    commands from a pipe or a file. The exit status is the shell's.
+    It boots as for a trial, in the current directory with the current environment and user. Everything written in it is
+    lost when it ends. Without a terminal, the shell reads its commands from standard input. The exit status is the
+    shell's.
     """
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`guestmark show`: the result of a run, as it was when it ended."""
+"""`guestmark show`: the options of what `shown` does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guestmark.cli import options
+from guestmark.cli import options, shown
+from guestmark.cli.session import Outputs
 from guestmark.core.home import LATEST
 from guestmark.page.say import say, tell
 
@@ -41,13 +42,6 @@ def command(
     ledger: options.Ledger = None,
 ) -> None:
     """Show the result of a run."""
-    import gc
-    from dataclasses import replace
-
-    gc.disable()  # it reads, prints and ends: looking for garbage while modules are loaded takes a tenth of the time
-    from guestmark.cli.session import Outputs, show
-    from guestmark.ledger import open_ledger, past
-
     outputs = Outputs(
         json=json,
         csv=csv,
@@ -57,25 +51,14 @@ def command(
         environment=environment,
         details=details,
     )
-    outputs.check()
-    with open_ledger(ledger, writable=False) as opened:
-        stored = opened.load_run(run)
-        if baseline is not None:
-            from guestmark.plan.matrix import held_against  # with what reads plans
-
-            stored = replace(
-                stored, plan=replace(stored.plan, cells=held_against(stored.plan.cells, baseline))
-            )
-        analysis = None if console_of is not None else past.judged(opened, stored)
-    if console_of is not None or analysis is None:
-        _console(stored, console_of or "")
-        return
-    if published:
-        options.check_published(stored.plan)
-    if browser:
-        _open(stored, analysis)
-        return
-    show(stored, outputs, analysis, latest=run == LATEST)
+    if console_of is not None:
+        outputs.check()
+        _console(shown.load(run, ledger), console_of)
+    elif browser:
+        outputs.check()
+        _open(*shown.judged(run, ledger, baseline))
+    else:
+        shown.run(run, outputs, ledger, baseline)
 
 
 def _open(stored: StoredRun, analysis: Analysis) -> None:
@@ -92,7 +75,7 @@ def _open(stored: StoredRun, analysis: Analysis) -> None:
     formats.write(file, formats.render(stored, Format.HTML, analysis))
     tell(str(file))
     if not webbrowser.open(file.as_uri()):
-        say("there is no browser here; open that file in one")
+        say("no browser was found; open that file in one")
 
 
 def _console(stored: StoredRun, wanted: str) -> None:

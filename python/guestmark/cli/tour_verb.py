@@ -34,9 +34,9 @@ def command(
 ) -> None:
     """See what virtualization costs here, roughly, in one to three minutes.
 
-    Finds out which platforms work, measures one small thing of each kind on them (computing, system calls,
-    memory, a disk, the start of a guest, a file sent into it), and tells you the result and what to run next. It is the
-    plan `tour`, stored in the ledger like any run.
+    Finds out which platforms work, measures one small thing of each kind on them (computing, system calls, memory, a
+    disk, the start of a guest, a file sent into it), and suggests what to run next. It is the plan `tour`, kept in the
+    ledger like any run.
 
     Exit status: 0 all measured, 1 some trials failed, 2 the command line is wrong, 3 nothing could be measured, 130
     interrupted (guestmark resume continues).

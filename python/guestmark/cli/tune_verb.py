@@ -54,9 +54,9 @@ def command(
 ) -> None:
     """Race configurations within your limits, and find the fastest.
 
-    A fraction of the cells is measured first; main effects say which others are promising. Those race: after each
-    block, a cell that is surely worse than the leader by more than the margin is out. The finalists are measured again
-    in fresh blocks. With --durability proven the power is cut first, and configurations that lose data are out.
+    With many cells, a fraction is measured first, to drop those that cannot win. The others race: after each block, a
+    cell shown to be worse than the leader by more than the margin is out. The finalists are measured again in fresh
+    blocks. With --durability proven the power is cut first, and configurations that lose data are out.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line or the plan is
     wrong, 3 nothing could be measured, 130 interrupted (guestmark resume continues).

@@ -8,7 +8,7 @@ from guestmark.page.say import say
 
 
 def command(ledger: options.Ledger = None) -> None:
-    """Delete the runs that were removed, for good, and give their room back to the disk."""
+    """Delete removed runs for good, and free their space on the disk."""
     from guestmark.ledger import open_ledger
     from guestmark.ledger.shelf import Shelf
 

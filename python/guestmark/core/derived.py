@@ -109,7 +109,7 @@ def _parsed(expression: str) -> ast.expr:
     try:
         body = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{expression!r} is no arithmetic ({_HINT})") from error
+        raise ValueError(f"{expression!r} is not an allowed expression ({_HINT})") from error
     _check(body)
     return body
 
@@ -131,7 +131,7 @@ def _check(node: ast.expr) -> None:
             for argument in arguments:
                 _check(argument)
             return
-    raise ValueError(f"{ast.unparse(node)!r} is no arithmetic ({_HINT})")
+    raise ValueError(f"{ast.unparse(node)!r} is not an allowed expression ({_HINT})")
 
 
 def _names(node: ast.expr) -> frozenset[str]:
@@ -154,4 +154,4 @@ def _value(node: ast.expr, known: Mapping[str, float]) -> float:
             return -value if isinstance(op, ast.USub) else value
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return _CALLS[name](*(_value(argument, known) for argument in arguments))
-    raise ValueError(f"{ast.unparse(node)!r} is no arithmetic")
+    raise ValueError(f"{ast.unparse(node)!r} is not an allowed expression")

@@ -63,10 +63,10 @@ def _parse(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate
     metric = words.pop() if words and words[-1] in metrics else ""
     gate = Gate(text.strip(), tuple(words), metric, _ratio(limit, above=above), above)
     if gate.limit <= 0 or not math.isfinite(gate.limit):
-        raise UsageError(f"--fail-if {text!r}: no ratio is below nothing", hint=_FORM)
+        raise UsageError(f"--fail-if {text!r}: a ratio cannot be negative", hint=_FORM)
     if all(cell.baseline or cell.null_of is not None for cell in cells):
         raise UsageError(
-            f"--fail-if {text!r}: there is only one cell, and nothing to hold it against",
+            f"--fail-if {text!r}: there is only one cell, so nothing to compare it with",
             hint="name two platforms with --on, or two levels with --set",
         )
     if not any(gate.selects(cell) for cell in cells):
@@ -91,10 +91,10 @@ def _unmatched(text: str, gate: Gate, cells: Collection[Cell], metrics: Collecti
         return UsageError(f"--fail-if {text!r}: {error.message}", hint=error.hint)
     if any(cell.baseline and set(gate.words) <= _names(cell) for cell in cells):
         return UsageError(
-            f"--fail-if {text!r}: that is the baseline, which is compared with nothing",
+            f"--fail-if {text!r}: that is the baseline, to which the others are compared",
             hint="name another cell, or another --baseline",
         )
-    return UsageError(f"--fail-if {text!r}: no cell is all of that", hint="run --list shows the cells")
+    return UsageError(f"--fail-if {text!r}: no cell matches", hint="run --list shows the cells")
 
 
 def _names(cell: Cell) -> set[str]:

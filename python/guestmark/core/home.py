@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+LEDGER = "GUESTMARK_LEDGER"  # names another ledger than the default one
 LATEST = "last"  # what commands call the newest run of a ledger
 
 
@@ -30,12 +31,17 @@ def home() -> Path:
 
 def default_path() -> Path:
     """The default place of the ledger: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
-    import os
+    return _below("XDG_DATA_HOME", ".local/share") / "ledger.sqlite"
+
+
+def state_directory() -> Path:
+    """Keys, campaigns and reports of crashes: `$XDG_STATE_HOME/guestmark`. It need not exist."""
+    return _below("XDG_STATE_HOME", ".local/state")
+
+
+def _below(variable: str, usual: str) -> Path:
     from pathlib import Path
 
-    from guestmark.core.home import home
-
-    base = os.environ.get("XDG_DATA_HOME", "")
-    # A relative XDG_DATA_HOME is invalid and to be ignored (XDG Base Directory Specification).
-    data = Path(base) if base.startswith("/") else home() / ".local" / "share"
-    return data / "guestmark" / "ledger.sqlite"
+    base = os.environ.get(variable, "")
+    # A relative path is invalid there and to be ignored (XDG Base Directory Specification).
+    return (Path(base) if base.startswith("/") else home() / usual) / "guestmark"

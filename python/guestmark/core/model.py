@@ -33,8 +33,14 @@ class RunState(StrEnum):
     COMPLETE = "complete"  # precision or the number of blocks was reached
     STOPPED = "stopped at the time limit"
     INTERRUPTED = "interrupted"  # Ctrl-C, SIGTERM
-    FAILED = "failed"  # nothing could be measured
+    FAILED = "failed"  # trials were run, and none succeeded
     KILLED = "killed"
+
+    def said(self, trials: int) -> str:
+        """The state of a run with this many trials, in words for a reader."""
+        if self is not RunState.FAILED:
+            return self.value
+        return "no trial succeeded" if trials else "nothing measured"
 
 
 class CellStatus(StrEnum):

@@ -25,13 +25,13 @@ class Rare:
         """From `x2 in 5%` or `x2 in 1 of 20`, with `of starts` behind it. Raises ValueError."""
         found = _RARE.fullmatch(text.strip())
         if found is None:
-            raise ValueError(f"{text!r} is no slow run (write 'x2 in 5%' or 'x2 in 5% of starts')")
+            raise ValueError(f"{text!r} is not a slow run (write 'x2 in 5%' or 'x2 in 5% of starts')")
         percent = found[2].removesuffix("%") if found[2] else ""
         try:
             factor = float(found[1])
             share = float(percent) / 100 if percent else 1 / int(found[3])
         except (ValueError, ZeroDivisionError) as error:
-            raise ValueError(f"{text!r} is no slow run (write 'x2 in 5%')") from error
+            raise ValueError(f"{text!r} is not a slow run (write 'x2 in 5%')") from error
         if not SLOW < factor <= _LARGEST_FACTOR:
             raise ValueError(f"{text!r}: a slow run takes over {SLOW} times as long as the typical one")
         if not _RAREST <= share <= 0.5:

@@ -57,7 +57,7 @@ def working_directory(agent: Agent, directory: str, **user: Any) -> WorkingDirec
     """The mount on which a command runs whose working directory this is; `user` as for `Agent.exec`.
 
     A process is started there just as the command will be, so it has the command's user, namespaces and directory.
-    Raises `WorkloadError` when it cannot work there, `AttestationError` when its kernel does not tell.
+    Raises `WorkloadError` when it cannot work there, `AttestationError` when its kernel does not show it.
     """
     done = agent.exec(["/bin/sh", "-c", _ASK], cwd=directory, timeout_s=_ASK_S, output_limit=1 << 20, **user)
     if done.status != 0:
@@ -85,4 +85,4 @@ def parsed(text: str, directory: str) -> WorkingDirectory:
                 source=mount.source,
                 options=",".join(options),
             )
-    raise AttestationError(f"the machine's kernel does not tell on which mount {directory} is")
+    raise AttestationError(f"the machine's kernel does not show on which mount {directory} is")

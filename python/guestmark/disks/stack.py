@@ -275,9 +275,7 @@ def _below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]:
     name, said = f"/dev/{folder.name}", _line(folder / "loop" / "backing_file")
     identity = _loop_file(name, number)
     if identity is None:
-        yield Layer(
-            f"{name} on {said}", Loses.UNKNOWN, "its file cannot be told without the right to open it"
-        )
+        yield Layer(f"{name} on {said}", Loses.UNKNOWN, "its file is unknown without the right to open it")
         return
     yield Layer(f"{name} on {said}")
     device, inode = identity

@@ -62,7 +62,7 @@ def _too_few(plan: Plan) -> str:
     blocks = plan.policy.blocks
     if blocks is None or blocks >= MIN_BLOCKS:
         return ""
-    return f"{counted(blocks, 'block')} cannot tell a difference from chance, {MIN_BLOCKS} can"
+    return f"{counted(blocks, 'block')} cannot show a difference, {MIN_BLOCKS} can"
 
 
 def _unaskable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
@@ -71,7 +71,7 @@ def _unaskable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
         if not plan.context.prove:
             return "it takes --prove"
         if not any(_provable(cell, question) for part in parts(question, cells) for cell in part.cells):
-            return "no row has a proof of its own" if question.durability else "its disks are in memory"
+            return "no row was proven by itself" if question.durability else "its disks are in memory"
     if question.wants in COMPARING and not parts(question, cells):
         which = "just that" if question.wants is Asked.COMPARE else "what it asks for"
         return f"no two cells of this run differ in {which}"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.clocks import host_boot_id
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.home import home
+from guestmark.core.home import home, state_directory
 from guestmark.core.model import Plan, RunState
 from guestmark.engine.run import Audience, Run, prepare
 from guestmark.ledger import codec, open_ledger
@@ -127,8 +127,7 @@ class State:
 
 def directory() -> Path:
     """Where campaigns are kept."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if base.startswith("/") else home() / ".local/state") / "guestmark" / "campaigns"
+    return state_directory() / "campaigns"
 
 
 def names() -> list[str]:
@@ -244,7 +243,7 @@ class Campaign:
             run = prepare(plan, ledger, audience, said=Remarks(labels=labels))
             self.keep(current=(run.id, *key))
         ended = run.measure()
-        if ended is RunState.FAILED:
+        if ended is RunState.FAILED or (ended is RunState.STOPPED and not ledger.load_run(run.id).trials):
             raise GuestmarkError(
                 f"nothing could be measured in this boot: run {run.id}",
                 hint=f"guestmark show {run.id} says why",
@@ -334,7 +333,7 @@ def _read(path: Path) -> State:
             hint=f"there are: {known}" if known else "guestmark campaign --help shows how to begin one",
         ) from error
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="remove it to begin anew") from error
+        raise UsageError(f"{path} cannot be read: {error}", hint="remove it to start again") from error
     try:
         return State(
             name=found["name"],

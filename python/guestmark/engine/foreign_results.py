@@ -143,7 +143,7 @@ def _of_json(data: bytes, budget: Budget) -> tuple[Program, list[_Benchmark]]:
                 document[key], list if program is not Program.PHORONIX else dict
             ):
                 return program, list(take(document))
-    raise _NotOneError("it is no result of hyperfine, fio or the Phoronix Test Suite")
+    raise _NotOneError("it is not a result of hyperfine, fio or the Phoronix Test Suite")
 
 
 def _hyperfine(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
@@ -194,7 +194,7 @@ def _of_xml(data: bytes, budget: Budget) -> tuple[Program, list[_Benchmark]]:
     budget.take(16 * data.count(b"<"))
     root = ET.fromstring(data)
     if root.tag != "PhoronixTestSuite":
-        raise _NotOneError("it is no result of the Phoronix Test Suite")
+        raise _NotOneError("it is not a result of the Phoronix Test Suite")
     found = []
     for result in root.iter("Result"):
         text = {child.tag.lower(): child.text or "" for child in result}
@@ -234,7 +234,7 @@ def _numbers(values: Sequence[Any]) -> list[float]:
             raise _NotOneError(f"{value!r} is no number")
         number = float(value)
         if number < 0:
-            raise _NotOneError(f"{value!r} is no time and no rate")
+            raise _NotOneError(f"{value!r} is neither a time nor a rate")
         found.append(number)
     return found
 

@@ -239,7 +239,8 @@ def _remember(root: Path, changes: Sequence[Change]) -> None:
         part.replace(file)
     except OSError as error:
         raise UsageError(
-            f"{file} cannot be written: {error.strerror}", hint="what is changed must be written down first"
+            f"{file} cannot be written: {error.strerror}",
+            hint="the settings must be saved before they are changed",
         ) from error
     if not changes:
         file.unlink()

@@ -180,7 +180,7 @@ def extended(stored: StoredRun, further: Further) -> Plan:
     if further.blocks is not None and further.blocks <= done:
         raise UsageError(
             f"--blocks {further.blocks}: run {stored.id} has {done} blocks already",
-            hint=f"it is their number in all, e.g. --blocks {2 * done}",
+            hint=f"N counts all blocks, e.g. --blocks {2 * done}",
         )
     policy = stopping.extended(
         stored.plan.policy,

@@ -455,7 +455,8 @@ class Loop:
         return given_up(self._of(cell))
 
     def _final(self, state: RunState) -> RunState:
-        return state if any(trial.status is TrialStatus.OK for trial in self._trials) else RunState.FAILED
+        good = not self._trials or any(trial.status is TrialStatus.OK for trial in self._trials)
+        return state if good else RunState.FAILED
 
 
 def barred(settings: Settings, cells: Iterable[Cell], proofs: Mapping[str, Proof]) -> dict[str, str]:

@@ -253,7 +253,7 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
                 f"metric {name} was measured in {len(series)} of {len(rounds)} iterations only"
             )
         if not all(map(can_be_compared, series)):
-            raise WorkloadError(f"metric {name} is no usable number in one of {len(rounds)} iterations")
+            raise WorkloadError(f"metric {name} is not a usable number in one of {len(rounds)} iterations")
     return tuple(
         Measurement(metric, reduce_iterations(values[name]), tuple(values[name]))
         for name, metric in metrics.items()

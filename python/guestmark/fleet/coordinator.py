@@ -245,7 +245,7 @@ class Fleet:
 
     def _give_up(self, state: State, why: str) -> None:
         state.gave_up = why
-        self._tell(f"{state.member.name} is given up: {why}; the other machines go on")
+        self._tell(f"{state.member.name} is given up: {why}; the other machines continue")
         self._close_links([state])
 
     @staticmethod

@@ -66,9 +66,7 @@ def kept(ledger: Ledger, fleet: str) -> FleetOrder:
     for run_id in runs_with(ledger, {FLEET: fleet}):
         if (found := ledger.load_run(run_id).plan.context.fleet) is not None:
             return found
-    raise UsageError(
-        f"{fleet} has no run that says what was ordered", hint="start it anew: guestmark fleet run"
-    )
+    raise UsageError(f"{fleet} has no run that holds its plan", hint="start a new one: guestmark fleet run")
 
 
 def reachable(ledger: str | None, members: Sequence[Member]) -> str:

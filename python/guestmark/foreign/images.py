@@ -173,7 +173,7 @@ def _ordered(parts: Path) -> Sequence[str]:
             described = json.loads((parts / _blob(described["manifests"][0])).read_text())
         return [_blob(layer) for layer in described["layers"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"it is no container image: {error}") from error
+        raise ValueError(f"it is not a container image: {error}") from error
 
 
 def _blob(described: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ def versions() -> list[str]:
 
 def _of_apt(version: str) -> Path:
     if not _VERSION.fullmatch(version):
-        raise ValueError(f"{version!r} is no version of a package")
+        raise ValueError(f"{version!r} is not a package version")
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ValueError(f"apt:{version} needs apt-get, which this system does not have")
     return kept("qemus", f"apt-{version.replace(':', '_')}", lambda root: _fetch(version, root))

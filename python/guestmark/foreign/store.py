@@ -103,9 +103,9 @@ def making(
 
 
 def stopped(kind: str, architecture: Architecture) -> str:
-    """What is said of a part whose making was interrupted."""
+    """The message about a part whose making was interrupted."""
     part = f"the {kind} of {architecture.name}"
-    return f"stopped: {part} was not complete and is removed; the same command makes it anew"
+    return f"stopped: {part} was incomplete and has been removed; the same command makes it again"
 
 
 class Making:

@@ -66,7 +66,7 @@ class Attempts:
         if kept != token:
             raise TakenError(
                 f"failed while {doing}: it was begun before",
-                hint="each trial is tried once; what was lost is made up for in a later block",
+                hint="a trial runs once; a later block replaces a lost one",
             )
         return token
 

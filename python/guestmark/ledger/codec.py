@@ -46,7 +46,7 @@ def _made(kind: type, value: Any) -> Any:
         return PlatformSpec.read(value)
     if kind is Facts:
         if not isinstance(value, dict):
-            raise TypeError(f"what was found out is no object: {value!r:.40}")
+            raise TypeError(f"the recorded facts are not an object: {value!r:.40}")
         return Facts(value)
     raise NotImplementedError(kind)
 
@@ -74,7 +74,7 @@ def load(text: str, kind: type[T], what: str, budget: Budget | None = None) -> T
 
 def _parsed(text: str, what: str, budget: Budget | None) -> Any:
     if not isinstance(text, str):  # a column of SQLite holds values of any type
-        raise _unreadable(what, TypeError("it is no text"))
+        raise _unreadable(what, TypeError("it is not text"))
     if budget is not None:
         budget.take_json(text)
     try:

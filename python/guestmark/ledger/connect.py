@@ -188,7 +188,7 @@ def _check_companions(file: Path) -> None:
     for suffix in _COMPANIONS:
         beside = file.with_name(file.name + suffix)
         if beside.is_symlink() or (beside.exists() and not beside.is_file()):
-            raise _not_ours(str(file), f"{beside.name} beside it is no plain file")
+            raise _not_ours(str(file), f"{beside.name} beside it is not a plain file")
     with suppress(FileNotFoundError), file.with_name(file.name + _JOURNAL).open("rb") as journal:
         length = journal.seek(0, os.SEEK_END)
         journal.seek(max(0, length - len(_JOURNAL_MAGIC)))

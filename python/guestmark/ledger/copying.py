@@ -17,7 +17,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.home import default_path, home
+from guestmark.core.home import default_path, state_directory
 from guestmark.ledger import checksums, remarks, schema
 from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
@@ -61,8 +61,7 @@ def _signature(key: bytes, row: Row[Any]) -> str:
 
 
 def _key(*, make: bool) -> bytes | None:
-    base = os.environ.get("XDG_STATE_HOME", "")
-    file = (Path(base) if base.startswith("/") else home() / ".local/state") / "guestmark" / "key"
+    file = state_directory() / "key"
     with contextlib.suppress(OSError):
         if make and not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,9 @@ class Budget:
 
 
 def _too_large(why: str) -> LedgerError:
-    return LedgerError(f"it is too large: {why}", hint="take it from somebody you trust, in smaller parts")
+    return LedgerError(
+        f"it is too large: {why}", hint="import it in smaller parts, from a source that you trust"
+    )
 
 
 def check(run: StoredRun, *, foreign: bool = True) -> None:
@@ -109,13 +111,15 @@ def check_said(name: str, notes: Sequence[str], labels: Mapping[str, str], tags:
         raise LedgerError(f"{name[:80]!r} cannot be a run's name", hint="it is damaged, or made to mislead")
     for word in (*labels, *tags):
         if not WORD.fullmatch(word):
-            raise LedgerError(f"{word[:80]!r} is no label or tag", hint="it is damaged, or made to mislead")
+            raise LedgerError(
+                f"{word[:80]!r} is not a label or tag", hint="it is damaged, or made to mislead"
+            )
     if max(len(notes), len(labels), len(tags)) > _MOST_SAID:
         raise LedgerError(
             f"over {_MOST_SAID} notes, labels or tags", hint="it is damaged, or made to mislead"
         )
     if not all(map(_is_text, (*notes, *labels.values()))):
-        raise LedgerError("a note or a label is no text", hint="it is damaged, or made to mislead")
+        raise LedgerError("a note or a label is not text", hint="it is damaged, or made to mislead")
 
 
 def _is_text(text: str) -> bool:
@@ -149,7 +153,7 @@ def _problems(run: StoredRun, now: float) -> Iterator[str]:
         *(text for entry in run.unusable for text in (entry.name, entry.reason, entry.hint)),
     )
     if not all(map(_is_text, texts)):
-        yield "a name or a reason is no text"
+        yield "a name or a reason is not text"
     yield from _of_policy(run.plan.policy)
     yield from _of_plan(run.plan)
     cells = {cell.id for cell in run.plan.cells}
@@ -221,12 +225,12 @@ def _of_trial(trial: Trial, now: float) -> Iterator[str]:
     for measurement in (*trial.measurements, *trial.warmups):
         yield from (f"{where}: {problem}" for problem in _of_measurement(measurement))
     if not all(map(can_be_compared, (*trial.phases.values(), *trial.run_s))):
-        yield f"{where} has a time that is no number"
+        yield f"{where} has a time that is not a number"
 
 
 def _of_measurement(measurement: Measurement) -> Iterator[str]:
     if not all(map(can_be_compared, (measurement.value, *measurement.iterations))):
-        yield f"{measurement.metric.name} is no usable number"
+        yield f"{measurement.metric.name} is not a usable number"
 
 
 def _twice(names: Iterable[str]) -> set[str]:

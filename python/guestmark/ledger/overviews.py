@@ -196,7 +196,7 @@ def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = 
     found = _meant(wanted, ids, said)
     if len(found) > 1:
         raise LedgerError(
-            f"{wanted!r} may be any of {len(found)} runs: {', '.join(found[-5:])}", hint="give more of the id"
+            f"{wanted!r} matches {len(found)} runs: {', '.join(found[-5:])}", hint="give more of the id"
         )
     if found:
         return found[0]
@@ -239,7 +239,7 @@ _FIELDS: dict[str, Callable[[RunOverview], tuple[str, ...]]] = {
     "id": lambda run: (run.id,),
     "name": lambda run: (run.given_name,),
     "plan": lambda run: (run.name,),
-    "state": lambda run: (run.state.value,),
+    "state": lambda run: (run.state.value, run.state.said(run.trials)),
     "platform": lambda run: run.platforms,
     "workload": lambda run: (run.label,),
     "tag": lambda run: run.tags,

@@ -160,4 +160,4 @@ def _origin(stored: str) -> Origin:
     try:
         return msgspec.json.decode(stored, type=Origin)
     except (msgspec.DecodeError, msgspec.ValidationError):
-        return Origin("a source that the ledger no longer tells")
+        return Origin("a source that the ledger no longer knows")

@@ -116,7 +116,7 @@ def overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
         try:
             path = tomllib.loads(f"{key} = 0")
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"--override {key!r} is no key of a plan", hint=_HINT) from error
+            raise UsageError(f"--override {key!r} is not a key of a plan", hint=_HINT) from error
         result = merged(result, _put(path, _read(value.strip())))
     return result
 

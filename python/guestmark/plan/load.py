@@ -92,7 +92,9 @@ class _Reader:
         self._check_levels(shape)
         for number, name in enumerate(model.scale):
             if name not in self._scaled_names:
-                self._problems.add(("scale", number), f"{name!r} is no parameter or factor of the plan")
+                self._problems.add(
+                    ("scale", number), f"{name!r} is neither a parameter nor a factor of the plan"
+                )
         return Outline(
             model.name,
             shape,

@@ -271,7 +271,7 @@ def _with_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
         found = next((cell for cell in group if wanted and pattern.matches(wanted, cell)), None)
         if found is None and wanted:
             where = f" in {group[0].group}" if group[0].group else ""
-            notes.append(f"the plan's baseline is not{where}; what is there is compared with {group[0].id}")
+            notes.append(f"the plan's baseline is missing{where}: compared with {group[0].id} instead")
         chosen.append((found or group[0]).id)
     return [replace(cell, baseline=cell.id in chosen) for cell in cells], notes
 

@@ -27,7 +27,7 @@ def question_of(
     known = [metric.name for metric in metrics]
     for name in (model.metric, *model.parts):
         if name and known and name not in known:
-            raise ValueError(f"{name!r} is no metric of the plan (known: {', '.join(known)})")
+            raise ValueError(f"{name!r} is not a metric of the plan (known: {', '.join(known)})")
     for name in model.per:
         if name not in {WORKLOAD, PLATFORM, NESTED, *registry.factors()}:
             raise ValueError(f"per: {name!r} is neither workload, platform, nested nor a factor")

@@ -18,7 +18,7 @@ def race_of(model: schema.Tune, metrics: Sequence[Metric]) -> Settings:
     known = {metric.name: metric for metric in metrics}
     name = model.objective or next(iter(known), "")
     if name not in known:
-        raise ValueError(f"objective {name!r} is no metric of the plan (known: {', '.join(known)})")
+        raise ValueError(f"objective {name!r} is not a metric of the plan (known: {', '.join(known)})")
     words = tuple(str(word) for word in Durability)
     for word in model.durability or ():
         if word not in words:
@@ -45,5 +45,5 @@ def parse_limit(text: str) -> Limit:
     except ValueError:
         value = None
     if match is None or value is None:
-        raise ValueError(f"{text!r} is no limit, such as 'guest_cpu_s < 5'")
+        raise ValueError(f"{text!r} is not a limit, such as 'guest_cpu_s < 5'")
     return Limit(match[1], value, Better.LOWER if match[2].startswith("<") else Better.HIGHER)

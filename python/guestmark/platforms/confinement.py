@@ -274,7 +274,7 @@ def said(confined: Confined) -> str:
     """In words: `read-only mounts, Landlock, seccomp`."""
     own = confined.namespaces or ()
     parts = [
-        ("pid" in own and "net" in own, "a cage of its own"),
+        ("pid" in own and "net" in own, "a separate cage"),
         ("pid" in own and "net" not in own, "a cage with this host's networks"),
         (confined.mounts, "read-only mounts"),
         (confined.landlock, "Landlock"),

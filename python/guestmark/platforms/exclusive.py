@@ -212,7 +212,7 @@ def _held(policy: Policy) -> int:
         except OSError as error:
             raise GuestmarkError(
                 f"the lock of this machine, {path}, cannot be opened: {error.strerror}",
-                hint=f"{VARIABLE} names another file, which all who measure here have to use",
+                hint=f"{VARIABLE} names another file, which everyone who measures here must use",
             ) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -101,7 +101,7 @@ class WriteLog:
                 raise MachineError(f"the log of writes has version {version} and sectors of {said} bytes")
             sector = said
         elif magic:  # no flush has arrived yet: it is still empty
-            raise MachineError("this is no log of writes: it does not begin with their superblock")
+            raise MachineError("this is not a log of writes: its superblock is missing")
         entries = []
         at = sector
         while at + sector <= size:

@@ -275,7 +275,7 @@ def _closing(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
         if run.state is not RunState.STOPPED:
             return nothing
         again = f"guestmark resume {run.id} --blocks {run.plan.policy.min_blocks}"
-        return [*nothing, Command("The time was up; go on", again)]
+        return [*nothing, Command("The time was up; continue", again)]
     made = counted(analysis.blocks, "block")
     if analysis.failed:
         made += f", {analysis.failed} of {counted(analysis.trials, 'trial')} failed"

@@ -173,9 +173,7 @@ def _ratios_of(found: Found, cell: str, metric: str, baseline: str) -> Table:
         if pooled_cell == cell:
             name = f"class {kind}"
             differ = (
-                f"which differ by {figures.percent(made.spread)}"
-                if made.spread
-                else "alike as far as can be told"
+                f"which differ by {figures.percent(made.spread)}" if made.spread else "not shown to differ"
             )
             told = f"{made.machines} machines, {differ}"
             shown = _ratio(made.ratio, made.ci)

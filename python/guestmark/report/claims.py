@@ -12,10 +12,7 @@ class Claim(StrEnum):
 
     DIFFERS = " times {word} than "
     EQUAL = "No difference from {baseline}, within {margin}: {cells}."
-    ALIKE = (
-        "Typical run as on {baseline}, within {margin}: {cells}. What is slow in fewer than {rare} of {units} may have "
-        "been missed."
-    )
+    ALIKE = "Typical run as on {baseline}, within {margin}: {cells}. Events rarer than {rare} of {units} may be missed."
     SLOW_RUNS = "Slow runs: {baseline}; {cells}: {word}"
     DETECTABLE = "A difference of {size} in the typical run would be found by 3 in 4 such runs, or more"
     FORESEEN = (
@@ -30,7 +27,7 @@ class Claim(StrEnum):
     COPIES_DIFFER = (
         "Equal cells differ: {copy} to {cell}: {ratio}. All intervals of {metric} are wider by that much."
     )
-    COPIES_ALIKE = "Copies of one cell, {copy} to {cell}: {ratio}, alike as they should be"
+    COPIES_ALIKE = "Copies of one cell, {copy} to {cell}: {ratio}, equal as expected"
     CHANGED = "{earlier}; this one is {ratio} of them: changed"
     NOT_CHANGED = "{earlier}; this one is {ratio} of them: no change shown"
     ONE_SESSION = "one session lies within ±{size} of the mean of sessions, in 95 of 100"
@@ -40,9 +37,7 @@ class Claim(StrEnum):
     FILESYSTEM_ALIKE = "The typical run does not depend on the filesystem, within {margin}."
     PUBLISHED_HOLDS = "the published conclusion holds"
     PUBLISHED_FAILS = "it does not hold here."
-    PUBLISHED_EXCLUDED = (
-        "so large a difference is excluded here, and this run cannot tell whether there is one."
-    )
+    PUBLISHED_EXCLUDED = "so large a difference is excluded; whether there is a smaller one is open."
     PUBLISHED_AGREES = "which agrees"
     PUBLISHED_FACTOR = "the same direction, by another factor"
     PUBLISHED_OUTSIDE = "which is excluded here"

@@ -150,8 +150,8 @@ def _surroundings(found: Comparison) -> Node:
     if not found.same_host:
         changed.insert(0, line("another machine", Tone.WARNING))
     if not changed:
-        return Paragraph(line("Nothing that is recorded of the surroundings differs."))
-    return Bullets(line("What differs around the runs:"), tuple(changed))
+        return Paragraph(line("Nothing recorded about the environments differs."))
+    return Bullets(line("What differs between the environments:"), tuple(changed))
 
 
 def _table(found: Comparison) -> Table:
@@ -201,7 +201,7 @@ def _absolute(found: Comparison, metric: Metric) -> Table:
         Column("after", value),
         Column("after / before", (Align.POINT,)),
     )
-    title = f"{what}, as measured at two times: the host may have changed, too"
+    title = f"{what}, measured at two times: the host may have changed, too"
     return Table(title, ("cell",), columns, rows)
 
 
@@ -235,13 +235,13 @@ def _limits(found: Comparison) -> list[Node]:
         why = (
             "they are of different machines"
             if not found.same_host
-            else f"that takes {FEWEST_RUNS} other runs here"
+            else f"it takes {FEWEST_RUNS} other runs here"
         )
         nodes.append(
             Note(
                 line(
                     f"How far unchanged runs differ is unknown for some cells ({why}): "
-                    "their intervals cover the blocks alone, without a verdict"
+                    "their intervals cover the blocks alone and carry no verdict"
                 ),
                 NoteKind.WARNING,
             )

@@ -154,7 +154,7 @@ def _of_pairs(each: Comparison, texts: Sequence[str]) -> Iterator[_Claim]:
 
 def _of_pair(pair: Pair) -> _Found:
     made, n = pair.found, min(pair.before.blocks, pair.after.blocks)
-    unknown = "" if made.ci else "how far runs differ here without any change is not known"
+    unknown = "" if made.ci else "how far unchanged runs differ here is unknown"
     return _Found(made.ratio, made.ci, n, max(made.runs - 1, 1), unknown, made.within)
 
 

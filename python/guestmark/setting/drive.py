@@ -267,7 +267,7 @@ def _thread_needs(on: bool, disk: Disk, _cell: Cell) -> Refusal | None:
     if not on or disk[BUS] in {Bus.VIRTIO_BLK, Bus.VIRTIO_SCSI}:
         return None
     return Refusal(
-        f"a disk on {disk[BUS]} cannot have a thread of its own",
+        f"a disk on {disk[BUS]} cannot have an I/O thread",
         f"use bus=virtio-blk or virtio-scsi, {EXCLUDE}",
     )
 
@@ -278,7 +278,7 @@ def _thread_of(bus: Bus) -> Callable[[bool, Disk], Sequence[str]]:
 
 IOTHREAD = DiskSetting(
     "iothread",
-    "whether QEMU's disks have a thread of their own (virtio-blk, virtio-scsi)",
+    "whether QEMU's disks have an I/O thread (virtio-blk, virtio-scsi)",
     one_of("off", "on"),
     ("off", "on"),
     read=_is_on,
@@ -356,7 +356,7 @@ LOGICAL_BLOCK = DiskSetting(
 )
 PHYSICAL_BLOCK = DiskSetting(
     "physical_block",
-    "bytes of a sector, as the disk tells the guest",
+    "bytes of a sector, as the disk reports it to the guest",
     _sector,
     ("512", "4096"),
     read=int,

@@ -116,7 +116,7 @@ def _allocated(how: Preallocation, disk: Disk, _cell: Cell) -> Refusal | None:
         return Refusal("preallocation=metadata is qcow2's", f"use another, {EXCLUDE}")
     if how is not Preallocation.OFF and (disk.level(BACKING) or disk.level(COMPRESSION)):
         return Refusal(
-            "what is compressed, or lies on top of another image, is not allocated in advance",
+            "a compressed image, or one on a backing image, cannot be preallocated",
             f"use preallocation=off, {EXCLUDE}",
         )
     return None

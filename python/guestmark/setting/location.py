@@ -31,7 +31,7 @@ def directory_of(level: str) -> str:
 
 
 def number_of(path: str) -> str:
-    """`major:minor`; empty for what is no block device."""
+    """`major:minor`; empty for what is not a block device."""
     try:
         found = os.stat(path)
     except OSError:
@@ -47,7 +47,7 @@ def size_of(path: str) -> int:
         return int((_SYS / number_of(path) / "size").read_text()) * _SECTOR
     except (OSError, ValueError):
         raise UsageError(
-            f"there is no block device {path}", hint="choose a directory, or another device, for location"
+            f"there is not a block device {path}", hint="choose a directory, or another device, for location"
         ) from None
 
 
@@ -61,7 +61,7 @@ def _device(text: str) -> str:
     is_device = os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
     if text.strip().startswith(PREFIX):
         if not is_device:
-            raise ValueError(f"{named!r} is no block device")
+            raise ValueError(f"{named!r} is not a block device")
         return f"{PREFIX}{path}"
     if is_device:
         raise ValueError(

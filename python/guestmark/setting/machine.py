@@ -158,7 +158,7 @@ def _file(text: str) -> str:
 def _modules(text: str) -> str:
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isdir(os.path.join(path, "kernel")):
-        raise ValueError(f"{path!r} is no directory of a kernel's modules: it has no kernel")
+        raise ValueError(f"{path!r} is not a kernel's module directory: it has no kernel/")
     return path
 
 
@@ -174,7 +174,7 @@ def _rootfs(text: str) -> str:
     elif not os.path.isdir(path):
         raise ValueError(f"there is no directory and no image {path!r}")
     if not all(os.path.isdir(os.path.join(path, folder)) for folder in ("etc", "usr")):
-        raise ValueError(f"{path!r} is no root filesystem: it has no etc or no usr")
+        raise ValueError(f"{path!r} is not a root filesystem: etc or usr is missing")
     return Labelled(name, path) if _NAME.fullmatch(name) else path
 
 
@@ -340,7 +340,7 @@ def _started_as(asked: Start, guest: Started) -> Iterator[Check]:
 
 START = MachineSetting(
     "start",
-    "how guests start: they boot (cold), or go on from one that was booted and saved for the block (restored)",
+    "how guests start: they boot (cold), or continue from one that was booted and saved for the block (restored)",
     one_of(*Start),
     tuple(Start),
     read=Start,

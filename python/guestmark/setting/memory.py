@@ -212,7 +212,9 @@ def _check_pages(size: int, pages: HugePages) -> None:
     folder = _KERNEL / f"hugepages/hugepages-{pages.bytes >> 10}kB"
     wanted = -(-size // pages.bytes)
     if size % pages.bytes:
-        raise _refused(f"{format_size(size)} is no whole number of pages of {pages}", "give it such a memory")
+        raise _refused(
+            f"{format_size(size)} is not a whole number of pages of {pages}", "give it such a memory"
+        )
     try:
         free = int((folder / "free_hugepages").read_text())
     except (OSError, ValueError):

@@ -19,11 +19,11 @@ from guestmark.stats.special import stdtr
 Array = NDArray[np.float64]
 
 MIN_BLOCKS = paired.MIN_BLOCKS  # below, no test here can reach .05
-WIDENED = "the interval allows for what equal cells, other programs or the order may add"
+WIDENED = "noise of this host (equal cells, other programs, order) widens the interval"
 _ENOUGH_RANKS = (
     8  # blocks from which on the signed-rank test reaches what one of several questions is held to
 )
-MANY_QUESTIONS = "may be chance, as many questions are asked"
+MANY_QUESTIONS = "may be chance, as many questions were asked"
 UNLIKE = 1.5  # times the spread of a null copy, from which a cell scatters on its own account
 
 

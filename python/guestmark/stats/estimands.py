@@ -171,7 +171,7 @@ def cold_measured(
     return Finding(
         "warm-up",
         Severity.WARNING,
-        f"on a fresh machine the {first} in {', '.join(cold)} {verb} longer than later ones, and one that was measured "
-        f"by {longer:.0%}; --warmup {most} leaves {'them' if most > 1 else 'it'} out",
+        f"on a fresh machine the {first} in {', '.join(cold)} {verb} longer than later ones (the measured one "
+        f"{longer:.0%}); --warmup {most} leaves {'them' if most > 1 else 'it'} out",
         longer,
     )

@@ -142,7 +142,7 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
         outcome = Outcome.KEPT
     else:
         more = _blocks(evidence, alpha / gates)
-        near = f"the ratio is too near the limit for {_MOST_BLOCKS} blocks to tell"
+        near = f"the ratio is too near the limit to decide in {_MOST_BLOCKS} blocks"
         reason = "the interval holds the limit" if more else near
     return replace(judged, outcome=outcome, reason=reason, blocks=more)
 

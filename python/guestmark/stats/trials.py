@@ -227,8 +227,8 @@ def _decide_slow(
     if max(abs(end) for end in narrow) < SHARE_MARGIN:
         return Verdict.NO_DIFFERENCE, f"shares within {SHARE_MARGIN:.0%} of each other"
     if not slow.cell.slow and not slow.baseline.slow:
-        return Verdict.INCONCLUSIVE, f"none seen; {trials_to_see(SHARE_MARGIN)} blocks could say so"
-    return Verdict.INCONCLUSIVE, "too few slow runs to tell"
+        return Verdict.INCONCLUSIVE, f"none seen; {trials_to_see(SHARE_MARGIN)} blocks could show that"
+    return Verdict.INCONCLUSIVE, "too few slow runs to decide"
 
 
 def withheld(answers: Answers, reason: str) -> Answers:

@@ -33,7 +33,7 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
     if not isinstance(factor, Setting):
         return [
             Violation(
-                Rule.DESCRIBED, f"{name} is no factor of guests", "make a MachineSetting or a DiskSetting"
+                Rule.DESCRIBED, f"{name} is not a factor of guests", "make a MachineSetting or a DiskSetting"
             )
         ]
     pair = tuple(levels or factor.levels)[:2]

@@ -114,9 +114,7 @@ def _attested(machine: Machine, cell: Cell) -> Iterator[Violation]:
         return
     kept = codec.load(codec.dump(flat(found)), dict, "what was attested")
     if Facts(kept).of(type(found)) != found:
-        yield Violation(
-            Rule.ATTESTED, "what was attested is not what the ledger gives back", "use plain types"
-        )
+        yield Violation(Rule.ATTESTED, "the ledger does not return what was attested", "use plain types")
     kernel = getattr(found, "kernel", os.uname().release)
     own = cell.platform.inner.described.own_kernel
     if cell.platform.is_this_host and not own and kernel != os.uname().release:

@@ -122,7 +122,7 @@ def interrupted(cell: Cell) -> Iterator[Violation]:
                     what = f"a run does not end within {_END_S:.0f} s of an interruption"
                     yield Violation(Rule.INTERRUPTED, what, "let Interrupted pass, which is a BaseException")
             if not reached:
-                what = "a trial in a process of its own never measured"
+                what = "a trial in a separate process never measured"
                 yield Violation(Rule.INTERRUPTED, what, "see what it needs")
             elif number == signal.SIGINT and run.returncode not in (ExitStatus.INTERRUPTED, -signal.SIGKILL):
                 what = f"an interrupted run ended with status {run.returncode} after {time.monotonic() - begin:.1f} s"

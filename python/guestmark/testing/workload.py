@@ -56,7 +56,9 @@ def check_workload(
     found = list(loads(kind.help, (kind.params, kind.run, *kind.sections, *filter(None, (kind.packages,)))))
     if not found and not issubclass(registry.load(kind.run), base.Workload):
         found.append(
-            Violation(Rule.DESCRIBED, f"{kind.run} is no Workload", "derive it from workloads.base.Workload")
+            Violation(
+                Rule.DESCRIBED, f"{kind.run} is not a Workload", "derive it from workloads.base.Workload"
+            )
         )
     if found:
         return found

@@ -254,7 +254,9 @@ class SandboxMachine(Host):
             )
         # Processes of another kernel are not this host's.
         if missing := {"mnt", *([] if found.own_kernel else ["pid"])} - set(found.namespaces or ()):
-            raise AttestationError(f"the sandbox has no namespaces of its own: {', '.join(sorted(missing))}")
+            raise AttestationError(
+                f"the sandbox shares namespaces with the host: {', '.join(sorted(missing))}"
+            )
         if not found.own_kernel and found.root != "overlay":
             raise AttestationError(
                 f"the sandbox's root is not what was asked for: asked overlay, found {found.root}"

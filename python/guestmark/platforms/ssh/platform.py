@@ -208,7 +208,7 @@ class Remote:
         connection.clock_drift, connection.clock_drift_error = drift, error
         if abs(drift) > _DRIFT + error:
             said.append(
-                f"the clocks disagree: {here / 1e9:.6g} s on this host's, {there / 1e9:.6g} s on that of "
+                f"the clocks disagree: {here / 1e9:.6g} s on this host's, {there / 1e9:.6g} s on "
                 f"{self.session.dest} ({drift:+.2%})"
             )
         return said
@@ -277,9 +277,7 @@ class SshPlatform:
             try:
                 return self._tried(deadline_s)
             except agents.NotMadeError as error:
-                tell(
-                    f"{self._dest} is a machine of {error.architecture.name}, for which the agent is built once"
-                )
+                tell(f"{self._dest} is {error.architecture.name}: its agent is built once")
                 parts.agent(error.architecture, Lines(tell))
                 return self._tried(deadline_s)
         except UnreachableError as error:
@@ -369,7 +367,7 @@ def attest(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteMachine:
     """What the machine is. Raises `AttestationError` when its agent runs on another than the one that greeted us."""
     hello, facts = agent.hello(), agent.facts()
     if hello.arch != arch:
-        raise AttestationError(f"{dest} is not what it said: asked {arch}, found {hello.arch}")
+        raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
     told = _told(agent)
     leaf = _output(agent, [PROGRAM, "hypervisor"])
     vendor, product = told.get("vendor", ""), told.get("product", "")

@@ -356,7 +356,7 @@ class Session:
     def _agent_for(self, greeting: Greeting) -> Path:
         if not greeting.system:
             raise PlatformUnusableError(
-                f"{self.dest} does not say what it runs: there is no uname in its PATH",
+                f"{self.dest} does not show what it runs: uname is not in its PATH",
                 hint=f"see what it is: ssh {self.dest} env",
             )
         if greeting.system != "Linux":
@@ -380,7 +380,7 @@ class Session:
         if max(len(self._before), self._heard) > _CHATTER:
             self._patience_s = 0.0  # there is no agent yet, and such a login would not stop by itself
             raise MachineError(
-                f"{self.dest} prints something endless when one logs in",
+                f"{self.dest} never stops printing at login",
                 hint=f"look at its shell's start-up files: ssh {self.dest} true",
             )
 

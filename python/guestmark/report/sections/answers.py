@@ -75,8 +75,8 @@ def document(analysis: Analysis) -> list[dict[str, Any]]:
 
 def _nothing(answer: Answer) -> str:
     why = {
-        Asked.BEST: "none of the cells that it is about is part of this run",
-        Asked.COMPARE: "no two cells of this run differ in just that",
+        Asked.BEST: "this run has none of its cells",
+        Asked.COMPARE: "no two cells of this run differ only in that",
         Asked.PARTS: "none of its cells has been measured",
         Asked.DURABILITY: "whether anything was flushed was not checked; --prove cuts the power",
     }

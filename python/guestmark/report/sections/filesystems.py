@@ -107,7 +107,7 @@ def _blamed(apart: Comparison, margin: float) -> str:
         return Claim.FILESYSTEM_DIFFERS
     if apart.same:
         return Claim.FILESYSTEM_ALIKE.format(margin=figures.percent(margin))
-    return "This run cannot tell whether the filesystem makes a difference."
+    return "Whether the filesystem makes a difference is open."
 
 
 def _holds(found: Comparison, then: float) -> str:
@@ -118,7 +118,7 @@ def _holds(found: Comparison, then: float) -> str:
         return Claim.PUBLISHED_FAILS
     if found.excludes(then):
         return Claim.PUBLISHED_EXCLUDED
-    return "this run cannot tell whether that holds."
+    return "whether that holds is open."
 
 
 def _ceiling(analysis: Analysis) -> CellResult | None:

@@ -61,7 +61,7 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     nodes += [_small(f"{name}: {said}") for name, said in elsewhere.machines(run).items()]
     if run.id:
         going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
-        nodes.append(_small(f"Run {run.id}, {run.state.value}"))
+        nodes.append(_small(f"Run {run.id}, {run.state.said(len(run.trials))}"))
         trust = "" if run.origin is None or run.origin.trusted else " --trust"
         command = f"guestmark resume {run.id}{trust}" if going_on else f"guestmark show {run.id}"
         nodes.append(Command("Continue" if going_on else "See again", command))

@@ -35,7 +35,7 @@ def lines(analysis: Analysis) -> list[Node]:
         kind = NoteKind.WARNING if any(outside for _, outside in seen) else NoteKind.SMALL
         nodes.append(Note(line(f"Since then: {said(changed)}"), kind))
     elif any(outside for _, outside in seen):
-        nodes.append(Note(line("Nothing that is recorded of the host has changed since then")))
+        nodes.append(Note(line("Nothing recorded about the host has changed since then")))
     if between:
         nodes.append(Note(line(f"Between those runs: {said(between)}")))
     return nodes

@@ -111,7 +111,7 @@ def _table(workload: WorkloadResult, pairs: Sequence[Pair], published: Published
         small.append(other)
     small.append(_MEANING[of])
     if (scale := plan.context.scale) != 1.0:
-        small.append(f"now is at scale {scale:g}, then at full size: ratios can be compared, seconds cannot")
+        small.append(f"now is at scale {scale:g}, then was at full size: compare ratios, not seconds")
     called = f" ({published.name})" if published.name else ""
     title = f"Then and now: {figures.heading(metric, unit)}{called}"
     return Table(title, headings, columns, rows, legend=tuple(map(line, small)), heading=title)
@@ -123,7 +123,7 @@ def _other_baseline(pairs: Sequence[Pair], published: Published) -> str:
     if ours is None or not published.baseline or _is_about(published.baseline, ours):
         return ""
     theirs = " ".join(f"{name}={level}" for name, level in published.baseline.items())
-    return f"the baselines differ, now {ours.cell.id}, then {theirs}: the ratios are not about the same"
+    return f"the baselines differ, now {ours.cell.id}, then {theirs}: the ratios are not comparable"
 
 
 def _now(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:

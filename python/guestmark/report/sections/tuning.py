@@ -110,7 +110,7 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
         return [f"Only {race.alive[0]} could take part{among}, so nothing is compared ({took})."]
     said = [f"Best{among}: {race.leader or best[0]} ({goal}, {took}), {_evidence(race)}."]
     if beside:
-        said.append(f"Not known to be worse than that by over {settings.margin:.0%}: {'; '.join(beside)}.")
+        said.append(f"Not shown to be worse by over {settings.margin:.0%}: {'; '.join(beside)}.")
     if others:
         said.append(f"Not dropped, but not among the finalists: {'; '.join(others)}.")
     if any(entry.kind is Why.PREDICTED for entry in race.dropped):
@@ -119,7 +119,7 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
         )
     if race.hurried:
         said.append(
-            "The time limit ended the race before those could be told apart: guestmark resume RUN --time-limit TIME."
+            "The time limit ended the race before these were separated: guestmark resume RUN --time-limit TIME."
         )
     return said
 
@@ -130,9 +130,9 @@ def _evidence(race: Race) -> str:
         return f"confirmed in {race.fresh} fresh blocks"
     if race.fresh:
         return (
-            f"not confirmed: {counted(race.fresh, 'fresh block')}, and fewer than {MIN_BLOCKS} tell nothing"
+            f"not confirmed: {counted(race.fresh, 'fresh block')}, and fewer than {MIN_BLOCKS} decide nothing"
         )
-    return "not confirmed: there is no other to measure it against in fresh blocks"
+    return "not confirmed: no other candidate is left to compare it with in fresh blocks"
 
 
 def _best(settings: Settings, race: Race, metric: Metric, measured: Sequence[Trial]) -> list[Node]:
@@ -238,8 +238,8 @@ def _dropped(race: Race) -> list[Node]:
         found.append(
             Note(
                 line(
-                    f"Before {MIN_BLOCKS} blocks cells are dropped by the race's own rule, which is no verdict: in "
-                    f"simulation it drops one within the margin of the best in under 5 % of races."
+                    f"Before {MIN_BLOCKS} blocks the race's own rule drops cells, not a verdict. In simulation, under "
+                    "5 % of races drop one within the margin of the best."
                 )
             )
         )

@@ -35,17 +35,17 @@ def parity(compared: Compared) -> Iterator[Finding]:
     )
     asked = any(_chosen(cell) for cell in compared.cells if not cell.platform.is_elsewhere)
     if asked:
-        why = ", as was asked for"
+        why = ", as you asked"
     elif elsewhere:
-        why = ", as other machines have what they have"
+        why = ", as other machines keep theirs"
     else:
-        why = ", which was not asked for"
+        why = ", unasked"
     yield Finding(
         "unequal processors",
         Severity.WARNING if asked or elsewhere else Severity.SEVERE,
         f"the machines have different numbers of processors: {said}{why}",
         cells=() if asked or elsewhere else compared.spoilt_by(others),
-        advice="give them equally many (--set smp=N), or read the ratio as one of machines of these sizes",
+        advice="give all the same number (--set smp=N), or read the ratio as one between machines of these sizes",
     )
 
 
@@ -84,7 +84,7 @@ def placement(compared: Compared) -> Iterator[Finding]:
         yield Finding(
             "placement not held",
             Severity.WARNING,
-            f"{trials_of(len(refused), whole)} failed because a thread was not where it was put; they give no values",
+            f"{trials_of(len(refused), whole)} failed because a thread ran on another processor; they give no values",
             advice="find out what moves processes here (a cgroup manager, numad), or use --set placement=free",
         )
     yield from _moved(compared)
@@ -116,8 +116,8 @@ def _free(compared: Compared) -> Iterator[Finding]:
         yield Finding(
             "placement free",
             Severity.WARNING,
-            f"{named(free, compared.cells)} ran wherever the scheduler liked, as was asked for: where that is can "
-            "decide a ratio",
+            f"{named(free, compared.cells)} ran wherever the scheduler chose, as you asked: the place can decide a "
+            "ratio",
             advice="leave the factor placement out (pinned) unless that is what you want to know",
         )
     elif not any(NAME in cell.factors for cell in compared.cells) and any(
@@ -127,7 +127,7 @@ def _free(compared: Compared) -> Iterator[Finding]:
             "placement unknown",
             Severity.NOTE,
             "where the machines ran was neither chosen nor recorded",
-            advice="measure again with this version, which gives each machine processors of its own",
+            advice="measure again with this version, which gives each machine its own processors",
         )
 
 
@@ -254,9 +254,9 @@ def builds(compared: Compared) -> Iterator[Finding]:
         yield Finding(
             "other binaries",
             Severity.WARNING if same else Severity.SEVERE,
-            f"{named(ids)} ran {said}: a ratio to it is one of compilers and code, too",
+            f"{named(ids)} ran {said}: the ratio compares compilers and code, too",
             cells=() if same else compared.spoilt_by(cell.id for cell in cells),
-            advice="compare cells of one architecture where the machine alone is meant"
+            advice="to compare machines alone, stay on one architecture"
             if same
             else "install the same version on this host, or measure another program",
         )

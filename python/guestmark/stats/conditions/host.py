@@ -186,7 +186,7 @@ def frequencies(compared: Compared) -> Iterator[Finding]:
                 "frequency",
                 Severity.WARNING,
                 f"the processor ran at {mine / 1000:.2f} GHz for {cell.id} and at {reference / 1000:.2f} GHz for "
-                f"{baseline.id}: part of the ratio is that",
+                f"{baseline.id}: that is part of the ratio",
                 mine / reference - 1,
                 advice=_PERFORMANCE,
             )

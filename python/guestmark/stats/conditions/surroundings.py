@@ -92,7 +92,7 @@ def environment(whole: Whole) -> Iterator[Finding]:
         yield Finding(
             "environment changed",
             Severity.SEVERE,
-            f"the run is of two systems: {said(decisive)}",
+            f"the run mixes two systems: {said(decisive)}",
             cells=tuple(cell.id for cell in whole.plan.cells if not cell.baseline),
             advice="measure again from the start on the system you want to know about",
         )
@@ -100,7 +100,7 @@ def environment(whole: Whole) -> Iterator[Finding]:
         yield Finding(
             "environment differs",
             Severity.WARNING,
-            f"what may matter changed when the run was resumed: {said(other)}",
+            f"the environment changed when the run was resumed: {said(other)}",
             advice="measure again from the start if the figures before and after differ",
         )
 

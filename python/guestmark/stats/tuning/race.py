@@ -278,7 +278,7 @@ def _drop(
         elif broken := [
             str(limit) for limit in settings.limits if not limit.allows(_mean_of(limited, name, limit.metric))
         ]:
-            why = f"does not keep to {', '.join(broken)}"
+            why = f"breaks {', '.join(broken)}"
             race.dropped.append(Dropped(name, race.block, why, Why.LIMIT))
     _forget_dropped(race)
     if not race.alive:

@@ -125,7 +125,7 @@ def of_clocks(clocks: Sequence[Clock]) -> Found:
     elif uneven:
         word, said = (
             Word.WRONG,
-            f"{len(uneven)} of {len(clocks)} did not go on evenly, by {uneven[0].drift:+.2f} s",
+            f"{len(uneven)} of {len(clocks)} ran unevenly, by {uneven[0].drift:+.2f} s",
         )
     return Found(source=_CLOCK, word=word, said=said, command="date +%s.%N")
 

@@ -164,7 +164,7 @@ SOURCES = (
         "addresses: kernel",
         Kind.LAYOUT,
         _shell("grep -m1 ' _text$' /proc/kallsyms | cut -d' ' -f1 | grep -v '^0*$'"),
-        "its kernel does not tell",
+        "its kernel does not show it",
     ),
 )  # fmt: skip
 

@@ -249,7 +249,7 @@ def _stopped(machine: Machine) -> Callable[[], None]:
     if (ask := machine.query) is not None:
         ask("stop")
         if ask("query-status").get("status") != "paused":
-            raise MachineError("the guest did not stop when its monitor was told to")
+            raise MachineError("the guest did not stop on its monitor's command")
         return lambda: ask("cont")
     pids = members(machine)
     for pid in pids:
@@ -259,7 +259,7 @@ def _stopped(machine: Machine) -> Callable[[], None]:
         if time.monotonic() > deadline:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
-            raise MachineError("the machine did not stop when it was told to")
+            raise MachineError("the machine did not stop on command")
         time.sleep(0.001)
 
     def go_on() -> None:

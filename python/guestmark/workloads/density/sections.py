@@ -304,7 +304,7 @@ def _takes(group: _Group) -> str:
     memory = sizes[metrics.MEMORY]
     if memory is None or not known:
         return "its memory is not known. "
-    of = "of its control group" if _has_groups(group) else "of PSS, as it has no control group of its own"
+    of = "of its control group" if _has_groups(group) else "of PSS, as it has no control group"
     low, high = min(known), max(known)
     disagreeing = (
         f", {_short(low)} to {_short(high)} by other ways to count" if low > 0 and high / low > 1.2 else ""

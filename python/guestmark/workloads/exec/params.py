@@ -52,7 +52,7 @@ class ExecParams(Strict):
         try:
             regex.check(text or "")
         except regex.PatternError as error:
-            raise ValueError(f"it is no regular expression: {error}") from error
+            raise ValueError(f"it is not a regular expression: {error}") from error
         return text
 
     def to_params(self) -> dict[str, Any]:

@@ -278,7 +278,7 @@ class ExecWorkload(Workload[Command]):
             raise WorkloadError(f"to look for {expected!r} in this output takes {error}") from error
         if found is None:
             raise WorkloadError(
-                f"the command succeeded, and nothing it said matches {expected!r}"
+                f"the command succeeded, but nothing in its output matches {expected!r}"
                 + quote(texts[0] or texts[1])
             )
 

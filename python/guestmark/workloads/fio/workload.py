@@ -69,7 +69,7 @@ def parse(output: str) -> Report:
     except json.JSONDecodeError as error:
         shown = lines[start + error.lineno - 1 : start + error.lineno]
         raise WorkloadError(
-            f"line {start + error.lineno} of fio's output is no JSON ({error.msg}): {''.join(shown)[:200]!r}",
+            f"line {start + error.lineno} of fio's output is not JSON ({error.msg}): {''.join(shown)[:200]!r}",
             hint=_HINT,
         ) from error
     jobs = _field(found, "jobs", list)

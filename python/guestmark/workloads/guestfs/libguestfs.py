@@ -274,7 +274,7 @@ def _check(status: int, said: str, what: str) -> None:
         lines = said.strip().splitlines() or ["no message"]
         raise MachineError(
             f"{what} failed: {lines[0]}",
-            hint="`libguestfs-test-tool` says more; LIBGUESTFS_BACKEND=direct is what is used here",
+            hint="`libguestfs-test-tool` says more; guestmark uses LIBGUESTFS_BACKEND=direct",
             console="\n".join(lines),
         )
 

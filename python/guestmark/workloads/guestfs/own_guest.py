@@ -211,7 +211,7 @@ class GuestfsApiWorkload(OwnGuestWorkload[session.Rounds]):
         started_at, marks, printed = self._told(machine, script)
         self._found.calls = len(calls)
         if found := session.wrong(printed, self.params.rounds):
-            raise WorkloadError(f"libguestfs did not do as told: {found}")
+            raise WorkloadError(f"libguestfs did not obey: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
         return [Measurement(metric, value, (value,)) for metric, value in values]

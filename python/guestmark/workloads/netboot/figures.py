@@ -117,7 +117,7 @@ def measured(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list
         values.append((metrics.ZERO_WINDOWS, float(sum(windows))))
     missing = [metric.name for metric, value in values if value is None]
     if missing:
-        raise WorkloadError(f"the capture does not tell {', '.join(missing)}")
+        raise WorkloadError(f"the capture does not show {', '.join(missing)}")
     return [Measurement(metric, value, (value,)) for metric, value in values if value is not None]
 
 

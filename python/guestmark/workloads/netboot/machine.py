@@ -295,7 +295,7 @@ def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc
 def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
     if not any(said in screen for said in _STARTED):
         nothing = "the card sent nothing (its ROM was not started, or the firmware hangs)"
-        return nothing if screen.strip() else f"{nothing}; with console=vga its screen would tell"
+        return nothing if screen.strip() else f"{nothing}; console=vga would show its screen"
     # iPXE measures time before it opens a card. Without a timer that it accepts, it waits for ever.
     hung = "its ROM was started and hangs while it initialises devices, before the card is used"
     if invariant_tsc is not False:

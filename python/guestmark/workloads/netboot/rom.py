@@ -83,7 +83,7 @@ def find(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
         found = read(Path(level) if "/" in level else _named(level))
         if as_kernel and not found.is_kernel:
             raise UsageError(
-                f"{found.path} cannot be told what to fetch: passt's DHCP names no boot file",
+                f"{found.path} cannot boot over passt, whose DHCP names no boot file",
                 hint="give an iPXE that boots as a kernel (.lkrn), or take network=user",
             )
         return found

@@ -170,8 +170,8 @@ class OltpWorkload(Workload[OltpTest]):
         filesystem = FILESYSTEM.of(cell.factors) or ""
         if filesystem in _OF_ITS_SERVER and os.geteuid() == 0:
             return (
-                f"new files over {filesystem} belong to root, as whom the hypervisor runs, and database servers run as "
-                "nobody, who cannot open them (virtiofs can, and so can other users than root)"
+                f"new files over {filesystem} belong to root, the hypervisor's user, and database servers run as "
+                "nobody and cannot open them (use virtiofs, or another user than root)"
             )
         return ""
 

@@ -11,7 +11,7 @@ def _label(params: Cut) -> str:
 WORKLOADS = (
     WorkloadKind(
         "powercut",
-        "cuts the power at any moment of a log of writes, and looks for what was acknowledged",
+        "cuts the power at every moment of a log of writes, and looks for acknowledged data",
         params="guestmark.workloads.powercut.params:Powercut",
         run="guestmark.workloads.powercut.workload:PowercutWorkload",
         metrics=lambda _params: ALL,

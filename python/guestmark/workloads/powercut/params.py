@@ -23,7 +23,7 @@ class Powercut(Strict):
     records: int = param(100, "how many", ge=2, le=100_000)
     settings: dict[str, str] = param({}, "settings of the database server")
     command: list[str] = param([], "the program of the methods `command` and `syncs`", "words")
-    check: str = param("", "judges what is left, for the method `command`", "shell command")
+    check: str = param("", "judges each recovered disk, for the method `command`", "shell command")
     before: list[str] = param([], "run first", "shell commands")
     files: dict[str, str] = param({}, "texts of files that the command finds, by name")
     env: dict[str, str] = param({}, "environment variables")

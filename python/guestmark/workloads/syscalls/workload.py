@@ -61,8 +61,8 @@ class SyscallsWorkload(Workload[Mix]):
             )
         if (counter := self._counter) and counter not in machine.counters():
             self.warnings.append(
-                f"{metrics.COUNTED[counter].name} is not known: this hypervisor does not tell, "
-                "and the kernel's own statistics cannot be read"
+                f"{metrics.COUNTED[counter].name} is unknown: this hypervisor does not report it, "
+                "and the kernel's statistics cannot be read"
             )
 
     def run(self, machine: Machine) -> list[Measurement]:
