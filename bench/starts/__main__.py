@@ -34,6 +34,7 @@ from guestmark.platforms.sandbox.runtimes import RUNTIMES, Sandbox
 from guestmark.workloads.common.starting import Started
 
 _AIM, _SPEED = 0.10, 0.8
+_WAITS_S = 0.05  # after which the shell waits
 
 
 def _ours(name: str) -> tuple[float, float]:
@@ -45,11 +46,13 @@ def _ours(name: str) -> tuple[float, float]:
 
 
 def _by_hand(namespace: int, command: Sequence[str]) -> tuple[float, float]:
-    """Inside a mount namespace with the newer control groups alone, which crun insists on."""
+    """Inside a mount namespace with the newer control groups alone, which crun insists on.
+
+    A shell that waits for a word executes it, so that making a process is in neither figure.
+    """
     enter = partial(ctypes.CDLL(None).setns, namespace, 0)
-    begin = time.monotonic()
     with subprocess.Popen(
-        command,
+        ["sh", "-c", 'read -r _; exec "$@"', "sh", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -58,6 +61,10 @@ def _by_hand(namespace: int, command: Sequence[str]) -> tuple[float, float]:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        time.sleep(_WAITS_S)
+        begin = time.monotonic()
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
         greeted = bool(os.read(process.stdout.fileno(), 1))
         answered = time.monotonic()
         process.stdin.close()

@@ -9,6 +9,7 @@ import pytest
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import AttestationError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine
+from guestmark.core.units import parse_size
 from guestmark.platforms.guest import Guest
 from guestmark.platforms.qemu import restored
 from tests.framework.cells import cell_of
@@ -62,6 +63,26 @@ def test_clones_of_one_template_are_no_twins(block: None) -> None:
         assert abs(float(host) - float(guest)) < 5  # the template is older
 
 
+@pytest.mark.parametrize("bus", ["virtio-blk", "virtio-scsi", "ide"])
+def test_clones_have_disks_of_their_own(block: None, bus: str) -> None:
+    templates_seen = []
+    for number, size in enumerate(("64M", "64M", "96M")):
+        levels = {"start": "restored", "memory": "256M", "bus": bus, "size": size, "filesystem": "ext4"}
+        with start_cell(cell_of("tcg", "filewrite", levels, amount="4M")) as machine:
+            found = machine.attest()
+            assert isinstance(found, GuestMachine)
+            assert found.restored is not None
+            templates_seen.append(found.restored.template)
+            (disk,) = machine.disks
+            directory = disk.mount(machine.agent)
+            script = f"ls -A {directory}; echo {number} >{directory}/mark; blockdev --getsize64 {disk.device}"
+            seen = machine.agent.exec(["sh", "-c", script], timeout_s=30).stdout.decode().split()
+            assert seen == ["lost+found", str(parse_size(size))]
+            disk.umount(machine.agent)
+            disk.image.read_again("mark")  # it is on this one
+    assert templates_seen[0] == templates_seen[1] != templates_seen[2]
+
+
 def test_one_that_only_says_so_is_caught(block: None) -> None:
     with start("tcg", start="restored", memory="256M") as machine:
         assert isinstance(machine, Guest)
@@ -73,9 +94,9 @@ def test_one_that_only_says_so_is_caught(block: None) -> None:
 
 
 def test_what_cannot_be_restored_is_refused() -> None:
-    with_disk = cell_of("tcg", "filewrite", {"start": "restored"}, amount="4M")
+    with_disk = cell_of("tcg", "filewrite", {"start": "restored", "bus": "nvme"}, amount="4M")
     with (
-        pytest.raises(PlatformUnusableError, match="with disks") as caught,
+        pytest.raises(PlatformUnusableError, match="a disk of bus=nvme cannot be saved") as caught,
         start_cell(with_disk),
     ):
         pass

@@ -5,7 +5,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from tests.framework.guests import start
 
 HERE = [name for name in RUNTIMES if platform_kinds()[name].programs[0].path]
 every = pytest.mark.parametrize("name", HERE)
+_NOBODY = 65534
 MARK = "/guestmark-sandbox-was-here"
 
 
@@ -112,6 +115,36 @@ def test_gvisor_starts_where_temporary_files_are_for_one_user_alone(
 def test_two_of_a_kind_run_at_the_same_time(name: str) -> None:
     with start(name) as one, start(name) as other:
         assert one.agent.facts().cpus_online == other.agent.facts().cpus_online
+
+
+@pytest.fixture
+def home_of_nobody() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name:
+        os.chown(name, _NOBODY, _NOBODY)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize("name", [name for name in HERE if RUNTIMES[name].for_users])
+def test_another_user_has_it_and_leaves_nothing(name: str, home_of_nobody: Path) -> None:
+    program = f"""
+        from tests.framework.guests import start
+        with start({name!r}) as machine:
+            found = machine.attest()
+            done = machine.agent.exec(["sh", "-c", "echo x >/etc/{MARK[1:]} && id -u"], timeout_s=30)
+            print(found.users, found.root, done.stdout.decode(), machine.remarks()[0])
+    """
+    become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    done = subprocess.run(
+        [*become, sys.executable, "-c", textwrap.dedent(program)],
+        env={"PATH": os.environ["PATH"], "HOME": str(home_of_nobody), "TMPDIR": str(home_of_nobody)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = done.stdout.split()
+    assert said[:5] == ["0", str(_NOBODY), "1", "tmpfs", "0"], done.stderr
+    assert "no limit of memory could be set" in done.stdout
+    assert not os.path.exists(f"/etc/{MARK[1:]}")
+    assert [path.name for path in home_of_nobody.iterdir() if path.name != ".cache"] == []
 
 
 def test_gvisor_says_why_its_kernel_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
 //! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
 //! `guestmark-agent keep` removes what a controller has left;
 //! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
+//! `guestmark-agent sandbox` makes a root that is thrown away, then becomes what starts a sandbox on it;
 //! `guestmark-agent log-writes` serves an image and logs each write and flush of it;
 //! `guestmark-agent records` writes what a power cut must not lose;
 //! `guestmark-agent syncs` stops a program after each call that promises durability;
@@ -27,6 +28,7 @@ mod memory;
 mod output;
 mod reap;
 mod records;
+mod sandbox;
 mod serve;
 mod spawn;
 mod supervise;
@@ -46,6 +48,8 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS] [--ahead FD]
        guestmark-agent confine [--writable PATH]... [--temporary DIR] [--over-temporary DIR] [--own-memory] [--own-files]
                [--metadata] [--user UID:GID] [--network] [--sockets] [--serves-files] [--no-io-uring] [--traces] [--stops FILE]
                [--lifeline FD] [--group DIR]... [--processes N] [--no-thp] -- COMMAND [ARGUMENT]...
+       guestmark-agent sandbox --at DIR --complaints FILE --prepared FD --go FD [--group DIR]... [--layer DIR]... [--own-users]
+               [--unset NAME]... -- COMMAND [ARGUMENT]...
        guestmark-agent traces [--stops FILE] [--] COMMAND [ARGUMENT]...
        guestmark-agent connect SOCKET
        guestmark-agent syscalls --operations N --time NS [NAME]...
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Some("supervise") => supervise::supervise(arguments),
         Some("confine") => confine::confine(arguments),
         Some("traces") => confine::trace(arguments),
+        Some("sandbox") => sandbox::sandbox(arguments),
         Some("keep") => keep::keep(arguments),
         Some("connect") => connect::connect(arguments),
         Some("syscalls") => syscalls::syscalls(arguments),

@@ -147,9 +147,8 @@ def plan9(
     tag: str, directory: Path | str, security_model: str, virtio: VirtioBus, *, read_only: bool
 ) -> list[str]:
     """A directory of the host on QEMU's command line, for a guest that mounts it by 9p."""
-    path = str(directory).replace(",", ",,")
     return [
-        "-fsdev", f"local,id={tag},path={path},security_model={security_model}"
+        "-fsdev", f"local,id={tag},path={_escaped(directory)},security_model={security_model}"
         f"{',readonly=on,multidevs=remap' if read_only else ''}",
         "-device", f"{virtio.device('virtio-9p')},fsdev={tag},mount_tag={tag}",
     ]  # fmt: skip
@@ -180,8 +179,7 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
             *reported,
             *options(spec, lambda factor: factor.drive),
         ]
-        path = image.opened.replace(",", ",,")
-        arguments += ["-drive", f"if=none,id={spec.name},file={path}{comma(drive)}"]
+        arguments += ["-drive", f"if=none,id={spec.name},file={_escaped(image.opened)}{comma(drive)}"]
         for made_once in options(spec, lambda factor: factor.objects):
             arguments += ["-object", made_once] if made_once not in arguments else []
         if spec.bus is Bus.VIRTIO_SCSI:
@@ -194,6 +192,19 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
             f"{_device(spec.bus, index, virtio)},drive={spec.name},serial={spec.name}{properties}",
         ]
     return arguments
+
+
+def without_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
+    """The same arguments with what each disk is in place of where its image lies."""
+    words = list(arguments)
+    for image in made:
+        path = _escaped(image.path if image.spec.shared else image.opened)
+        words = [word.replace(path, repr(image.spec)) for word in words]
+    return words
+
+
+def _escaped(path: Path | str) -> str:
+    return str(path).replace(",", ",,")
 
 
 def written(made: Sequence[Image]) -> list[Path]:

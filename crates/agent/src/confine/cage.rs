@@ -200,7 +200,7 @@ fn unblock() -> io::Result<()> {
 }
 
 /// Ends this process as a child of it ended.
-fn end_as(status: libc::c_int) -> ExitCode {
+pub fn end_as(status: libc::c_int) -> ExitCode {
     if libc::WIFEXITED(status) {
         return ExitCode::from(libc::WEXITSTATUS(status) as u8);
     }

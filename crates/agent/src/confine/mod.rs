@@ -28,6 +28,7 @@ use std::process::ExitCode;
 
 use lexopt::{Arg, ValueExt};
 
+pub use self::cage::end_as;
 use self::connections::Connections;
 use crate::sys::check;
 use crate::{spawn, sys};

@@ -110,6 +110,7 @@ DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}  # of the host'
 _SHARE_TAG = "guestmark-root"
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _BALLOON_S = 60.0
+_UNSAVED = (Bus.NVME, Bus.VHOST_USER, Bus.VIRTIOFS)  # devices whose state QEMU does not save
 _PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
 
 
@@ -202,7 +203,7 @@ class QemuPlatform:
             command = drives.beside(arguments, made, process.scratch, place)
             template, state = None, -1
             if is_restored:
-                template = stack.enter_context(self._template(cell, arguments, factors, boot))
+                template = stack.enter_context(self._template(cell, arguments, factors, boot, made))
                 state = stack.enter_context(restored.opened(template.state, os.O_RDONLY))
                 command = [
                     *restored.without_kernel(arguments, boot.kernel, self.architecture),
@@ -245,9 +246,17 @@ class QemuPlatform:
 
     @contextlib.contextmanager
     def _template(
-        self, cell: Cell, arguments: Sequence[str], factors: Mapping[str, str], boot: Boot
+        self,
+        cell: Cell,
+        arguments: Sequence[str],
+        factors: Mapping[str, str],
+        boot: Boot,
+        made: Sequence[Image],
     ) -> Iterator[restored.Template]:
-        """What a guest with these arguments goes on from: one of the block, or made for it."""
+        """What a guest with these arguments goes on from: one of the block, or made for it.
+
+        It has disks like the guest's, but never reads or writes them: the first guest's own serve.
+        """
 
         def make(template: restored.Template) -> None:
             with contextlib.ExitStack() as stack:
@@ -261,13 +270,14 @@ class QemuPlatform:
                     *_with_descriptors(arguments, named),
                     *restored.memory_arguments(template.memory, factors[MEMORY.name], shared=True),
                 ]
-                process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=(template.memory,))
+                written = (template.memory, *drives.written(made))
+                process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
                 line.handed()
                 monitor_line.handed()
                 restored.save(process, monitor, state, self.accelerator.start_limit_s)
 
         program = shutil.which(arguments[0]) or arguments[0]
-        key = restored.key_of(arguments, os.path.realpath(program))
+        key = restored.key_of(drives.without_paths(arguments, made), os.path.realpath(program))
         with restored.TEMPLATES.take(key, factors[MEMORY.name], make) as template:
             yield template
 
@@ -363,8 +373,10 @@ def _check_restored(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, 
         if place is not HERE
         else "guests whose root is not served by 9p cannot be saved"
         if boot.share != NINE_P
-        else "guests with disks are not restored"
-        if disks_of(cell)
+        else f"guests with a disk of bus={unsaved} cannot be saved"
+        if (unsaved := next((disk.bus for disk in disks_of(cell) if disk.bus in _UNSAVED), None))
+        else "disks whose writes are logged begin with their guest's boot"
+        if any(disk.logged for disk in disks_of(cell))
         else "machines without PCI are not restored"
         if not virtio.on_pci
         else "a workload that watches guests boot has nothing to see in restored ones"

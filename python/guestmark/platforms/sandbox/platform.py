@@ -1,9 +1,9 @@
 """`bwrap`, `crun`, `runc`, `podman`, `gvisor`: a sandbox on this host, with the agent inside.
 
 Its root is the host's own, read-only under a layer in memory that is thrown away. Root, state of the runtime and the
-runtime itself are in a mount and a process namespace of their own, whose first process becomes the runtime. When that
-ends, or the supervisor around it, which ends with this process, the kernel ends all that is in them. Preparing that is
-no part of the start: the script waits for a word to go on.
+runtime itself are in a mount and a process namespace of their own, whose first process becomes the runtime
+(`crates/agent/src/sandbox.rs`). When that ends, or the supervisor around it, which ends with this process, the kernel
+ends all that is in them. Preparing that is no part of the start: the first process waits for a word to go on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -35,40 +35,6 @@ from guestmark.setting.machine import MEMORY
 
 _MEMORY = "1G"  # as guests have
 _SETUP_S = 30.0
-_ENTERED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
-# Its first words: where to mount, where to complain, the descriptors to say that it is prepared and to wait at, how
-# many control groups and how many mounts of this host follow, and whether the runtime has a kernel of its own. Runtimes
-# see the newer kind of control groups, which some insist on, and can make none: the sandbox stays in those that it was
-# started in. Podman has its locks in shared memory, for all containers of a host: that of a killed one would stay
-# taken. gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files: /tmp is
-# there for everybody, $TMPDIR may be for one user alone.
-_SETUP = """
-set -e
-m=$1 ready=$3 go=$4 groups=$5 mounts=$6 own=$7
-exec 2>"$2"
-shift 7
-while [ "$groups" -gt 0 ]; do echo 0 >"$1/cgroup.procs"; shift; groups=$((groups - 1)); done
-mount -t tmpfs -o mode=755,size=50% guestmark "$m"
-made=
-number=$mounts
-while [ "$number" -gt 0 ]; do
-    number=$((number - 1))
-    made="$made $number/upper $number/work"
-done
-(cd "$m" && mkdir -p root run shm $made)
-case "$m" in /run/*) ;; *) mount --bind "$m/run" /run ;; esac
-case "$m" in /dev/shm/*) ;; *) mount --bind "$m/shm" /dev/shm || : ;; esac
-while [ "$mounts" -gt 0 ]; do
-    mount -t overlay -o "lowerdir=$1,upperdir=$m/$number/upper,workdir=$m/$number/work" overlay "$m/root$1"
-    shift; mounts=$((mounts - 1)) number=$((number + 1))
-done
-mount -t cgroup2 none /sys/fs/cgroup && mount -o remount,bind,ro /sys/fs/cgroup || :
-export XDG_RUNTIME_DIR=/run
-[ -z "$own" ] || unset TMPDIR
-echo prepared >"/proc/self/fd/$ready"
-read -r _ <"/proc/self/fd/$go"
-exec "$@"
-"""
 _SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
 _ALL_USERS = "0 0 4294967295"
 # Filesystems that are made for a machine, or whose files are no files.
@@ -87,13 +53,10 @@ class SandboxPlatform(HostLike):
         self.runtime = RUNTIMES[layer.kind]
 
     def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
-        """Raises `PlatformUnusableError` for a runtime that is not there, another user than root, a cell with disks."""
+        """Raises `PlatformUnusableError` for a runtime that is not there or not this user's, and a cell with disks."""
         _ = self.runtime.version
-        if os.geteuid() != 0:  # the kernel refuses others a layer over what has mounts of its own below it
-            raise PlatformUnusableError(
-                f"{self.name} is there for root alone: its root is a layer over this host's",
-                hint="run guestmark as root",
-            )
+        if os.geteuid() != 0 and not self.runtime.for_users:
+            raise PlatformUnusableError(f"{self.name} is there for root alone", hint="run guestmark as root")
         if disks:
             raise PlatformUnusableError(
                 f"{self.name} has no disks: its files are this host's kernel's", hint="measure disks on host"
@@ -113,11 +76,15 @@ class SandboxPlatform(HostLike):
             for each in (scratch, *limited):
                 stack.callback(keeper().remove, each)
             lifeline, prepared, go = (Pipe(stack) for _ in range(3))
-            lower = shared()
             command = [
-                *_ENTERED, "sh", "-c", _SETUP, self.name,
-                str(below), str(console), str(prepared.write), str(go.read), str(len(limited)), str(len(lower)),
-                "yes" if self.runtime.own_kernel else "", *map(str, limited), *lower, *self.runtime.command(sandbox),
+                str(agent_binary()), "sandbox", f"--at={below}", f"--complaints={console}",
+                f"--prepared={prepared.write}", f"--go={go.read}",
+                *(f"--group={group}" for group in limited), *(f"--layer={where}" for where in layers()),
+                *(["--own-users"] if os.geteuid() != 0 else []),
+                # gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files:
+                # /tmp is there for everybody, $TMPDIR may be for one user alone.
+                *(["--unset=TMPDIR"] if self.runtime.own_kernel else []),
+                "--", *self.runtime.command(sandbox),
             ]  # fmt: skip
 
             def begin() -> float:
@@ -178,17 +145,37 @@ def memory_of(cell: Cell) -> int:
     return MEMORY.among({MEMORY.name: _MEMORY, **cell.factors})
 
 
-def shared() -> list[str]:
-    """Where this host's directories are mounted that a sandbox gets too, the root first."""
-    found = {
-        mount.where: mount
-        for mount in mounts()
-        if mount.kind not in _NO_FILES
-        and not any(mount.where == top or mount.where.startswith(f"{top}/") for top in _OF_MACHINES)
-        and os.path.isdir(mount.where)
-        and not any(mark in mount.where for mark in ",:\\")  # which separate an overlay's options
-    }
-    return sorted(found)
+def layers() -> list[str]:
+    """Directories of this host that a sandbox sees through a layer each, the root first where it may have one.
+
+    The kernel refuses a user a layer over what has mounts below it: others get one for each directory that has none.
+    """
+    seen = mounts()
+    if os.geteuid() != 0:
+        return sorted(_pieces("/", {mount.where for mount in seen}))
+    return sorted(
+        {mount.where for mount in seen if mount.kind not in _NO_FILES and _can_be_layer(mount.where)}
+    )
+
+
+def _pieces(directory: str, mounted: Set[str]) -> Iterator[str]:
+    """All directories at or below it that have nothing mounted below them."""
+    if not _can_be_layer(directory):
+        return
+    below = f"{directory.rstrip('/')}/"
+    if not any(where.startswith(below) and where != directory for where in mounted):
+        yield directory
+        return
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _pieces(entry.path, mounted)
+
+
+def _can_be_layer(where: str) -> bool:
+    of_machines = any(where == top or where.startswith(f"{top}/") for top in _OF_MACHINES)
+    # Commas, colons and backslashes separate an overlay's options.
+    return not of_machines and os.path.isdir(where) and not any(mark in where for mark in ",:\\")
 
 
 class SandboxMachine(Host):
@@ -257,9 +244,10 @@ class SandboxMachine(Host):
             raise AttestationError(
                 f"the sandbox shares namespaces with the host: {', '.join(sorted(missing))}"
             )
-        if not found.own_kernel and found.root != "overlay":
+        wanted = "overlay" if os.geteuid() == 0 else "tmpfs"
+        if not found.own_kernel and found.root != wanted:
             raise AttestationError(
-                f"the sandbox's root is not what was asked for: asked overlay, found {found.root}"
+                f"the sandbox's root is not what was asked for: asked {wanted}, found {found.root}"
             )
         if self.within.groups and found.memory_bytes is None:
             raise AttestationError("the sandbox is not in the control groups that it was started in")

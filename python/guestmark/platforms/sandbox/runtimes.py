@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ class Runtime:
     holder: str = (
         "serve"  # a word on the command line of the process that holds its programs; this is the agent's
     )
+    for_users: bool = True  # not for root alone
     own_kernel: bool = False  # whether that process is a kernel, which answers their system calls
     # What its processes wrote down of why they ended, from the directory of its bundle; empty: nothing.
     explained: Callable[[Path], str] = lambda _bundle: ""
@@ -63,15 +65,16 @@ class Runtime:
 @functools.cache
 def _version(path: str) -> str:
     try:
-        done = subprocess.run(
-            [path, "--version"],
-            # Some make a directory of theirs just to say it: here they cannot.
-            env={**os.environ, "XDG_RUNTIME_DIR": os.devnull},
-            capture_output=True,
-            text=True,
-            timeout=_VERSION_S,
-            check=True,
-        )
+        # Some make a directory of theirs just to say it.
+        with tempfile.TemporaryDirectory(prefix="guestmark-version-") as theirs:
+            done = subprocess.run(
+                [path, "--version"],
+                env={**os.environ, "XDG_RUNTIME_DIR": theirs},
+                capture_output=True,
+                text=True,
+                timeout=_VERSION_S,
+                check=True,
+            )
         return done.stdout.split("\n")[0].split(" ")[-1].strip()
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise PlatformUnusableError(
@@ -129,9 +132,15 @@ def _why_runsc_ended(bundle: Path) -> str:
 def _podman(sandbox: Sandbox) -> list[str]:
     """Its storage is as fresh as the sandbox, so that the user's own containers are not touched."""
     storage = [f"{option}={sandbox.state / option.lstrip('-')}" for option in _AS_ROOT]
+    told, limits = [PODMAN.name], ["--interactive"]
+    if os.geteuid() != 0:  # the namespace that it would make for a user is there already
+        configured = ("_CONTAINERS_USERNS_CONFIGURED=done", f"_CONTAINERS_ROOTLESS_UID={os.geteuid()}")
+        own = f"HOME={sandbox.state.parent}"  # else it makes directories in the user's
+        told = ["env", *configured, own, PODMAN.name, "--storage-driver=vfs"]
+        limits += ["--ulimit=host", f"--env=HOME={os.environ.get('HOME', '/')}"]
     return [
-        PODMAN.name, *storage, "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm",
-        "--cgroups=disabled", "--network=none", "--log-driver=none", "--interactive", "--env-host", "--workdir=/",
+        *told, *storage, "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm", *limits,
+        "--cgroups=disabled", "--network=none", "--log-driver=none", "--env-host", "--workdir=/",
         "--tmpfs=/run", "--rootfs", str(sandbox.root), *sandbox.program,
     ]  # fmt: skip
 
@@ -173,5 +182,5 @@ RUNTIMES = {
     "crun": Runtime(CRUN, _crun),
     "runc": Runtime(RUNC, _runc),
     "podman": Runtime(PODMAN, _podman),
-    "gvisor": Runtime(RUNSC, _runsc, "boot", own_kernel=True, explained=_why_runsc_ended),
+    "gvisor": Runtime(RUNSC, _runsc, "boot", for_users=False, own_kernel=True, explained=_why_runsc_ended),
 }

@@ -1,0 +1,359 @@
+//! `guestmark-agent sandbox`: makes a root that is thrown away and waits, then becomes the program that starts a sandbox.
+//!
+//! The root is this host's under a layer in memory, so are all directories named as `--layer`. It is in namespaces of
+//! mounts and of processes whose first process becomes the program: when that ends, the kernel ends all that is in them.
+//! The *outer* process waits for it, and takes it along.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use lexopt::{Arg, ValueExt};
+use rustix::mount::{MountFlags, MountPropagationFlags};
+
+use crate::confine::end_as;
+use crate::sys::{self, check};
+
+const FAILED: i32 = 125;
+
+#[derive(Debug)]
+struct Options {
+    /// An empty directory, over which all that is made is mounted.
+    at: PathBuf,
+    /// The file that takes what this process and the program complain about.
+    complaints: PathBuf,
+    /// Written to when everything is prepared.
+    prepared: i32,
+    /// Read from before the program is executed.
+    go: i32,
+    /// Control groups that it joins before it makes anything.
+    groups: Vec<PathBuf>,
+    /// Directories of this host that get a layer each, those above before those below.
+    layers: Vec<PathBuf>,
+    /// Whether it is root in namespaces of users and of control groups of its own, as another user has to be.
+    own_users: bool,
+    /// Variables that the program is not given.
+    unset: Vec<OsString>,
+    command: Vec<OsString>,
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let (mut at, mut complaints, mut prepared, mut go) = (None, None, None, None);
+    let (mut groups, mut layers, mut unset, mut command) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut own_users = false;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("at") => at = Some(parser.value()?.into()),
+            Arg::Long("complaints") => complaints = Some(parser.value()?.into()),
+            Arg::Long("prepared") => prepared = Some(parser.value()?.parse::<u16>()?.into()),
+            Arg::Long("go") => go = Some(parser.value()?.parse::<u16>()?.into()),
+            Arg::Long("group") => groups.push(parser.value()?.into()),
+            Arg::Long("layer") => layers.push(parser.value()?.into()),
+            Arg::Long("own-users") => own_users = true,
+            Arg::Long("unset") => unset.push(parser.value()?),
+            Arg::Value(first) => {
+                command.push(first);
+                command.extend(parser.raw_args()?);
+            }
+            other => return Err(other.unexpected()),
+        }
+    }
+    if command.is_empty() {
+        return Err("no command given".into());
+    }
+    Ok(Options {
+        at: at.ok_or("--at is missing")?,
+        complaints: complaints.ok_or("--complaints is missing")?,
+        prepared: prepared.ok_or("--prepared is missing")?,
+        go: go.ok_or("--go is missing")?,
+        groups,
+        layers,
+        own_users,
+        unset,
+        command,
+    })
+}
+
+/// Exits as the program did.
+pub fn sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let (prepared, go) = (taken(options.prepared)?, taken(options.go)?);
+    let complaints = File::create(&options.complaints)?;
+    // SAFETY: both are open descriptors.
+    check(unsafe { libc::dup2(complaints.as_raw_fd(), 2) })?;
+    let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
+    let (pid, joined) = first_process(&options)
+        .map_err(|error| failed("cannot make namespaces of mounts and processes", &error))?;
+    if pid == 0 {
+        let mapped = if options.own_users {
+            map_to_root(user.as_raw(), group.as_raw())
+        } else {
+            Ok(())
+        };
+        let error = mapped
+            .and_then(|()| join(&options.groups, joined))
+            .and_then(|()| prepare(&options, prepared.into(), go.into()))
+            .map_or_else(|error| error, |()| execute(&options));
+        eprintln!("{error}");
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(FAILED) }
+    }
+    drop((prepared, go));
+    let mut status = 0;
+    // SAFETY: waits for our own child; the out pointer is valid.
+    while unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) } < 0 {}
+    Ok(end_as(status))
+}
+
+/// A descriptor that was handed down, which the program does not get.
+fn taken(fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: used for one system call that copes with a descriptor that is not open.
+    let seen = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::io::fcntl_setfd(seen, rustix::io::FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, as was just seen, and nothing else in this process uses it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Becomes two processes: 0 in the first of new namespaces, its number in the outer one; and which group it is born in.
+///
+/// To put a process into a group, the kernel waits until every processor has noticed, which takes 15 ms on a busy host. One
+/// that is born there waits for nothing; nor does a thread that puts itself into a group of the older kind (`join`).
+fn first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usize>)> {
+    let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
+    if options.own_users {
+        flags |= libc::CLONE_NEWUSER | libc::CLONE_NEWCGROUP;
+    }
+    let mut groups = options.groups.iter();
+    if let Some(newer) = groups.position(|group| !group.join(TASKS).exists()) {
+        let group = File::open(&options.groups[newer])?;
+        // SAFETY: these are numbers, all of which may be zero.
+        let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+        arguments.flags = flags as u64 | INTO_CGROUP;
+        arguments.exit_signal = libc::SIGCHLD as u64;
+        arguments.cgroup = group.as_raw_fd() as u64;
+        let size = size_of::<libc::clone_args>();
+        // SAFETY: this process has a single thread, so that a copy of it can go on as it is; the arguments outlive the call.
+        let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) };
+        if pid >= 0 {
+            return Ok((pid as libc::pid_t, Some(newer)));
+        }
+    }
+    let flags = libc::c_long::from(flags | libc::SIGCHLD);
+    // SAFETY: as above.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    Ok((check(pid as libc::c_int)?, None))
+}
+
+/// Of a control group of the older kind: its threads.
+const TASKS: &str = "tasks";
+/// `CLONE_INTO_CGROUP` of `linux/sched.h`.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Puts this process, which has a single thread, into its groups but for the one that it is born in.
+fn join(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
+    for (number, group) in groups.iter().enumerate() {
+        if Some(number) != born_in && fs::write(group.join(TASKS), "0").is_err() {
+            fs::write(group.join("cgroup.procs"), "0")
+                .map_err(|error| failed(group.display(), &error))?;
+        }
+    }
+    Ok(())
+}
+
+/// In its namespace this user is root.
+fn map_to_root(user: u32, group: u32) -> io::Result<()> {
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
+    fs::write("/proc/self/uid_map", format!("0 {user} 1"))
+}
+
+/// Makes the root, says so, and waits for the word to go on.
+fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()> {
+    // SAFETY: plain system call.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private)?;
+    let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", Path::new("/proc"), plain, "")?;
+    let at = &options.at;
+    mount("tmpfs", at, MountFlags::empty(), "mode=755,size=50%")?;
+    for name in ["root", "run", "shm"] {
+        fs::create_dir(at.join(name))?;
+    }
+    // A runtime's state is as fresh as the sandbox; so is shared memory, in which podman has locks for all containers of
+    // a host: that of a killed one would stay taken.
+    if !at.starts_with("/run") {
+        bind(&at.join("run"), "/run")?;
+    }
+    if !at.starts_with("/dev/shm") {
+        let _ = bind(&at.join("shm"), "/dev/shm");
+    }
+    if options.own_users {
+        skeleton(at, &options.layers)?;
+    }
+    for (number, directory) in options.layers.iter().enumerate() {
+        layer(at, number, directory, options.own_users)?;
+    }
+    show_groups();
+    prepared.write_all(b"prepared\n")?;
+    if go.read(&mut [0; 8])? == 0 {
+        return Err(io::Error::other("nobody waits for the sandbox any more"));
+    }
+    Ok(())
+}
+
+/// Runtimes see the newer kind of control groups, which some insist on, and can make none.
+fn show_groups() {
+    let groups = Path::new("/sys/fs/cgroup");
+    let newer =
+        |place: &PathBuf| rustix::fs::statfs(place).is_ok_and(|found| found.f_type == CGROUP2);
+    // To mount them anew takes the kernel 10 ms.
+    let there = [groups.join("unified"), groups.to_owned()];
+    let shown = match there.iter().find(|place| newer(place)) {
+        Some(place) => rustix::mount::mount_bind(place, groups).is_ok(),
+        None => mount("cgroup2", groups, MountFlags::empty(), "").is_ok(),
+    };
+    if shown {
+        let _ = rustix::mount::mount_remount(groups, MountFlags::BIND | MountFlags::RDONLY, c"");
+    }
+}
+
+/// `CGROUP2_SUPER_MAGIC` of `linux/magic.h`.
+const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
+
+/// Where the root itself has no layer: directories and links as this host has them beside the layers.
+fn skeleton(at: &Path, layers: &[PathBuf]) -> io::Result<()> {
+    let above: BTreeSet<_> = layers
+        .iter()
+        .flat_map(|layer| layer.ancestors().skip(1))
+        .collect();
+    for directory in above {
+        let there = inside(at, directory);
+        fs::create_dir_all(&there)?;
+        for entry in fs::read_dir(directory)?.flatten() {
+            let (kind, target) = (entry.file_type()?, there.join(entry.file_name()));
+            if kind.is_symlink() {
+                std::os::unix::fs::symlink(fs::read_link(entry.path())?, target)?;
+            } else if kind.is_dir() {
+                fs::create_dir_all(target)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a directory of this host is in the new root.
+fn inside(at: &Path, directory: &Path) -> PathBuf {
+    at.join("root")
+        .join(directory.strip_prefix("/").unwrap_or(directory))
+}
+
+/// What is written to a directory of this host, seen at the same place of the new root, goes to memory.
+fn layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io::Result<()> {
+    let made = at.join(number.to_string());
+    fs::create_dir(&made)?;
+    let (upper, work) = (made.join("upper"), made.join("work"));
+    fs::create_dir(&upper)?;
+    fs::create_dir(&work)?;
+    let mut options = OsString::from("lowerdir=");
+    options.extend([
+        directory.as_os_str(),
+        ",upperdir=".as_ref(),
+        upper.as_os_str(),
+    ]);
+    options.extend([",workdir=".as_ref(), work.as_os_str()]);
+    if of_user {
+        options.push(",userxattr"); // others are not a user's to set
+    }
+    let target = inside(at, directory);
+    let options = sys::cstring(options.as_bytes())?;
+    rustix::mount::mount(
+        "overlay",
+        &target,
+        "overlay",
+        MountFlags::empty(),
+        options.as_c_str(),
+    )
+    .map_err(|error| {
+        let what = format!("cannot mount an overlay over {}", directory.display());
+        failed(what, &error.into())
+    })
+}
+
+/// Returns only on failure.
+fn execute(options: &Options) -> io::Error {
+    let mut command = Command::new(&options.command[0]);
+    command.args(&options.command[1..]);
+    command.env("XDG_RUNTIME_DIR", "/run");
+    for name in &options.unset {
+        command.env_remove(name);
+    }
+    failed(options.command[0].to_string_lossy(), &command.exec())
+}
+
+fn mount(kind: &str, target: &Path, flags: MountFlags, data: &str) -> io::Result<()> {
+    let options = sys::cstring(data.as_bytes())?;
+    rustix::mount::mount(kind, target, kind, flags, options.as_c_str()).map_err(|error| {
+        let what = format!("cannot mount {kind} on {}", target.display());
+        failed(what, &error.into())
+    })
+}
+
+fn bind(what: &Path, target: &str) -> io::Result<()> {
+    rustix::mount::mount_bind(what, target).map_err(|error| failed(target, &error.into()))
+}
+
+fn failed(what: impl std::fmt::Display, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    fn parse(words: &[&str]) -> Result<super::Options, String> {
+        super::parse(words.iter().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    const WHOLE: [&str; 8] = [
+        "--at",
+        "/m",
+        "--complaints",
+        "/c",
+        "--prepared",
+        "5",
+        "--go",
+        "6",
+    ];
+
+    #[test]
+    fn the_program_keeps_its_own_options() {
+        let words = [
+            "--layer", "/", "--layer", "/home", "--", "crun", "--at", "x",
+        ];
+        let options = parse(&[&WHOLE[..], &words].concat()).unwrap();
+        assert_eq!((options.prepared, options.go), (5, 6));
+        assert_eq!(options.layers, ["/", "/home"].map(std::path::PathBuf::from));
+        assert_eq!(options.command, ["crun", "--at", "x"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        for left_out in (0..WHOLE.len()).step_by(2) {
+            let mut words = WHOLE.to_vec();
+            let name: String = words.drain(left_out..left_out + 2).take(1).collect();
+            words.push("true");
+            let error = parse(&words).unwrap_err();
+            assert!(error.contains(&name), "{error}");
+        }
+        assert!(parse(&WHOLE).is_err_and(|error| error.contains("command")));
+    }
+}
