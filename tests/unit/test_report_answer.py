@@ -18,7 +18,8 @@ from guestmark.stats.analysis import analyse
 from tests.framework.command_line import CommandLine
 from tests.framework.run_kinds import RUNS
 
-ONE_TABLE = [name for name in RUNS if name not in {"disks", "nothing"}]
+EXPLAINED = {"starts": "Phases of start and end", "calls": "For each call", "netboot": "Slow (more than half"}
+ONE_TABLE = [name for name in RUNS if name not in {"disks", "nothing", *EXPLAINED}]
 FIGURES = re.compile(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?|\[[^\]]+\]")
 
 
@@ -39,6 +40,13 @@ def test_a_command_is_answered_in_about_ten_lines(name: str) -> None:
     if not run.unusable and len(run.plan.cells) <= 3:
         assert len(lines) <= 10
     assert all(cell_len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize(("name", "why"), EXPLAINED.items())
+def test_a_workload_that_explains_its_figures_does_so_in_the_answer(name: str, why: str) -> None:
+    shown = printed(RUNS[name](), 80)
+    assert why in shown
+    assert all(cell_len(line) <= 80 for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("name", list(RUNS))

@@ -85,6 +85,12 @@ def kernel_of_release(release: str) -> Path | None:
     return next((kernel.image for kernel in (*_cached(), *_installed()) if kernel.release == release), None)
 
 
+def images() -> list[Path]:
+    """The images of the kernels that are here already, fetched ones first; no more is known of them."""
+    fetched = sorted(mark.parent / "vmlinuz" for mark in _kernel_cache().glob("*/complete"))
+    return [*fetched, *sorted(image for _, image, _ in installed())]
+
+
 def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
     if wanted:
         image = Path(wanted).expanduser().absolute()

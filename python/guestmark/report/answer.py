@@ -31,15 +31,17 @@ _REMARKS = 3  # lines of trouble and of slow runs; the rest is in the details
 def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:
     """The answer for a screen of `width` columns; `latest`: the run is the newest of its ledger.
 
-    What a race of configurations found, and workloads that are not compared, are shown whole.
+    What a race of configurations found, and workloads that are not compared, are shown whole. If every workload of the
+    run explains its figures (phases of starts, counts of system calls), that is part of the answer.
     """
     if run.plan.context.tune is not None:
         return page(run, analysis, published=False, environment=False, details=False)
     sections = [] if run.origin is None else [imported(run, run.origin, whole=False)]
     if said := answers.nodes(analysis):
         sections.append(Section(Part.CONCLUSION, run.plan.title or run.plan.name, tuple(said)))
+    explained = all(of_kind(workload, run) for workload in analysis.workloads)
     for alike in _in_one_table(analysis.workloads):
-        sections.append(_result(alike, run, width))
+        sections.append(_result(alike, run, width, explained=explained))
     kept = gates.nodes(gates.judged(analysis), analysis, run)
     closing = [*kept, *_limit(analysis, run, width), *_closing(analysis, run, latest=latest)]
     sections.append(Section(Part.FOOTER, "About this run", tuple(closing), titled=False))
@@ -60,13 +62,14 @@ def _in_one_table(workloads: Sequence[WorkloadResult]) -> list[list[WorkloadResu
     return groups
 
 
-def _result(workloads: Sequence[WorkloadResult], run: StoredRun, width: int) -> Section:
+def _result(workloads: Sequence[WorkloadResult], run: StoredRun, width: int, *, explained: bool) -> Section:
     wrong = [node for workload in workloads for node in troubles(workload)][:_REMARKS]
     first, title = workloads[0], ", ".join(workload.title for workload in workloads)
     if not compared(first) or not first.metrics:
         return Section(Part.WORKLOAD, title, (*of_kind(first, run), *wrong))
     said = [node for workload in workloads for node in _said(workload)][:_REMARKS]
-    return Section(Part.WORKLOAD, title, (_table(workloads, width), *said, *wrong))
+    why = [node for workload in workloads for node in of_kind(workload, run)] if explained else []
+    return Section(Part.WORKLOAD, title, (_table(workloads, width), *said, *why, *wrong))
 
 
 def _said(workload: WorkloadResult) -> list[Node]:

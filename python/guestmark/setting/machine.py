@@ -21,6 +21,7 @@ from guestmark.setting.base import Check, Setting
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
+_MOST_NAMED = 4  # kernels, in a message
 # Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).
 _MEMORY_KEPT = 0.15
 _MEMORY_KEPT_BYTES = 128 << 20
@@ -113,7 +114,10 @@ def _kernel(text: str) -> str:
         raise ValueError("the kernel's path is empty")
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.isfile(path):
-        raise ValueError(f"there is no kernel at {path!r}")
+        from guestmark.appliance.kernel import images
+
+        here = ", ".join(map(str, images()[:_MOST_NAMED])) or "none"
+        raise ValueError(f"there is no kernel at {path!r}; on this host: {here}")
     return path
 
 
