@@ -1,4 +1,4 @@
-"""Reference text made from the program itself: commands, platforms, factors and workloads.
+"""Reference text made from the program itself: commands, platforms, factors, architectures and workloads.
 
 A Sphinx extension. A page of docs/ holds a comment `<!-- guestmark: commands -->` (or platforms, …), which the
 build replaces by Markdown that is made from the same objects that the command line uses. Nothing is written to disk, so
@@ -66,6 +66,24 @@ def factors() -> str:
         levels = ", ".join(f"`{level}`" for level in factor.levels)
         rows.append([f"`{name}`", _escape(factor.help), levels, _escape(registry.where(factor))])
     return _table(["factor", "what it sets", "levels, for instance", "for"], rows)
+
+
+def architectures() -> str:
+    """Every architecture that a guest can have, and where what it boots comes from."""
+    from guestmark.core.architectures import ARCHITECTURES
+
+    rows = [
+        [
+            f"`{row.name}`",
+            f"`{row.machine_name}`",
+            "big-endian" if row.big_endian else "little-endian",
+            f"{row.page_size >> 10} KiB",
+            row.kernel,
+            "the distribution's packages" if row.root else "none",
+        ]
+        for row in ARCHITECTURES.values()
+    ]
+    return _table(["architecture", "`uname -m`", "bytes", "pages", "kernel", "programs"], rows)
 
 
 def workloads() -> str:
@@ -175,6 +193,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "platforms": platforms,
     "factors": factors,
+    "architectures": architectures,
     "workloads": workloads,
 }
 

@@ -8,7 +8,9 @@ import pytest
 
 from guestmark.cli.verbs import VERBS
 from guestmark.core import registry
+from guestmark.core.architectures import ARCHITECTURES
 from guestmark.core.platform_kind import platform_forms
+from guestmark.setting.base import DiskSetting
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
@@ -51,8 +53,19 @@ def test_every_factor_and_platform_has_a_row() -> None:
     assert {"host", "ssh:DEST", "user@ARCH", *registry.platform_names()} <= set(rows)
 
 
+def test_every_architecture_has_a_row() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", reference.architectures(), re.MULTILINE)
+    assert rows == list(ARCHITECTURES)
+
+
+def test_no_page_lists_factors_of_disks_by_hand() -> None:
+    named = {name for name, factor in registry.factors().items() if isinstance(factor, DiskSetting)}
+    page = (ROOT / "docs" / "reference" / "disks.md").read_text()
+    assert not named & set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
+
+
 def test_rows_have_as_many_columns_as_their_head() -> None:
-    for part in ("platforms", "factors"):
+    for part in ("platforms", "factors", "architectures"):
         lines = reference.PARTS[part]().strip().splitlines()
         columns = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
         assert len(columns) == 1, part
