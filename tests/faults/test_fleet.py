@@ -44,7 +44,7 @@ from tests.framework.labs import HERE, lab
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
-from tests.framework.processes import alive, called, kill, processors, wait_until
+from tests.framework.processes import alive, called, children, gone, kill, processors, wait_until
 from tests.framework.sshd import Sshd, sshd
 from tests.storm.fleet import Outcome, exactly_once, parts, pools, schedulers, stormy
 
@@ -156,6 +156,51 @@ def test_parts_of_an_engine_end_with_its_supervisor(guestmark: CommandLine, tmp_
         process.communicate(timeout=120)
     assert exactly_once(made.runs(), 2) <= 1
     guestmark.assert_nothing_left()
+
+
+@needs_engine
+@pytest.mark.long
+def test_what_hung_when_a_fleet_was_killed_is_listed_and_ended_by_clean(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    """Coordinator, worker and supervisor die at once, while everything that these have started is stopped."""
+    made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE], levels='"41.3"', blocks=1)
+    there = {"TMPDIR": str(guestmark.folder / f"scratch-{HERE}")}
+    with guestmark.running(*made.arguments()) as process:
+        assert wait_until(lambda: processes_with("41.3") or processes_with("sleep 41.3"), 60)
+        (pool,) = pools(guestmark.folder)
+        supervisor = _parent(pool)
+        worker = _parent(supervisor)
+        assert called(worker).rstrip().endswith("fleet worker")
+        started = _below(pool)
+        kill(started, signal.SIGSTOP)
+        kill([worker, supervisor, pool, process.pid], signal.SIGKILL)
+        process.wait()
+    left: list[int] = []
+    assert wait_until(lambda: _settled(left, started), 20)
+    assert left
+    listed, ended = (guestmark("clean", *words, env=there).stdout for words in (["-n"], []))
+    for pid in left:
+        assert f"would end process {pid}, whose guestmark is gone" in listed
+        assert f"ended process {pid}, whose guestmark is gone" in ended
+    assert gone(*started)
+    guestmark.assert_nothing_left()
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _below(pid: int) -> list[int]:
+    return [each for child in children(pid) for each in (child, *_below(child))]
+
+
+def _settled(left: list[int], pids: list[int]) -> bool:
+    """Whether as many are there as a second ago; those are put into `left`."""
+    before = [pid for pid in pids if alive(pid)]
+    time.sleep(1)
+    left[:] = [pid for pid in pids if alive(pid)]
+    return left == before
 
 
 @needs_engine
@@ -326,14 +371,14 @@ def test_a_server_that_takes_too_few_connections_is_found_beforehand(server: Ser
     assert small is not None
     assert large is not None
     assert small.is_enough
-    assert (large.is_enough, large.most, large.needed) == (False, 60, 402)
+    assert (large.is_enough, large.most, large.needed) == (False, 60, 222)
     said, advice = too_little_room(large, 200)
     assert re.fullmatch(
-        r"the ledger's server has 5\d of 60 connections left, and 200 machines need 402", said
+        r"the ledger's server has 5\d of 60 connections left, and 200 machines need 222", said
     )
     advised = re.fullmatch(r"set max_connections = (\d+) in its postgresql\.conf and restart it", advice)
     assert advised
-    assert 60 - large.free + 402 < int(advised[1]) < 450
+    assert 60 - large.free + 222 < int(advised[1]) < 270
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         assert room_for(ledger, 200) is None
 

@@ -411,7 +411,8 @@ def setup_script(role: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-EACH, WATCHING = 2, 2  # connections of a machine that measures, and of whoever keeps a fleet going
+WATCHING = 2  # connections of whoever keeps a fleet going; each machine has one,
+_MOMENTS = 10  # and one of so many a second one for moments
 _SPARE = 20  # for people who look at runs meanwhile, and the server's owner
 # Everybody may read these; who else is connected is shown to few.
 _ASK = """SELECT current_setting('max_connections')::int,
@@ -448,4 +449,4 @@ def room_for(ledger: Writer, machines: int) -> Room | None:
         return int(most), int(free) + 1  # this very connection ends
 
     most, free = ledger.write("asking how many connections the server takes", ask)
-    return Room(most, free, EACH * machines + WATCHING)
+    return Room(most, free, machines + -(-machines // _MOMENTS) + WATCHING)
