@@ -127,7 +127,7 @@ def answers(analysis: Analysis) -> tuple[Answer, ...]:
 
 def more_blocks(comparison: Comparison) -> int | None:
     """How many more blocks would probably tell two cells apart; None where that cannot be said."""
-    if comparison.ci is None or comparison.ratio is None:
+    if comparison.ci is None or comparison.ratio is None or comparison.withdrawn:
         return None
     away = abs(math.log(comparison.ratio)) - comparison.stretch
     half = half_width(comparison.ci)
@@ -199,7 +199,7 @@ def _order(
     able = [result for result in measured if _is(result, question)]
     barred = tuple(result for result in measured if result not in able)
     sign = 1 if metric.better is Better.LOWER else -1
-    ordered = sorted(able, key=lambda result: sign * result.summary[metric.name].median)
+    ordered = sorted(able, key=lambda result: sign * result.summary[metric.name].typical)
     if not ordered:
         return Ranked(of, metric, (), barred=barred, missing=missing)
     pairs = [(second.cell.id, first.cell.id) for first, second in combinations(ordered, 2)]

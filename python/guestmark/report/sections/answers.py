@@ -114,8 +114,9 @@ def _best(ranked: Ranked) -> Inline:
     superlative = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
     shown = f"{names[best.cell.id]} ({' '.join(mean_of(best, ranked.metric))})"
     if len(ranked.cells) == 1:
+        alone = "qualifies" if ranked.barred else "was measured"
         return line(
-            f"{where}only {shown} was measured, so there is nothing to compare it with.{_space(_lacking(ranked))}"
+            f"{where}only {shown} {alone}, so there is nothing to compare it with.{_space(_lacking(ranked))}"
         )
     behind = [result for result in ranked.cells if result is not best and result not in ranked.open]
     said: list[str] = []

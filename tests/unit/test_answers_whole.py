@@ -1,0 +1,274 @@
+"""Answers word by word, against files that were looked at: `GOLDEN=1 pytest` writes them anew.
+
+A word of a verdict, a figure or a reason that changes is seen here, whatever else is asserted of it.
+"""
+
+import io
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from guestmark.core.findings import Durability, Fact, Proof, Proven
+from guestmark.core.model import (
+    Asked,
+    Cell,
+    Policy,
+    Published,
+    PublishedFigure,
+    Question,
+    RunState,
+    WorkloadSpec,
+)
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Page, Part, Section
+from guestmark.report.answer import answer
+from guestmark.report.render.terminal import print_page
+from guestmark.report.sections import answers
+from guestmark.stats.analysis import analyse
+from tests.framework import GOLDEN, made_facts
+from tests.framework.run_kinds import RUNS, with_facts
+from tests.framework.runs import EXEC, constructed
+
+WRITE = WorkloadSpec("filewrite", {}, "sequential write", key="write")
+READ = WorkloadSpec("fileread", {}, "sequential read", key="read")
+WORKLOADS = {"write": WRITE, "read": READ}
+PLATFORM = Question("Which filesystem is fastest on each platform?", Asked.BEST, per=("platform",))
+WORKLOAD = Question(
+    "Which is fastest for each workload?", Asked.BEST, per=("platform", "workload"), metric="wall_s"
+)
+EXT3 = Question(
+    "Is ext3 slower?",
+    Asked.COMPARE,
+    compare={"filesystem": ("ext3",)},
+    against={"filesystem": ("ext4",)},
+    conclusion="the filesystem makes the difference",
+)
+PARTS = Question("What does the time consist of?", Asked.PARTS, parts=("system_s", "user_s", "guest_wall_s"))
+MEMORY = Question("Which takes the least memory?", Asked.BEST, metric="max_rss_bytes")
+SAFE = Question("What survives a power cut?", Asked.DURABILITY)
+Times = Mapping[str, float | None]
+
+
+def filesystems(times: Mapping[str, Times], *asked: Question, blocks: int = 12, **spread: float) -> StoredRun:
+    """Filesystems of each "workload platform"; those in `spread` scatter by so much from block to block."""
+    cells = [
+        (
+            Cell(
+                f"{workload.key} {platform} {name}",
+                workload,
+                PlatformSpec.read(platform),
+                {"filesystem": name},
+                number == 0,
+                group=f"{workload.key} {platform}",
+            ),
+            time,
+        )
+        for workload, platform, some in (
+            (WORKLOADS[key.split()[0]], key.split()[1], some) for key, some in times.items()
+        )
+        for number, (name, time) in enumerate(some.items())
+    ]
+    run = constructed(cells, blocks=blocks)
+    chance = np.random.default_rng(3)
+    trials = []
+    for trial in run.trials:
+        size = spread.get(trial.cell_id.split()[-1], 0.0)
+        factor = float(np.exp(chance.normal(0, size)))
+        measured = [
+            replace(each, value=each.value * factor, iterations=(each.value * factor,))
+            if each.metric.unit == "s"
+            else each
+            for each in trial.measurements
+        ]
+        trials.append(replace(trial, measurements=tuple(measured)))
+    run = replace(run, trials=tuple(trials))
+    return asking(run, *asked)
+
+
+def asking(run: StoredRun, *asked: Question) -> StoredRun:
+    return replace(run, plan=replace(run.plan, questions=asked))
+
+
+def too_hot(cell: str) -> StoredRun:
+    """The processor was slowed down in every trial of one cell, and eight blocks are not enough."""
+    run = filesystems({"write tcg": {"ext4": 1.0, "ext3": 1.15}}, PLATFORM, EXT3, blocks=8, ext3=0.12)
+    trials = (
+        replace(trial, noise={"throttled": 3}) if trial.cell_id == cell else trial for trial in run.trials
+    )
+    return replace(run, trials=tuple(trials))
+
+
+def published(run: StoredRun, *figures: tuple[str, float]) -> StoredRun:
+    found = tuple(PublishedFigure({"filesystem": name}, value) for name, value in figures)
+    then = Published("then", "wall_s", "s", "time", found)
+    return replace(run, plan=replace(run.plan, published=(then,)))
+
+
+def proven(word: Durability, losing: int = 0, *, of_row: bool = True) -> Proof:
+    return Proof(
+        proven=Proven(
+            word=word, why="", method="append", acknowledged=100, states=300, losing=losing, repaired=0,
+            controls=[], below=[], writes=1, flushes=1, run_s=1.0, judge_s=1.0, of_row=of_row,
+        )
+    )  # fmt: skip
+
+
+def durable(*asked: Question) -> StoredRun:
+    """Rows of which one was proven, two lose records, one only reached the kernel, one disk was proven, one unknown."""
+    times = {"ext2": 1.0, "ext3": 1.4, "ext4": 0.8, "xfs": 0.5, "btrfs": 0.9, "f2fs": 0.6}
+    facts: Mapping[str, Sequence[Fact]] = {
+        "ext2": [proven(Durability.PROVEN)],
+        "ext3": [proven(Durability.LOST, 1)],
+        "ext4": [made_facts.flushes("yes")],
+        "xfs": [proven(Durability.PROVEN, of_row=False)],
+        "btrfs": [proven(Durability.LOST, 238)],
+    }
+    return with_facts(
+        filesystems({"write tcg": times}, *asked),
+        {f"write tcg {name}": some for name, some in facts.items()},
+    )
+
+
+ALL: Times = {"ext2": 1.0, "ext3": 1.4, "ext4": 0.8, "xfs": 0.5}
+MANY: Times = {f"fs{number}": 1.0 + number / 5 for number in range(9)}
+ASKED: Mapping[str, Callable[[], StoredRun]] = {
+    "each platform": lambda: filesystems(
+        {"write tcg": ALL, "write uml": {"ext2": 1.0, "ext3": 1.0, "ext4": 2.0}}, PLATFORM
+    ),
+    "each workload": lambda: filesystems({"write tcg": ALL, "read uml": ALL}, WORKLOAD),
+    "no two alike": lambda: filesystems({"write tcg": {"ext2": 1.0}, "read uml": ALL}, PLATFORM, MEMORY),
+    "many": lambda: filesystems({"write tcg": {**MANY, **dict.fromkeys("abcde")}}, replace(PLATFORM, per=())),
+    "unclear": lambda: filesystems({"write tcg": ALL}, PLATFORM, EXT3, ext3=0.6, xfs=0.5, ext4=0.6),
+    "nearly clear": lambda: filesystems(
+        {"write tcg": {"ext4": 1.0, "ext3": 1.15}}, PLATFORM, EXT3, blocks=8, ext3=0.12
+    ),
+    "taken back": lambda: too_hot("write tcg ext3"),
+    "three blocks": lambda: published(
+        filesystems({"write tcg": ALL}, PLATFORM, EXT3, blocks=3), ("ext4", 5), ("ext3", 8.75)
+    ),
+    "nothing": lambda: filesystems({"write tcg": dict.fromkeys(ALL)}, PLATFORM, EXT3, PARTS, SAFE),
+    "one is missing": lambda: published(
+        filesystems({"write tcg": {**ALL, "ext4": None}}, PLATFORM, EXT3), ("ext4", 5), ("ext3", 8.75)
+    ),
+    "compared": lambda: published(
+        filesystems(
+            {
+                "write tcg": ALL,
+                "write uml": {**ALL, "ext3": 8.0},
+                "read tcg": {**ALL, "ext3": 0.4},
+                "read uml": {**ALL, "ext3": 0.8},
+            },
+            EXT3,
+        ),
+        ("ext4", 5),
+        ("ext3", 8.75),
+    ),
+    "another filesystem": lambda: filesystems(
+        {"write tcg": ALL, "read tcg": ALL}, replace(EXT3, against={"filesystem": ("jfs",)})
+    ),
+    "parts": lambda: filesystems({"write tcg": ALL}, PARTS, replace(PARTS, parts=("user_s", "none"))),
+    "durable": lambda: durable(SAFE, replace(PLATFORM, durability=("proven",)), replace(PLATFORM, disk=("proven",))),
+    "nested": lambda: filesystems(
+        {"write tcg": ALL, "write tcg/kvm": ALL}, replace(PLATFORM, per=("workload", "nested"))
+    ),
+}  # fmt: skip
+
+
+def whole(pages: Mapping[str, str], name: str) -> None:
+    text = "".join(f"== {title}\n{page}\n" for title, page in pages.items())
+    text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    file = GOLDEN / name
+    if os.environ.get("GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def drawn(page: Page, width: int) -> str:
+    out = io.StringIO()
+    print_page(page, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_every_word_of_an_answer_to_a_question() -> None:
+    pages = {}
+    for name, made in ASKED.items():
+        run = made()
+        nodes = answers.nodes(analyse(run.plan, run.trials, run.unusable))
+        pages[name] = drawn(Page(name, run.id, (Section(Part.CONCLUSION, name, tuple(nodes)),)), 132)
+    whole(pages, "questions.txt")
+
+
+def test_more_blocks_are_no_remedy_for_a_severe_finding() -> None:
+    """Blocks that are as hot would be taken back like these."""
+    run = ASKED["taken back"]()
+    (said,) = answers.document(analyse(run.plan, run.trials, run.unusable))[0]["sentences"]
+    assert "not told apart from it: ext3 ×1.1" in said
+    assert "Reason: throttling." in said
+
+
+def test_every_value_of_an_answer_in_a_document() -> None:
+    found = {}
+    for name, made in ASKED.items():
+        run = made()
+        document = answers.document(analyse(run.plan, run.trials, run.unusable))
+        rounded = json.loads(json.dumps(document), parse_float=lambda text: float(f"{float(text):.3g}"))
+        found[name] = "\n".join(json.dumps(question) for question in rounded)
+    whole(found, "questions.jsonl")
+
+
+def stopped(run: StoredRun) -> StoredRun:
+    policy = Policy(seed=42, enough_s=60.0)
+    return replace(run, state=RunState.STOPPED, plan=replace(run.plan, policy=policy))
+
+
+def alone(blocks: int) -> StoredRun:
+    return constructed([(Cell("host", EXEC, PlatformSpec.read("host"), {}, True), 1.0)], blocks=blocks)
+
+
+def slow_runs(shares: Mapping[str, int], iterations: int = 40) -> StoredRun:
+    """Ten times as long in so many iterations of every block."""
+    run = constructed(
+        [
+            (Cell(name, EXEC, PlatformSpec.read(name), {}, name == "host"), 1.0)
+            for name in ("host", "uml", "tcg")
+        ]
+    )
+    trials = []
+    for trial in run.trials:
+        slow = shares.get(trial.cell_id, 0)
+        measured = []
+        for each in trial.measurements:
+            chance = np.random.default_rng([trial.block, trial.order])
+            values = each.value * np.exp(chance.normal(0, 0.01, iterations))
+            values[1 : 1 + slow] *= 10
+            measured.append(replace(each, value=float(np.median(values)), iterations=tuple(values.tolist())))
+        trials.append(replace(trial, measurements=tuple(measured)))
+    return replace(run, trials=tuple(trials))
+
+
+FIRST: Mapping[str, Callable[[], StoredRun]] = {
+    **RUNS,
+    "one command": lambda: alone(12),
+    "one command once": lambda: alone(1),
+    "stopped": lambda: stopped(constructed([(Cell("host", EXEC, PlatformSpec.read("host"), {}, True), 1.0)], blocks=3)),
+    "stopped before anything": lambda: stopped(RUNS["nothing"]()),
+    "slow runs": lambda: slow_runs({"uml": 6}),
+    "slow runs of the baseline": lambda: slow_runs({"host": 6, "tcg": 6}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 110, 140])
+def test_every_word_of_the_first_screen(width: int) -> None:
+    pages = {}
+    for name, made in FIRST.items():
+        run = made()
+        found = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+        latest = name != "plain"
+        pages[name] = drawn(answer(run, found, width=width, latest=latest), width)
+    whole(pages, f"answer-{width}.txt")
