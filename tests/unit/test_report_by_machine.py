@@ -8,6 +8,7 @@ from guestmark.ledger import open_ledger
 from guestmark.page.tables import Table
 from guestmark.report import by_machine
 from guestmark.report.render import markdown
+from guestmark.stats.across_runs import Past
 from tests.framework.runs import host_uml_tcg
 
 
@@ -61,3 +62,31 @@ def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> Non
     assert text.startswith("### `Which is fast?`\n\nby machine, fleet-1\n")
     assert "inconclusive (fewer than 6 blocks)" in text
     assert "3 machines, not shown to differ" in text
+
+
+def test_that_a_class_is_not_pooled_is_told_with_its_reason() -> None:
+    run, ratio = host_uml_tcg(blocks=2), Past("run", 0.0, 2.0, 1.9, 2.1, 10)
+
+    def told(*cells: str, shared: bool = False) -> list[str]:
+        """What is said of a class each of whose machines has ratios of these cells."""
+        machines = []
+        for number, names in enumerate(map(str.split, cells)):
+            by_cell = (
+                dict.fromkeys(names, "slower"),
+                dict.fromkeys(names, ""),
+                dict.fromkeys(names, ("w", "h")),
+            )
+            ratios = dict.fromkeys(names, ratio)
+            machines.append(
+                by_machine.OnMachine(f"lab{number}", "r730", run, ratios, {}, *by_cell, shared=shared)
+            )
+        lines = markdown.render(by_machine.page(by_machine.Found("fleet-1", tuple(machines)))).splitlines()
+        return [line.removeprefix("- ") for line in lines if "Class r730" in line]
+
+    assert told("uml tcg", "uml tcg", "uml tcg") == []
+    assert told("uml", "uml") == ["Class r730 has 2 of the 3 machines that pooling takes"]
+    assert told("uml tcg", "uml", "uml") == [
+        "Class r730 is not pooled in tcg: 1 of its 3 machines has a ratio with an interval, and it takes 3"
+    ]
+    assert told("uml", "uml", "uml", shared=True) == []
+    assert told("", "", "") == []  # what is compared has no interval yet, which is said above

@@ -262,17 +262,25 @@ def _notes(found: Found) -> list[Node]:
                 )
             )
         )
-    sizes = Counter(machine.kind for machine in found.machines if machine.kind and not machine.shared)
-    for kind, size in sizes.items():
-        with_ratios = sum(bool(machine.ratios) for machine in found.machines if machine.kind == kind)
-        if size < FEWEST:
-            nodes.append(Note(line(f"Class {kind} has {size} of the {FEWEST} machines that pooling takes")))
-        elif with_ratios < FEWEST:
-            told = (
-                f"{with_ratios} of its {size} machines have a ratio with an interval, and it takes {FEWEST}"
-            )
-            nodes.append(Note(line(f"Class {kind} is not pooled: {told}")))
+    nodes += [Note(line(text)) for text in _not_pooled(found)]
     return nodes
+
+
+def _not_pooled(found: Found) -> Iterator[str]:
+    """Why ratios of a class are not taken together, where machines measured them each by itself."""
+    own = [machine for machine in found.machines if machine.kind and not machine.shared]
+    for kind, size in Counter(machine.kind for machine in own).items():
+        if size < FEWEST:
+            yield f"Class {kind} has {size} of the {FEWEST} machines that pooling takes"
+            continue
+        known = Counter(cell for machine in own if machine.kind == kind for cell in machine.ratios)
+        for cell, count in known.items():
+            if count < FEWEST:
+                have = "has" if count == 1 else "have"
+                yield (
+                    f"Class {kind} is not pooled in {cell}: {count} of its {size} machines {have} a ratio with an "
+                    f"interval, and it takes {FEWEST}"
+                )
 
 
 def document(found: Found) -> dict[str, Any]:
