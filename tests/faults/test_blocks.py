@@ -44,10 +44,10 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 class Cluster:
     """Calls of `guestmark block` of one run, as the tasks of a job array make them."""
 
-    def __init__(self, guestmark: CommandLine, ledger: str, blocks: int, levels: str) -> None:
+    def __init__(self, guestmark: CommandLine, ledger: str, blocks: int, levels: str, more: str = "") -> None:
         self.guestmark, self.ledger, self.blocks = guestmark, ledger, blocks
         plan = guestmark.folder / "plan.toml"
-        plan.write_text(PLAN.replace("{levels}", levels).replace("{blocks}", str(blocks)))
+        plan.write_text(PLAN.replace("{levels}", levels).replace("{blocks}", str(blocks)) + more)
         made = guestmark("run", plan, "--prepare-only", "--ledger", ledger, env=self.environment)
         assert made.status == 0, made.stderr
         self.run = made.stdout.strip()
@@ -112,6 +112,15 @@ def test_a_run_with_blocks_under_way_is_not_resumed_and_one_in_others_hands_is_s
         refused = guestmark(*made.arguments("two"), env=made.environment)
     assert refused.status == BlockStatus.LOST
     assert f"run {made.run} is being executed by process" in refused.stderr
+
+
+def test_blocks_that_one_measures_at_a_time_say_so_when_trials_fail(
+    guestmark: CommandLine, ledger: str
+) -> None:
+    """A plan with commands around the run is not divided; its calls used to say that all was well."""
+    made = Cluster(guestmark, ledger, 2, '"0", "nothing"', '[around.run]\nsetup = "true"\n')
+    statuses = [guestmark(*made.arguments("one"), env=made.environment).status for _ in range(3)]
+    assert statuses == [BlockStatus.SOME_FAILED, BlockStatus.SOME_FAILED, BlockStatus.NOTHING_LEFT]
 
 
 def test_what_this_machine_cannot_measure_is_left_to_others(guestmark: CommandLine, ledger: str) -> None:

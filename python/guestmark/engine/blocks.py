@@ -89,6 +89,7 @@ def _in_turn(process: _Process, observer: Observer) -> BlockStatus:
         return BlockStatus.NOTHING_LEFT
     with ledger.claim(run_id):  # so whoever began what has not ended is gone
         lose(ledger, run_id, _WORKER_GONE)
+    before = tally.counts(ledger, run_id)
     ended = run(
         process.plan,
         ledger,
@@ -100,7 +101,10 @@ def _in_turn(process: _Process, observer: Observer) -> BlockStatus:
     )
     if process.interruption.received is not None and ended is RunState.INTERRUPTED:
         raise Interrupted
-    return BlockStatus.DONE
+    after = tally.counts(ledger, run_id)
+    if after.trials == before.trials:
+        return BlockStatus.NOTHING_LEFT
+    return BlockStatus.SOME_FAILED if after.failed > before.failed else BlockStatus.DONE
 
 
 @dataclass(frozen=True, slots=True)
