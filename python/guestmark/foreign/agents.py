@@ -25,7 +25,7 @@ from guestmark.foreign.packages import Package, Packages, candidate, owner_of, p
 from guestmark.foreign.progress import Progress
 
 KIND = "agent"
-_FETCHED_ABOUT_S, _COMPILED_ABOUT_S = 30.0, 70.0  # of two processors
+_FETCHED_ABOUT_S, _COMPILED_ABOUT_S = 20.0, 60.0  # of two processors
 _SOURCES = ("Cargo.toml", "Cargo.lock", ".cargo/config.toml", "crates/agent", "crates/wire")
 _PROFILE = "checkout"  # of Cargo.toml: there in a third of the time
 _LEAST_RUST = (1, 85)

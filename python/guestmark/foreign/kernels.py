@@ -23,7 +23,7 @@ from guestmark.foreign.progress import Progress
 
 KIND = "kernel"
 _IMAGE, _RELEASE, _CONFIG, _MODULES = "image", "release", "config", "modules"
-_BUILD_ABOUT_S, _FETCH_ABOUT_S = 150.0, 20.0
+_BUILD_ABOUT_S, _FETCH_ABOUT_S = 150.0, 12.0
 _BUILD_NEEDS = 3 << 30  # bytes, for the sources and what is compiled
 _BUILD_PROGRAMS = (
     Program("make", "make"),

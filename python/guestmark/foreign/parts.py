@@ -128,15 +128,22 @@ def _made(architecture: Architecture, packages: Iterable[str] = ()) -> dict[str,
 
 
 def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequence[Program]) -> float:
-    """Seconds that what is missing takes on a fast network; compiling takes longer on a single processor."""
-    compiled = 2 / min(2, len(os.sched_getaffinity(0)))
-    cost = {
-        "agent": agents.about_s(architecture) * compiled,
-        "kernel": kernels.about_s(architecture) * compiled,
-        "root": roots.ABOUT_S,
-    }
+    """Seconds that what is missing takes on a fast network; compiling takes longer on a single processor.
+
+    Half of what is fetched and unpacked takes no time of its own while something is compiled.
+    """
+    built = {"agent": agents.about_s(architecture)}
+    fetched = {"root": roots.ABOUT_S}
+    (fetched if architecture.kernel is Source.DISTRIBUTION else built)["kernel"] = kernels.about_s(
+        architecture
+    )
+    compiling, fetching = (
+        sum(seconds for name, seconds in cost.items() if not made.get(name, True))
+        for cost in (built, fetched)
+    )
     installed = commands.INSTALLING_ABOUT_S if lacking else 0.0
-    return installed + sum(cost[name] for name, there in made.items() if not there)
+    several = min(2, len(os.sched_getaffinity(0)))
+    return installed + compiling * 2 / several + fetching * (0.5 if compiling else 1.0)
 
 
 def agent(architecture: Architecture, progress: Progress = SILENT) -> Path:

@@ -22,7 +22,7 @@ from guestmark.foreign.packages import Package, Packages, described
 from guestmark.foreign.progress import Progress
 
 KIND = "root"
-ABOUT_S = 30.0
+ABOUT_S = 14.0
 _TREE, _PACKAGES = "tree", "packages.json"
 # What commands may count on, and what workloads run; what an architecture does not have of the latter is left out.
 BASE = (
