@@ -32,7 +32,8 @@ def command(  # noqa: PLR0917 - one parameter per option
     format: Annotated[Format, typer.Option("--format", "-f", help="The format.")] = Format.TABLE,  # noqa: A002
     by: Annotated[By, typer.Option("--by", help="What a row is.")] = By.CONNECTION,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw a picture: one HTML file.")
+        Path | None,
+        typer.Option("--plot", "--html", metavar="FILE", help="Also draw a picture: one HTML file."),
     ] = None,
     extract: Annotated[
         Path | None,

@@ -57,6 +57,7 @@ def _list(ledger: Ledger | None) -> None:
 
     from guestmark.cli.console import Console
     from guestmark.core.errors import GuestmarkError
+    from guestmark.core.units import counted
     from guestmark.engine.budget import estimate
     from guestmark.plan import library
     from guestmark.plan.load import load
@@ -79,13 +80,12 @@ def _list(ledger: Ledger | None) -> None:
         found = estimate(plan, ledger)
         platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
         origin = f" ({found.origin})" if found.origin else ""
-        facts = f"{len(plan.cells)} cells on {platforms}; {found.expectation}{origin}"
+        facts = f"{counted(len(plan.cells), 'cell')} on {platforms}; {found.expectation}{origin}"
         published = "; --published shows published figures" if plan.published else ""
         console.print(Padding(Text(f"{facts}{published}", style="dim"), (0, 0, 0, 2), expand=False))
-        for paragraph in outline.description.split("\n\n"):
-            if paragraph.strip():
-                console.print(Padding(Text(" ".join(paragraph.split())), (0, 0, 0, 2), expand=False))
-        console.print()
     console.print(
-        Text("guestmark run NAME runs one; guestmark plans show NAME > mine.toml makes it yours", style="dim")
+        Text(
+            "guestmark run NAME runs one, --for 5m what fits; guestmark plans show NAME explains it",
+            style="dim",
+        )
     )

@@ -54,6 +54,8 @@ def command(
 ) -> None:
     """Race configurations within your limits, and find the fastest.
 
+    guestmark tune fastest-safe --only 'platform=tcg and bus=virtio-blk' --for 5m
+
     With many cells, a fraction is measured first, to drop those that cannot win. The others race: after each block, a
     cell shown to be worse than the leader by more than the margin is out. The finalists are measured again in fresh
     blocks. With --durability proven the power is cut first, and configurations that lose data are out.

@@ -67,7 +67,7 @@ def _parse(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate
     if all(cell.baseline or cell.null_of is not None for cell in cells):
         raise UsageError(
             f"--fail-if {text!r}: there is only one cell, so nothing to compare it with",
-            hint="name two platforms with --on, or two levels with --set",
+            hint="name two platforms with --on, or compare two programs: guestmark ab -- ./old --- ./new",
         )
     if not any(gate.selects(cell) for cell in cells):
         raise _unmatched(text, gate, cells, metrics)
