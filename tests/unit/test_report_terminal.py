@@ -11,6 +11,9 @@ from rich.console import Console
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
+from guestmark.page.tables import Column, Row, RowName, Table, figure
+from guestmark.report.render.terminal_table import lines
+from guestmark.report.sections.results import ESTIMATE
 from tests.framework import GOLDEN
 from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep, print_report, renamed
 
@@ -92,3 +95,18 @@ def test_cells_with_as_many_slow_runs_share_a_sentence() -> None:
     assert said.count("Slow runs: ") == 1
     few = printed(constructed([(cell, 1.0) for cell in cells[:3]], values={("host", 3): 5.0}), 200)
     assert "; 0 of 12 in tcg memory=256M, tcg memory=512M: " in few
+
+
+def test_an_interval_in_brackets_does_not_move_a_half_width() -> None:
+    rows = {
+        "host": figure("1.6", "[0.82, 4.2]"),
+        "tcg": figure("112", "±", "28"),
+        "uml": figure("9.25", "±", "0.31"),
+    }
+    named = tuple(Row(RowName((name,)), (cell,)) for name, cell in rows.items())
+    (shown,) = lines(Table("", ("platform",), (Column("wall, ms", ESTIMATE),), named), 60)
+    assert [line.plain.rstrip() for line in shown[2:]] == [
+        "host        1.6  [0.82, 4.2]",
+        "tcg       112    ± 28",
+        "uml         9.25 ±  0.31",
+    ]

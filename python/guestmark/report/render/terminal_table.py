@@ -222,6 +222,9 @@ def _padded(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
         if align is Align.POINT:
             pieces = figures.aligned(pieces)
         elif len(column.pieces) > 1:
+            if number + 1 < len(column.pieces):  # nothing stands under the end of a shorter cell
+                there = [row for row in there if number + 1 < len(texts[row])]
+                pieces = [texts[row][number] for row in there]
             room = max(map(cell_len, pieces), default=0)
             pieces = [f"{piece:>{room}}" if align is Align.RIGHT else f"{piece:<{room}}" for piece in pieces]
         for row, piece in zip(there, pieces, strict=True):
