@@ -102,8 +102,43 @@ def requests() -> None:
     put("requests", "end", b"\x01" + end)
 
 
+def said(*parts: tuple[int, bytes]) -> bytes:
+    """Messages for the target of that name: what each is, and its bytes, none of which is longer than a byte counts."""
+    return b"".join(bytes([kind, 0, len(data), 9]) + data for kind, data in parts)
+
+
+def messages() -> None:
+    """Requests and answers of each protocol, from the client (0) and to it (1)."""
+    asked, answered = (
+        b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+    )
+    chunked = b"HTTP/1.1 404 none\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\n01234\r\n0\r\nA: b\r\n\r\n"
+    put(
+        "messages",
+        "kept",
+        said((0, asked), (1, answered), (0, asked + asked), (1, chunked), (0x11, answered)),
+    )
+    put(
+        "messages",
+        "open",
+        said((2, b"POST / HTTP/1.0\r\n\r\n"), (3, b"HTTP/1.0 200 OK\r\n\r\nabc"), (0x13, b"def")),
+    )
+    tunnel = (0, b"CONNECT a:1 HTTP/1.1\r\n\r\n"), (1, b"HTTP/1.1 200 OK\r\n\r\n"), (0, b"anything")
+    put("messages", "tunnel", said(*tunnel))
+    name = b"\0\0\0\x0b\0\x09\0\0\x06a.test"
+    hello = bytes(34) + b"\0\0\2\x13\x01\1\0" + len(name).to_bytes(2) + name
+    hello = b"\x16\3\1" + (4 + len(hello)).to_bytes(2) + b"\1" + len(hello).to_bytes(3) + hello
+    ciphers = b"\x14\3\3\0\1\1"
+    put("messages", "tls", said((0, hello), (1, b"\x16\3\3\0\4\2\0\0\0" + ciphers), (0, ciphers)))
+    question = b"\0\7\1\0\0\1\0\0\0\0\0\0\1a\4test\0\0\x1c\0\1"
+    put("messages", "dns", said((8, question), (8, question), (9, question[:2] + b"\x81\x83" + question[4:])))
+    put("messages", "tftp", said((12, b"\0\1file\0octet\0"), (13, b"\0\3\0\1abc"), (12, b"\0\4\0\1")))
+
+
 def main() -> None:
     """All seeds."""
+    messages()
     replies()
     requests()
     put("rom", "two-images", rom())

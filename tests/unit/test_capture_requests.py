@@ -8,6 +8,7 @@ import http.server
 import os
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 import time
@@ -21,6 +22,8 @@ from guestmark.capture.model import Served, Trace
 from guestmark.capture.requests import request_lines
 from tests.framework import captures as cf
 from tests.framework import traffic as ct
+from tests.framework.relay import relay
+from tests.framework.scenarios import SCENARIOS
 
 CLIENT, SERVER = cf.CLIENT, cf.SERVER
 
@@ -192,7 +195,7 @@ def test_what_only_looks_like_a_request_is_none(tmp_path: Path) -> None:
     trace = requests_in(plain.written(tmp_path / "plain.pcap"))
     assert (trace.requests, list(request_lines(trace))) == (
         [],
-        ["No request over HTTP/1 and no TLS handshake was found."],
+        ["No request over HTTP/1, no TLS handshake and no question for a name was found."],
     )
 
 
@@ -386,3 +389,91 @@ def test_handshakes_take_as_long_as_tshark_says(version: ssl.TLSVersion, tmp_pat
         # The time until the first request is the client's, and no part of the handshake.
         assert one[1] < 0.03
     assert sorted(r.name for r in served.longest) == [f"name-{turn}.test" for turn in range(5)]
+
+
+# ---- names ---------------------------------------------------------------------------------------------------
+
+
+def question(number: int, name: str, *, answered: int | None = None) -> bytes:
+    """A question for an address; with `answered`, its answer with that response code and no record."""
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    flags = 0x0100 if answered is None else 0x8180 | answered
+    return struct.pack(">HHHHHH", number, flags, 1, 0, 0, 0) + labels + b"\0\0\1\0\1"
+
+
+def names_in(folder: Path, *said: tuple[float, bool, bytes], port: int = 53) -> list[Served]:
+    """What is found where these messages pass, at times in milliseconds, from the client or to it."""
+    ends = ("10.0.6.2", 4000), ("10.0.6.1", port)
+    packets = [
+        cf.Packet(
+            10**18 + round(ms * 1e6), cf.link(cf.ETHERNET, cf.udp(*(ends if asks else ends[::-1]), data))
+        )
+        for ms, asks, data in said
+    ]
+    path = folder / "names.pcap"
+    path.write_bytes(cf.pcap(packets, nanos=True))
+    return requests_in(path).requests
+
+
+def test_each_question_has_its_time_its_repeats_and_its_code(tmp_path: Path) -> None:
+    (served,) = names_in(
+        tmp_path,
+        (0, True, question(1, "a.test")),
+        (1, True, question(2, "b.test")),
+        (3, False, question(2, "b.test", answered=3)),
+        (20, True, question(1, "a.test")),
+        (25, False, question(1, "a.test", answered=0)),
+        (26, False, question(1, "a.test", answered=0)),  # to the second asking
+        (30, True, question(3, "lost.test")),
+        (40, True, question(3, "lost.test")),
+    )
+    assert (served.protocol, served.server) == ("dns", "10.0.6.1:53")
+    assert (served.count, served.unanswered, served.failed, served.repeated) == (3, 1, 1, 2)
+    assert told(served) == [("A a.test", 0, 25, 25), ("A b.test", 3, 2, 2), ("A lost.test", None, None, None)]
+    # Whoever waits in vain waits longest.
+    assert [(r.name, r.repeated, r.frame, r.answer_frames) for r in served.longest] == [
+        ("A lost.test", 1, 7, None),
+        ("A a.test", 1, 1, (5, 5)),
+        ("A b.test", 0, 2, (3, 3)),
+    ]
+
+
+def test_a_number_that_comes_again_is_another_question(tmp_path: Path) -> None:
+    (served,) = names_in(
+        tmp_path,
+        (0, True, question(7, "a.test")),
+        (500, True, question(7, "b.test")),
+        (501, False, question(7, "a.test", answered=0)),  # too late: nobody waits for it any more
+        (510, False, question(7, "b.test", answered=0)),
+    )
+    assert told(served) == [("A a.test", None, None, None), ("A b.test", 0, 10, 10)]
+    assert (served.count, served.unanswered, served.repeated) == (2, 1, 0)
+
+
+def test_what_is_no_question_is_not_timed(tmp_path: Path) -> None:
+    assert names_in(tmp_path, (0, True, b"\0" * 11), (1, False, b"\0\1\x81\x80"), (2, False, b"")) == []
+    assert (
+        names_in(tmp_path, (0, True, question(1, "a")), (2, False, question(1, "a", answered=0)), port=54)
+        == []
+    )
+    update = question(1, "a")[:2] + b"\x28" + question(1, "a")[3:]
+    assert names_in(tmp_path, (0, True, update)) == []
+    assert told(*names_in(tmp_path, (0, True, question(1, "a")[:14]))) == [("", None, None, None)]
+
+
+def test_names_take_as_long_as_tshark_says(tmp_path: Path) -> None:
+    ct.need("dumpcap", "tshark")
+    relay(tmp_path, [scenario for scenario in SCENARIOS if scenario.udp == "dns"])
+    for point in ("client", "server"):
+        path = tmp_path / f"{point}.pcapng"
+        (served,) = requests_in(path).requests
+        names = ("dns.response_to", "frame.number", "dns.time", "dns.flags.rcode", "dns.qry.name")
+        theirs = {int(row[0]): row for row in fields(path, "dns.flags.response==1 && dns.time", *names)}
+        answered = [request for request in served.longest if request.answer_frames]
+        assert len(answered) == len(theirs) == served.count - served.unanswered == 13
+        for request in answered:
+            assert request.answer_frames is not None
+            _, frame, took, code, name = theirs[request.frame]
+            assert request.last_byte_s == pytest.approx(float(took), abs=2e-9)
+            assert (request.answer_frames[1], request.status) == (int(frame), int(code))
+            assert request.name == f"A {name}"

@@ -14,7 +14,7 @@ use crate::input::Source;
 use crate::largest::Largest;
 use crate::live::Ring;
 use crate::packet::Segment;
-use crate::requests::Served;
+use crate::served::Served;
 use crate::services::Services;
 use crate::summary::Summary;
 use crate::tracker::{ConnSink, Tracker};
@@ -157,7 +157,7 @@ pub struct Report {
     pub start_ns: Option<i64>,
     /// What was said over UDP in protocols that are understood.
     pub exchanges: Vec<Exchange>,
-    /// What was asked over TCP, by server, when wanted.
+    /// What was asked one by one, by server, when wanted.
     pub requests: Vec<Served>,
     /// The connections worth a picture.
     pub largest: Largest,
@@ -212,7 +212,7 @@ impl<'o> Analysis<'o> {
         self
     }
 
-    /// Also time requests over TCP one by one.
+    /// Also time requests and questions one by one.
     #[must_use]
     pub fn with_requests(mut self) -> Self {
         self.front.requests = Some(Box::default());
@@ -318,16 +318,20 @@ impl<'o> Analysis<'o> {
         }
         let mut truth = back.finished.truth;
         truth.absorb(&front.truth);
+        let (exchanges, names) = front.datagrams.finish();
+        let mut requests = Vec::new();
+        if let Some(found) = front.requests {
+            requests = found.finish();
+            requests.extend(names);
+        }
         Report {
             truth,
             endpoints: back.finished.endpoints,
             connections: back.finished.connections,
             start_ns: front.first_ts,
             largest: back.finished.largest,
-            exchanges: front.datagrams.finish(),
-            requests: front
-                .requests
-                .map_or_else(Vec::new, |requests| requests.finish()),
+            exchanges,
+            requests,
             guilty: back
                 .tracker
                 .guilty

@@ -36,7 +36,7 @@ gzip, zstd, xz or bzip2.
   --sequence                     with the points of a time-sequence view of the largest connection (json)
   --sequences N                  the same of the N largest, at most 8
   --guilty                       with the packets that ended the longest waits (json)
-  --requests                     with requests over HTTP/1 and TLS handshakes, by server (json)
+  --requests                     with requests over HTTP/1, TLS handshakes and names, by server (json)
   --extract OUT --frames N,N…    write these packets of FILE as pcapng, and nothing else
   --points                       how packets went from each FILE's point to the next one's, and nothing else (json)
   --memory MB                    limit for open connections [an eighth of what is available, at least 128]

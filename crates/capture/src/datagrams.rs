@@ -1,28 +1,27 @@
 //! Protocols over UDP: who asks and who answers, message by message.
 //!
 //! DHCP's messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port: what belongs
-//! together becomes one flow here, and its waiting is seen. DNS is counted per server, and of QUIC the handshake is timed.
+//! together becomes one flow here, and its waiting is seen. Questions for names are those of [`crate::dns`], and of QUIC the handshake is timed.
 
+use crate::dns::{self, Asked, End, Questions, Way};
 use crate::exchange::Exchange;
 use crate::figures::RoundTrips;
 use crate::host::Host;
 use crate::latency::Latency;
 use crate::packet::{AddrWords, Direction, Family, FlowKey, Segment, NO_TIME, UDP};
+use crate::served::Served;
 use crate::side::seconds;
-use std::collections::hash_map::{Entry, HashMap};
+use std::collections::HashMap;
 
 const TFTP: u16 = 69;
-const DNS: u16 = 53;
+pub(crate) const DNS: u16 = 53;
 const DHCP_SERVER: u16 = 67;
 const DHCP_CLIENT: u16 = 68;
 const DHCP_COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
 /// Exchanges that are kept; what comes after them is still counted in the flows.
 const MOST: usize = 1024;
-/// Questions that wait for an answer.
+/// Transfers whose server has not answered yet.
 const MOST_PENDING: usize = 65_536;
-
-/// An address and a port.
-type End = (AddrWords, u16);
 
 /// Everything over UDP that is understood.
 #[derive(Debug, Default)]
@@ -33,7 +32,7 @@ pub struct Datagrams {
     transfers: HashMap<(End, AddrWords), (usize, u16, u16)>,
     leases: HashMap<u32, usize>,
     servers: HashMap<AddrWords, usize>,
-    questions: HashMap<(End, AddrWords, u16), i64>,
+    questions: Questions,
     handshakes: HashMap<(End, End), usize>,
 }
 
@@ -75,18 +74,19 @@ impl Datagrams {
         }
     }
 
-    /// What was found, finished.
+    /// What was found, finished; and the questions to each server of names.
     #[must_use]
-    pub fn finish(mut self) -> Vec<Exchange> {
+    pub fn finish(mut self) -> (Vec<Exchange>, Vec<Served>) {
         for exchange in &mut self.exchanges {
             exchange.answers = RoundTrips::new(&exchange.latency, true);
         }
-        for (_, server, _) in self.questions.keys() {
-            if let Some(&at) = self.servers.get(server) {
+        let (names, silent) = self.questions.finish();
+        for server in silent {
+            if let Some(&at) = self.servers.get(&server) {
                 self.exchanges[at].unanswered += 1;
             }
         }
-        self.exchanges
+        (self.exchanges, names)
     }
 
     fn open(
@@ -251,40 +251,50 @@ impl Datagrams {
         }
     }
 
-    fn question(&mut self, segment: &Segment, payload: &[u8], source: End, server: AddrWords) {
-        let (Some(id), Some(0)) = (be16(payload, 0), payload.get(2).map(|flags| flags >> 7)) else {
+    fn question(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
+        let Some((id, false)) = dns::number(payload) else {
             return;
         };
-        let host = Host::new(segment.key.family, server, &[]).to_string();
+        let family = segment.key.family;
         let at = if let Some(&at) = self.servers.get(&server) {
             at
         } else {
+            let host = Host::new(family, server, &[]).to_string();
             let Some(at) = self.open("dns", String::new(), Some(host), segment.ts) else {
                 return;
             };
             self.servers.insert(server, at);
             at
         };
-        let waiting = self.questions.len();
         let exchange = &mut self.exchanges[at];
         exchange.duration_s = seconds(segment.ts.abs_diff(exchange.start_ns));
-        match self.questions.entry((source, server, id)) {
-            Entry::Occupied(_) => exchange.repeated += 1,
-            Entry::Vacant(entry) if waiting < MOST_PENDING => {
-                exchange.count += 1;
-                entry.insert(segment.ts);
-            }
-            Entry::Vacant(_) => {}
-        }
+        let way = Way {
+            family,
+            client,
+            server,
+            id,
+        };
+        let asked = self.questions.ask(way, payload, segment);
+        exchange.repeated += u64::from(asked == Asked::Again);
+        exchange.count += u64::from(matches!(asked, Asked::New | Asked::Instead));
+        exchange.unanswered += u64::from(asked == Asked::Instead);
     }
 
     fn answer(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
-        let Some(id) = be16(payload, 0) else { return };
-        let Some(asked) = self.questions.remove(&(client, server, id)) else {
+        let Some((id, true)) = dns::number(payload) else {
+            return;
+        };
+        let family = segment.key.family;
+        let way = Way {
+            family,
+            client,
+            server,
+            id,
+        };
+        let Some(took) = self.questions.answer(way, payload, segment) else {
             return;
         };
         if let Some(&at) = self.servers.get(&server) {
-            let took = segment.ts.saturating_sub(asked).max(0) as u64;
             let exchange = &mut self.exchanges[at];
             exchange.server_s += seconds(took);
             exchange.latency.record(took);

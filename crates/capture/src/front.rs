@@ -186,6 +186,7 @@ impl Reading<'_, '_> {
         let payload = data
             .get(segment.payload_at as usize..end.min(data.len()))
             .unwrap_or(&[]);
+        segment.frame = self.front.truth.packets;
         let (names, list) = (&mut self.front.names, &mut self.front.list);
         self.front
             .datagrams

@@ -1,10 +1,17 @@
-//! Heads of messages: what HTTP/1 asks for and how long the body is (RFC 9112, 6.3), and the name that TLS asks for.
+//! HTTP/1: what a message's head says and how long its body is (RFC 9112, 6.3); and the messages of a connection, kept or not,
+//! with requests that do not wait for answers.
+
+use crate::half::{Piece, State};
+use crate::requests::{Answer, Flow, Pending, MOST_PENDING};
+use crate::served::Served;
 
 const METHODS: [&str; 9] = [
     "GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "CONNECT ", "TRACE ",
 ];
 const ANSWER: &str = "HTTP/1.";
-const MOST_NAME: usize = 120;
+/// Characters of a name, and bytes of a head.
+pub(crate) const MOST_NAME: usize = 120;
+const MOST_HEAD: usize = 16_384;
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,28 +111,149 @@ pub fn read(bytes: &[u8]) -> Option<Head> {
     })
 }
 
-/// The name in a TLS client's first message, as far as its first segment holds that (RFC 6066, 3).
-#[must_use]
-pub fn server_name(record: &[u8]) -> Option<String> {
-    let two = |at: usize| {
-        Some(usize::from(u16::from_be_bytes([
-            *record.get(at)?,
-            *record.get(at + 1)?,
-        ])))
-    };
-    // Headers of record and message, version, random; then what has lengths.
-    let session = 5 + 4 + 2 + 32;
-    let ciphers = session + 1 + usize::from(*record.get(session)?);
-    let compressions = ciphers + 2 + two(ciphers)?;
-    let mut at = compressions + 1 + usize::from(*record.get(compressions)?) + 2;
-    loop {
-        let (kind, length) = (two(at)?, two(at + 2)?);
-        if kind == 0 {
-            let name = record.get(at + 9..at + 9 + two(at + 7)?)?;
-            let name = String::from_utf8_lossy(name);
-            return Some(name.chars().take(MOST_NAME).collect());
+impl Flow {
+    /// A head, or a part of it.
+    pub(crate) fn head(&mut self, from: usize, piece: &mut Piece<'_>, served: &mut [Served]) {
+        let asks = from == usize::from(self.client);
+        let half = &mut self.halves[from];
+        if half.head.is_empty() {
+            // Servers skip empty lines before a request (RFC 9112, 2.2).
+            if matches!(piece.seen, [b'\r' | b'\n', ..]) {
+                piece.skip(1);
+                return;
+            }
+            if !may_begin(piece.seen, asks) {
+                half.state = State::Lost;
+                return;
+            }
+            if asks {
+                self.asks(piece, served);
+            } else {
+                let first = (piece.ts, piece.frame);
+                self.answer = Some(Answer {
+                    first,
+                    last: first,
+                    ..Answer::default()
+                });
+            }
         }
-        at += 4 + length;
+        let half = &mut self.halves[from];
+        let before = half.head.len();
+        half.head.extend_from_slice(piece.seen);
+        let end = end_of(&half.head);
+        let cut = (piece.seen.len() as u64) < u64::from(piece.length);
+        if end.is_none() && !cut && half.head.len() < MOST_HEAD {
+            self.answer_goes_on(asks, piece, u64::from(piece.length));
+            return;
+        }
+        half.head.truncate(end.unwrap_or(half.head.len()));
+        let head = read(&half.head);
+        half.head.clear();
+        let used = end.map_or(u64::from(piece.length), |end| (end - before) as u64);
+        self.answer_goes_on(asks, piece, used);
+        let Some(head) = head else {
+            self.halves[from].state = State::Lost;
+            return;
+        };
+        let mut length = if end.is_some() {
+            head.length
+        } else {
+            Length::Open
+        };
+        if asks {
+            if let Some(pending) = self.pending.back_mut() {
+                (pending.name, pending.asked, pending.frame) = (head.name, piece.ts, piece.frame);
+            }
+            if end.is_none() {
+                // The rest of the segment was not captured: the next request begins with another one.
+                length = Length::Known(0);
+            }
+        } else {
+            let bodiless = self.pending.front().is_some_and(Pending::bodiless);
+            match head.status {
+                Some(100..=199) => {
+                    // The answer is still to come, unless the connection now speaks another protocol.
+                    self.answer = None;
+                    let other = head.status == Some(101);
+                    self.halves[from].state = if other { State::Lost } else { State::Head };
+                    return;
+                }
+                Some(204 | 304) => length = Length::Known(0),
+                Some(200..=299) if self.pending.front().is_some_and(Pending::connects) => {
+                    // What follows is another protocol.
+                    self.ends(asks, piece, served);
+                    self.halves[from].state = State::Lost;
+                    return;
+                }
+                _ if bodiless => length = Length::Known(0),
+                _ => {}
+            }
+            if let Some(answer) = &mut self.answer {
+                answer.status = head.status;
+            }
+        }
+        self.halves[from].state = match length {
+            Length::Known(0) => {
+                self.ends(asks, piece, served);
+                State::Head
+            }
+            Length::Known(bytes) => State::Body(bytes),
+            Length::Chunked => State::ChunkLine,
+            Length::Open => State::Open,
+        };
+    }
+
+    /// A request begins.
+    fn asks(&mut self, piece: &Piece<'_>, served: &mut [Served]) {
+        let answer = usize::from(1 - self.client);
+        if self.halves[answer].state == State::Open && self.pending.len() == 1 {
+            // Whoever asks again has the whole answer.
+            self.answered(&mut served[self.served], true);
+            self.halves[answer].state = State::Head;
+        }
+        if self.pending.len() < MOST_PENDING {
+            self.pending.push_back(Pending {
+                begun: piece.ts,
+                asked: piece.ts,
+                frame: piece.frame,
+                ..Pending::default()
+            });
+        }
+    }
+
+    /// A line between chunks, or a part of it.
+    pub(crate) fn line(&mut self, from: usize, piece: &mut Piece<'_>, served: &mut [Served]) {
+        let asks = from == usize::from(self.client);
+        let half = &mut self.halves[from];
+        let end = piece.seen.iter().position(|&byte| byte == b'\n');
+        let taken = end.map_or(piece.seen.len(), |end| end + 1);
+        half.head.extend_from_slice(&piece.seen[..taken]);
+        if taken == 0 || end.is_none() && half.head.len() > MOST_HEAD {
+            half.state = if asks { State::Lost } else { State::Open };
+            half.head.clear();
+            return;
+        }
+        let line = end.map(|_| {
+            let line = String::from_utf8_lossy(&std::mem::take(&mut half.head)).into_owned();
+            line.trim().to_owned()
+        });
+        self.answer_goes_on(asks, piece, taken as u64);
+        let Some(line) = line else { return };
+        let half = &mut self.halves[from];
+        if half.state == State::Trailer {
+            if line.is_empty() {
+                half.state = State::Head;
+                self.ends(asks, piece, served);
+            }
+            return;
+        }
+        let size = line.split(';').next().unwrap_or("");
+        half.state = match u64::from_str_radix(size.trim(), 16) {
+            Ok(0) => State::Trailer,
+            Ok(size) => State::Chunk(size.saturating_add(2)),
+            Err(_) if asks => State::Lost,
+            Err(_) => State::Open,
+        };
     }
 }
 

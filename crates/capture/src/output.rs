@@ -10,7 +10,7 @@ use crate::front::Kind;
 use crate::hist;
 use crate::host::Host;
 use crate::largest::Chosen;
-use crate::requests::Served;
+use crate::served::Served;
 use crate::services::Services;
 use crate::side::{seconds, Side};
 use crate::summary::Summary;

@@ -84,8 +84,8 @@ class Wanted:
     """What the document is to hold besides connections: `top` limits these to the longest.
 
     `sequences` is of how many connections, those with most packets, the points in time are wanted; `guilty` are the
-    packets that ended the longest waits, `requests` those over HTTP/1 and TLS handshakes. `progress` is told on
-    standard error.
+    packets that ended the longest waits, `requests` those over HTTP/1, TLS handshakes and questions for names.
+    `progress` is told on standard error.
     """
 
     top: int | None = None

@@ -230,10 +230,11 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request over TCP and its answer; in TLS the client's first message, and the end of the handshake.
+    """One request and its answer; in TLS the client's first message, and the end of the handshake; in DNS a question.
 
     `first_byte_s` and `last_byte_s` are from the request's last byte to the answer's first and last one, None where
     these are not in the capture. `frame` holds the request's last byte, `answer_frames` the answer's first and last.
+    `repeated` is how often a question was asked again; its times run from the first asking.
     """
 
     name: str
@@ -246,10 +247,14 @@ class Request(msgspec.Struct, frozen=True):
     frame: int
     answer_frames: tuple[int, int] | None
     bytes: int
+    repeated: int = 0
 
 
 class Served(msgspec.Struct, frozen=True):
-    """All requests in one protocol (`http` or `tls`) to one server; `longest` are up to 16 of them."""
+    """All requests in one protocol (`http`, `tls` or `dns`) to one server; `longest` are up to 16 of them.
+
+    `failed` have an answer that says so: HTTP's status from 400 on, in DNS any response code but 0.
+    """
 
     protocol: str
     server: str
@@ -258,6 +263,8 @@ class Served(msgspec.Struct, frozen=True):
     first_byte: RoundTrips
     last_byte: RoundTrips
     longest: list[Request]
+    failed: int = 0
+    repeated: int = 0
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ def command(  # noqa: PLR0917 - one parameter per option
         ),
     ] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="Also time requests one by one: HTTP/1 and TLS handshakes.")
+        bool, typer.Option("--details", help="Also time requests one by one: HTTP/1, TLS handshakes and DNS.")
     ] = False,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (- is standard output).")
