@@ -35,22 +35,32 @@ type Wait = Reverse<(u64, Reverse<u64>)>;
 pub struct Guilty {
     /// Causes as of a client that is end 0; shortest wait first.
     longest: [BinaryHeap<Wait>; on::COUNT],
+    /// The shortest of each that are kept, 0 while there is room.
+    least: Spent,
 }
 
 impl Guilty {
     /// The packet `frame` of a connection whose client is end `client` changed what time was spent on.
-    pub(crate) fn record(&mut self, frame: u64, client: usize, before: Spent, now: Spent) {
-        for (position, (now, before)) in now.into_iter().zip(before).enumerate() {
-            let waited = now.saturating_sub(before);
-            if waited == 0 {
-                continue;
-            }
+    #[inline]
+    pub(crate) fn record(&mut self, frame: u64, client: usize, before: &Spent, now: &Spent) {
+        for (position, (now, before)) in now.iter().zip(before).enumerate() {
             let paired = position < on::LATENCY;
-            let list = &mut self.longest[if paired { position ^ client } else { position }];
-            list.push(Reverse((waited, Reverse(frame))));
-            if list.len() > MOST {
-                list.pop();
+            let position = if paired { position ^ client } else { position };
+            // Nearly every wait is shorter than the shortest of those that are kept.
+            let waited = now.saturating_sub(*before);
+            if waited > 0 && waited >= self.least[position] {
+                self.keep(position, (waited, Reverse(frame)));
             }
+        }
+    }
+
+    #[cold]
+    fn keep(&mut self, position: usize, wait: (u64, Reverse<u64>)) {
+        let list = &mut self.longest[position];
+        list.push(Reverse(wait));
+        if list.len() > MOST {
+            list.pop();
+            self.least[position] = list.peek().map_or(0, |Reverse((least, _))| *least);
         }
     }
 

@@ -107,7 +107,7 @@ fn count(
         watch.record(conn, segment, was_new, spent);
     }
     if let Some(guilty) = guilty {
-        guilty.record(segment.frame, conn.client_end(), spent, conn.causes.spent);
+        guilty.record(segment.frame, conn.client_end(), &spent, &conn.causes.spent);
     }
 }
 
