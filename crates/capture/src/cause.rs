@@ -135,7 +135,10 @@ impl Conn {
         let moves = (acts || segment.flags & flag::RST != 0) && !self.is_probe(segment);
         let mut grown = 0;
         let before = self.opens_hole(segment, step).then_some(self.causes.spent);
-        if moves {
+        if moves && step.late && !step.repeats {
+            // It was on its way, and others have passed before: nobody waited for it here.
+            grown += self.stamp_queue(segment, from);
+        } else if moves {
             grown += self.settle(segment, step);
             let whole = self.both_trips();
             if let Some(queues) = &mut self.queues {

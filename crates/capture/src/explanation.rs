@@ -3,7 +3,7 @@
 use crate::cause::{on, Order, Step, IDLE_FROM};
 use crate::conn::Conn;
 use crate::packet::{flag, Segment, NO_TIME};
-use crate::path::NO_SCALE;
+use crate::path::{not_after, NO_SCALE};
 use crate::queue::Queue;
 use crate::view::{Arrived, View};
 
@@ -23,6 +23,8 @@ const LARGE: u32 = 1200;
 const PLATEAU: u64 = 4;
 /// Shorter paths do not show where a plateau comes from.
 const LONG: u64 = 1_000_000;
+/// One packet in so many overtakes others on a path whose times tell of no queue.
+const OFTEN: u64 = 100;
 /// The same datagram again after this time was waited for in vain.
 const SAID_AGAIN_FROM: u64 = 50_000_000;
 const DHCP: u16 = 67;
@@ -172,7 +174,8 @@ impl Conn {
         let since = arrived
             .and_then(|arrived| arrived.at)
             .map(|at| segment.ts.saturating_sub(at).max(0) as u64);
-        let released = since.is_some_and(|since| since <= trip + slack);
+        let paused = self.has_paused(segment, from);
+        let released = since.is_some_and(|since| since <= trip + slack) && !paused;
         let whole = self.was_full(from);
         let flies_on = path
             .view
@@ -212,14 +215,14 @@ impl Conn {
             && !arrived.is_some_and(|arrived| self.left_room(segment, from, &arrived));
         let more = whole || !path.pushed;
         if flying && more && (released || short || flies_on && !path.pushed) {
-            // Within a burst that its system spreads out, what limited it before still does.
+            // Within a burst that its system or the path spreads out, what limited it before still does.
             let limit = self.paths[from]
                 .view
                 .as_ref()
                 .map_or(on::LATENCY, |view| view.limit.into());
             let own = matches!(limit, on::LATENCY | on::BANDWIDTH)
                 || limit == on::SEND_BUFFER + from
-                || limit == on::APPLICATION + from;
+                || limit == on::APPLICATION + from && !paused;
             if released || own || !short {
                 let cause = self.path_held_up(segment, gap, from);
                 let told = !blind || self.is_growing(segment, from) || self.stands(segment, from);
@@ -247,10 +250,27 @@ impl Conn {
             } else {
                 self.charge(from, gap - queue);
             }
+            let whole_trip = self.both_trips();
             if let Some(view) = &mut self.paths[from].view {
                 view.limit = (on::APPLICATION + from) as u8;
+                let long = 2 * (gap - queue) >= whole_trip;
+                view.resumed = long.then_some((segment.seq, segment.ts));
             }
         }
+    }
+
+    /// Did the program of `from` pause within this round trip, and is nothing acknowledged yet of what it wrote then?
+    /// Acknowledgements of what came before release nothing.
+    #[inline]
+    fn has_paused(&self, segment: &Segment, from: usize) -> bool {
+        let least = self.both_trips();
+        let view = self.paths[from].view.as_ref();
+        view.is_some_and(|view| {
+            let resumed = view.resumed.is_some_and(|(seq, at)| {
+                not_after(view.ack, seq) && segment.ts.saturating_sub(at).max(0) as u64 <= least
+            });
+            resumed && usize::from(view.limit) == on::APPLICATION + from
+        })
     }
 
     /// Did `end` announce less than half of its largest window, by numbers whose scale is not known?
@@ -273,9 +293,9 @@ impl Conn {
     /// Does a queue stand that time stamps tell of?
     #[inline]
     fn stands(&self, segment: &Segment, from: usize) -> bool {
-        let least = self.both_trips();
+        let (least, overtaken) = (self.both_trips(), self.overtaken());
         let queues = self.queues.as_ref();
-        queues.is_some_and(|queues| queues[from].standing(segment.ts, least) > least / 4)
+        queues.is_some_and(|queues| queues[from].standing(segment.ts, least, overtaken) > least / 4)
     }
 
     /// Did `from` leave room unused that acknowledgements had given it long before: a quarter of what it had in flight?
@@ -297,7 +317,7 @@ impl Conn {
 
     /// The time stamp of `segment` tells how long it stood in queues so far. Returns the heap's growth.
     #[inline]
-    fn stamp_queue(&mut self, segment: &Segment, from: usize) -> usize {
+    pub(crate) fn stamp_queue(&mut self, segment: &Segment, from: usize) -> usize {
         let Some((stamp, _)) = segment.options.stamps else {
             return 0;
         };
@@ -318,9 +338,9 @@ impl Conn {
     #[inline]
     fn emptied(&self, from: usize, ts: i64) -> u64 {
         let whole = self.both_trips();
-        self.queues
-            .as_ref()
-            .map_or(0, |queues| queues[from].emptied(ts, whole))
+        self.queues.as_ref().map_or(0, |queues| {
+            queues[from].emptied(ts, whole, self.overtaken())
+        })
     }
 
     /// Put `gap` down to `cause`, which also limits what `from` sends until something else does.
@@ -356,6 +376,7 @@ impl Conn {
         let queued = now > least + least / 2 + 2_000_000;
         let deeply = now > 3 * least + 2_000_000;
         let level = self.is_level(segment, from, least);
+        let overtaken = self.overtaken();
         let Some(view) = &mut self.paths[from].view else {
             return on::LATENCY;
         };
@@ -370,9 +391,9 @@ impl Conn {
         let apart = loose >= (PLATEAU * least).max(16 * view.usual);
         let queue = self.queues.as_mut().map(|queues| &mut queues[from]);
         if let Some(queue) = queue.filter(|queue| long && queue.is_known()) {
-            let stands = queue.standing(segment.ts, least) > least / 4;
+            let stands = queue.standing(segment.ts, least, overtaken) > least / 4;
             queue.seen |= stands;
-            if stands || queue.seen && busy >= 2 * least {
+            if stands || queue.seen && overtaken == 0 && busy >= 2 * least {
                 view.latency_since = 0;
                 return on::BANDWIDTH;
             }
@@ -505,6 +526,19 @@ impl Conn {
         queues
             .map_or(0, |queues| queues[from].variation().1)
             .max(2 * seen)
+    }
+
+    /// By how much packets overtake each other, where they often do.
+    #[inline]
+    fn overtaken(&self) -> u64 {
+        self.losses().map_or(0, |losses| {
+            let packets = self.sent[0].packets + self.sent[1].packets;
+            if u64::from(losses.overtaken) * OFTEN >= packets {
+                losses.varies
+            } else {
+                0
+            }
+        })
     }
 
     /// An end's own time; but a long silence that no request asked it to break is idleness.

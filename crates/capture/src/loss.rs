@@ -332,6 +332,7 @@ impl Conn {
             // Nothing was sent again: what was missing had only been overtaken.
             if took < both {
                 losses.varies = losses.varies.max(took);
+                losses.overtaken = losses.overtaken.saturating_add(1);
             }
             return false;
         }

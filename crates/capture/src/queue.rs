@@ -153,11 +153,14 @@ impl Queue {
         (self.late, 3 * self.jitter.saturating_sub(steps))
     }
 
-    /// Shorter queues are not told from a path that varies: packets in a queue are late by nearly the same.
+    /// Shorter queues are not told from a path that varies: packets in a queue are late by nearly the same. On a path where
+    /// packets overtake each other by as much as `overtaken`, the lateness is no queue's.
     #[inline]
-    fn noise(&self) -> u64 {
+    fn noise(&self, overtaken: u64) -> u64 {
         let steps = self.tick as u64 / 2;
-        NOISE.max(2 * self.jitter.saturating_sub(steps))
+        NOISE
+            .max(2 * self.jitter.saturating_sub(steps))
+            .max(overtaken)
     }
 
     /// Are time stamps there to tell?
@@ -177,11 +180,11 @@ impl Queue {
     /// one, or what was sent before it has.
     #[inline]
     #[must_use]
-    pub fn emptied(&self, ts: i64, whole: u64) -> u64 {
+    pub fn emptied(&self, ts: i64, whole: u64, overtaken: u64) -> u64 {
         let before = self.before.least(ts, whole);
-        if before >= self.noise() {
+        if before >= self.noise(overtaken) {
             u64::MAX
-        } else if self.left >= self.noise() {
+        } else if self.left >= self.noise(overtaken) {
             self.left
         } else {
             0
@@ -191,9 +194,9 @@ impl Queue {
     /// How long the queues take to empty at `ts`, as far as they are longer than a path varies.
     #[inline]
     #[must_use]
-    pub fn standing(&self, ts: i64, whole: u64) -> u64 {
+    pub fn standing(&self, ts: i64, whole: u64, overtaken: u64) -> u64 {
         let queued = self.before.least(ts, whole) + self.beyond.least(ts, whole);
-        if queued >= self.noise() {
+        if queued >= self.noise(overtaken) {
             queued
         } else {
             0

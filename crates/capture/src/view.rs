@@ -48,6 +48,8 @@ pub struct View {
     pub latency_since: u64,
     /// The cause that last limited it: in the beginning its program.
     pub limit: u8,
+    /// Where and when it went on after its program's last pause, if that was not short beside the round trip.
+    pub resumed: Option<(u32, i64)>,
     /// The last window that was announced while nothing was missing.
     pub window_whole: u32,
     /// It has lost packets.
