@@ -59,6 +59,7 @@ def test_what_is_shown_is_within_a_third_of_the_interval(mean: float, half: floa
         ("s", [0.9999], "s"),
         ("s", [2e-5], "µs"),
         ("s", [1e-7, 100.0], "ms"),
+        ("s", [4.7e-4, 8.6], "ms"),
         ("s", [0.0], "s"),
         ("s", [], "s"),
         ("B", [12e6], "MB"),

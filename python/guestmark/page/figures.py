@@ -36,7 +36,8 @@ def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
     """The unit in which all `values` (in `unit`) read best side by side: the smallest is at least 1, if it
     can be.
 
-    If they are more than four decades apart, the largest decides, so that none gets too many digits.
+    If they are more than four decades apart, the largest decides, so that none gets too many digits; it stays below a
+    million.
     """
     scale = _SCALES.get(unit)
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
@@ -46,7 +47,7 @@ def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
         return Unit(1.0, unit)
     target = max(min(sizes), max(sizes) / 1e4)
     for size, name in scale:
-        if target >= size * 0.9995:  # what rounds to 1000 of the smaller unit is 1 of the larger
+        if target >= size * 0.9995 or max(sizes) >= size * 1e3:  # what rounds to 1000 of the smaller unit is 1 of the larger
             return Unit(size, name)
     return Unit(*scale[-1])
 
