@@ -1,5 +1,6 @@
 """What a guest's memory is made of, as its own kernel and this host's say."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,28 @@ def test_a_balloon_leaves_what_it_was_told() -> None:
             machine.attest()
 
 
+def test_pages_may_be_merged_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ksm").mkdir()
+    (tmp_path / "ksm/run").write_text("1\n")
+    monkeypatch.setattr(memory, "_KERNEL", tmp_path)
+    assert [backing(ksm=level).mergeable for level in ("on", "off")] == [True, False]
+
+
+def test_free_pages_come_back_where_they_are_reported() -> None:
+    left = {}
+    for level in ("on", "off"):
+        with start("tcg", memory="512M", free_page_reporting=level) as machine:
+            filled = "dd if=/dev/zero of=/filled bs=1M count=200 && rm /filled"
+            assert machine.agent.exec(["sh", "-c", filled], timeout_s=60).ok
+            time.sleep(6)  # the kernel reports every 2 s
+            found = machine.attest()
+            assert isinstance(found, GuestMachine)
+            assert found.backing is not None
+            assert found.backing.reports_free is (level == "on")
+            left[level] = found.backing.resident_bytes
+    assert left["on"] < left["off"] - (128 << 20)
+
+
 def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = tmp_path / "hugepages/hugepages-2048kB"
     pages.mkdir(parents=True)
@@ -54,6 +77,9 @@ def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ({"numa": "77"}, "no memory node 77"),
         ({"balloon": "128M"}, "cannot leave 128M of 128M"),
         ({"balloon": "64M", "machine": "microvm"}, "without PCI"),
+        ({"ksm": "on"}, "merges no pages now"),
+        ({"balloon": "64M", "free_page_reporting": "on"}, "not both"),
+        ({"free_page_reporting": "on", "machine": "microvm"}, "without PCI"),
         ({"thp": "off", "start": "restored"}, "without thp"),
         ({"thp": "on"}, "no transparent huge pages"),
     ):

@@ -212,6 +212,11 @@ class Backing(msgspec.Struct, kw_only=True):
     thp_bytes: int  # in transparent huge pages
     policy: str  # of memory nodes
     left_bytes: int | None = None  # by the guest's balloon, as the hypervisor says; without one nothing
+    mergeable: bool = False  # this host's kernel may merge its pages with equal ones
+    merged_bytes: int | None = None  # in pages that are, where the kernel says
+    reports_free: bool | None = (
+        None  # the guest does, by what it has agreed on with its balloon; None: not looked at
+    )
 
 
 class GuestMachine(MachineFacts, kw_only=True):

@@ -1,6 +1,8 @@
 """What every guest is asked and held against: what the cell asked for. Nothing falls back silently."""
 
+import contextlib
 import functools
+import mmap
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +17,7 @@ from guestmark.setting.base import Check, Drive, Served, levels_of
 from guestmark.setting.disk import Role
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, cache_of, security_model_of
-from guestmark.setting.memory import BALLOON
+from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
 
 
 def facts_of_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
@@ -223,6 +225,7 @@ def backing_of(guest: Guest) -> Backing | None:
     except OSError:
         return None
     sizes: dict[str, dict[str, int]] = {}
+    mergeable = set()
     start = ""
     for line in maps.splitlines():
         name, _, rest = line.partition(":")
@@ -231,6 +234,8 @@ def backing_of(guest: Guest) -> Backing | None:
             sizes[start] = {}
         elif rest.endswith(" kB"):
             sizes[start][name] = int(rest.split()[0]) << 10
+        elif name == "VmFlags" and "mg" in rest.split():
+            mergeable.add(start)
     sizes.pop("", None)
     start, found = max(sizes.items(), key=lambda item: item[1].get("Size", 0))
     places = dict(line.split(" ", 2)[:2] for line in policies.splitlines())
@@ -242,9 +247,30 @@ def backing_of(guest: Guest) -> Backing | None:
         thp_bytes=found.get("AnonHugePages", 0) + found.get("ShmemPmdMapped", 0),
         policy=places.get(start, places.get(start.lstrip("0"), "")),
         left_bytes=told["actual"] if told else None,
+        mergeable=start in mergeable,
+        merged_bytes=_merged(process),
+        reports_free=_reports_free(guest) if FREE_PAGE_REPORTING.name in guest.cell.factors else None,
     )
 
 
+def _merged(process: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int((process / "ksm_merging_pages").read_text()) * mmap.PAGESIZE
+    return None
+
+
+def _reports_free(guest: Guest) -> bool:
+    """Whether its kernel has agreed with a balloon on that: bit 5 of the features, which sysfs has in order."""
+    for number in range(_MOST_VIRTIO):
+        device = f"/sys/bus/virtio/devices/virtio{number}"
+        with contextlib.suppress(CallError):
+            if int(guest.agent.read_file(f"{device}/device"), 16) == _BALLOON:
+                return guest.agent.read_file(f"{device}/features")[5:6] == b"1"
+    return False
+
+
+_MOST_VIRTIO = 32
+_BALLOON = 5  # linux/virtio_ids.h
 _MAPPING = re.compile(r"([0-9a-f]+)-[0-9a-f]+ (...)[ps] ")
 
 

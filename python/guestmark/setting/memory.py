@@ -147,7 +147,48 @@ BALLOON = MachineSetting(
     modules=("virtio_balloon",),
     attest=_balloon_seen,
 )
-_ALL: tuple[MachineSetting[Any], ...] = (HUGEPAGES, THP, PREALLOC, NUMA, BALLOON)
+
+
+def _ksm_seen(level: Switch, guest: Started) -> Iterator[Check]:
+    if guest.backing is not None:
+        yield Check(
+            "equal pages of the guest's memory may be merged", level is Switch.ON, guest.backing.mergeable
+        )
+
+
+KSM = MachineSetting(
+    "ksm",
+    "whether this host's kernel may merge pages of the guest's memory with equal ones of others",
+    one_of(*Switch),
+    tuple(Switch),
+    read=Switch,
+    machines=Machine.QEMU,
+    qemu=lambda level, _architecture: ("-machine", f"mem-merge={level}"),
+    attest=_ksm_seen,
+)
+
+
+def _reporting_seen(level: Switch, guest: Started) -> Iterator[Check]:
+    if guest.backing is not None:
+        yield Check("the guest reports free pages", level is Switch.ON, guest.backing.reports_free)
+
+
+FREE_PAGE_REPORTING = MachineSetting(
+    "free_page_reporting",
+    "whether the guest tells its hypervisor which pages are free, so that this host gets them back",
+    one_of(*Switch),
+    tuple(Switch),
+    read=Switch,
+    machines=Machine.QEMU,
+    qemu=lambda level, _architecture: (
+        ("-device", "virtio-balloon-pci,free-page-reporting=on") if level is Switch.ON else ()
+    ),
+    modules=("virtio_balloon",),
+    attest=_reporting_seen,
+)
+_ALL: tuple[MachineSetting[Any], ...] = (
+    HUGEPAGES, THP, PREALLOC, NUMA, BALLOON, KSM, FREE_PAGE_REPORTING
+)  # fmt: skip
 
 
 def is_asked(levels: Mapping[str, str]) -> bool:
@@ -196,11 +237,15 @@ def why_not(levels: Mapping[str, str], *, here: bool, on_pci: bool) -> None:
     node = NUMA.of(levels)
     if node is not None and not (_NODES / f"node{node}").is_dir():
         raise _refused(f"this host has no memory node {node}", f"it has {_nodes()}")
-    balloon = BALLOON.of(levels)
-    if balloon is not None and not on_pci:
+    if KSM.of(levels) is Switch.ON and _run_of_ksm() != "1":
+        raise _refused("this host's kernel merges no pages now", f"echo 1 >{_KERNEL}/ksm/run")
+    balloon, reports = BALLOON.of(levels), FREE_PAGE_REPORTING.of(levels) is Switch.ON
+    if (balloon is not None or reports) and not on_pci:
         raise _refused(
-            "machines without PCI have no balloon", "give it another machine, or leave out balloon"
+            "machines without PCI have no balloon", f"give it another machine, or leave out {name}"
         )
+    if balloon is not None and reports:
+        raise _refused("a guest has a balloon or reports its free pages, not both", "leave out one of them")
     if balloon is not None and balloon >= size:
         raise _refused(
             f"a balloon cannot leave {format_size(balloon)} of {format_size(size)}",
@@ -234,6 +279,13 @@ def _sizes() -> list[str]:
 
 def _nodes() -> str:
     return ", ".join(sorted(folder.name for folder in _NODES.glob("node[0-9]*"))) or "none"
+
+
+def _run_of_ksm() -> str:
+    try:
+        return (_KERNEL / "ksm/run").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _mode() -> str:
