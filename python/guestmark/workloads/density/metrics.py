@@ -50,6 +50,8 @@ class Fleet(Fact, kw_only=True):
     held: list[Held] = msgspec.field(name="fleet_memory")
     starts_s: list[float] = msgspec.field(name="fleet_starts_s")
     solo: float = msgspec.field(name="fleet_solo_rate")  # runs a second
+    # By their number on the way there: runs a second of all together.
+    grown: list[tuple[int, float]] = msgspec.field(name="fleet_grown", default_factory=list)
     rates: list[float] = msgspec.field(name="fleet_rates")  # of each machine while all run
 
 

@@ -67,7 +67,8 @@ def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
             fleet = trial.facts.of(Fleet)
             if fleet is not None and fleet.rates and fleet.solo > 0:
                 points = blocks.setdefault(trial.block, [])
-                points += [(1.0, fleet.solo), (float(len(fleet.rates)), sum(fleet.rates))]
+                grown = [(float(number), rate) for number, rate in fleet.grown]
+                points += [(1.0, fleet.solo), *grown, (float(len(fleet.rates)), sum(fleet.rates))]
     return list(blocks.values())
 
 

@@ -78,17 +78,20 @@ class DensityWorkload(Workload[Crowd]):
         self._run_once(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Alone, then all of them. Raises `WorkloadError` when the host has no room for the next one."""
+        """Alone, two, four and so on, then all. Raises `WorkloadError` when the host has no room for the next one."""
         solo = self._rates()[0]
         held = [self._held()]
-        while len(self._fleet) < self._number:
+        grown: list[tuple[int, float]] = []
+        while (there := len(self._fleet)) < self._number:
+            if there > 1 and there.bit_count() == 1:
+                grown.append((there, sum(self._rates())))
             self._check_room()
             self._add()
             held.append(self._held())
         idle, wakeups = self._idle()
         rates = self._rates()
         starts = [each.answered - each.decided for each in self._fleet]
-        self.facts.add(Fleet(held=held, starts_s=starts, solo=solo, rates=rates))
+        self.facts.add(Fleet(held=held, starts_s=starts, solo=solo, grown=grown, rates=rates))
         each = sum(rates) / len(rates)
         values = {
             **self._memory(held),
@@ -110,6 +113,7 @@ class DensityWorkload(Workload[Crowd]):
         self._fleet.append(started)
         started.machine.attest()
         started.touch(self.params.touch, self.limit_s)
+        self._run_once(started.machine)  # as the first one has, whose memory is counted too
 
     def _check_room(self) -> None:
         """The host has to stay usable: memory for one more, and nothing that waits for it now."""
