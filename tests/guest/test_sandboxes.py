@@ -54,6 +54,15 @@ def test_what_is_written_stays_in_the_sandbox(name: str) -> None:
 
 
 @every
+def test_settings_of_this_hosts_kernel_cannot_be_written(name: str) -> None:
+    if RUNTIMES[name].own_kernel:
+        pytest.skip("its settings are its own")
+    with start(name) as machine:
+        script = "cat /proc/sys/vm/swappiness >/proc/sys/vm/swappiness"
+        assert not machine.agent.exec(["sh", "-c", script], timeout_s=30).ok
+
+
+@every
 def test_it_is_attested(name: str) -> None:
     found = attested(name, memory="256M")
     assert {"mnt", "net", "ipc", "uts"} <= set(found.namespaces)

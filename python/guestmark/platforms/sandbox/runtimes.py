@@ -20,11 +20,20 @@ from guestmark.platforms.sandbox import BWRAP, CRUN, PODMAN, RUNC, RUNSC
 _VERSION_S = 10.0
 _NAME = "guestmark"
 _AS_ROOT = ("--root", "--runroot", "--tmpdir")
-# What containers of podman and docker have.
+# What containers of podman and docker have, may only read, and do not see.
 _CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP",
     "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 )  # fmt: skip
+_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_MASKED = (
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/sched_debug",
+    "/proc/timer_list",
+    "/sys/firmware",
+)
 _NAMESPACES = ("pid", "network", "ipc", "uts", "mount")
 
 
@@ -86,7 +95,9 @@ def _version(path: str) -> str:
 def _bubblewrap(sandbox: Sandbox) -> list[str]:
     return [
         BWRAP.name, "--unshare-all", "--die-with-parent", "--bind", str(sandbox.root), "/", "--dev", "/dev",
-        "--proc", "/proc", "--ro-bind", "/sys", "/sys", "--tmpfs", "/run", "--chdir", "/", *sandbox.program,
+        # It would leave settings of the kernel to this host's root.
+        "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys",
+        "--ro-bind", "/sys", "/sys", "--tmpfs", "/run", "--chdir", "/", *sandbox.program,
     ]  # fmt: skip
 
 
@@ -168,7 +179,11 @@ def _write_bundle(sandbox: Sandbox) -> None:
             _mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
             _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755"),
         ],
-        "linux": {"namespaces": [{"type": name} for name in _NAMESPACES]},
+        "linux": {
+            "namespaces": [{"type": name} for name in _NAMESPACES],
+            "readonlyPaths": _READ_ONLY,
+            "maskedPaths": _MASKED,
+        },
     }
     (sandbox.bundle / "config.json").write_text(json.dumps(config))
 
