@@ -47,7 +47,8 @@ def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
         return Unit(1.0, unit)
     target = max(min(sizes), max(sizes) / 1e4)
     for size, name in scale:
-        if target >= size * 0.9995 or max(sizes) >= size * 1e3:  # what rounds to 1000 of the smaller unit is 1 of the larger
+        # What rounds to 1000 of the smaller unit is 1 of the larger.
+        if target >= size * 0.9995 or max(sizes) >= size * 1e3:
             return Unit(size, name)
     return Unit(*scale[-1])
 
