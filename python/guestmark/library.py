@@ -214,7 +214,7 @@ def read_document(file: str | os.PathLike[str]) -> dict[str, Any]:
         raise UsageError(f"cannot read {os.fspath(file)}: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise UsageError(
-            f"{os.fspath(file)} is no result document of guestmark", hint="write one: --json FILE"
+            f"{os.fspath(file)} is not a result document of guestmark", hint="write one: --json FILE"
         ) from error
 
 

@@ -145,7 +145,7 @@ def test_documents_of_both_versions_are_read(tmp_path: Path) -> None:
 )
 def test_another_file_is_no_document(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
-    with pytest.raises(UsageError, match=r"^[^\n]*other\.json is no result document of guestmark$"):
+    with pytest.raises(UsageError, match=r"^[^\n]*other\.json is not a result document of guestmark$"):
         guestmark.read_document(tmp_path / "other.json")
 
 

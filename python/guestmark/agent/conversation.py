@@ -198,7 +198,7 @@ class Conversation:
             self.hello(timeout_s)
 
     def _greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
-        """Waits for the greeting; that it has not come by `patience_until` is no fault."""
+        """Waits for the greeting; that it has not come by `patience_until` is not a fault."""
         with Guard(self, "hello"):
             while True:
                 payload = self._link.exchange(deadline, patience_until=patience_until)

@@ -96,7 +96,8 @@ class Link:
         """Waits for the next frame while sending what `feed` yields (framed), until `deadline` (`time.monotonic`).
 
         Returns the frame's payload; None when one of `wake_fds` became readable first (they are not looked at while
-        something is under way), or nothing had come by `patience_until`: unlike missing the deadline, that is no fault.
+        something is under way), or nothing had come by `patience_until`, which unlike a missed deadline is
+        not a fault.
         """
         while not self._frames:
             if not self._outgoing and feed is not None:

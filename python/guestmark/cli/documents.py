@@ -1,4 +1,4 @@
-"""Writing what is no report of one run: a page on the terminal and in files, and a document for programs."""
+"""Writing what is not a report of one run: a page on the terminal and in files, and a document for programs."""
 
 from __future__ import annotations
 

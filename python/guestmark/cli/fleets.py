@@ -37,7 +37,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class OwnPlan:
-    """The text of a plan that is no file."""
+    """The text of a plan that is not a file."""
 
     text: str
 

@@ -138,7 +138,7 @@ def _scanned(name: str, first: str, last: str, step: str | None) -> list[str]:
 def as_texts(argv: Sequence[str]) -> list[str]:
     """The words, where each is a command as hyperfine takes them (`'sleep 0.1' 'sleep 0.2'`); else nothing.
 
-    The first holds blanks and is no program itself, and each begins with a program or needs a shell.
+    The first holds blanks and is not a program itself, and each begins with a program or needs a shell.
     """
     if not argv or BETWEEN in argv or not re.search(r"\s", argv[0]) or shutil.which(argv[0]):
         return []

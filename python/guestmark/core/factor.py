@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
 
-# A label, and a path or where it comes from (`apt:VERSION`, `image:NAME`), which alone is no label.
+# A label, and a path or where it comes from (`apt:VERSION`, `image:NAME`), which alone is not a label.
 _LABELLED = re.compile(
     r"(?!apt:|image:)([A-Za-z0-9][A-Za-z0-9_.+-]*):(?=[/~.]|apt:|image:)(.+)", re.ASCII | re.DOTALL
 )

@@ -29,7 +29,7 @@ def is_program(path: Path) -> bool:
 def own_program(name: str, override: str | None, *, variable: str) -> Path | None:
     """The program `name`: `override`, else the newest that was built in this checkout, else the installed one.
 
-    None when there is none. Raises `GuestmarkError` when `override`, the value of `variable`, is no program.
+    None when there is none. Raises `GuestmarkError` when `override`, the value of `variable`, is not a program.
     """
     if override:
         path = Path(override)

@@ -191,7 +191,7 @@ def _zfs_sync(dataset: str) -> str:
 
 
 def _btrfs_devices(path: str) -> list[str]:
-    """All devices of the filesystem, as `major:minor`; each subvolume has a device number that is no device."""
+    """All devices of the filesystem, as `major:minor`; each subvolume has a device number that is not a device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -252,7 +252,7 @@ def _block_device(folder: Path) -> Layer:
 
 
 def _special(folder: Path) -> tuple[Loses, str]:
-    """What kinds of devices that are no plain disk do to what was flushed."""
+    """What kinds of devices that are not plain disks do to what was flushed."""
     if folder.name.startswith(_MEMORY_DISKS) or _line(folder / "device" / "model") == "scsi_debug":
         return Loses.MEMORY, "a disk in memory"
     if folder.name.startswith(_SERVED_DISKS):

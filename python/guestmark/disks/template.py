@@ -1,8 +1,8 @@
 """Formatted images kept in the cache, so that a trial's image is a copy and not another run of mkfs.
 
 A filesystem with initial content is made by mkfs from a directory. mke2fs makes a hole of every block that is zero, but
-a log that a server has written full of zeroes is no hole: writing to it later would be another thing in the guest than
-on the host. So mke2fs is given marks for these blocks, and in the finished image the marks become zeroes.
+a log that a server has written full of zeroes is not a hole: a later write would differ between guest and
+host. So mke2fs is given marks for these blocks, and in the finished image the marks become zeroes.
 
 `mkfs.xfs` sets the device's block size, which takes privileges that it is not given here. So it makes an image of the
 same size, without what is never written to, and that is copied to the device.
@@ -145,7 +145,7 @@ def lay(image: Path, device: Path) -> None:
 
 
 def log_of(superblock: bytes) -> tuple[int, int]:
-    """Where the internal log is, and its length, in bytes. Raises `ValueError` for what is no superblock of XFS.
+    """Where the internal log is, and its length, in bytes. Raises `ValueError` for what is not a superblock of XFS.
 
     The fields are those of `struct xfs_dsb` (xfs_format.h); the upper bits of a block's number are its group's.
     """

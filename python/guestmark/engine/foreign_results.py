@@ -231,7 +231,7 @@ def _numbers(values: Sequence[Any]) -> list[float]:
     found = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise _NotOneError(f"{value!r} is no number")
+            raise _NotOneError(f"{value!r} is not a number")
         number = float(value)
         if number < 0:
             raise _NotOneError(f"{value!r} is neither a time nor a rate")
@@ -241,7 +241,7 @@ def _numbers(values: Sequence[Any]) -> list[float]:
 
 def _text(text: Any) -> str:
     if not isinstance(text, str):
-        raise _NotOneError(f"{text!r} is no name")
+        raise _NotOneError(f"{text!r} is not a name")
     return text.replace("\0", "")[:500]
 
 

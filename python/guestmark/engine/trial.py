@@ -237,7 +237,7 @@ def _iterate(
 def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
     """One measurement per metric from those of every iteration. Raises `WorkloadError` when an iteration lacks one.
 
-    That includes a value that is no number.
+    That includes a value that is not a number.
     """
     from guestmark.stats import reduce_iterations
 

@@ -102,7 +102,7 @@ def check_free(connection: Connection, name: str, run_id: str = "") -> None:
 def take_away(
     connection: Connection, run_id: str, *, labels: Sequence[str] = (), tags: Sequence[str] = ()
 ) -> None:
-    """Takes labels and tags from a run; those it does not have are no error."""
+    """Takes labels and tags from a run; those it does not have are not errors."""
     table.create(connection, checkfirst=True)
     for kind, keys in ((LABEL, labels), (TAG, tags)):
         for key in keys:

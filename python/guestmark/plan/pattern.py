@@ -141,5 +141,5 @@ def condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
 
 
 def labelled(name: str, label: str, cells: Sequence[Cell]) -> str | None:
-    """The level that has this label in some cell; None when it is no label."""
+    """The level that has this label in some cell; None when it is not a label."""
     return next((cell.factors[name] for cell in cells if cell.labels.get(name) == label), None)

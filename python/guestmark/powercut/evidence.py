@@ -51,7 +51,7 @@ def folder(ledger: Path | None = None) -> Path:
 
 @contextlib.contextmanager
 def beside(ledger: Path | None) -> Iterator[None]:
-    """Keeps logs beside that ledger while the context lasts; beside the default one for one that is no file."""
+    """Keeps logs beside that ledger while the context lasts; beside the default one for one that is not a file."""
     token = _beside.set(ledger)
     try:
         yield

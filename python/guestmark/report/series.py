@@ -101,7 +101,7 @@ def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) 
 def _unused(
     ledger: Ledger, run: StoredRun, cell: str, points: Sequence[Point], label: str
 ) -> tuple[Unused, ...]:
-    """The newest runs that asked the same of the cell and are no points, each with its reason."""
+    """The newest runs that asked the same of the cell and are not points, each with its reason."""
     known = {point.run.run_id for point in points}
     mine = [each for each in ledger.runs() if each.name == run.plan.name and each.id not in known][-_UNUSED:]
     found = []

@@ -136,7 +136,7 @@ class DiskSpec:
 
     @property
     def shared(self) -> bool:
-        """Whether it is no disk but a directory of the host, which the guest mounts."""
+        """Whether it is not a disk but a directory of the host, which the guest mounts."""
         return self.filesystem.shared
 
     @property

@@ -133,7 +133,7 @@ def disturbed_blocks(
 ) -> tuple[tuple[int, ...], dict[str, int]]:
     """Blocks in which the host was disturbed, by the thresholds fixed beforehand, and how often by which.
 
-    A machine's own processes wait for each other, those of User-Mode Linux all the time, and that is no disturbance.
+    A machine's own processes wait for each other, those of User-Mode Linux all the time, and that is not a disturbance.
     Nor is what happens on processors that the machine does not use. So pressure and run-queue delay, which count all
     that, give way to the time that others ran on the machine's processors, where that is known. The kernel counts it,
     and steal, in steps of 10 ms: both are added up over trials, and no single short trial decides.

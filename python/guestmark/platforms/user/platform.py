@@ -75,7 +75,7 @@ def binary_format(example: Path) -> str:
     with example.open("rb") as stream:
         head = stream.read(20)
     if len(head) < 20 or head[:4] != b"\x7fELF":
-        raise MachineError(f"{example} is no program")
+        raise MachineError(f"{example} is not a program")
     mask = bytearray(b"\xff" * 20)
     mask[7:16] = bytes(9)  # which system's conventions it follows, and padding
     low = 16 if head[5] == 1 else 17  # fixed in place or not: types 2 and 3

@@ -18,7 +18,7 @@ _LEGEND = "an interaction is what both levels do together beyond what each does;
 
 
 def tables(workload: WorkloadResult) -> list[Table]:
-    """A table of the effects on the primary metric; none where the cells are no full matrix of two factors."""
+    """A table of the effects on the primary metric; none where the cells are not a full matrix of two factors."""
     if not workload.metrics:
         return []
     metric = workload.metrics[0].name

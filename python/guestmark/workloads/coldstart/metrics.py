@@ -71,7 +71,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """Raises `ValueError` for what is no pattern."""
+        """Raises `ValueError` for what is not a pattern."""
         word = text.strip().lower()
         if word == "one":
             return cls()

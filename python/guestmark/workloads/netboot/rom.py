@@ -115,7 +115,7 @@ def _named(name: str) -> Path:
 
 
 def read(path: Path) -> Rom:
-    """Looks at a file. Raises `UsageError` when it cannot be read or is no boot ROM."""
+    """Looks at a file. Raises `UsageError` when it cannot be read or is not a boot ROM."""
     try:
         with path.open("rb") as stream:
             data = stream.read(_LARGEST + 1)

@@ -75,7 +75,7 @@ class _Server(http.server.ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def handle_error(self, *_: object) -> None:
-        """A guest that hangs up is no fault of the server."""
+        """A guest that hangs up is not a fault of the server."""
 
 
 def main(listening_fd: int, content_fd: int, delay_s: float, named: Mapping[str, str]) -> None:
