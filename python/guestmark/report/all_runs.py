@@ -92,6 +92,7 @@ def _chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOverview])
 
 def _table(runs: Sequence[RunOverview]) -> Table:
     rows = []
+    annotated = any(run.given_name or run.labels or run.tags or run.notes for run in runs)
     for run in sorted(runs, key=lambda run: -run.created_at):
         marks = [run.given_name, *(f"{name}={value}" for name, value in run.labels.items())]
         marks += [*(f"#{tag}" for tag in run.tags), *(f"({note})" for note in run.notes)]
@@ -106,7 +107,7 @@ def _table(runs: Sequence[RunOverview]) -> Table:
                     figure(str(run.blocks)),
                     figure(str(run.trials)),
                     figure(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN),
-                    words(" ".join(filter(None, marks))),
+                    *([words(" ".join(filter(None, marks)))] if annotated else []),
                 ),
                 soft=bool(run.imported),
             )
@@ -115,7 +116,7 @@ def _table(runs: Sequence[RunOverview]) -> Table:
     columns = (
         *(Column(name) for name in ("begun", "state", "workload", "platforms")),
         *numbers,
-        Column("name, labels, tags, notes"),
+        *([Column("name, labels, tags, notes")] if annotated else []),
     )
     return Table("All runs, the newest first", ("run",), columns, tuple(rows))
 

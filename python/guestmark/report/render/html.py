@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from guestmark.page.charts import Stack
+from guestmark.page.charts import Picture, Stack
 from guestmark.page.nodes import Chart, Node, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Table
 from guestmark.page.templates import environment
@@ -75,9 +75,15 @@ def _block(section: Section, taken: Collection[int]) -> _Block:
     cut = len(nodes)
     if section.part is Part.WORKLOAD and not section.titled:
         cut = min(cut, 1)  # that it is another's run; what it runs is folded
+    elif moved:  # what explains the headline follows it: phases, packets
+        why = [
+            node for node in nodes if isinstance(node, Chart) and isinstance(node.drawing, Stack | Picture)
+        ]
+        nodes = [*why, *(node for node in nodes if not any(node is each for each in why))]
+        cut = len(why)
     elif section.part is Part.WORKLOAD:
         charts = [number for number, node in enumerate(nodes) if isinstance(node, Chart)]
-        cut = 0 if moved else charts[0] + 1 if charts else min(cut, _LEAD)
+        cut = charts[0] + 1 if charts else min(cut, _LEAD)
     seen, folded = (replace(section, nodes=tuple(part)) for part in (nodes[:cut], nodes[cut:]))
     return _Block(section, seen, folded)
 

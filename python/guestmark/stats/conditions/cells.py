@@ -160,7 +160,7 @@ def _moved(compared: Compared) -> Iterator[Finding]:
             "placement shared",
             Severity.NOTE if remark == Crowded.CONTROL else Severity.WARNING,
             f"{named(name for name, has in having.items() if has)}: {remark}",
-            advice="use a host with more processors that are equal, or fewer virtual ones",
+            advice="use a host with more equal processors, or fewer virtual ones",
         )
 
 

@@ -25,6 +25,7 @@ from guestmark.workloads.exec.command import Command, File, Input, command_of
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
 _ENOUGH_S = 3.0  # seconds of each such command
 _QUICK_BLOCKS = 6  # the fewest that allow a verdict
+_TITLE = 60  # characters
 _QUICK_S = 19.0  # of the 20 s that are promised; the rest is for the answer
 STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
 
@@ -80,7 +81,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     several = len(every) > 1
     shape = Shape(tuple(entries), parse_platforms(options.on), within=() if several else None)
     metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
-    title = f"{len(every)} commands" if several else ""
+    title = _title([entry.workload.label for entry in entries]) if several else ""
     policy = Policy()
     if options.quick:
         shape, policy = _quickly(options, shape)
@@ -129,6 +130,12 @@ def _check_parameters(commands: Sequence[Sequence[str]], options: ExecOptions) -
     for name in options.parameters:
         if not any("{" + name + "}" in text for text in texts):
             raise UsageError(f"no command holds {{{name}}}", hint=f"e.g. -- program --option {{{name}}}")
+
+
+def _title(labels: Sequence[str]) -> str:
+    """The commands themselves where a line has room for them."""
+    together = ", ".join(labels)
+    return together if len(together) <= _TITLE else f"{len(labels)} commands"
 
 
 def _called(commands: Sequence[Sequence[str]], names: Sequence[str]) -> list[tuple[str, str]]:
