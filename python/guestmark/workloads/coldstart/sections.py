@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from guestmark.core.platform_spec import HOST
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -46,9 +47,10 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         _NAMES,
         _LETTERS,
         title="Phases of a start",
-        caption="Means over all starts; prepare: until the runtime or hypervisor runs; create: until the first "
-        "instruction of the program in it; answer: until that answers; touch: until its working set is there.",
+        caption="Shares of the mean over all starts; prepare: until the runtime or hypervisor runs; create: until the "
+        "first instruction of the program in it; answer: until that answers; touch: until its working set is there.",
         summary=lambda said: f"From the decision to a touched working set: {said}.",
+        shares=True,
     )
     return [_table(workload, shown, [blocks for _, blocks in found]), chart, *_said(found)]
 
@@ -134,7 +136,7 @@ def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inlin
     resumed = _launch(result) is Launch.RESUMED
     what = (
         "before anything of it runs",
-        "between its start (of a runtime or hypervisor where it has one) and its program's first instruction",
+        f"between {_carrier(result)} start and its program's first instruction",
         "until its first answer"
         if resumed
         else "between its program's first instruction and its first answer",
@@ -145,6 +147,14 @@ def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inlin
         Span(f"{result.cell.id}: ", Tone.STRONG),
         f"{figures.percent(means[most] / whole)} of {_number(whole, unit)} {unit.name} pass {what}.",
     )
+
+
+def _carrier(result: CellResult) -> str:
+    """Whose start it is, before its program's."""
+    kind = result.cell.platform.inner.described
+    if kind.guest:
+        return "its hypervisor's"
+    return "its" if result.cell.platform == HOST else "its runtime's"
 
 
 def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:

@@ -24,15 +24,20 @@ def bars(
     title: str,
     caption: str,
     summary: Callable[[str], str],
+    shares: bool = False,
 ) -> Chart:
-    """The bars of these cells and their phases' seconds; `summary` makes a sentence of what is said of all of them."""
+    """The bars of these cells and their phases' seconds; `summary` makes a sentence of what is said of all of them.
+
+    `shares`: all bars are of one length, for cells whose sums are decades apart.
+    """
     sums = [sum(parts) for _, parts in lengths]
     unit = figures.table_unit("s", sums)
     rows, said = [], []
     for (result, seconds), total in zip(lengths, sums, strict=True):
         value = total / unit.size
         text = f"{figures.number(value, figures.decimals(None, value))} {unit.name}"
-        parts = tuple(second / unit.size for second in seconds)
+        whole = (total or 1.0) / 100.0 if shares else unit.size
+        parts = tuple(second / whole for second in seconds)
         rows.append(StackRow(brief(result, workload), parts, text))
         most = max(range(len(parts)), key=parts.__getitem__)
         said.append(f"{spoken(workload)[result.cell.id]} {text}, most of it {phases[most]}")
@@ -40,5 +45,5 @@ def bars(
         title,
         caption,
         summary("; ".join(said)),
-        Stack(tuple(rows), tuple(phases), letters, f"sum, {unit.name}"),
+        Stack(tuple(rows), tuple(phases), letters, "% of the sum" if shares else f"sum, {unit.name}"),
     )
