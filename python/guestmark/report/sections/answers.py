@@ -311,7 +311,7 @@ def _shares(found: Parts) -> Inline:
     unit = figures.fitting_unit(metric.unit, [total])
     shown = total / unit.size
     whole = f"{figures.number(shown, figures.decimals(None, shown))} {unit.name}".strip()
-    return line(f"{found.result.cell.id}: most goes to {_part(metric.name)} (of {whole}: {said}).")
+    return line(f"{found.result.cell.id}: the largest part is {_part(metric.name)} (of {whole}: {said}).")
 
 
 def _part(name: str) -> str:
