@@ -14,9 +14,8 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from guestmark.appliance import bzimage
+from guestmark.appliance import bzimage, deb
 from guestmark.appliance.paths import cache_directory, put
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.distribution import to_install
@@ -295,7 +294,7 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
 
 def _unpack(archive: Path, target: Path) -> None:
     try:
-        with _files_of(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+        with deb.files_of(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
             # Debian 12's Python is older than extract()'s argument for this.
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in tar:
@@ -312,51 +311,6 @@ def _unpack(archive: Path, target: Path) -> None:
             f"{archive} cannot be read as a package of Debian: {_last_line(str(error))}",
             hint="give a .deb file that was downloaded whole",
         ) from error
-
-
-_ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
-
-
-@contextlib.contextmanager
-def _files_of(archive: Path) -> Iterator[IO[bytes]]:
-    """A package's files as a tar archive, packed or not. No program of Debian is needed for it."""
-    with archive.open("rb", buffering=0) as stream:
-        if stream.read(len(_ARCHIVE)) != _ARCHIVE:
-            raise ValueError("it begins with something else")
-        while len(header := stream.read(_HEADER)) == _HEADER:
-            name, size = header[:16].decode("ascii", "replace").rstrip(" /"), int(header[48:58])
-            if stream.tell() + size > os.fstat(stream.fileno()).st_size:
-                raise ValueError("its end is missing")
-            if not name.startswith("data.tar"):
-                stream.seek(size + size % 2, os.SEEK_CUR)
-                continue
-            with (
-                _unpacking(stream, size) if name.endswith(".zst") else contextlib.nullcontext(stream) as files
-            ):
-                yield files
-            return
-    raise ValueError("it holds no files")
-
-
-@contextlib.contextmanager
-def _unpacking(stream: IO[bytes], size: int) -> Iterator[IO[bytes]]:
-    """What is packed with zstd, which Python knows from 3.14 on."""
-    if shutil.which("zstd") is None:
-        raise ValueError("it is packed with zstd, which is not installed")
-    with tempfile.TemporaryFile() as packed:
-        while size and (data := stream.read(min(size, 1 << 20))):
-            packed.write(data)
-            size -= len(data)
-        packed.seek(0)
-        with subprocess.Popen(
-            ["zstd", "-dcq"], stdin=packed, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as zstd:
-            assert zstd.stdout is not None
-            yield zstd.stdout
-            while zstd.stdout.read(1 << 20):
-                pass
-    if zstd.returncode:
-        raise ValueError("it is damaged")
 
 
 def _with_elf(release: str, image: Path, modules: Path | None, origin: str) -> Kernel:

@@ -99,8 +99,8 @@ def _kernel(files: list[Path]) -> None:
         )
     chosen = find_kernel(rank=rank)
     say(
-        f"guests boot {made.release} from now on"
+        f"QEMU's guests boot {made.release} from now on"
         if chosen.image == made.image
-        else f"guests boot {chosen.release} nevertheless, {chosen.origin}: --set kernel={made.image}"
+        else f"QEMU's guests boot {chosen.release} nevertheless, {chosen.origin}: --set kernel={made.image}"
     )
     tell(str(made.image))

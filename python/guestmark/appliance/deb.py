@@ -1,0 +1,59 @@
+"""Packages of Debian and Ubuntu read without their programs."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+_ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
+
+
+@contextlib.contextmanager
+def files_of(archive: Path) -> Iterator[IO[bytes]]:
+    """A package's files as a tar archive, packed or not. Raises `ValueError` for a file that is no whole package."""
+    with archive.open("rb", buffering=0) as stream, tempfile.TemporaryFile() as packed:
+        name, size = _member(stream)
+        if shutil.which("dpkg-deb"):  # which unpacks beside us, by several threads in later versions
+            with _output(["dpkg-deb", "--fsys-tarfile", str(archive)], packed) as files:
+                yield files
+        elif not name.endswith(".zst"):
+            yield stream
+        elif shutil.which("zstd") is None:
+            raise ValueError("it is packed with zstd, which is not installed")
+        else:  # Python knows it from 3.14 on
+            while size and (data := stream.read(min(size, 1 << 20))):
+                packed.write(data)
+                size -= len(data)
+            packed.seek(0)
+            with _output(["zstd", "-dcq"], packed) as files:
+                yield files
+
+
+def _member(stream: IO[bytes]) -> tuple[str, int]:
+    """Name and size of the archive of a package's files, at which the stream is then."""
+    if stream.read(len(_ARCHIVE)) != _ARCHIVE:
+        raise ValueError("it begins with something else")
+    while len(header := stream.read(_HEADER)) == _HEADER:
+        name, size = header[:16].decode("ascii", "replace").rstrip(" /"), int(header[48:58])
+        if stream.tell() + size > os.fstat(stream.fileno()).st_size:
+            raise ValueError("its end is missing")
+        if name.startswith("data.tar"):
+            return name, size
+        stream.seek(size + size % 2, os.SEEK_CUR)
+    raise ValueError("it holds no files")
+
+
+@contextlib.contextmanager
+def _output(command: Sequence[str], given: IO[bytes]) -> Iterator[IO[bytes]]:
+    """What the program writes. Raises `ValueError` where it fails."""
+    with subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        yield process.stdout
+        while process.stdout.read(1 << 20):
+            pass
+    if process.returncode:
+        raise ValueError("it is damaged")
