@@ -77,7 +77,7 @@ def _mistyped(error: Any) -> int:
 
 def _as_typed() -> str:
     """The command whose help is meant where the parser does not say."""
-    from guestmark.cli.app import VERBS
+    from guestmark.cli.verbs import VERBS
 
     return " ".join(["guestmark", *(word for word in sys.argv[1:2] if word in VERBS)])
 
