@@ -220,7 +220,7 @@ def test_a_fleet_that_is_interrupted_is_resumed(
             assert all(not listed.startswith("0") for pid in parts_there for listed in processors(pid))
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
-    fleet = re.search(rb"stopped; guestmark fleet resume (\S+) goes on", said)
+    fleet = re.search(rb"stopped; guestmark fleet resume (\S+) continues", said)
     assert fleet, said
     assert process.returncode == 130
     assert not processes_with("1.57")

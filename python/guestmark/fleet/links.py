@@ -66,6 +66,7 @@ class Link:
         self._worker = arguments[arguments.index("--uid") + 1]
         self._seen, self._patience_s = time.monotonic(), _COMING_S
         self._at_work = False  # whether it has begun a block that is not done
+        self._why = ""  # it ended itself, whatever its processes say meanwhile
         self._in_order = time.monotonic()  # when it last had nothing to do, or did it
         self._said: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         self._told: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
@@ -102,6 +103,8 @@ class Link:
         status = self._process.poll()
         if status is not None:
             self._hearing.join(_HEAR_S)
+        if self._why:
+            return Said(self._why)
         text = "\n".join(self._said)
         if self.member.ssh and status == _SSH_FAILED:
             error = refusal(self.member.ssh, text, status)
@@ -164,6 +167,8 @@ class Link:
                     self._seen, self._patience_s = time.monotonic(), _APPEAR_S
                 case Mark.BEGUN | Mark.DONE as mark:
                     self._at_work = mark == Mark.BEGUN
+                case Mark.PART_ENDED as why:
+                    self._why = str(why)
                 case told:
                     self._told.append(told)
 

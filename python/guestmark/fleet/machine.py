@@ -47,6 +47,7 @@ class Mark(StrEnum):
     READY = "ready"  # everything is there that the engine's worker needs
     BEGUN = "block begun"
     DONE = "block done"
+    PART_ENDED = "one of the engine's processes there was killed"
 
 
 ONE_CLASS = "give it another class in the lab's file, or measure everything on each machine: --whole"

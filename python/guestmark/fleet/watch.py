@@ -32,7 +32,6 @@ TIED_POOL = (
     "[tie + word if 'spawn_main' in str(word) else word for word in line(**given)]; "
     f"runpy.run_module('{POOL}', run_name='__main__', alter_sys=True)"
 )
-PART_ENDED = "one of the engine's processes there was killed"
 
 
 def watch(process: subprocess.Popen[bytes]) -> bool:

@@ -61,7 +61,7 @@ def run() -> int:
     )
     try:
         if watch.watch(process):
-            os.write(2, f"{watch.PART_ENDED}\n".encode())
+            tell(Mark.PART_ENDED)
         return process.wait()
     finally:
         keeper().remove(directory)
