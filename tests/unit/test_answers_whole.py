@@ -6,14 +6,16 @@ A word of a verdict, a figure or a reason that changes is seen here, whatever el
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replaced
 from rich.console import Console
 
 from guestmark.core.findings import Durability, Fact, Proof, Proven
+from guestmark.core.metric import Better, Metric
 from guestmark.core.model import (
     Asked,
     Cell,
@@ -27,9 +29,10 @@ from guestmark.core.model import (
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page, Part, Section
+from guestmark.page.text import Span, Tone
 from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections import answers
+from guestmark.report.sections import answers, conclusion
 from guestmark.stats.analysis import analyse
 from tests.framework import GOLDEN, made_facts
 from tests.framework.run_kinds import RUNS, with_facts
@@ -49,6 +52,7 @@ EXT3 = Question(
     against={"filesystem": ("ext4",)},
     conclusion="the filesystem makes the difference",
 )
+COLOURS = {Tone.FASTER, Tone.SLOWER, Tone.SAME, Tone.UNCLEAR, Tone.WARNING, Tone.ERROR}
 PARTS = Question("What does the time consist of?", Asked.PARTS, parts=("system_s", "user_s", "guest_wall_s"))
 MEMORY = Question("Which takes the least memory?", Asked.BEST, metric="max_rss_bytes")
 SAFE = Question("What survives a power cut?", Asked.DURABILITY)
@@ -110,6 +114,21 @@ def published(run: StoredRun, *figures: tuple[str, float]) -> StoredRun:
     return replace(run, plan=replace(run.plan, published=(then,)))
 
 
+def two_publications() -> StoredRun:
+    """The first is of another metric, the second has one figure for both, and the third says what is asked."""
+    run = filesystems({"write tcg": ALL}, EXT3)
+    both = PublishedFigure({"workload": "write"}, 5.0)
+    each = (PublishedFigure({"filesystem": "ext4"}, 5.0), PublishedFigure({"filesystem": "ext3"}, 8.75))
+    then = [
+        ("user_s", each[:1] * 2),
+        ("system_s", (each[0], replace(each[1], value=1.0))),
+        ("wall_s", (both,)),
+        ("wall_s", each),
+    ]
+    found = tuple(Published("then", metric, "s", "time", figures) for metric, figures in then)
+    return replace(run, plan=replace(run.plan, published=found))
+
+
 def proven(word: Durability, losing: int = 0, *, of_row: bool = True) -> Proof:
     return Proof(
         proven=Proven(
@@ -133,6 +152,62 @@ def durable(*asked: Question) -> StoredRun:
         filesystems({"write tcg": times}, *asked),
         {f"write tcg {name}": some for name, some in facts.items()},
     )
+
+
+SIZE: Mapping[str, tuple[float, float]] = {"ext4": (1.0, 1.5), "ext3": (2.0, 1.5)}
+
+
+def sized(*asked: Question) -> StoredRun:
+    """Two factors: filesystems, each in two sizes."""
+    cells = [
+        (
+            Cell(
+                f"{name} {size}",
+                WRITE,
+                PlatformSpec.read("tcg"),
+                {"filesystem": name, "size": size},
+                name == size,
+            ),
+            time,
+        )
+        for name, times in SIZE.items()
+        for size, time in zip(("1G", "2G"), times, strict=True)
+    ]
+    return asking(constructed(cells), *asked)
+
+
+def failing(*asked: Question) -> StoredRun:
+    """One filesystem that fails in every block, and one in some."""
+    cells = [
+        (Cell(name, WRITE, PlatformSpec.read("tcg"), {"filesystem": name}, name == "ext2"), 1.0 + number)
+        for number, name in enumerate(("ext2", "ext3", "ext4"))
+    ]
+    failed = {("ext3", block) for block in range(12)} | {("ext4", block) for block in range(3)}
+    return asking(constructed(cells, failing=failed), *asked)
+
+
+def kept(words: Sequence[Durability]) -> StoredRun:
+    """A filesystem for each word that nobody proved."""
+    run = filesystems({"write tcg": {word: 1.0 + number for number, word in enumerate(words)}}, SAFE)
+    facts = {
+        f"write tcg {word}": [replaced(made_facts.flushes("yes"), durability=str(word))] for word in words
+    }
+    return with_facts(run, facts)
+
+
+def without_system_time(*asked: Question) -> StoredRun:
+    run = filesystems({"write tcg": {"ext4": 1.0}}, *asked)
+    trials = tuple(
+        replace(
+            trial,
+            measurements=tuple(
+                replace(each, value=0.0, iterations=(0.0,)) if each.metric.name == "system_s" else each
+                for each in trial.measurements
+            ),
+        )
+        for trial in run.trials
+    )
+    return replace(run, trials=trials)
 
 
 ALL: Times = {"ext2": 1.0, "ext3": 1.4, "ext4": 0.8, "xfs": 0.5}
@@ -172,7 +247,22 @@ ASKED: Mapping[str, Callable[[], StoredRun]] = {
     "another filesystem": lambda: filesystems(
         {"write tcg": ALL, "read tcg": ALL}, replace(EXT3, against={"filesystem": ("jfs",)})
     ),
+    "another metric": two_publications,
+    "two factors": lambda: sized(EXT3, replace(PLATFORM, per=("filesystem",)), replace(PLATFORM, per=("size",))),
+    "failing": lambda: failing(PLATFORM, EXT3),
+    "none of its cells": lambda: filesystems({"write tcg": ALL}, replace(PLATFORM, where={"platform": ("kvm",)})),
+    "two and one": lambda: filesystems(
+        {"write tcg": {"ext2": 1.0}, "read uml": {"ext2": 1.0, "ext3": 2.0}}, PLATFORM
+    ),
+    "one of each": lambda: filesystems({"write tcg": {"ext2": 1.0}, "read uml": {"ext2": 1.0}}, PLATFORM),
+    "some forecasts": lambda: filesystems(
+        {"write tcg": {"ext4": 1.0, "ext3": 1.15, "ext2": 1.0}}, PLATFORM, blocks=8, ext3=0.12, ext2=0.12
+    ),
     "parts": lambda: filesystems({"write tcg": ALL}, PARTS, replace(PARTS, parts=("user_s", "none"))),
+    "two parts": lambda: without_system_time(PARTS, replace(PARTS, parts=("user_s", "system_s"))),
+    "kept": lambda: kept(list(Durability)),
+    "claimed": lambda: kept([Durability.CLAIMED]),
+    "reached": lambda: kept([Durability.REACHED]),
     "durable": lambda: durable(SAFE, replace(PLATFORM, durability=("proven",)), replace(PLATFORM, disk=("proven",))),
     "nested": lambda: filesystems(
         {"write tcg": ALL, "write tcg/kvm": ALL}, replace(PLATFORM, per=("workload", "nested"))
@@ -190,9 +280,25 @@ def whole(pages: Mapping[str, str], name: str) -> None:
 
 
 def drawn(page: Page, width: int) -> str:
+    """The page, and below it what has a colour."""
     out = io.StringIO()
     print_page(page, Console(file=out, width=width))
-    return out.getvalue()
+    toned = dict.fromkeys(
+        f"[{span.tone}] {span.text.strip()}\n" for span in spans_of(page) if span.tone in COLOURS
+    )
+    return out.getvalue() + "".join(toned)
+
+
+def spans_of(part: object) -> Iterator[Span]:
+    """Every piece of text in a page."""
+    if isinstance(part, Span):
+        yield part
+    elif isinstance(part, tuple):
+        for each in part:
+            yield from spans_of(each)
+    elif is_dataclass(part):
+        for each in fields(part):
+            yield from spans_of(getattr(part, each.name))
 
 
 def test_every_word_of_an_answer_to_a_question() -> None:
@@ -252,8 +358,51 @@ def slow_runs(shares: Mapping[str, int], iterations: int = 40) -> StoredRun:
     return replace(run, trials=tuple(trials))
 
 
+def in_unit(unit: str, better: Better) -> StoredRun:
+    """A metric of a size or of nothing in particular, higher on one platform and lower on another."""
+    run = constructed(
+        [
+            (Cell(name, EXEC, PlatformSpec.read(name), {}, name == "host"), ratio)
+            for name, ratio in (("host", 1.0), ("uml", 2.0), ("tcg", 0.5), ("tcg/kvm", 4.0))
+        ]
+    )
+    found = Metric("found", unit, better)
+    trials = tuple(
+        replace(
+            trial,
+            measurements=tuple(
+                replace(each, metric=found) for each in trial.measurements if each.metric.name == "wall_s"
+            ),
+        )
+        for trial in run.trials
+    )
+    return replace(run, trials=trials, plan=replace(run.plan, metrics=(found,)))
+
+
+def troubled() -> StoredRun:
+    """More than one finding, the first of which is long."""
+    cells = [("host", 1.0), ("uml", 2.0), ("tcg", 24.0)]
+    copy = Cell("host#2", EXEC, PlatformSpec.read("host"), null_of="host")
+    return constructed(
+        [
+            *(
+                (Cell(name, EXEC, PlatformSpec.read(name), {}, name == "host"), ratio)
+                for name, ratio in cells
+            ),
+            (copy, 1.1),
+        ],
+        noise={("tcg", block): {"throttled": 3, "swapped_pages": 5} for block in range(12)},
+    )
+
+
 FIRST: Mapping[str, Callable[[], StoredRun]] = {
     **RUNS,
+    "asked": ASKED["each platform"],
+    "troubled": troubled,
+    "less memory": lambda: in_unit("B", Better.LOWER),
+    "more memory": lambda: in_unit("B", Better.HIGHER),
+    "a better score": lambda: in_unit("", Better.HIGHER),
+    "a worse error": lambda: in_unit("", Better.LOWER),
     "one command": lambda: alone(12),
     "one command once": lambda: alone(1),
     "stopped": lambda: stopped(constructed([(Cell("host", EXEC, PlatformSpec.read("host"), {}, True), 1.0)], blocks=3)),
@@ -263,7 +412,16 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [80, 110, 140])
+def test_every_word_of_a_conclusion() -> None:
+    pages = {}
+    for name, made in FIRST.items():
+        run = made()
+        nodes = conclusion.conclusion(analyse(run.plan, run.trials, run.unusable))
+        pages[name] = drawn(Page(name, run.id, (Section(Part.CONCLUSION, name, tuple(nodes)),)), 132)
+    whole(pages, "conclusions.txt")
+
+
+@pytest.mark.parametrize("width", [60, 80, 110, 140])
 def test_every_word_of_the_first_screen(width: int) -> None:
     pages = {}
     for name, made in FIRST.items():

@@ -131,8 +131,6 @@ def more_blocks(comparison: Comparison) -> int | None:
         return None
     away = abs(math.log(comparison.ratio)) - comparison.stretch
     half = half_width(comparison.ci)
-    if not math.isfinite(half) or away <= 0:
-        return None
     needed = blocks_until_within(half, comparison.n, away, most=_MOST_BLOCKS)
     if needed is None:
         return None
@@ -269,7 +267,7 @@ def _against(question: Question, analysis: Analysis) -> Iterator[Against]:
 def _published(first: CellResult, second: CellResult, metric: Metric, analysis: Analysis) -> float | None:
     for published in analysis.plan.published:
         mine, theirs = figure_for(first, published), figure_for(second, published)
-        if published.metric != metric.name or not mine or not theirs or mine is theirs:
+        if published.metric != metric.name or not mine or not theirs:
             continue
         if mine.value != theirs.value:  # otherwise it is the one figure that the publication has for both
             return mine.value / theirs.value

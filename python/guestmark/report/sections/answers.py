@@ -77,7 +77,7 @@ def _nothing(answer: Answer) -> str:
     why = {
         Asked.BEST: "this run has none of its cells",
         Asked.COMPARE: "no two cells of this run differ only in that",
-        Asked.PARTS: "none of its cells has been measured",
+        Asked.PARTS: "no cell has values of two of these parts",
         Asked.DURABILITY: "whether anything was flushed was not checked; --prove cuts the power",
     }
     return f"Not answered: {why[answer.question.wants]}."
@@ -204,7 +204,7 @@ def _lacking(ranked: Ranked) -> str:
             reasons.setdefault(_shortly(result), []).append(names[result.cell.id])
         listed = "; ".join(f"{_few(some)}{f' ({why})' if why else ''}" for why, some in reasons.items())
         said.append(f"Not measured: {listed}.")
-    return " ".join(said) or ("" if ranked.cells else "No cell has been measured.")
+    return " ".join(said)
 
 
 def _unproven(results: Iterable[CellResult]) -> str:
@@ -229,7 +229,7 @@ def _table(ranked: Sequence[Ranked]) -> Table | None:
     names = [names_of(ranking.cells) for ranking in ranked]
     rows = dict.fromkeys(name for some in names for name in some.values())
     shared = sum(sum(name in some.values() for some in names) > 1 for name in rows)
-    if len(ranked) < 2 or shared < 2 or len({ranking.metric for ranking in ranked}) > 1:
+    if shared < 2 or len({ranking.metric for ranking in ranked}) > 1:
         return None
     metric = ranked[0].metric
     unit = figures.table_unit(
@@ -292,7 +292,7 @@ def _then(against: Against, comparison: Comparison) -> str:
     differs = not comparison.same and not comparison.undecided
     if not comparison.excludes(then):
         held = Claim.PUBLISHED_AGREES if differs else "which these blocks do not exclude"
-    elif differs and (then > 1) == ((comparison.ratio or 1.0) > 1) and then != 1:
+    elif differs and (then > 1) == ((comparison.ratio or 1.0) > 1):
         held = Claim.PUBLISHED_FACTOR
     else:
         held = Claim.PUBLISHED_OUTSIDE

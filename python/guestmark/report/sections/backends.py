@@ -180,7 +180,7 @@ def _durable(disk: CellResult) -> str:
     said = verdicts(disk)
     whose = "the outer guest's" if disk.cell.platform.nested else "the host's"
     if said == {Durability.LOST}:
-        return f" Its flushes do not reach {whose} disk, which is why it looks fast."
+        return f" Its flushes do not reach {whose} disk: these times leave that part out."
     if said == {Durability.MEMORY}:
         return " Its disk is in memory: nothing of it is on any disk."
     if said and said <= {Durability.PROVEN, Durability.REACHED}:

@@ -164,11 +164,11 @@ def _factors(
     metric: Metric,
     names: Mapping[str, str],
 ) -> Bullets:
-    facts = [(result, *_factor(comparison, metric)) for result, comparison in differing]
-    room = max(len(factor) for _, factor, _ in facts)
+    facts = [(result, comparison, *_factor(comparison, metric)) for result, comparison in differing]
+    room = max(len(factor) for _, _, factor, _ in facts)
     items: list[Inline] = []
-    for result, factor, word in sorted(facts, key=lambda fact: _size(fact[0], metric)):
-        tone = Tone.FASTER if word in {"faster", "less", "better"} else Tone.SLOWER
+    for result, comparison, factor, word in sorted(facts, key=lambda fact: _size(fact[0], metric)):
+        tone = Tone.FASTER if comparison.verdict is Verdict.SLOWER else Tone.SLOWER  # of the baseline
         padded = f"{factor:>{room}}"  # stands under the others where every sign is as wide
         items.append(
             spans(Span(padded, tone), Claim.DIFFERS.format(word=word), Span(names[result.cell.id], Tone.NAME))
