@@ -63,6 +63,35 @@ def test_nagle_with_delayed_acknowledgements_accuses_nobody(at_client: bool, tmp
 
 
 @ENDS
+@pytest.mark.parametrize("varies_ms", [0.0, 6.0])
+def test_what_a_pausing_program_writes_is_waited_for_there(
+    varies_ms: float, at_client: bool, tmp_path: Path
+) -> None:
+    """Seven segments each 45 ms, spread out by their system, on a path where packets overtake each other or do not."""
+    chance = random.Random(3)
+    model = Model(10)
+    now = model.shake_hands()
+    model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
+    arriving: list[tuple[float, int]] = []
+    for number in range(40 * 7):
+        left, late = now + 10 + 45 * (number // 7) + 1.2 * (number % 7), chance.uniform(0, varies_ms)
+        flags = cf.ACK | cf.PSH if number % 7 == 6 else cf.ACK
+        model.packet(left, False, flags, 1 + number * MSS, 101, MSS, late_ms=late)
+        arriving.append((left + 10 + late, number))
+    there: set[int] = set()
+    whole = 0
+    for arrived, number in sorted(arriving):
+        there.add(number)
+        while whole in there:
+            whole += 1
+        beyond = sack((1 + number * MSS, 1 + (number + 1) * MSS)) if number > whole else b""
+        late = chance.uniform(0, varies_ms)
+        model.packet(arrived + 0.02, True, cf.ACK, 101, 1 + whole * MSS, options=beyond, late_ms=late)
+    found = causes(model, at_client, tmp_path)
+    assert found["server"] > 0.9 * sum(found.values()), found
+
+
+@ENDS
 def test_a_path_that_varies_makes_nobody_slow(at_client: bool, tmp_path: Path) -> None:
     chance = random.Random(5)
     model = Model(10)
