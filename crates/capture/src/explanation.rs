@@ -528,12 +528,13 @@ impl Conn {
             .max(2 * seen)
     }
 
-    /// By how much packets overtake each other, where they often do.
+    /// By how much packets overtake each other, where they often do. What was lost and sent again may look like it.
     #[inline]
     fn overtaken(&self) -> u64 {
         self.losses().map_or(0, |losses| {
             let packets = self.sent[0].packets + self.sent[1].packets;
-            if u64::from(losses.overtaken) * OFTEN >= packets {
+            let often = u64::from(losses.overtaken) * OFTEN >= packets;
+            if often && losses.overtaken > 4 * losses.episodes {
                 losses.varies
             } else {
                 0
