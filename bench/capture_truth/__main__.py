@@ -31,6 +31,7 @@ from tests.framework.disturbed import DISTURBANCES, one_way, together, written
 from tests.framework.relay import relay
 
 TOGETHER = 9
+_SYN_S = 0.9  # before a SYN is sent again
 AGREED = 0.05
 POINTS = ("client", "server")
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,30 +54,48 @@ def shares(connection: Connection) -> dict[str, float]:
     return {part.cause: part.share for part in parts(connection.causes)}
 
 
-def found_in(capture: Path, case: Case) -> dict[str, float]:
-    """Shares of the case's connection in one capture."""
+def found_in(capture: Path, case: Case) -> Connection:
+    """The case's connection in one capture."""
     known = analyse_file(capture).connections
     (connection,) = [one for one in known if one.server.port == case.scenario.port]
-    return shares(connection)
+    return connection
 
 
-def row(case: Case, near: dict[str, float], far: dict[str, float]) -> tuple[str, bool, bool]:
+def difference(near: Connection, far: Connection) -> float:
+    """By how much the ends differ in a cause at most, as a share of the time that both captured.
+
+    Where the first SYN was lost, the server's capture begins with the one that arrived, and cannot tell of what was
+    waited for before.
+    """
+    before = (
+        max(0.0, (far.start_ns - near.start_ns) / 1e9) if near.duration_s > far.duration_s + _SYN_S else 0.0
+    )
+    spent = [{part.cause: part.share * one.duration_s for part in parts(one.causes)} for one in (near, far)]
+    spent[0]["recovery"] -= min(before, spent[0]["recovery"])
+    return max(abs(spent[0][cause] - spent[1][cause]) for cause in spent[0]) / far.duration_s
+
+
+def row(case: Case, near: Connection, far: Connection) -> tuple[str, bool, bool]:
     """A line of the table, whether both verdicts are right, and whether the points agree."""
-    apart = max(abs(near[cause] - far[cause]) for cause in near)
+    apart = difference(near, far)
     right = True
     cells = []
-    for found in (near, far):
+    for found in map(shares, (near, far)):
         main = max(found, key=lambda cause: found[cause])
         right &= not any(case.truth) or main in case.truth
         top = sorted(found.items(), key=lambda item: -item[1])[:3]
-        cells.append(", ".join(f"{cause} {share:.0%}" for cause, share in top if share >= 0.005))
+        cells.append(", ".join(f"{_named(cause)} {share:.0%}" for cause, share in top if share >= 0.005))
     mark = "" if right else " **miss**"
-    text = " or ".join(case.truth) or "(any)"
+    text = " or ".join(map(_named, case.truth)) or "(any)"
     return (
         f"| {case.scenario.name} | {text}{mark} | {cells[0]} | {cells[1]} | {100 * apart:.1f} |",
         right,
         apart <= AGREED,
     )
+
+
+def _named(cause: str) -> str:
+    return cause.replace("client_", "client's ").replace("server_", "server's ").replace("_", " ")
 
 
 def captured(seeds: list[int], only: str, folder: Path) -> Iterator[Captured]:

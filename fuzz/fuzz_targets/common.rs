@@ -14,6 +14,10 @@ pub fn check(summary: &Summary) {
         assert!(side.response.count <= side.packets);
         assert!(side.response.min_s <= side.response.p50_s && side.response.p50_s <= side.response.max_s);
     }
+    let spent: Vec<f64> = summary.causes.parts().iter().filter_map(|(_, part)| *part).collect();
+    let whole: f64 = spent.iter().sum();
+    assert!(spent.iter().all(|&part| part >= 0.0));
+    assert!(spent.is_empty() || (whole - summary.duration_s).abs() <= 1e-6 * summary.duration_s.max(1.0), "{whole} of {}", summary.duration_s);
 }
 
 #[allow(dead_code)]
@@ -25,7 +29,7 @@ pub fn analyse(bytes: &[u8]) {
         packets += summary.packets();
         let _ = tcp_stats(summary, &Services::parse(""));
     };
-    let mut analysis = Analysis::new(1, None, &mut output).watching(Watch::new(None));
+    let mut analysis = Analysis::new(1, None, &mut output).watching(Watch::new(None)).with_guilty().with_requests();
     if let Ok(mut source) = Source::new(Box::new(Cursor::new(bytes))) {
         let _ = analysis.read(&mut source, &services);
     }
@@ -35,6 +39,6 @@ pub fn analyse(bytes: &[u8]) {
     let mut text = Vec::new();
     let mut writer = Writer::new(&mut text, options, services);
     writer.begin("fuzz");
-    writer.end(None, &report, None, None);
+    writer.end(None, &report, None, Vec::new());
     writer.finish().expect("memory can be written");
 }
