@@ -136,7 +136,10 @@ impl Conn {
         let mut grown = 0;
         let before = self.opens_hole(segment, step).then_some(self.causes.spent);
         if moves && step.late && !step.repeats {
-            // It was on its way, and others have passed before: nobody waited for it here.
+            // It was on its way, and others have passed before: only the other end may have waited for it.
+            if let Some(losses) = &mut self.causes.losses {
+                losses.late = (segment.ts, segment.from & 1);
+            }
             grown += self.stamp_queue(segment, from);
         } else if moves {
             grown += self.settle(segment, step);

@@ -89,6 +89,7 @@ impl Conn {
         if continues || still && self.had_more(from) {
             self.goes_on(segment, step, gap, from, flying, arrived);
         } else {
+            let gap = gap - self.wait_for_overtaken();
             self.answers(segment, step, gap, from);
         }
         let whole = self.both_trips();
@@ -96,11 +97,26 @@ impl Conn {
             if !continues && !still {
                 view.forget_flight(segment.ts);
                 view.begins(segment.ts, whole);
+                view.limit = on::LATENCY as u8;
             }
             let end = segment.seq.wrapping_add(segment.payload);
             view.flies(end, u32::from(self.limit[from].max(536)), segment.ts);
         }
         grown
+    }
+
+    /// What was overtaken of the one that moved on last, the other end had to wait for. Returns for how long.
+    #[inline]
+    fn wait_for_overtaken(&mut self) -> u64 {
+        let mark = self.causes.mark;
+        let late = self.losses().map_or((0, 0), |losses| losses.late);
+        if late.0 <= mark || late.1 != self.causes.from {
+            return 0;
+        }
+        let waited = (late.0 - mark) as u64;
+        self.causes.spent[on::LATENCY] += waited;
+        self.causes.mark = late.0;
+        waited
     }
 
     /// `from` answers what the other end sent: the way there and back is the path's, the rest its own.

@@ -65,6 +65,8 @@ pub struct Losses {
     pub overtaken: u32,
     /// By how long at most, nanoseconds: so much at least does the path vary each way.
     pub varies: u64,
+    /// When the last packet passed that had been overtaken, and whose it was.
+    pub(crate) late: (i64, u8),
     /// When the last recovery ended, 0 before.
     ended: i64,
     /// Episodes of recovery.
