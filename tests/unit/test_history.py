@@ -87,7 +87,7 @@ def test_a_ratio_is_held_against_earlier_runs(ledger: Ledger) -> None:
     assert "of them: no change shown" in told(same)
     assert "5 earlier runs here" in told(other)
     assert "of them: changed" in told(other)
-    assert "Nothing that is recorded of the host has changed" in told(other)
+    assert "Nothing recorded about the host has changed" in told(other)
 
 
 def test_an_earlier_run_is_shown_as_it_was_then(ledger: Ledger) -> None:
