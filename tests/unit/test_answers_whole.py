@@ -139,7 +139,7 @@ def proven(word: Durability, losing: int = 0, *, of_row: bool = True) -> Proof:
 
 
 def durable(*asked: Question) -> StoredRun:
-    """Rows of which one was proven, two lose records, one only reached the kernel, one disk was proven, one unknown."""
+    """One row was proven, two lose records, one claims to keep them, one disk was proven, one flushes in vain."""
     times = {"ext2": 1.0, "ext3": 1.4, "ext4": 0.8, "xfs": 0.5, "btrfs": 0.9, "f2fs": 0.6}
     facts: Mapping[str, Sequence[Fact]] = {
         "ext2": [proven(Durability.PROVEN)],
@@ -147,6 +147,7 @@ def durable(*asked: Question) -> StoredRun:
         "ext4": [made_facts.flushes("yes")],
         "xfs": [proven(Durability.PROVEN, of_row=False)],
         "btrfs": [proven(Durability.LOST, 238)],
+        "f2fs": [replaced(made_facts.flushes("no"), durability="lost")],
     }
     return with_facts(
         filesystems({"write tcg": times}, *asked),
@@ -210,6 +211,34 @@ def without_system_time(*asked: Question) -> StoredRun:
     return replace(run, trials=trials)
 
 
+def in_unit(unit: str, better: Better) -> StoredRun:
+    """A metric of a size or of nothing in particular, higher on one platform and lower on another."""
+    run = constructed(
+        [
+            (Cell(name, EXEC, PlatformSpec.read(name), {}, name == "host"), ratio)
+            for name, ratio in (("host", 1.0), ("uml", 2.0), ("tcg", 0.5), ("tcg/kvm", 4.0))
+        ]
+    )
+    found = Metric("found", unit, better)
+    trials = tuple(
+        replace(
+            trial,
+            measurements=tuple(
+                replace(each, metric=found) for each in trial.measurements if each.metric.name == "wall_s"
+            ),
+        )
+        for trial in run.trials
+    )
+    return replace(run, trials=trials, plan=replace(run.plan, metrics=(found,)))
+
+
+def no_time() -> StoredRun:
+    """Measured, but not to the end, as the time got short."""
+    run = filesystems({"write tcg": ALL}, PLATFORM)
+    left_out = replace(run.plan.context, no_time=("write tcg xfs",))
+    return replace(run, plan=replace(run.plan, context=left_out))
+
+
 ALL: Times = {"ext2": 1.0, "ext3": 1.4, "ext4": 0.8, "xfs": 0.5}
 MANY: Times = {f"fs{number}": 1.0 + number / 5 for number in range(9)}
 ASKED: Mapping[str, Callable[[], StoredRun]] = {
@@ -249,6 +278,9 @@ ASKED: Mapping[str, Callable[[], StoredRun]] = {
     ),
     "another metric": two_publications,
     "two factors": lambda: sized(EXT3, replace(PLATFORM, per=("filesystem",)), replace(PLATFORM, per=("size",))),
+    "more memory": lambda: asking(in_unit("B", Better.HIGHER), replace(MEMORY, metric="found")),
+    "a copy": lambda: asking(RUNS["null"](), replace(PLATFORM, per=("size",))),
+    "no time for one": no_time,
     "failing": lambda: failing(PLATFORM, EXT3),
     "none of its cells": lambda: filesystems({"write tcg": ALL}, replace(PLATFORM, where={"platform": ("kvm",)})),
     "two and one": lambda: filesystems(
@@ -328,55 +360,52 @@ def test_every_value_of_an_answer_in_a_document() -> None:
     whole(found, "questions.jsonl")
 
 
-def stopped(run: StoredRun) -> StoredRun:
-    policy = Policy(seed=42, enough_s=60.0)
-    return replace(run, state=RunState.STOPPED, plan=replace(run.plan, policy=policy))
+def ended(
+    run: StoredRun, state: RunState, enough_s: float | None = 60.0, elapsed_s: float | None = None
+) -> StoredRun:
+    """With a policy of six blocks at least."""
+    policy, context = (
+        Policy(seed=42, min_blocks=6, enough_s=enough_s),
+        replace(run.plan.context, elapsed_s=elapsed_s),
+    )
+    return replace(run, state=state, plan=replace(run.plan, policy=policy, context=context))
 
 
 def alone(blocks: int) -> StoredRun:
     return constructed([(Cell("host", EXEC, PlatformSpec.read("host"), {}, True), 1.0)], blocks=blocks)
 
 
-def slow_runs(shares: Mapping[str, int], iterations: int = 40) -> StoredRun:
-    """Ten times as long in so many iterations of every block."""
+def on_host(
+    names: Sequence[str], shares: Mapping[str, int], iterations: int = 40, blocks: int = 12
+) -> StoredRun:
+    """Commands that take the same, and ten times as long in so many iterations of every block."""
+    host = PlatformSpec.read("host")
     run = constructed(
-        [
-            (Cell(name, EXEC, PlatformSpec.read(name), {}, name == "host"), 1.0)
-            for name in ("host", "uml", "tcg")
-        ]
+        [(Cell(name, EXEC, host, {"set": name}, name == "a"), 1.0) for name in names], blocks=blocks
     )
+    return repeated(run, shares, iterations)
+
+
+def guests(shares: Mapping[str, int]) -> StoredRun:
+    """As `on_host`, on three platforms."""
+    cells = [
+        (Cell(name, EXEC, PlatformSpec.read(name), {}, name == "host"), 1.0)
+        for name in ("host", "uml", "tcg")
+    ]
+    return repeated(constructed(cells), shares, 40)
+
+
+def repeated(run: StoredRun, shares: Mapping[str, int], iterations: int) -> StoredRun:
     trials = []
     for trial in run.trials:
-        slow = shares.get(trial.cell_id, 0)
         measured = []
         for each in trial.measurements:
             chance = np.random.default_rng([trial.block, trial.order])
             values = each.value * np.exp(chance.normal(0, 0.01, iterations))
-            values[1 : 1 + slow] *= 10
+            values[1 : 1 + shares.get(trial.cell_id, 0)] *= 10
             measured.append(replace(each, value=float(np.median(values)), iterations=tuple(values.tolist())))
         trials.append(replace(trial, measurements=tuple(measured)))
     return replace(run, trials=tuple(trials))
-
-
-def in_unit(unit: str, better: Better) -> StoredRun:
-    """A metric of a size or of nothing in particular, higher on one platform and lower on another."""
-    run = constructed(
-        [
-            (Cell(name, EXEC, PlatformSpec.read(name), {}, name == "host"), ratio)
-            for name, ratio in (("host", 1.0), ("uml", 2.0), ("tcg", 0.5), ("tcg/kvm", 4.0))
-        ]
-    )
-    found = Metric("found", unit, better)
-    trials = tuple(
-        replace(
-            trial,
-            measurements=tuple(
-                replace(each, metric=found) for each in trial.measurements if each.metric.name == "wall_s"
-            ),
-        )
-        for trial in run.trials
-    )
-    return replace(run, trials=trials, plan=replace(run.plan, metrics=(found,)))
 
 
 def troubled() -> StoredRun:
@@ -392,6 +421,7 @@ def troubled() -> StoredRun:
             (copy, 1.1),
         ],
         noise={("tcg", block): {"throttled": 3, "swapped_pages": 5} for block in range(12)},
+        warnings={("uml", 1): ("clocks disagree by 2 %",)},
     )
 
 
@@ -405,10 +435,17 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "a worse error": lambda: in_unit("", Better.LOWER),
     "one command": lambda: alone(12),
     "one command once": lambda: alone(1),
-    "stopped": lambda: stopped(constructed([(Cell("host", EXEC, PlatformSpec.read("host"), {}, True), 1.0)], blocks=3)),
-    "stopped before anything": lambda: stopped(RUNS["nothing"]()),
-    "slow runs": lambda: slow_runs({"uml": 6}),
-    "slow runs of the baseline": lambda: slow_runs({"host": 6, "tcg": 6}),
+    "stopped": lambda: ended(alone(3), RunState.STOPPED),
+    "stopped with enough": lambda: ended(alone(6), RunState.STOPPED, elapsed_s=100.0),
+    "stopped without a limit": lambda: ended(alone(3), RunState.STOPPED, None),
+    "complete with fewer": lambda: ended(alone(3), RunState.COMPLETE),
+    "stopped before anything": lambda: ended(RUNS["nothing"](), RunState.STOPPED),
+    "slow runs": lambda: guests({"uml": 6}),
+    "slow runs of the baseline": lambda: guests({"host": 6, "tcg": 6}),
+    "one slow run": lambda: on_host("abcde", {"b": 1}, blocks=6),
+    "slow runs of all": lambda: on_host("abcde", dict.fromkeys("abcde", 3)),
+    "few runs": lambda: on_host("abc", {}, iterations=5),
+    "equal": lambda: on_host("abc", {}, iterations=400),
 }  # fmt: skip
 
 

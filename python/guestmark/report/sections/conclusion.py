@@ -14,7 +14,7 @@ from guestmark.report.sections.backends import backends
 from guestmark.report.sections.filesystems import filesystems
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict, label
-from guestmark.stats.tails import CellRuns
+from guestmark.stats.tails import SHARE_MARGIN, CellRuns
 from guestmark.stats.total import unseen_share
 
 _OPPOSITE = {
@@ -29,7 +29,7 @@ _OPPOSITE = {
 _MORE_OR_FEWER = {
     Verdict.SLOWER: "more slow runs",
     Verdict.FASTER: "fewer slow runs",
-    Verdict.NO_DIFFERENCE: "no difference",
+    Verdict.NO_DIFFERENCE: f"shares within {figures.percent(SHARE_MARGIN)} of each other",
     Verdict.INCONCLUSIVE: "too few to call",
 }
 _NAMED = 3  # more cells than these are counted
