@@ -222,7 +222,7 @@ def _change(series: Series, change: ChangePoint) -> list[Node]:
             ),
             NoteKind.WARNING,
         ),
-        Command("What differs around the two runs", compare),
+        Command("What differs between the two runs", compare),
         Command("Both sides measured side by side, where they can still be had", f"{compare} --confirm"),
     ]
 

@@ -145,7 +145,7 @@ def page(found: Result, judged: Sequence[Judged] = ()) -> Page:
 
 def _differing(found: Result) -> Node:
     if not found.between:
-        said = "Nothing that is recorded of the surroundings differs between the sides."
+        said = "Nothing recorded about the environments differs between the sides."
         return Note(line(said), NoteKind.WARNING)
     told = tuple(line(f"{name} {said}") for name, said in found.between.items())
     return Bullets(line("What differs between the sides:"), told)
