@@ -92,6 +92,33 @@ def test_what_a_pausing_program_writes_is_waited_for_there(
 
 
 @ENDS
+def test_a_reader_that_was_slow_once_is_not_accused_for_ever(at_client: bool, tmp_path: Path) -> None:
+    """Its window is shut for 200 ms in the first answer; later answers arrive spread out over 9 ms each."""
+    model = Model(10, largest_window=4 * MSS)
+    now = model.shake_hands()
+    model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
+    for number in range(4):
+        model.packet(now + 10 + number / 10, False, cf.ACK, 1 + number * MSS, 101, MSS)
+        model.packet(
+            now + 20.1 + number / 10, True, cf.ACK, 101, 1 + (number + 1) * MSS, window=(3 - number) * MSS
+        )
+    model.largest_window = 60_000
+    model.packet(now + 220, True, cf.ACK, 101, 1 + 4 * MSS)
+    model.packet(now + 230.1, False, cf.ACK | cf.PSH, 1 + 4 * MSS, 101, MSS)
+    now, seq, reply = now + 240.2, 101, 1 + 5 * MSS
+    for _ in range(20):
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100)
+        seq += 100
+        for number in range(10):
+            flags = cf.ACK | cf.PSH if number == 9 else cf.ACK
+            model.packet(now + 10 + number, False, flags, reply + number * MSS, seq, MSS)
+        reply += 10 * MSS
+        now += 29.1
+    found = causes(model, at_client, tmp_path)
+    assert found["client"] == pytest.approx(200, abs=25), found
+
+
+@ENDS
 def test_a_path_that_varies_makes_nobody_slow(at_client: bool, tmp_path: Path) -> None:
     chance = random.Random(5)
     model = Model(10)
