@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import multiprocessing
 import os
+import queue
 import random
 import resource
 import threading
@@ -170,6 +171,27 @@ def _watch(url: str, most: list[int], ended: threading.Event) -> None:
                 most.append(int(found.scalar() or 0) - 1)  # without this one
 
 
+def _imported(work: Work) -> None:
+    """Measures a block, so that threads of the processes to come import nothing at once."""
+    simulated: Any = runner
+    before, simulated.run_trial = simulated.run_trial, trial
+    try:
+        call(work, "m0")
+    finally:
+        simulated.run_trial = before
+
+
+def _gathered(workers: list[multiprocessing.Process], out: multiprocessing.Queue[Told]) -> list[Told]:
+    told: list[Told] = []
+    while len(told) < len(workers):
+        with contextlib.suppress(queue.Empty):
+            told.append(out.get(timeout=1))
+            continue
+        if died := [worker.exitcode for worker in workers if worker.exitcode]:
+            raise SystemExit(f"processes of machines have died: {died}")
+    return told
+
+
 def _server_s(server: Server) -> float:
     """Processor time of the server and of all its processes, also those that have ended."""
     main = int((server.directory / "data/postmaster.pid").read_text().split()[0])
@@ -187,8 +209,9 @@ def simulate(count: int, given: argparse.Namespace) -> str:
         port = int(server.url.rpartition(":")[2].partition("/")[0])
         names = [f"m{number}" for number in range(count)]
         out: multiprocessing.Queue[Told] = multiprocessing.Queue()
-        begin, before = time.monotonic(), _server_s(server)
         here = record_environment(programs=())
+        _imported(Work(server.url, run, here, 0.0, 0.0))
+        begin, before = time.monotonic(), _server_s(server)
         work = Work(server.url, run, here, given.measuring / len(plan.cells), begin + given.seconds)
         cut, near = names[: given.away], names[given.away :]
         parts = [near[number::_PROCESSES] for number in range(_PROCESSES)]
@@ -201,7 +224,7 @@ def simulate(count: int, given: argparse.Namespace) -> str:
         most, ended = [0], threading.Event()
         watcher = threading.Thread(target=_watch, args=(server.url, most, ended))
         watcher.start()
-        told = [out.get() for _ in workers]
+        told = _gathered(workers, out)
         took = time.monotonic() - begin
         ended.set()
         watcher.join()
