@@ -371,8 +371,8 @@ def ended(
     return replace(run, state=state, plan=replace(run.plan, policy=policy, context=context))
 
 
-def alone(blocks: int) -> StoredRun:
-    return constructed([(Cell("host", EXEC, PlatformSpec.read("host"), {}, True), 1.0)], blocks=blocks)
+def alone(blocks: int, times: float = 1.0) -> StoredRun:
+    return constructed([(Cell("host", EXEC, PlatformSpec.read("host"), {}, True), times)], blocks=blocks)
 
 
 def on_host(
@@ -412,6 +412,7 @@ def troubled() -> StoredRun:
     """More than one finding, the first of which is long."""
     cells = [("host", 1.0), ("uml", 2.0), ("tcg", 24.0)]
     copy = Cell("host#2", EXEC, PlatformSpec.read("host"), null_of="host")
+    stolen = {"foreign_s": 0.0, "machine_steal_s": 0.2, "machine_processors": 1, "elapsed_s": 1.0}
     return constructed(
         [
             *(
@@ -420,8 +421,11 @@ def troubled() -> StoredRun:
             ),
             (copy, 1.1),
         ],
-        noise={("tcg", block): {"throttled": 3, "swapped_pages": 5} for block in range(12)},
-        warnings={("uml", 1): ("clocks disagree by 2 %",)},
+        noise={
+            (name, block): {**stolen, **({"throttled": 3} if name == "tcg" else {})}
+            for name in ("host", "uml", "tcg", "host#2")
+            for block in range(12)
+        },
     )
 
 
@@ -434,6 +438,7 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "a better score": lambda: in_unit("", Better.HIGHER),
     "a worse error": lambda: in_unit("", Better.LOWER),
     "one command": lambda: alone(12),
+    "one quick command": lambda: alone(12, 0.002),
     "one command once": lambda: alone(1),
     "stopped": lambda: ended(alone(3), RunState.STOPPED),
     "stopped with enough": lambda: ended(alone(6), RunState.STOPPED, elapsed_s=100.0),
