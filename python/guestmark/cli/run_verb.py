@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guestmark.cli import options
+from guestmark.cli.listing import LIST, show_cells
 from guestmark.cli.measuring import Measuring, budgeted, measuring
-from guestmark.page.say import say, tell
+from guestmark.page.say import tell
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
@@ -32,10 +32,7 @@ def command(
     ] = None,
     scale: options.Scale = None,
     only: options.Only = None,
-    list_: Annotated[
-        bool,
-        typer.Option("--list", help="Show the cells that would run and how long they take; run nothing."),
-    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help=LIST)] = False,
     prepare_only: Annotated[
         bool,
         typer.Option(
@@ -92,7 +89,7 @@ def command(
     if published:
         options.check_published(made)
     if list_:
-        _list(made, given.ledger)
+        show_cells(made, given.ledger)
         return
     outputs = replace(given.outputs(published=published), budget_s=budget_s)
     if prepare_only:
@@ -100,33 +97,3 @@ def command(
         tell(session.prepare(made, given.ledger, outputs))
         return
     raise typer.Exit(session.execute(made, given.ledger, outputs))
-
-
-def _list(plan: Plan, ledger_path: str | None) -> None:
-    """Prints the cells on standard output, one per line, and remarks on standard error."""
-    from guestmark.engine.budget import estimate
-
-    for cell in plan.cells:
-        marks = ["baseline"] if cell.baseline else []
-        marks += [f"null copy of {cell.null_of}"] if cell.null_of else []
-        tell(f"{cell.id}{f'  # {marks[0]}' if marks else ''}")
-    sys.stdout.flush()
-    if usual := _unsaid(plan):
-        say(f"defaults of all cells: {usual}")
-    for note in plan.context.notes:
-        say(note)
-    with options.ledger_to_read(ledger_path) as ledger:
-        found = estimate(plan, ledger)
-    origin = f" ({found.origin})" if found.origin else ""
-    say(f"{len(plan.cells)} cells: {found.expectation}{origin}")
-
-
-def _unsaid(plan: Plan) -> str:
-    """The factors at the levels that ids leave out."""
-    found = {
-        f"{name}={level}": None
-        for cell in plan.cells
-        for name, level in cell.factors.items()
-        if f"{name}={level}" not in (cell.null_of or cell.id).split()
-    }
-    return " ".join(found)

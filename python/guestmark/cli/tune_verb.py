@@ -1,4 +1,4 @@
-"""`guestmark tune`: the fastest of many configurations that keeps to what is asked of it."""
+"""`guestmark tune`: the fastest of many configurations within limits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from guestmark.cli import options
+from guestmark.cli.listing import LIST, show_cells
 from guestmark.cli.measuring import Measuring, budgeted, measuring
 from guestmark.core.errors import UsageError
 
@@ -49,6 +50,7 @@ def command(
     ] = None,
     scale: options.Scale = None,
     only: options.Only = None,
+    list_: Annotated[bool, typer.Option("--list", help=LIST)] = False,
     for_: options.For = None,
     given: Measuring,
 ) -> None:
@@ -101,5 +103,8 @@ def command(
         max_blocks=max_blocks or base.max_blocks,
     )
     tuned = assemble(replace(outline, race=settings), Caller.current())
+    if list_:
+        show_cells(tuned, given.ledger)
+        return
     outputs = replace(given.outputs(), budget_s=budgeted(for_, given))
     raise typer.Exit(session.execute(tuned, given.ledger, outputs))

@@ -10,11 +10,13 @@ from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Labelled
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.units import counted
 from guestmark.core.workload_kind import WorkloadKind, workload_kind
 from guestmark.plan import pattern
 from guestmark.plan.pattern import PLATFORM, WORKLOAD, Pattern
 
 Levels = Mapping[str, tuple[str, ...]]
+_NAMED = 3  # cells, in a note
 
 
 class Null(StrEnum):
@@ -151,7 +153,7 @@ def span(shape: Shape) -> Matrix:
             cells.append(cell)
         elif why.reason:
             left_out.setdefault(why.reason, []).append(cell.id)
-    notes += [f"left out: {', '.join(ids)}: {reason}" for reason, ids in left_out.items()]
+    notes += [f"left out: {_few(ids)}: {reason}" for reason, ids in left_out.items()]
     if not cells:
         raise UsageError("the plan has no cell on these platforms", hint="choose others with --on")
     if shape.only is not None:
@@ -340,3 +342,9 @@ def _null_copies(cells: Sequence[Cell], platforms: Sequence[PlatformSpec], null:
             for index in range(2, number + 2)
         ]
     return copies
+
+
+def _few(ids: Sequence[str]) -> str:
+    """The first of some cells, and how many more there are."""
+    more = f" and {counted(len(ids) - _NAMED, 'more cell')}" if len(ids) > _NAMED else ""
+    return f"{', '.join(ids[:_NAMED])}{more}"
