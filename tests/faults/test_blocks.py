@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,25 @@ def test_blocks_are_measured_one_a_call(guestmark: CommandLine, ledger: str) -> 
     assert "nothing is left" in done.stderr
     assert {machine_of(trial.facts) for trial in made.stored().trials} == {"one", "two"}
     assert exactly_once([made.stored()], 2) == 0
+
+
+def test_blocks_of_a_run_that_its_results_end(guestmark: CommandLine, ledger: str) -> None:
+    made = Cluster(guestmark, ledger, 2, '"0", "0.01"')
+    plan = guestmark.folder / "plan.toml"
+    plan.write_text(re.sub("blocks = 2|iterations = 1", "", plan.read_text()) + 'time_limit = "1s"\n')
+    made.run = guestmark(
+        "run", plan, "--prepare-only", "--ledger", ledger, env=made.environment
+    ).stdout.strip()
+    calls = [guestmark(*made.arguments(f"m{number % 2}"), env=made.environment) for number in range(6)]
+    ended = [call.status for call in calls]
+    assert BlockStatus.NOTHING_LEFT in ended, [call.stderr for call in calls]
+    done = ended.index(BlockStatus.NOTHING_LEFT)
+    assert ended == [BlockStatus.DONE] * done + [BlockStatus.NOTHING_LEFT] * (6 - done)
+    stored = made.stored()
+    assert stored.state is RunState.STOPPED
+    assert stored.blocks == done > 1
+    assert stored.plan.context.iterations
+    assert {machine_of(trial.facts) for trial in stored.trials} == {"m0", "m1"}
 
 
 def test_a_block_is_claimed_without_reading_what_others_measured(guestmark: CommandLine, ledger: str) -> None:

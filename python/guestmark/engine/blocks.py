@@ -17,10 +17,10 @@ from guestmark.engine.progress import Observer, Silent
 from guestmark.engine.runner import Loop, run
 from guestmark.ledger import tally
 from guestmark.ledger.attempts import Attempts, lose
+from guestmark.ledger.model import RunHead
 from guestmark.stats.stopping import GIVE_UP_AFTER
 
 if TYPE_CHECKING:
-    from guestmark.ledger.model import RunHead
     from guestmark.ledger.store import Ledger
 
 _ENDED = frozenset({RunState.COMPLETE, RunState.STOPPED, RunState.FAILED})
