@@ -28,8 +28,8 @@ from guestmark.core.model import (
 )
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.page.nodes import Page, Part, Section
-from guestmark.page.text import Span, Tone
+from guestmark.page.nodes import Note, NoteKind, Page, Part, Section
+from guestmark.page.text import Span, Tone, text_of
 from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import answers, conclusion
@@ -187,6 +187,25 @@ def failing(*asked: Question) -> StoredRun:
     return asking(constructed(cells, failing=failed), *asked)
 
 
+def unlabelled(*asked: Question) -> StoredRun:
+    """Workloads that are called by their kind alone."""
+    cells = [
+        (
+            Cell(
+                f"{kind} {name}",
+                WorkloadSpec(kind),
+                PlatformSpec.read("tcg"),
+                {"filesystem": name},
+                name == "ext4",
+            ),
+            time,
+        )
+        for kind in ("filewrite", "fileread")
+        for name, time in (("ext4", 1.0), ("ext3", 2.0))
+    ]
+    return asking(constructed(cells), *asked)
+
+
 def kept(words: Sequence[Durability]) -> StoredRun:
     """A filesystem for each word that nobody proved."""
     run = filesystems({"write tcg": {word: 1.0 + number for number, word in enumerate(words)}}, SAFE)
@@ -286,6 +305,7 @@ ASKED: Mapping[str, Callable[[], StoredRun]] = {
     "two and one": lambda: filesystems(
         {"write tcg": {"ext2": 1.0}, "read uml": {"ext2": 1.0, "ext3": 2.0}}, PLATFORM
     ),
+    "without labels": lambda: unlabelled(EXT3, replace(PLATFORM, per=("workload",))),
     "one of each": lambda: filesystems({"write tcg": {"ext2": 1.0}, "read uml": {"ext2": 1.0}}, PLATFORM),
     "some forecasts": lambda: filesystems(
         {"write tcg": {"ext4": 1.0, "ext3": 1.15, "ext2": 1.0}}, PLATFORM, blocks=8, ext3=0.12, ext2=0.12
@@ -322,13 +342,15 @@ def drawn(page: Page, width: int) -> str:
 
 
 def spans_of(part: object) -> Iterator[Span]:
-    """Every piece of text in a page."""
+    """Every piece of text in a page; a note that limits the result also as a whole."""
     if isinstance(part, Span):
         yield part
     elif isinstance(part, tuple):
         for each in part:
             yield from spans_of(each)
     elif is_dataclass(part):
+        if isinstance(part, Note) and part.kind is not NoteKind.SMALL:
+            yield Span(text_of(part.text), Tone(part.kind))
         for each in fields(part):
             yield from spans_of(getattr(part, each.name))
 
