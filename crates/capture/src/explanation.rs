@@ -89,7 +89,7 @@ impl Conn {
         if continues || still && self.had_more(from) {
             self.goes_on(segment, step, gap, from, flying, arrived);
         } else {
-            let gap = gap - self.wait_for_overtaken();
+            let gap = gap - self.wait_for_overtaken(gap);
             self.answers(segment, step, gap, from);
         }
         let whole = self.both_trips();
@@ -105,17 +105,18 @@ impl Conn {
         grown
     }
 
-    /// What was overtaken of the one that moved on last, the other end had to wait for. Returns for how long.
+    /// What was overtaken of the one that moved on last, the other end had to wait for: for how long of the time since.
     #[inline]
-    fn wait_for_overtaken(&mut self) -> u64 {
+    fn wait_for_overtaken(&mut self, gap: u64) -> u64 {
         let mark = self.causes.mark;
         let late = self.losses().map_or((0, 0), |losses| losses.late);
         if late.0 <= mark || late.1 != self.causes.from {
             return 0;
         }
-        let waited = (late.0 - mark) as u64;
+        // Clocks may step backwards.
+        let waited = late.0.abs_diff(mark).min(gap);
         self.causes.spent[on::LATENCY] += waited;
-        self.causes.mark = late.0;
+        self.causes.mark += waited as i64;
         waited
     }
 
