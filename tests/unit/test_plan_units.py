@@ -119,3 +119,15 @@ def test_parsers_only_ever_raise_value_error(text: str) -> None:
 @given(st.floats(min_value=0, max_value=1e7))
 def test_a_duration_is_shown_with_its_unit(seconds: float) -> None:
     assert units.format_duration(seconds).split()[-1] in {"s", "min"}
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["uml", "tcg", "uml"], "uml, tcg"),
+        (["primes, tcg", "dd, a byte at a time, tcg"], "primes, tcg · dd, a byte at a time, tcg"),
+        ([], ""),
+    ],
+)
+def test_names_that_hold_commas_are_told_apart(names: list[str], shown: str) -> None:
+    assert units.listed(names) == shown

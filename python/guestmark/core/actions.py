@@ -10,10 +10,9 @@ from typing import Any
 from guestmark.core.model import Plan
 
 
-def actions(plan: Plan, *, context: bool = True) -> list[tuple[str, str]]:
-    """Name and value of everything that a run of this plan would run or open, each once, in the plan's order.
-
-    With `context` also as whom, where, and with which variables.
+def actions(plan: Plan) -> list[tuple[str, str]]:
+    """Name and value of everything that a run of this plan would run or open, each once, in the plan's order, and as
+    whom, where, and with which variables.
     """
     found: dict[tuple[str, str], None] = {}
     for cell in plan.cells:
@@ -25,7 +24,7 @@ def actions(plan: Plan, *, context: bool = True) -> list[tuple[str, str]]:
     around = plan.context.around
     found |= dict.fromkeys(_flat("on this host, around it", {"run": around.run, "trial": around.trial}))
     caller = plan.context.caller
-    if context and caller.cwd:
+    if caller.cwd:
         said = {"cwd": caller.cwd, "uid": caller.uid, "gid": caller.gid, "env": caller.env}
         for name, value in said.items():
             found |= dict.fromkeys(_flat(name, value))

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
 from guestmark.core.errors import unknown
@@ -97,6 +98,12 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Each name once, with commas, or with dots where the names themselves hold commas."""
+    once = list(dict.fromkeys(names))
+    return (" · " if any("," in name for name in once) else ", ").join(once)
 
 
 def counted(count: int, noun: str) -> str:

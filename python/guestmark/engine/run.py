@@ -207,7 +207,7 @@ def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, t
     if not trust and not stored.origin.trusted:
         raise UsageError(
             f"run {stored.id} comes from {stored.origin.source}: its commands are not run without being trusted",
-            hint=f"guestmark show {stored.id} lists them; --trust runs them",
+            hint=f"guestmark show {stored.id} --details lists them; --trust runs them",
         )
     tell(f"run {stored.id} comes from {stored.origin.source}, and this is what it runs:")
     for name, value in actions(stored.plan):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import CellStatus, RunState, Trial
-from guestmark.core.units import counted, format_duration
+from guestmark.core.units import counted, format_duration, listed
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import row_names, spoken
@@ -38,7 +38,9 @@ def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> P
         return page(run, analysis, published=False, environment=False, details=False)
     sections = [] if run.origin is None else [imported(run, run.origin, whole=False)]
     if said := answers.nodes(analysis):
-        sections.append(Section(Part.CONCLUSION, run.plan.title or run.plan.name, tuple(said)))
+        title = run.plan.title or run.plan.name
+        asked = title in (question.ask for question in run.plan.questions)
+        sections.append(Section(Part.CONCLUSION, title, tuple(said), titled=not asked))
     explained = all(of_kind(workload, run) for workload in analysis.workloads)
     for alike in _in_one_table(analysis.workloads):
         sections.append(_result(alike, run, width, explained=explained))
@@ -64,20 +66,31 @@ def _in_one_table(workloads: Sequence[WorkloadResult]) -> list[list[WorkloadResu
 
 def _result(workloads: Sequence[WorkloadResult], run: StoredRun, width: int, *, explained: bool) -> Section:
     wrong = [node for workload in workloads for node in troubles(workload)][:_REMARKS]
-    first, title = workloads[0], ", ".join(workload.title for workload in workloads)
+    first, title = workloads[0], listed(workload.title for workload in workloads)
     if not compared(first) or not first.metrics:
         return Section(Part.WORKLOAD, title, (*of_kind(first, run), *wrong))
-    said = [node for workload in workloads for node in _said(workload)][:_REMARKS]
+    said = [*_undecided(workloads), *(node for workload in workloads for node in _said(workload))][:_REMARKS]
     why = [node for workload in workloads for node in of_kind(workload, run)] if explained else []
     return Section(Part.WORKLOAD, title, (_table(workloads, width), *said, *why, *wrong))
 
 
+def _undecided(workloads: Sequence[WorkloadResult]) -> list[Note]:
+    """Why rows could not be told from the baseline; in a table of several workloads they go by the workload."""
+    pairs = [
+        (result, result.comparison[metric.name])
+        for workload in workloads
+        for metric in workload.metrics[:1]
+        for result in workload.shown
+        if workload.baseline is not None and metric.name in result.comparison
+    ]
+    if len(workloads) == 1:
+        return undecided(pairs, spoken(workloads[0]))
+    return undecided(pairs, {result.cell.id: each.title for each in workloads for result in each.cells})
+
+
 def _said(workload: WorkloadResult) -> list[Node]:
     said: list[Node] = []
-    metric = workload.metrics[0].name
     if workload.baseline is not None:
-        pairs = [(each, each.comparison[metric]) for each in workload.shown if metric in each.comparison]
-        said += undecided(pairs, spoken(workload))
         said += [node for node, verdict in slow_runs(workload, workload.baseline) if verdict in _CLAIMS]
     return [*said, *_totals(workload)]
 
@@ -265,6 +278,8 @@ def _limit(analysis: Analysis, run: StoredRun, width: int) -> list[Node]:
     said = inert("".join(span.text for span in rest))
     said = said.partition(";")[0].partition(". ")[0]
     room = width - len(label_span.text) - len(more)
+    if len(said) > room:
+        said = said.partition(" (")[0]
     if len(said) > room:
         said = f"{said[: room - 1].rsplit(' ', 1)[0]} …"
     return [Note(spans(label_span, f"{said}{more}"), found[0].kind)]

@@ -131,14 +131,14 @@ def of_kind(workload: WorkloadResult, run: StoredRun) -> list[Node]:
 
 
 def imported(run: StoredRun, origin: Origin, *, whole: bool) -> Section:
-    """Its source and its commands; with `whole` also as whom, where, and with which variables they run."""
+    """Its source; with `whole` also its commands, as whom, where, and with which variables they run."""
     nodes: list[Node] = [
         Note(
             line(f"Imported from {origin.source}: figures and names are unverified"),
             NoteKind.WARNING,
         )
     ]
-    if rows := actions(run.plan, context=whole):
+    if whole and (rows := actions(run.plan)):
         nodes.append(Definitions("What it runs", tuple(rows)))
     if whole and origin.sha256:
         nodes.append(Definitions("The bundle", (("SHA-256", origin.sha256),)))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import boots
+from guestmark.core.units import listed
 from guestmark.page import figures
 from guestmark.page.names import spoken
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
@@ -96,7 +97,7 @@ def undecided(compared: Iterable[tuple[CellResult, Comparison]], names: Mapping[
         if comparison.undecided:
             cells.setdefault(comparison.reason, []).append(names[result.cell.id])
     return [
-        Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{', '.join(ids)} – {reason}"), NoteKind.WARNING)
+        Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{listed(ids)} – {reason}"), NoteKind.WARNING)
         for reason, ids in cells.items()
     ]
 

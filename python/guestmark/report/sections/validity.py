@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from guestmark.core.units import listed
 from guestmark.page.nodes import Note, NoteKind
 from guestmark.page.text import Span, Tone, spans
 from guestmark.stats.analysis import Analysis
@@ -70,8 +71,8 @@ def _all(analysis: Analysis) -> list[tuple[str, Finding]]:
 
 
 def _line(severity: Severity, message: str, advice: str, titles: list[str] | tuple[str, ...]) -> Note:
-    where = f"{', '.join(titles)}: " if titles else ""
-    said = f"{where}{message}"
+    where = f" ({listed(titles)})" if titles else ""
+    said = f"{message}{where}"
     what_to_do = f". {advice[:1].upper()}{advice[1:]}." if advice else ""
     label = Span(f"{severity.value.capitalize()}: ", _TONES[severity])
     return Note(spans(label, f"{said}{what_to_do}"), _KINDS[severity])
