@@ -21,6 +21,7 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.schema import trials
 from guestmark.ledger.tally import tally
+from guestmark.stats.stopping import GIVE_UP_AFTER
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import PLAN
 from tests.framework.postgresql import postgresql
@@ -95,6 +96,18 @@ def test_blocks_of_a_run_that_its_results_end(guestmark: CommandLine, ledger: st
     assert stored.blocks == done > 1
     assert stored.plan.context.iterations
     assert {machine_of(trial.facts) for trial in stored.trials} == {"m0", "m1"}
+
+
+def test_a_cell_that_never_succeeds_is_given_up_by_all(guestmark: CommandLine, ledger: str) -> None:
+    made = Cluster(guestmark, ledger, 4, '"0", "nothing"')
+    calls = [guestmark(*made.arguments(f"m{number % 2}"), env=made.environment) for number in range(5)]
+    failed, done, left = BlockStatus.SOME_FAILED, BlockStatus.DONE, BlockStatus.NOTHING_LEFT
+    assert [call.status for call in calls] == [failed] * GIVE_UP_AFTER + [done, left]
+    assert "it is not tried again" in calls[2].stderr
+    stored = made.stored()
+    assert stored.state is RunState.COMPLETE
+    tried = [trial.block for trial in stored.trials if trial.status is TrialStatus.FAILED]
+    assert tried == list(range(GIVE_UP_AFTER))
 
 
 def test_a_block_is_claimed_without_reading_what_others_measured(guestmark: CommandLine, ledger: str) -> None:
