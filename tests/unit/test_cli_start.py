@@ -271,3 +271,26 @@ def test_a_run_without_a_trial_is_not_called_failed(tmp_path: Path) -> None:
     assert made.returncode == 3, made.stderr
     assert "stopped at the time limit" in listed
     assert "failed" not in listed.splitlines()[1]
+
+
+def test_the_candidates_of_a_race_are_listed_and_few_of_what_is_left_out(tmp_path: Path) -> None:
+    environment = {"GUESTMARK_LEDGER": str(tmp_path / "ledger.sqlite")}
+    words = ("tune", "fastest-safe", "--only", "platform=tcg and cache=none", "--list")
+    listed = guestmark(*words, **environment)
+    assert listed.returncode == 0, listed.stderr
+    assert all("cache=none" in row for row in listed.stdout.splitlines())
+    assert re.search(
+        r"left out: [^:]+, [^:]+, [^:]+ and \d+ more cells: a raw image has no metadata", listed.stderr
+    )
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_export_and_a_missing_kernel_say_what_is_here(tmp_path: Path) -> None:
+    environment = {"GUESTMARK_LEDGER": str(tmp_path / "ledger.sqlite")}
+    assert guestmark("exec", "-q", "-r", "2", "--", "true", **environment).returncode == 0
+    page = tmp_path / "run.gmk.html"
+    assert guestmark("export", "--bundle", str(page), **environment).returncode == 0
+    assert page.exists()
+    refused = guestmark("ab", "--kernel", "/none/a", "/none/b", "--", "true", **environment)
+    assert refused.returncode == 2
+    assert "there is no kernel at '/none/a'; on this host: " in refused.stderr
