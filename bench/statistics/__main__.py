@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
 import guestmark.core.single_threaded_blas  # noqa: F401, I001  (before numpy)
+import sentences
 from acceptance import (
     candidates,
     false_positives_at_first_p,
@@ -256,6 +257,15 @@ def print_warmup(sims: int) -> None:
         )
 
 
+def print_sentences(sims: int) -> None:
+    """Values with ±, gates, sessions, machines, laws, quantiles: false at most .05, or as the row says."""
+    print("\n## Other sentences\n")
+    print("How often each is false, and how often it is found where it is true.\n")
+    heading("sentence", "where", "false", "found")
+    for what, where, false, found in sentences.rows(sims):
+        row(what, where, *("-" if each is None else number(each) for each in (false, found)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -295,6 +305,7 @@ def main() -> None:
     print_over_runs(sims)
     print_forecasts(options.sims // 5)
     print_warmup(sims)
+    print_sentences(options.sims // 5)
     print(f"\n{time.monotonic() - began:.0f} s", file=sys.stderr)
 
 

@@ -2,9 +2,9 @@
 [--limit SHARE]`.
 
 Matrices of 48 cells (factors of 2, 2, 3 and 4 levels) with random main effects and interactions, one cell planted as
-the best. Counted are the runs whose final set holds the true best, or one within the margin of it, those that name such
-a one as the best, those that drop such a one after measuring it, and the trials that were used, as a share of the full
-matrix in as many blocks as a race may take.
+the best. Counted are the runs whose final set holds the true best, or one within the margin of it, those with such a
+one in front, those that call theirs the best, and wrongly so, those that drop such a one after measuring it, and the
+trials that were used, as a share of the full matrix in as many blocks as a race may take.
 With a limit each race has the time of that share of the full matrix (all trials take equally long), as with
 `--time-limit`.
 """
@@ -66,6 +66,8 @@ class Outcome:
     share: float  # of the full matrix's trials
     size: int  # of the final set
     first: bool  # whether the one that is named best is within the margin of it
+    alone: bool  # whether the one in front is called the best
+    false: bool  # although another one is better
     wrongly: bool  # whether one within the margin of it was dropped by the race's own rule
 
 
@@ -99,8 +101,10 @@ def simulate(
         name for name, value in truth.items() if value <= min(truth.values()) + math.log1p(settings.margin)
     }
     dropped = {entry.id for entry in state.dropped if entry.kind is Why.RACED}
+    measured = {*state.alive, *dropped, *(entry.id for entry in state.dropped if entry.kind is Why.CONFIRMED)}
     return Outcome(
-        not good.isdisjoint(state.alive), trials / full, len(state.alive), state.leader in good,
+        not good.isdisjoint(state.alive), trials / full, len(state.alive), state.leader in good, state.alone,
+        state.alone and truth[state.leader] > min(truth[name] for name in measured),
         not good.isdisjoint(dropped),
     )  # fmt: skip
 
@@ -147,10 +151,12 @@ def main() -> None:
         first = statistics.fmean(outcome.first for outcome in outcomes)
         share = statistics.fmean(outcome.share for outcome in outcomes)
         size = statistics.median(outcome.size for outcome in outcomes)
+        alone = statistics.fmean(outcome.alone for outcome in outcomes)
+        false = statistics.fmean(outcome.false for outcome in outcomes)
         wrongly = statistics.fmean(outcome.wrongly for outcome in outcomes)
         print(
-            f"{scenario.name:28} found {found:.3f}  named best {first:.3f}  trials {share:.3f} of the full matrix  "
-            f"final set {size:g}  one as good dropped {wrongly:.3f}",
+            f"{scenario.name:28} found {found:.3f}  in front {first:.3f}  called best {alone:.3f}, falsely {false:.3f} "
+            f" trials {share:.3f} of the full matrix  final set {size:g}  as good dropped {wrongly:.3f}",
             flush=True,
         )
 

@@ -19,6 +19,7 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.report import gate_files
 from guestmark.report.document import result_document
+from guestmark.report.sections.gates import said
 from guestmark.stats import paired
 from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import holm
@@ -110,6 +111,20 @@ def test_what_is_shown_what_is_excluded_and_what_is_neither(
     beyond, within = (low > 1.05, high < 1.05) if ">" in limit else (high < 0.95, low > 0.95)
     # It decides just when the interval that is shown lies on one side.
     assert (beyond, within) == (outcome is Outcome.BROKEN, outcome is Outcome.KEPT)
+
+
+@pytest.mark.parametrize("limit", ["> +5%", "< -5%"])
+def test_what_a_gate_says_that_it_finds_is_found(limit: str) -> None:
+    (found,) = judged(two(1.0), limit)
+    assert found.outcome is Outcome.KEPT
+    size = known(found.finds)
+    assert (size > 1.05) if ">" in limit else (size < 0.95)
+    (again,) = judged(two(size), limit)
+    assert again.outcome is Outcome.BROKEN
+    assert f"would find it broken from ×{size:.3f}"[:-1] in said(found)
+    assert "would find it broken" not in said(again)
+    (few,) = judged(two(1.0, blocks=5), limit)
+    assert few.finds is None
 
 
 def test_the_nearer_the_limit_the_more_blocks_it_takes() -> None:

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from guestmark.report import claims
-from guestmark.report.claims import Claim
+from guestmark.page import claims
+from guestmark.page.claims import Claim
 from guestmark.stats.validity import OrderFinding
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -167,6 +167,29 @@ def test_the_typical_value_is_covered_by_its_interval(n: int) -> None:
     assert covered / 1000 >= 0.93
 
 
+@pytest.mark.parametrize(("n", "of_neighbours"), [(8, 0.5), (12, 0.25), (27, 0.6), (90, 0.6)])
+def test_intervals_cover_where_the_state_of_the_host_lasts(n: int, of_neighbours: float) -> None:
+    generator = np.random.default_rng(n)
+    covered = np.zeros(2)
+    for _ in range(2000):
+        noise = generator.normal(0, 0.02, n)
+        for at in range(1, n):
+            noise[at] = of_neighbours * noise[at - 1] + math.sqrt(1 - of_neighbours**2) * noise[at]
+        found = paired.summarise(np.exp(noise))
+        for at, ends in enumerate((found.typical_ci, found.ci)):
+            assert ends is not None
+            covered[at] += ends[0] <= 1 <= ends[1]
+    assert (covered / 2000 >= 0.92).all()  # .77 to .88 if values counted as independent
+
+
+def test_an_interval_is_hardly_longer_where_nothing_lasts() -> None:
+    generator = np.random.default_rng(1)
+    for n, most in ((8, 1.6), (30, 1.2), (90, 1.1)):
+        assert 1 <= np.median([paired.lasting(generator.normal(0, 1, n)) for _ in range(300)]) < most
+    assert paired.lasting(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == 1
+    assert paired.lasting(np.full(9, 7.0)) == 1
+
+
 def test_one_slow_trial_moves_neither_the_typical_value_nor_its_interval_far() -> None:
     """So that a value and the ratio beside it agree: the quotient of two typical values is the typical ratio."""
     generator = np.random.default_rng(9)

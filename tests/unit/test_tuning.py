@@ -43,6 +43,17 @@ def test_the_worse_are_dropped_and_the_best_confirmed_in_fresh_blocks() -> None:
     assert "worse than" in done.dropped[0].why
 
 
+def test_one_that_is_not_shown_to_be_ahead_is_not_called_best() -> None:
+    settings = Settings("wall_s", Better.LOWER)
+    level = raced(settings, {"a": 0.0, "b": 0.001, "c": 0.3, "d": 1.0})
+    assert level.confirmed
+    assert not level.alone
+    assert tuning.sentences(settings, level, [], [])[0].startswith("In front: ")
+    ahead = raced(settings, {"a": 0.0, "b": 0.3, "c": 0.6, "d": 1.0})
+    assert ahead.alone
+    assert tuning.sentences(settings, ahead, [], [])[0].startswith("Best: a ")
+
+
 def test_one_that_is_left_is_confirmed_against_the_nearest_by_the_rule_of_a_run() -> None:
     done = raced(Settings("wall_s", Better.LOWER), {"a": 0.0, "b": 0.3, "c": 0.6, "d": 1.0})
     assert (done.leader, done.finalists, done.confirmed, done.fresh) == ("a", ("a",), True, MIN_BLOCKS)

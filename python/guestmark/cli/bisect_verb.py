@@ -144,6 +144,7 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
     """Says what becomes of each candidate, and prints what was found; the exit status."""
     from guestmark.core.errors import GateStatus
     from guestmark.engine.bisection import End
+    from guestmark.page.claims import Claim
     from guestmark.report.sections.gates import said
     from guestmark.stats.gates import Outcome
 
@@ -153,7 +154,7 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
         if step.judged is None:
             say(f"{step.commit.shown}: not built ({step.failed}), skipped")
             continue
-        found = shown[step.commit.hash] = said(replace(step.judged, blocks=None))
+        found = shown[step.commit.hash] = said(replace(step.judged, blocks=None, finds=None))
         say(f"{step.commit.shown}: {words[step.outcome]}, {found}, {step.judged.n} blocks")
     bad, good = bisection.bad.shown, bisection.good.shown
     if search.fell_back:
@@ -170,7 +171,7 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
                 "only commits that could not be judged are left; more --max-blocks, or a quieter host, may help"
             )
         return GateStatus.UNDECIDED
-    tell(f"{search.found.hash} is the first bad commit")
+    tell(f"{search.found.hash}{Claim.FIRST_BAD}")
     said_of_it = shown.get(search.found.hash)
     tell(f"  {search.found.shown}{f': {said_of_it}' if said_of_it else ''}")
     return GateStatus.KEPT

@@ -113,7 +113,7 @@ def printed(cell: Cell, trial: Trial) -> str:
 def ahead(foreseen: Foreseen) -> str:
     """What a run will know, and when."""
     from guestmark.page import figures
-    from guestmark.report.claims import Claim
+    from guestmark.page.claims import Claim
 
     rare_s = foreseen.rare_left_s
     return Claim.FORESEEN.format(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PARAMETER = "build"  # `{build}` in the command
 FIRST_LOOK = 8  # blocks
 
-_FOUND = re.compile(r"^([0-9a-f]{40,64}) is the first bad commit", re.MULTILINE)
+_FOUND = re.compile(r"^([0-9a-f]{40,64}) is the first \w+ commit", re.MULTILINE)
 _TAIL = 5  # lines of a failed build that are quoted
 
 

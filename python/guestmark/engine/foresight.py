@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import LedgerError
+from guestmark.core.gate import gates_of
 from guestmark.core.model import Plan, TrialStatus, boots
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger import past
-from guestmark.page.figures import known_to
+from guestmark.page.claims import Claim
+from guestmark.page.figures import known_to, limit
 
 if TYPE_CHECKING:
-    from guestmark.ledger.model import StoredRun
+    from guestmark.core.gate import Gate
+    from guestmark.ledger.model import Compared, StoredRun
     from guestmark.ledger.store import Ledger
     from guestmark.stats.repetition import Scatter
 
@@ -32,12 +35,14 @@ class Learnt:
     """What `runs` earlier runs say. `within` is the variance of the runs on one machine over that of machines.
 
     `half_width` is how well the widest log ratio was known after `seconds`; None where they asked something else.
+    `gates` are the plan's, each with the ratio from which on 3 in 4 runs like the last would call it broken.
     """
 
     runs: int
     within: float | None = None
     half_width: float | None = None
     seconds: float | None = None
+    gates: tuple[tuple[Gate, float], ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -45,7 +50,11 @@ class Learnt:
         if self.half_width is None or self.seconds is None:
             return ""
         told = f"{known_to(self.half_width)} in about {format_duration(self.seconds)}"
-        return f"{told}, as in {counted(self.runs, 'earlier run')} here"
+        finds = [
+            f"; {gate.text}: {Claim.GATE_FINDS.format(size=limit(gate.limit, size))}"
+            for gate, size in self.gates
+        ]
+        return f"{told}, as in {counted(self.runs, 'earlier run')} here{''.join(finds)}"
 
 
 def learnt(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> Learnt | None:
@@ -65,10 +74,38 @@ def learnt(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> Learnt
         )
         if keys is alike or not runs:
             return found
-        halves = [(row.high - row.low) / 2 for row in rows if row.run_id == ids[-1]]
+        last = [row for row in rows if row.run_id == ids[-1]]
+        halves = [(row.high - row.low) / 2 for row in last]
         took = [run.plan.context.elapsed_s for run in runs if run.plan.context.elapsed_s]
-        return Learnt(found.runs, found.within, max(halves), statistics.median(took) if took else None)
+        return Learnt(
+            found.runs,
+            found.within,
+            max(halves),
+            statistics.median(took) if took else None,
+            _gates(plan, last),
+        )
     return None
+
+
+def _gates(plan: Plan, last: Sequence[Compared]) -> tuple[tuple[Gate, float], ...]:
+    """The gates of the primary metric, by the widest of their ratios."""
+    from guestmark.stats.gates import ALPHA, finds
+    from guestmark.stats.paired import NOMINAL, t_quantile
+
+    found = []
+    gates = [gate for gate in gates_of(plan) if gate.metric in {"", plan.metrics[0].name}]
+    for gate in gates:
+        cells = {cell.id for cell in plan.cells if gate.selects(cell)}
+        sizes = [
+            finds(gate, error, row.blocks - 1, ALPHA / len(gates))
+            for row in last
+            if row.cell_id in cells and row.blocks > 1
+            for error in [(row.high - row.low) / 2 / t_quantile(row.blocks - 1, (1 + NOMINAL) / 2)]
+        ]
+        known = [size for size in sizes if size is not None]
+        if known and len(known) == len(sizes):
+            found.append((gate, max(known) if gate.above else min(known)))
+    return tuple(found)
 
 
 def _read(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:

@@ -125,6 +125,12 @@ def ratio(value: float, ci: tuple[float, float] | None) -> str:
     return f"{shown} [{shown_low}, {shown_high}]"
 
 
+def limit(near: float, value: float) -> str:
+    """A ratio, as exactly as it takes to tell it from another one: `×1.084` beside 1.05, `×12.6` beside 12."""
+    digits = 1 - math.floor(math.log10(max(abs(value / near - 1) * value, 1e-9)))
+    return f"×{number(value, max(min(digits, 4), 0))}"
+
+
 def _rough(value: float) -> str:
     """With one significant digit."""
     return number(float(f"{value:.0e}"), _leading(value))

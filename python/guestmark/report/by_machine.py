@@ -12,6 +12,7 @@ from guestmark.core.model import Cell, RunState, TrialStatus
 from guestmark.ledger import past
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
 from guestmark.page.nodes import Part as Kind
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
@@ -61,7 +62,7 @@ class Found:
 def find(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> Found:
     """`runs` are name and class of each machine and the id of its run."""
     loaded = [(name, kind, ledger.load_run(run_id)) for name, kind, run_id in runs]
-    machines = tuple(found for name, kind, run in loaded for found in _of_run(ledger, name, kind, run))
+    machines = _moved([found for name, kind, run in loaded for found in _of_run(ledger, name, kind, run)])
     together: dict[tuple[str, str], Pooled] = {}
     unlike: dict[str, Mapping[str, str]] = {}
     for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
@@ -108,8 +109,19 @@ def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachi
                 verdicts[result.cell.id] = comparison.verdict.value
                 reasons[result.cell.id] = comparison.reason
                 compared[result.cell.id] = (figures.heading(metric, _NO_UNIT), workload.baseline.cell.id)
-    moved = {cell.id: by for cell in run.plan.cells if (by := drift(_values(run, cell))) is not None}
-    return OnMachine(name, kind, run, ratios, moved, verdicts, reasons, compared)
+    return OnMachine(name, kind, run, ratios, {}, verdicts, reasons, compared)
+
+
+def _moved(machines: Sequence[OnMachine]) -> tuple[OnMachine, ...]:
+    """The machines with how far their values moved: one test of each cell, of which the report has so many."""
+    tests = sum(len(machine.run.plan.cells) for machine in machines)
+    found = []
+    for machine in machines:
+        by = {cell.id: drift(_values(machine.run, cell), tests) for cell in machine.run.plan.cells}
+        found.append(
+            replace(machine, drifts={cell: moved for cell, moved in by.items() if moved is not None})
+        )
+    return tuple(found)
 
 
 def _values(run: StoredRun, cell: Cell) -> list[float]:
@@ -216,7 +228,7 @@ def _notes(found: Found) -> list[Node]:
         for name in made.different:
             nodes.append(
                 Note(
-                    line(f"{name} differs from the others of class {kind} in {cell}", Tone.WARNING),
+                    line(Claim.MACHINE_DIFFERS.format(machine=name, kind=kind, cell=cell), Tone.WARNING),
                     NoteKind.WARNING,
                 )
             )
@@ -225,8 +237,12 @@ def _notes(found: Found) -> list[Node]:
             nodes.append(
                 Note(
                     line(
-                        f"{machine.name} drifts: {cell} {'rose' if by > 0 else 'fell'} by "
-                        f"{figures.percent(abs(by))} over its blocks"
+                        Claim.MACHINE_MOVED.format(
+                            machine=machine.name,
+                            cell=cell,
+                            rose="rose" if by > 0 else "fell",
+                            size=figures.percent(abs(by)),
+                        )
                     ),
                     NoteKind.WARNING,
                 )

@@ -12,6 +12,7 @@ from guestmark.core.units import counted
 from guestmark.ledger import past
 from guestmark.ledger.model import Compared, StoredRun
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-comparison/1"
+SAID = {
+    Across.HIGHER: Claim.RUNS_HIGHER.value,
+    Across.LOWER: Claim.RUNS_LOWER.value,
+    Across.ALIKE: Claim.RUNS_ALIKE.value,
+    Across.UNKNOWN: "no verdict",
+}
 TONES = {
     Across.HIGHER: Tone.SLOWER,
     Across.LOWER: Tone.FASTER,
@@ -166,7 +173,7 @@ def _table(found: Comparison) -> Table:
                     figure(*old),
                     figure(*new),
                     figure(*_ratio(made.ratio, made.ci or made.within)),
-                    words(made.verdict.value, TONES[made.verdict]),
+                    words(SAID[made.verdict], TONES[made.verdict]),
                 ),
             )
         )

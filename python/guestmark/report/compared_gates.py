@@ -16,7 +16,7 @@ from guestmark.report.sections.gates import document, lines
 from guestmark.report.sessions import Result
 from guestmark.stats.across_runs import over_sessions
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.gates import Judged, Outcome
+from guestmark.stats.gates import Judged, Outcome, finds
 from guestmark.stats.special import stdtrit
 
 
@@ -175,7 +175,9 @@ def _judged(claim: _Claim, claims: int) -> Judged:
         outcome = Outcome.KEPT
     else:
         outcome = Outcome.UNDECIDED
-    return Judged(*about, outcome, "", found.ratio, found.ci, found.n)
+    error = math.log(found.ci[1] / found.ci[0]) / 2 / float(stdtrit(found.freedom, 0.975))
+    size = finds(claim.gate, error, found.freedom, 0.025 / claims)
+    return Judged(*about, outcome, "", found.ratio, found.ci, found.n, finds=size)
 
 
 def _beyond(gate: Gate, ci: tuple[float, float]) -> bool:

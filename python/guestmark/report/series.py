@@ -17,10 +17,10 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, in_csv, line
-from guestmark.report.claims import Claim
 from guestmark.stats.across_runs import Across, Past, drift
 from guestmark.stats.compare import MIN_BLOCKS
 
@@ -204,7 +204,7 @@ def _nodes(series: Series) -> list[Node]:
         )
         nodes.append(Note(line(f"Change points were not looked for: {why}")))
     elif not series.changes:
-        nodes.append(Paragraph(line("No change point.")))
+        nodes.append(Paragraph(line(Claim.NO_CHANGE_POINT)))
     for change in series.changes or ():
         nodes += _change(series, change)
     return nodes
@@ -214,11 +214,13 @@ def _change(series: Series, change: ChangePoint) -> list[Node]:
     before, after = series.points[change.at - 1], series.points[change.at]
     compare = f"guestmark compare {before.run.run_id} {after.run.run_id}"
     by = figures.ratio(change.after / change.before, None)
+    shown = Claim.CHANGE_POINT.format(
+        run=after.name, before=f"×{change.before:.4g}", after=f"×{change.after:.4g}"
+    )
     return [
         Note(
             line(
-                f"Change at {after.name}: from ×{change.before:.4g} to ×{change.after:.4g} ({by}, p {change.p:.2g}); "
-                "a suspicion until both sides have been measured side by side"
+                f"{shown} ({by}, p {change.p:.2g}); a suspicion until both sides have been measured side by side"
             ),
             NoteKind.WARNING,
         ),

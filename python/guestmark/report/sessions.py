@@ -12,7 +12,7 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import line
-from guestmark.report.compared import TONES
+from guestmark.report.compared import SAID, TONES
 from guestmark.report.sections import gates
 from guestmark.stats.across_runs import TwoSides, two_sides
 from guestmark.stats.conditions.surroundings import changes
@@ -163,7 +163,7 @@ def _table(found: Result) -> Table:
                 (
                     figure(value, interval) if interval else figure(value),
                     figure(spread),
-                    words(made.verdict.value, TONES[made.verdict]),
+                    words(SAID[made.verdict], TONES[made.verdict]),
                 ),
             )
         )

@@ -291,6 +291,18 @@ def one_session_errs(earlier: Sequence[Past]) -> float | None:
     return math.expm1(_quantile(logs.size - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / logs.size))
 
 
+def sessions_find(earlier: Sequence[Past], sessions: int) -> float:
+    """Return how far beyond a limit, as a log, so many sessions show a ratio to be, 3 times in 4 or more.
+
+    By Student's t from the scatter of earlier ones, of which there are `FEWEST_RUNS` at least. That is no better known
+    than they are many: the quantile of the test is stretched by Student's over the normal one.
+    """
+    logs = _logs([run.ratio for run in earlier])
+    unsure = float(stdtrit(logs.size - 1, 0.9)) / NormalDist().inv_cdf(0.9)
+    quantiles = _quantile(sessions - 1) * unsure + float(stdtrit(sessions - 1, 1 - 0.1 / 3))
+    return quantiles * float(logs.std(ddof=1)) / math.sqrt(sessions)
+
+
 def _logs(values: Sequence[float]) -> NDArray[np.float64]:
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         raise ValueError("every session needs a value above 0")

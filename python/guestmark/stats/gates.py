@@ -21,12 +21,15 @@ from guestmark.stats.compare import holm
 from guestmark.stats.paired import log_ratios
 from guestmark.stats.pairwise import by_block, doubt
 from guestmark.stats.repetition import blocks_until_within
+from guestmark.stats.special import stdtrit
 from guestmark.stats.validity import free_of
 
 Array = NDArray[np.float64]
 
 ALPHA = (1 - paired.NOMINAL) / 2  # of each side
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
+_POWER = 0.9
+_FARTHEST = math.log(10)
 
 
 class Outcome(StrEnum):
@@ -56,6 +59,24 @@ class Judged:
     p_broken: float | None = None
     p_kept: float | None = None
     blocks: int | None = None
+    finds: float | None = None  # the ratio from which on 3 in 4 such runs, or more, would call it broken
+
+
+def finds(gate: Gate, error: float, freedom: int, level: float, stretch: float = 0.0) -> float | None:
+    """Return the ratio from which on 3 in 4 such runs, or more, would call a gate broken; None beyond a factor of 10.
+
+    `error` is the standard error of the log ratio with so many degrees of freedom, `level` that of the one-sided test.
+    Other runs are noisier than this one by chance, so a third of what a power of .9 leaves out counts.
+    """
+    if freedom < 1:
+        return None
+    quantiles = float(stdtrit(freedom, 1 - level)) + float(stdtrit(freedom, 1 - (1 - _POWER) / 3))
+    return beyond(gate, quantiles * error + stretch)
+
+
+def beyond(gate: Gate, away: float) -> float | None:
+    """Return the ratio so far beyond the limit, as a log; None where that says nothing."""
+    return gate.limit * math.exp(away if gate.above else -away) if away <= _FARTHEST else None
 
 
 def judge(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[Judged, ...]:
@@ -144,7 +165,17 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
         more = _blocks(evidence, alpha / gates)
         near = f"the ratio is too near the limit to decide in {_MOST_BLOCKS} blocks"
         reason = "the interval holds the limit" if more else near
-    return replace(judged, outcome=outcome, reason=reason, blocks=more)
+    return replace(judged, outcome=outcome, reason=reason, blocks=more, finds=_finds(evidence, gates, alpha))
+
+
+def _finds(evidence: _Evidence, gates: int, alpha: float) -> float | None:
+    """From the interval's width by Student's t. The smallest p is 2^-n; with fewer blocks nothing is found."""
+    n = evidence.judged.n
+    if n < paired.MIN_BLOCKS or 2.0**-n > alpha / gates:
+        return None
+    low, high = paired.interval(evidence.walsh)
+    error = float(high - low) / 2 / float(stdtrit(n - 1, (1 + paired.NOMINAL) / 2))
+    return finds(evidence.judged.gate, error, n - 1, alpha / gates, evidence.stretch)
 
 
 def _blocks(evidence: _Evidence, alpha: float) -> int | None:

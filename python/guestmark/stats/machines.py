@@ -29,7 +29,7 @@ _EXACT = 33  # values up to which a trend's p is counted, not approximated
 @dataclass(frozen=True, slots=True)
 class Pooled:
     """A class's ratio: of a machine like these, with its 95 % interval; `spread` is one standard deviation between
-    machines, relative; `prediction` is where a further machine's ratio is expected.
+    machines, relative; `prediction` is where a further machine's ratio, measured as these were, is expected.
 
     `different` names machines whose ratio does not belong to those of the others.
     """
@@ -57,7 +57,7 @@ def pooled(found: Mapping[str, Past]) -> Pooled | None:
     variances = [_variance(found[name]) for name in names]
     mean, error, between = _random_effects(logs, variances)
     reach = _quantile(len(names) - 1, _CONFIDENCE) * error
-    further = _quantile(max(len(names) - 2, 1), _CONFIDENCE) * math.sqrt(error**2 + between)
+    further = _quantile(len(names) - 1, _CONFIDENCE) * math.hypot(error, statistics.stdev(logs))
     different = []
     for at, name in enumerate(names):
         rest = [number for number in range(len(names)) if number != at]
@@ -108,15 +108,17 @@ def sharing_costs(machines: int, blocks: int) -> float | None:
     return t_quantile(min(machines, blocks) - 1, level) / t_quantile(blocks - 1, level)
 
 
-def drift(values: list[float]) -> float | None:
+def drift(values: list[float], tests: int = 1) -> float | None:
     """By how much, relative, a machine's values moved from its first block to its last; None when that may be chance.
 
-    Mann's test of a trend (1945) at 1 %, and Theil's and Sen's slope, which outliers do not move.
+    Mann's test of a trend (1945) at 1 %, divided by how many `tests` a report makes (Bonferroni), and Theil's and Sen's
+    slope, which outliers do not move. It takes blocks as independent: a host whose state lasts for several of them
+    moves, too.
     """
     if len(values) < 6 or min(values) <= 0:
         return None
     logs = [math.log(value) for value in values]
-    if not trend_p(logs) < _DIFFERS:
+    if not trend_p(logs) < _DIFFERS / tests:
         return None
     slopes = ((logs[j] - logs[i]) / (j - i) for i, j in itertools.combinations(range(len(logs)), 2))
     return math.expm1(statistics.median(slopes) * (len(logs) - 1))

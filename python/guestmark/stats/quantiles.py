@@ -17,6 +17,7 @@ from guestmark.stats.special import betainc
 
 Array = NDArray[np.float64]
 _SEEN = 5
+_FEWEST = 2  # clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Quantile:
     """A quantile, its interval, and how many values it is made of.
 
     `value` and `interval` are None where there are too few: with fewer than `needed` effective values no two order
-    statistics enclose it. `effective` is how many independent values they are worth.
+    statistics enclose it. A single cluster gives no interval. `effective` is how many independent values they are
+    worth.
     """
 
     share: float
@@ -47,7 +49,8 @@ def values_needed(share: float, confidence: float = 0.95) -> int:
 def quantile(clusters: Sequence[Sequence[float]], share: float, confidence: float = 0.95) -> Quantile:
     """Return the quantile `share` (0 to 1) of all values with its interval; each cluster holds any number of values.
 
-    A single cluster counts as independent values, as nothing is known of others.
+    A single cluster says nothing of how others differ, so it has no interval: where clusters differ, that of its own
+    values held the quantile in as little as .29 of simulations.
     """
     held = [np.asarray(cluster, dtype=np.float64) for cluster in clusters if len(cluster)]
     needed = values_needed(share, confidence)
@@ -58,6 +61,8 @@ def quantile(clusters: Sequence[Sequence[float]], share: float, confidence: floa
     effective = _effective(held, pooled, share, confidence)
     if effective < needed:
         return Quantile(share, None, None, n, effective, needed)
+    if len(held) < _FEWEST:
+        return Quantile(share, _at(pooled, share), None, n, effective, needed)
     low, high = _ranks(effective, share, confidence)
     first = max(1, math.floor(low / effective * n))
     last = min(n, math.ceil(high / effective * n))
@@ -72,7 +77,7 @@ def _effective(held: Sequence[Array], pooled: Array, share: float, confidence: f
     expected on either side: farther out too few are left to see that clusters differ.
     """
     n, clusters = pooled.size, len(held)
-    if clusters < 2:
+    if clusters < _FEWEST:
         return float(n)
     room = min(0.5, _SEEN * clusters / n)
     worst = max(_design_effect(held, pooled, at) for at in (share, min(max(share, room), 1 - room)))

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.stats.paired import t_interval, t_quantile
+
 Array = NDArray[np.float64]
-_RESAMPLED = 500
 _MIN_BLOCKS = 4  # fewer cannot say how much they differ
+_MIN_NUMBERS = 3  # two say nothing of what grows with the square
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A law, and 95 % intervals from resampled blocks; None with too few of them."""
+    """A law, and 95 % intervals over blocks; None with too few of them, or where too few numbers tell."""
 
     law: Law
     contention: tuple[float, float] | None
@@ -64,12 +66,9 @@ def law(points: Sequence[tuple[float, float]]) -> Law:
 
     Raises ValueError for fewer than two different numbers, and for throughputs that are not above 0.
     """
-    n = np.array([number for number, _ in points], dtype=np.float64)
-    x = np.array([throughput for _, throughput in points], dtype=np.float64)
-    if np.unique(n).size < 2 or not (x > 0).all():
+    n, scaled = _scaled(points)
+    if np.unique(n).size < 2 or not all(throughput > 0 for _, throughput in points):
         raise ValueError("no scalability without two numbers and throughputs above 0")
-    # N/X = a + b (N - 1) + c N (N - 1), each row divided by N/X.
-    scaled = np.stack((np.ones_like(n), n - 1, n * (n - 1)), axis=1) * (x / n)[:, None]
     best: tuple[float, Array] | None = None
     columns = (1, 2) if np.unique(n).size > 2 else (1,)
     for count in range(len(columns) + 1):
@@ -84,32 +83,69 @@ def law(points: Sequence[tuple[float, float]]) -> Law:
             if best is None or error < best[0] - 1e-15:
                 best = error, full
     if best is None:  # throughput grows faster than the number: nothing is shared
-        best = 0.0, np.array([float(np.mean(n / x)), 0.0, 0.0])
+        best = (
+            0.0,
+            np.array([float(np.mean([number / throughput for number, throughput in points])), 0.0, 0.0]),
+        )
     a, b, c = (float(value) for value in best[1])
     found = Law(1 / a, b / a, c / a, 0.0)
     apart = max(abs(found.throughput(number) / throughput - 1) for number, throughput in points)
     return Law(found.rate, found.contention, found.coherence, apart)
 
 
-def fit(blocks: Sequence[Sequence[tuple[float, float]]], seed: int = 0) -> Fit:
-    """Return the law of all blocks' medians by number, with percentile intervals over resampled blocks (Efron 1979).
+def fit(blocks: Sequence[Sequence[tuple[float, float]]]) -> Fit:
+    """Return the law of all blocks' medians by number, with intervals over blocks.
 
-    Each block holds its own (number, throughput of all). Raises as `law`.
+    Each block holds its own (number, throughput of all). Raises as `law`. Each complete block has a law of its own,
+    here also with negative terms: Student's intervals of their means, and Fieller's (1954) of the squared knee, which
+    is their ratio. Percentiles of resampled blocks held the truth in .80 of fits to four blocks, in .90 to ten.
     """
     found = law(_medians(blocks))
-    if len(blocks) < _MIN_BLOCKS:
+    numbers = {number for block in blocks for number, _ in block}
+    complete = [block for block in blocks if {number for number, _ in block} == numbers]
+    if len(complete) < _MIN_BLOCKS or len(numbers) < _MIN_NUMBERS:
         return Fit(found, None, None, None)
-    random = np.random.default_rng(seed)
-    laws = []
-    for _ in range(_RESAMPLED):
-        chosen = [blocks[at] for at in random.integers(0, len(blocks), len(blocks))]
-        laws.append(law(_medians(chosen)))
+    solved = []
+    for block in complete:
+        n, scaled = _scaled(_medians([block]))
+        a, b, c = np.linalg.lstsq(scaled, np.ones_like(n), rcond=None)[0]
+        solved.append((b / a, c / a))
+    contention, coherence = np.array(solved).T
+    squared = _ratio_interval(1 - contention, coherence)
     return Fit(
         found,
-        _percentiles([each.contention for each in laws]),
-        _percentiles([each.coherence for each in laws]),
-        _percentiles([each.knee for each in laws]),
+        _interval(contention, found.contention),
+        _interval(coherence, found.coherence),
+        (min(math.sqrt(squared[0]), found.knee), max(math.sqrt(squared[1]), found.knee)),
     )
+
+
+def _scaled(points: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
+    """The numbers, and N/X = a + b (N - 1) + c N (N - 1) with each row divided by N/X."""
+    n = np.array([number for number, _ in points], dtype=np.float64)
+    x = np.array([throughput for _, throughput in points], dtype=np.float64)
+    return n, np.stack((np.ones_like(n), n - 1, n * (n - 1)), axis=1) * (x / n)[:, None]
+
+
+def _interval(values: Array, estimate: float) -> tuple[float, float]:
+    low, high = t_interval(values)
+    return max(min(low, estimate), 0.0), max(high, estimate)
+
+
+def _ratio_interval(x: Array, y: Array) -> tuple[float, float]:
+    """Fieller's interval of mean x / mean y, as far as it is above 0; infinite where y may be none."""
+    n = x.size
+    t = t_quantile(n - 1, 0.975) ** 2 / n
+    (xx, xy), (_, yy) = np.cov(x, y)
+    above = x.mean() ** 2 - t * xx, x.mean() * y.mean() - t * xy, y.mean() ** 2 - t * yy
+    c, b, a = (float(value) for value in above)
+    root = math.sqrt(max(b * b - a * c, 0.0))
+    if a > 0 and float(y.mean()) > 0:
+        return max((b - root) / a, 0.0), max((b + root) / a, 0.0)
+    if a > 0 or c <= 0:  # the law goes up for sure, or nothing is known
+        return (math.inf if a > 0 and c > 0 else 0.0), math.inf
+    low = (b - root) / a if a < 0 else c / (2 * b) if b > 0 else 0.0
+    return max(low, 0.0), math.inf
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -127,8 +163,3 @@ def _medians(blocks: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[floa
     for number, throughput in itertools.chain.from_iterable(blocks):
         by_number.setdefault(number, []).append(throughput)
     return [(number, float(np.median(values))) for number, values in sorted(by_number.items())]
-
-
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    return ordered[math.floor(0.025 * (len(ordered) - 1))], ordered[math.ceil(0.975 * (len(ordered) - 1))]

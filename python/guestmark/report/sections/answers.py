@@ -11,13 +11,13 @@ from guestmark.core.findings import Durability, Proof
 from guestmark.core.model import Asked, Cell, CellStatus
 from guestmark.core.units import counted
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.names import varying
 from guestmark.page.nodes import Bullets, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
 from guestmark.plan.questions import NESTED_WORDS
-from guestmark.report.claims import Claim
 from guestmark.report.sections.answering import (
     Against,
     Answer,

@@ -9,9 +9,9 @@ from guestmark.core.metric_spec import WALL
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.workload_kind import Topic, topic_of, workload_kind
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
-from guestmark.report.claims import Claim
 from guestmark.report.sections.durability import verdicts
 from guestmark.report.sections.nested import ratio
 from guestmark.report.sections.published import figure_for

@@ -6,10 +6,10 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import boots
 from guestmark.core.units import listed
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.names import spoken
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report.claims import Claim
 from guestmark.report.sections import history, nested
 from guestmark.report.sections.backends import backends
 from guestmark.report.sections.filesystems import filesystems

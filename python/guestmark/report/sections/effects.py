@@ -7,6 +7,7 @@ import numpy as np
 from guestmark.core.model import Cell, TrialStatus
 from guestmark.core.units import counted
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.names import platform
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import Span, Tone, line
@@ -14,7 +15,7 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.effects import Array, Effect, Levels, effects
 
 _MOST_INTERACTIONS = 12
-_LEGEND = "an interaction is what both levels do together beyond what each does; * the interval excludes ×1"
+_LEGEND = f"an interaction is what both levels do together beyond what each does; {Claim.EFFECT}"
 
 
 def tables(workload: WorkloadResult) -> list[Table]:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import Inline, Tone, line
-from guestmark.report.claims import Claim
 from guestmark.report.sections.published import figure_for
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult

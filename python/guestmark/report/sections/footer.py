@@ -7,9 +7,9 @@ from guestmark.core.model import RunState, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
-from guestmark.report.claims import Claim
 from guestmark.report.sections import elsewhere, places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
+from guestmark.core.gate import Gate
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Command, Node, Note
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report.claims import Claim
 from guestmark.report.sections import more_time
-from guestmark.stats.across_runs import one_session_errs
+from guestmark.stats.across_runs import Past, one_session_errs, sessions_find
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.gates import Judged, Outcome
+from guestmark.stats.gates import Judged, Outcome, beyond
 
+_SESSIONS = (3, 5, 10)
+_WORDS = {Outcome.KEPT: Claim.GATE_KEPT.value, Outcome.BROKEN: Claim.GATE_BROKEN.value}
 TONES = {
     Outcome.KEPT: Tone.FASTER,
     Outcome.BROKEN: Tone.SLOWER,
@@ -58,13 +61,22 @@ def _one_session(found: tuple[Judged, ...], analysis: Analysis) -> list[Node]:
         if size is not None:
             told = Claim.ONE_SESSION.format(size=figures.percent(size))
             notes.append(Note(line(f"{cell}: {told} (from {counted(len(earlier), 'earlier run')} here)")))
+            gates = dict.fromkeys(one.gate for one in found if one.cell == cell)
+            notes += [Note(line(_several(gate, earlier))) for gate in gates]
     return notes
+
+
+def _several(gate: Gate, earlier: Sequence[Past]) -> str:
+    """What more sessions would find of a limit."""
+    sizes = [(number, beyond(gate, sessions_find(earlier, number))) for number in _SESSIONS]
+    known = [f"{number} from {figures.limit(gate.limit, size)} on" for number, size in sizes if size]
+    return Claim.SESSIONS_FIND.format(gate=gate.text, sizes=", ".join(known) or "none of 10 or fewer")
 
 
 def _line(judged: Judged) -> Inline:
     about = f" ({judged.cell}, {judged.metric})" if judged.metric else f" ({judged.cell})"
     return spans(
-        Span(judged.outcome.value, TONES[judged.outcome]),
+        Span(_WORDS.get(judged.outcome, judged.outcome.value), TONES[judged.outcome]),
         " ",
         Span(judged.gate.text, Tone.NAME),
         about,
@@ -77,6 +89,8 @@ def said(judged: Judged) -> str:
     """What was found, in a few words: the ratio, why it is undecided, and what would help."""
     parts = [] if judged.ratio is None else [figures.ratio(judged.ratio, judged.ci)]
     parts += [judged.reason] if judged.reason else []
+    if judged.finds and judged.outcome in {Outcome.KEPT, Outcome.UNDECIDED}:
+        parts.append(Claim.GATE_FINDS.format(size=figures.limit(judged.gate.limit, judged.finds)))
     if judged.blocks:
         parts.append(f"about {counted(judged.blocks, 'more block')} would do")
     return "; ".join(parts)
@@ -99,6 +113,7 @@ def document(found: Sequence[Judged]) -> list[dict[str, Any]]:
             "p_broken": one.p_broken,
             "p_kept": one.p_kept,
             "more_blocks": one.blocks,
+            "finds": one.finds,
         }
         for one in found
     ]

@@ -4,10 +4,10 @@ from typing import Any
 
 from guestmark.core.units import counted
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.names import spoken
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report.claims import Claim
 from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, Past, since
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import Comparison

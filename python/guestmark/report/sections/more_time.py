@@ -4,6 +4,7 @@ from guestmark.core.model import RunState
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Command, Node, Paragraph
 from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis
@@ -28,11 +29,9 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     now = ", ".join(f"{cell.cell}: {figures.known_to(cell.half_width)}" for cell in cells)
     then = ", ".join(figures.known_to(cell.then, about="about ") for cell in cells)
     others = f" (the least known of {len(found.cells)})" if len(found.cells) > len(cells) else ""
-    blocks = counted(found.blocks, "more block")
+    blocks, gives = counted(found.blocks, "more block"), Claim.MORE_TIME.format(then=then)
     return [
-        Paragraph(
-            line(f"{now} now{others}; {blocks} (about {format_duration(found.seconds)}) would give {then}")
-        ),
+        Paragraph(line(f"{now} now{others}; {blocks} (about {format_duration(found.seconds)}) {gives}")),
         Command("For that", command(run, analysis.blocks + found.blocks)),
     ]
 

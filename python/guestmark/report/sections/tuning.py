@@ -14,6 +14,7 @@ from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import line
@@ -72,6 +73,7 @@ def document(run: StoredRun) -> dict[str, Any] | None:
         ],
         "fresh_blocks": race.fresh,
         "confirmed": race.confirmed,
+        "alone": race.alone,
     }
 
 
@@ -108,7 +110,8 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
     beside = [name for name in best if name != race.leader]
     if len(race.alive) == 1 and all(entry.kind in _UNRACED for entry in race.dropped):
         return [f"Only {race.alive[0]} could take part{among}, so nothing is compared ({took})."]
-    said = [f"Best{among}: {race.leader or best[0]} ({goal}, {took}), {_evidence(race)}."]
+    claim = Claim.RACE_BEST if race.alone else Claim.RACE_LEADS
+    said = [f"{claim.format(among=among, cell=race.leader or best[0])} ({goal}, {took}), {_evidence(race)}."]
     if beside:
         said.append(f"Not shown to be worse by over {settings.margin:.0%}: {'; '.join(beside)}.")
     if others:
@@ -127,7 +130,8 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
 def _evidence(race: Race) -> str:
     """On what the answer rests, in the words of every run."""
     if race.confirmed:
-        return f"confirmed in {race.fresh} fresh blocks"
+        done = "confirmed" if race.alone else "measured again"
+        return f"{done} in {race.fresh} fresh blocks"
     if race.fresh:
         return (
             f"not confirmed: {counted(race.fresh, 'fresh block')}, and fewer than {MIN_BLOCKS} decide nothing"
@@ -147,16 +151,17 @@ def _best(settings: Settings, race: Race, metric: Metric, measured: Sequence[Tri
     unit = figures.table_unit(metric.unit, [means[name] for name in shown])
     columns = [
         Column(figures.heading(metric, unit), (Align.POINT,)),
-        Column("vs best", (Align.POINT, Align.LEFT)),
+        Column("vs the first", (Align.POINT, Align.LEFT)),
     ]
     columns += [Column("its disk")] if any(durable.values()) else []
     rows = []
+    first = "best" if race.alone else "in front"
     for name in shown:
         interval = race.distances.get(name)
         ratio = _against_best(interval, settings.better) if interval else ""
         if interval and interval.verdict is not None:
             ratio = f"{ratio} {interval.verdict}"
-        cells = [figure(f"{means[name] / unit.size:.4g}"), figure("best" if name == race.leader else ratio)]
+        cells = [figure(f"{means[name] / unit.size:.4g}"), figure(first if name == race.leader else ratio)]
         cells += [words(durable[name])] if any(durable.values()) else []
         rows.append(Row(RowName((name,)), tuple(cells), strong=name == race.leader))
     title = "Still in the race" if race.stage is not Stage.DONE else f"Best configurations, {_evidence(race)}"
@@ -231,7 +236,7 @@ def _dropped(race: Race) -> list[Node]:
     rows = tuple(
         Row(RowName((entry.id,)), (figure(str(entry.blocks)), words(entry.why))) for entry in race.dropped
     )
-    title = "Who was dropped, after how many blocks, and why"
+    title = Claim.RACE_DROPPED.value
     columns = (Column("blocks", (Align.POINT,)), Column("why"))
     found: list[Node] = [Table(title, ("cell",), columns, rows, heading=title)]
     if any(entry.kind is Why.RACED and entry.blocks < MIN_BLOCKS for entry in race.dropped):

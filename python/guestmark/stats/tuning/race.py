@@ -117,6 +117,13 @@ class Race:
         """Whether fresh blocks are as many as `run` takes for evidence."""
         return self.fresh >= MIN_BLOCKS
 
+    @property
+    def alone(self) -> bool:
+        """Whether fresh blocks show the leader ahead of every other one that was not dropped."""
+        beside = [name for name in self.alive if name != self.leader]
+        found = [self.distances[name].verdict for name in beside if name in self.distances]
+        return self.confirmed and len(found) == len(beside) and set(found) <= {Verdict.SLOWER}
+
 
 def run(
     settings: Settings,

@@ -1,8 +1,10 @@
 """The answer about twins, and the table behind it."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from guestmark.ledger.model import StoredRun
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, Paragraph
 from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
 from guestmark.page.text import Inline, Span, Tone, line, spans
@@ -59,9 +61,7 @@ def sentence(cell: str, twins: Twins) -> Inline:
     caught = sum(control.caught for control in twins.controls)
     parts.append(f"controls caught: {caught} of {len(twins.controls)}")
     if twins.verdict is Verdict.STRANGERS:
-        parts.append(
-            f"twins would have been seen (95 %) if they were {twins.seen_from:.0%} of the machines or more"
-        )
+        parts.append(Claim.NO_TWINS.format(share=f"{math.ceil(100 * twins.seen_from)} %"))
     return spans(Span(f"{cell}: {twins.verdict}", Tone.STRONG), f": {'; '.join(parts)}.")
 
 

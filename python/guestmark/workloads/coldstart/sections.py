@@ -10,6 +10,7 @@ from guestmark.core.platform_spec import HOST
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
+from guestmark.page.claims import Claim
 from guestmark.page.names import row_names
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
@@ -30,7 +31,7 @@ from guestmark.workloads.common.phase_bars import bars
 _LETTERS = "PCAT"
 _NAMES = ("prepare", "create", "answer", "touch")
 _LEGEND = (
-    "Over all starts of all blocks, none left out; intervals at 95 %, wider where the starts of a block are alike. "
+    f"Over all starts of all blocks, none left out; {Claim.QUANTILE}. "
     "Too few: the quantile lies beyond what so many starts can show."
 )
 
@@ -110,8 +111,10 @@ def _launch(result: CellResult) -> Launch:
 
 
 def _cell(found: Quantile, unit: figures.Unit) -> Cell:
-    if found.value is None or found.interval is None:
+    if found.value is None:
         return words("too few")
+    if found.interval is None:
+        return figure(_number(found.value, unit))
     low, high = (_number(end, unit) for end in found.interval)
     return figure(_number(found.value, unit), f"[{low}, {high}]")
 

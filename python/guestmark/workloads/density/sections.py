@@ -12,6 +12,7 @@ from guestmark.core.metric import Metric
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Picture
+from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Chart, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
@@ -204,7 +205,7 @@ def _throughput(groups: Sequence[_Group]) -> Table:
         legend=(
             line(
                 "Universal Scalability Law (Gunther): N/(1 + contention·(N-1) + coherence·N·(N-1)) times the rate of "
-                "one alone, by least squares of relative errors; intervals at 95 % from resampled blocks."
+                f"one alone, by least squares of relative errors; {Claim.SCALES}."
             ),
         ),
         heading="Runs a second of all together, by how many there are:",
@@ -329,7 +330,8 @@ def _reach(found: Fit, most: int) -> str:
     law = found.law
     if law.knee > most:
         share = law.throughput(most) / law.rate
-        return f"with {most} of them all together do {share:.1f} times as much as one alone, and more would do more"
+        more = Claim.MORE_WOULD_DO_MORE if found.knee is not None and found.knee[0] > most else ""
+        return f"with {most} of them all together do {share:.1f} times as much as one alone{more}"
     ends = found.knee
     between = "" if ends is None else f" [{ends[0]:.1f}, {_end(ends[1], most)}]"
     return f"all together do most, {law.ceiling:.1f} times one alone, with {max(1.0, law.knee):.1f}{between} of them"

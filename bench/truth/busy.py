@@ -1,0 +1,161 @@
+"""Gates and bisections beside a busy loop: is a slowdown of 3 % in wall time found, and nothing else?
+
+Run from the checkout, on a machine that does nothing else: `.venv/bin/python -m bench.truth.busy [--minutes 10]`. The
+loop is started here, free to go to any processor. A gate gets two builds of which the second is 3 % slower, or equal,
+and goes on as its report says while it is undecided; a bisection gets ten commits of which one made it 3 % slower.
+Each result is appended to a file of JSON lines (`--into`); an interrupted run goes on where it stopped.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from bench.truth import peers
+from bench.truth.contest import UNITS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SLOWER, LIMIT = 0.03, "> +1.5%"
+COMMITS, ROUNDS = 10, 3  # of a bisection; in which an undecided gate gets more blocks
+KINDS = ("gate, +3 %", "gate, equal", "bisect, +3 %")
+UNDECIDED = 125
+
+
+def _run(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def gate(slower: bool, seed: int, scratch: Path) -> str:
+    """`broken`, `kept` or `undecided`."""
+    spin, ledger = str(peers.BUILD / "spin"), ("--ledger", str(scratch / "ledger.sqlite"))
+    units = [UNITS, round(UNITS * (1 + SLOWER * slower))]
+    program = ["--", spin, str(units[0]), "---", spin, str(units[1])]
+    done = _run(
+        CHECKOUT / "guestmark", "ab", "--fail-if", LIMIT, "--seed", str(seed), "--quiet", "--json",
+        scratch / "result.json", *ledger, *program,
+    )  # fmt: skip
+    for _ in range(ROUNDS):
+        if done.returncode != UNDECIDED:
+            break
+        found = json.loads((scratch / "result.json").read_text())
+        blocks = max(trial["block"] for cell in found["cells"] for trial in cell["trials"]) + 1
+        more = found["gates"][0]["more_blocks"] or blocks
+        done = _run(
+            CHECKOUT / "guestmark", "resume", "last", "--blocks", str(blocks + min(more, 4 * blocks)),
+            "--quiet", "--json", scratch / "result.json", *ledger,
+        )  # fmt: skip
+    words = {0: "kept", 1: "broken", UNDECIDED: "undecided"}
+    return words.get(done.returncode, f"status {done.returncode}: {done.stderr.strip()[-200:]}")
+
+
+def bisect(seed: int, scratch: Path) -> str:
+    """`found`, `another commit` or `undecided`; with the metric that decided where it was not wall time."""
+    at = random.Random(seed).randrange(1, COMMITS)
+    hashes = repository(scratch / "repository", at)
+    done = _run(
+        CHECKOUT / "guestmark", "bisect", "--repo", scratch / "repository", "--good", hashes[0], "--fail-if", LIMIT,
+        "--ledger", scratch / "ledger.sqlite", "--", "sh", "{build}/work",
+    )  # fmt: skip
+    fell_back = ", by user time" if "user_s decided" in done.stderr else ""
+    if done.stdout.startswith(hashes[at]):
+        return f"found{fell_back}"
+    if done.returncode == 0:
+        return f"another commit{fell_back}"
+    return "undecided" if done.returncode in {1, UNDECIDED} else f"status {done.returncode}"
+
+
+def repository(folder: Path, slow_from: int) -> list[str]:
+    """Commits of a command, from `slow_from` on 3 % slower; their hashes, oldest first."""
+    folder.mkdir()
+    git = ("git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.org")
+    _run(*git, "init", "--quiet")
+    for number in range(COMMITS):
+        units = round(UNITS * (1 + SLOWER * (number >= slow_from)))
+        (folder / "work").write_text(f"exec {peers.BUILD / 'spin'} {units}\n")
+        (folder / "notes").write_text(str(number))
+        _run(*git, "add", ".")
+        _run(*git, "commit", "--quiet", "--message", f"Change {number}")
+    return _run(*git, "rev-list", "--reverse", "HEAD").stdout.split()
+
+
+def collect(comparisons: int, minutes: float, into: Path, loops: int) -> None:
+    """As many of each kind, in turn; one that may end after the time is up is not begun."""
+    deadline = time.monotonic() + 60 * minutes
+    known = [json.loads(line) for line in into.read_text().splitlines()] if into.exists() else []
+    peers.BUILD.mkdir(parents=True, exist_ok=True)
+    source = Path(__file__).with_name("spin.c")
+    subprocess.run(["gcc", "-O2", "-static", "-pthread", "-o", peers.BUILD / "spin", source], check=True)
+    busy = [subprocess.Popen([peers.BUILD / "spin", str(1 << 62)]) for _ in range(loops)]
+    try:
+        for number in range(len(known), comparisons * len(KINDS)):
+            took = [each["seconds"] for each in known if each["kind"] == KINDS[number % len(KINDS)]]
+            began = time.monotonic()
+            if began + max(took, default=20.0) > deadline:
+                return
+            kind = KINDS[number % len(KINDS)]
+            scratch = Path(tempfile.mkdtemp(prefix="guestmark-busy-"))
+            try:
+                said = (
+                    bisect(number, scratch) if kind == KINDS[2] else gate(kind == KINDS[0], number, scratch)
+                )
+            finally:
+                shutil.rmtree(scratch)
+            record = {
+                "kind": kind,
+                "said": said,
+                "seconds": time.monotonic() - began,
+                "loops": loops,
+                "load": os.getloadavg()[0],
+            }
+            known.append(record)
+            with into.open("a") as stream:
+                stream.write(json.dumps(record) + "\n")
+            print(f"{kind:14} {said}, {record['seconds']:.0f} s", file=sys.stderr, flush=True)
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
+def table(into: Path) -> str:
+    """How each kind ended."""
+    known = [json.loads(line) for line in into.read_text().splitlines()] if into.exists() else []
+    lines = ["| what | of | ended | seconds, median |", "| --- | --- | --- | --- |"]
+    for kind in KINDS:
+        mine = [each for each in known if each["kind"] == kind]
+        ended = ", ".join(
+            f"{said} {count}" for said, count in Counter(each["said"] for each in mine).most_common()
+        )
+        seconds = sorted(each["seconds"] for each in mine)
+        lines.append(
+            f"| {kind} | {len(mine)} | {ended} | {seconds[len(mine) // 2]:.0f} |"
+            if mine
+            else f"| {kind} | 0 | | |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--comparisons", type=int, default=20, help="of each kind")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--loops", type=int, default=1)
+    parser.add_argument("--into", type=Path, default=Path(__file__).with_name("busy.jsonl"))
+    parser.add_argument("--table", action="store_true", help="measure nothing, print what was measured")
+    given = parser.parse_args()
+    if not given.table:
+        collect(given.comparisons, given.minutes, given.into, given.loops)
+    print(table(given.into))
+
+
+if __name__ == "__main__":
+    main()
