@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ class _Group:
         found: dict[float, list[float]] = {}
         for number, rate in itertools.chain.from_iterable(points_of(self.results)):
             found.setdefault(number, []).append(rate)
-        return [(number, sorted(rates)[len(rates) // 2]) for number, rates in sorted(found.items())]
+        return [(number, statistics.median(rates)) for number, rates in sorted(found.items())]
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -283,8 +284,10 @@ def _svg(groups: Sequence[_Group]) -> str:
             f'<circle cx="{x(number):.1f}" cy="{y(rate / law.rate):.1f}" r="3.5" fill="{colour}"/>'
             for number, rate in group.measured()
         ]
-        parts.append(
-            f'<text x="{right + 10}" y="{20 + 16 * position}" fill="{colour}">{html.escape(group.name[:22])}</text>'
+        row = 20 + 16 * position
+        parts.append(  # a page may have a colour of its own for words
+            f'<circle cx="{right + 16}" cy="{row - 4}" r="3.5" fill="{colour}"/>'
+            f'<text x="{right + 24}" y="{row}" fill="currentColor">{html.escape(group.name[:20])}</text>'
         )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="12" '
@@ -302,7 +305,12 @@ def _sentences(groups: Sequence[_Group]) -> Iterator[Inline]:
 
 def _takes(group: _Group) -> str:
     sizes = {metric: group.largest.summary.get(metric.name) for metric in _COUNTED}
-    known = [summary.mean / (1 << 20) for summary in sizes.values() if summary is not None]
+    # What is known to less than its own size says nothing: MemAvailable's slope on a busy host.
+    known = [
+        summary.mean / (1 << 20)
+        for summary in sizes.values()
+        if summary is not None and (summary.ci is None or summary.ci[1] - summary.ci[0] < summary.mean)
+    ]
     memory = sizes[metrics.MEMORY]
     if memory is None or not known:
         return "its memory is not known. "
