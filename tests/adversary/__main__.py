@@ -12,7 +12,8 @@ import sys
 import tempfile
 from xml.etree import ElementTree
 
-from tests.adversary.host import UNCONFINED, WAYS, taken_over
+from guestmark.platforms.sandbox.runtimes import RUNTIMES
+from tests.adversary.host import OWN, UNCONFINED, WAYS, in_sandbox, taken_over
 from tests.adversary.kills import MACHINES, WITHIN_S, left_after
 from tests.adversary.results import PAGE, Held, Outcome, Results, this_kernel
 
@@ -40,6 +41,17 @@ def outcomes(name: str) -> dict[str, Outcome]:
         attempt: Outcome.REACHED if said == "reached" else not_reached
         for attempt, said in taken_over(WAYS[name]).items()
     }
+
+
+def escapes(name: str) -> dict[str, Outcome]:
+    """What became of each attempt of a program in that sandbox."""
+    outcome = {"reached": Outcome.REACHED, OWN: Outcome.OWN}
+    return {attempt: outcome.get(said, Outcome.REFUSED) for attempt, said in in_sandbox(name).items()}
+
+
+def _sandboxes() -> dict[str, dict[str, Outcome]]:
+    seen = {f"`{name}`": escapes(name) for name in RUNTIMES}
+    return {attempt: {name: found[attempt] for name, found in seen.items()} for attempt in seen["`bwrap`"]}
 
 
 def _attempts() -> dict[str, dict[str, Outcome]]:
@@ -74,7 +86,7 @@ def _material() -> dict[str, Held]:
     return found
 
 
-_PARTS = ("attempts", "kills", "material")
+_PARTS = ("attempts", "sandboxes", "kills", "material")
 
 
 def main() -> int:
@@ -89,14 +101,18 @@ def main() -> int:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     parts = given.parts or list(_PARTS)
     results = Results(this_kernel(), WITHIN_S)
-    if len(set(parts)) < len(_PARTS) and (kept := Results.kept()).kernel == results.kernel:
+    kept = Results.kept()
+    if set(parts) == {"sandboxes"} or (len(set(parts)) < len(_PARTS) and kept.kernel == results.kernel):
         results = kept
+    on = "" if results.kernel == this_kernel() else this_kernel()
     results = Results(
         results.kernel,
         WITHIN_S,
         _attempts() if "attempts" in parts else results.attempts,
+        _sandboxes() if "sandboxes" in parts else results.sandboxes,
         _kills() if "kills" in parts else results.kills,
         _material() if "material" in parts else results.material,
+        on if "sandboxes" in parts else results.sandboxes_kernel,
     )
     print(results.section())
     if given.write:

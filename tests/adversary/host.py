@@ -13,20 +13,26 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from guestmark.agent import binary
 from guestmark.agent.confinement import HYPERVISOR, PROCESSES, WITH_MEMORY_FILE, WITH_NETWORK, Confinement
 from guestmark.agent.keeper import keeper
+from guestmark.core.errors import AgentError
+from guestmark.core.units import format_size
 from guestmark.platforms import confinement
+from guestmark.platforms.sandbox.runtimes import RUNTIMES
+from tests.framework.guests import start
 
 NOBODY = 65534
 _PYTHON = "/usr/bin/python3"  # that anybody may execute
 _TAKEOVER = Path(__file__).with_name("takeover.py")
 _LIMIT_S = 120.0
 _MEMORY_BYTES = 256 << 20
+_ENOUGH = "6G"  # for as many processes as a machine may have
 _HANDLE_BYTES = 128
 _NAME_TO_HANDLE = {"x86_64": 303, "aarch64": 264}
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -51,38 +57,95 @@ WAYS = {
 }
 
 
+_MEMORY = "memory"
+# Parts of the attempts that a whole sandbox may end with.
+_EXHAUSTING = {
+    _MEMORY: "more memory than a machine may have",
+    "processes": "more processes than a machine may have",
+}
+# In a sandbox, what these change or see is its own, unless something of the host was seen to change.
+_OWN = {
+    "change a file of the host", "make a file", "change a file's mode", "change a file's flags",
+    "change a file by a handle made inside", "keep writers of a file waiting", "remount the root",
+    "make mounts writable again", "mount a directory once more", "open a tree of mounts with attributes",
+    "a new filesystem", "the host's name", "listen on TCP", "UDP", "netlink", "raw packets",
+    "the I/O class of all processes of a user", "trace the cage's first process",
+}  # fmt: skip
+# Where a kernel of the sandbox's own answers, everything is, but what has the host's at its other end, or uses it up.
+_OF_THE_HOST = {
+    "TCP", "TCP by MPTCP", "TCP by MSG_FASTOPEN", "TCP by a ring", "a Unix socket by path", "a Unix socket by a ring",
+    "a datagram to a Unix socket", "a datagram by a pair of sockets", "a datagram by a raw pair of sockets",
+    "connect a pair of sockets elsewhere", "an abstract Unix socket", "write to a named pipe",
+    "take what is in a named pipe", *_EXHAUSTING.values(),
+}  # fmt: skip
+OWN = "its own"
+
+
 def taken_over(way: Way) -> dict[str, str]:
     """What became of each attempt, by its name: `reached`, or why not. Effects on the host count, whatever was said."""
-    seen: dict[str, str] = {}
-    for bounded in (False, True):  # little memory is too little for as many processes as can be
+
+    def run(command: list[str], targets: Mapping[str, object], part: str) -> str:
         with (
-            tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name,
-            _targets(Path(name), way.user) as targets,
-            _groups() if bounded and way.confinement and not way.user else contextlib.nullcontext(()) as made,
+            _groups()
+            if part == _MEMORY and way.confinement and not way.user
+            else contextlib.nullcontext(()) as made
         ):
-            folder = Path(name)
-            shutil.copy(_TAKEOVER, folder / "takeover.py")
-            command = [
-                _PYTHON,
-                "-I",
-                str(folder / "takeover.py"),
-                json.dumps({**targets, "bounded": bounded}),
-            ]
+            inside = Path(str(targets["inside"]))
             if way.confinement is not None:
-                _, *command = way.confinement.around(command, [Path(str(targets["inside"]))], groups=made)
-                command = [str(folder / "agent"), *command]
+                _, *command = way.confinement.around(command, [inside], groups=made)
+                command = [str(inside.parent / "agent"), *command]
             else:  # what it does to mounts is no other's
                 command = ["unshare", "--mount", "--propagation=private", *command]
             become = ["setpriv", f"--reuid={way.user}", f"--regid={way.user}", "--clear-groups"]
             done = subprocess.run(
                 [*(become if way.user else []), *command],
-                capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd=str(targets["inside"]),
+                capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd=inside,
             )  # fmt: skip
             assert done.returncode == 0, (done.returncode, done.stderr)
-            found = [json.loads(line) for line in done.stdout.splitlines()]
-            seen |= {one["attempt"]: one["said"] for one in found if "attempt" in one}
-            seen |= dict.fromkeys(_effects(targets), "reached")
-    return seen
+            return done.stdout
+
+    said, changed = _tried(way.user, run)
+    return said | dict.fromkeys(changed, "reached")
+
+
+def in_sandbox(name: str) -> dict[str, str]:
+    """The same of a program in the sandbox of that name; `its own`: it did not reach this host's."""
+
+    def run(command: list[str], targets: Mapping[str, object], part: str) -> str:
+        with start(name, memory=format_size(_MEMORY_BYTES) if part == _MEMORY else _ENOUGH) as machine:
+            try:
+                done = machine.agent.exec(command, cwd=str(targets["inside"]), timeout_s=_LIMIT_S)
+            except AgentError:
+                if part not in _EXHAUSTING:
+                    raise
+                return json.dumps({"attempt": _EXHAUSTING[part], "said": "the sandbox was ended"})
+            assert done.ok, (done.status, done.stderr)
+            return done.stdout.decode()
+
+    said, changed = _tried(0, run)
+    own = said.keys() - _OF_THE_HOST if RUNTIMES[name].own_kernel else _OWN
+    seen = {each: OWN if what == "reached" and each in own else what for each, what in said.items()}
+    return seen | dict.fromkeys(changed, "reached")
+
+
+def _tried(
+    user: int, run: Callable[[list[str], Mapping[str, object], str], str]
+) -> tuple[dict[str, str], set[str]]:
+    """What the program said of each attempt, and those that have changed something of the host."""
+    said: dict[str, str] = {}
+    changed: set[str] = set()
+    for part in ("most", *_EXHAUSTING):  # little memory is too little for as many processes as can be
+        with (
+            tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name,
+            _targets(Path(name), user) as targets,
+        ):
+            program = shutil.copy(_TAKEOVER, Path(name) / "takeover.py")
+            given = json.dumps({**targets, "part": part})
+            printed = run([_PYTHON, "-I", str(program), given], targets, part)
+            found = [json.loads(line) for line in printed.splitlines()]
+            said |= {one["attempt"]: one["said"] for one in found if "attempt" in one}
+            changed |= set(_effects(targets))
+    return said, changed
 
 
 @contextlib.contextmanager
@@ -171,8 +234,8 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
         )
         stack.callback(other.kill)
         stack.callback(process.kill)
-        reader = threading.Thread(target=_listen_to, args=(master, heard), daemon=True)
-        reader.start()
+        for listen in (partial(_listen_to, master, heard), partial(_hear, udp, heard)):
+            threading.Thread(target=listen, daemon=True).start()
         disks = [disk for disk in sorted(os.listdir("/sys/block")) if Path("/dev", disk).exists()]
         yield {
             "victim": str(victim), "outside": str(outside), "inside": str(inside),
@@ -184,7 +247,7 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
             "many": PROCESSES + 64, "memory": 2 * _MEMORY_BYTES,
             "pid_namespace": os.readlink("/proc/self/ns/pid"), "heard": heard,
         }  # fmt: skip
-        udp.setblocking(False)
+        udp.sendto(b"", udp.getsockname())
         process.send_signal(signal.SIGKILL)
 
 
@@ -193,6 +256,12 @@ def _listen_to(master: int, heard: list[str]) -> None:
         while os.read(master, 64):
             heard.append("the user's terminal")
     os.close(master)
+
+
+def _hear(udp: socket.socket, heard: list[str]) -> None:
+    """Until an empty datagram comes, which is ours."""
+    while udp.recv(64):
+        heard.append("UDP")
 
 
 def _handle(path: Path) -> str:

@@ -19,6 +19,7 @@ class Outcome(StrEnum):
 
     REFUSED = "refused"
     REACHED = "**reached**"
+    OWN = "its own"  # a sandbox's, and nothing of the host's
     NOT_HERE = "–"  # not even without a cage
     NOTHING = "nothing"  # was left
     LEFT = "**left**"
@@ -36,13 +37,15 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """By attempt and way of starting, by blow and machine, by kind of material; all on one kernel."""
+    """By attempt and way of starting or sandbox, by blow and machine, by kind of material; all on one kernel."""
 
     kernel: str
     within_s: float
     attempts: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    sandboxes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     kills: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     material: dict[str, Held] = field(default_factory=dict)
+    sandboxes_kernel: str = ""  # where that was another one
 
     @classmethod
     def kept(cls) -> Self:
@@ -59,7 +62,16 @@ class Results:
             name: Held(held["held"], held["tried"], tuple(held["files"]))
             for name, held in found["material"].items()
         }
-        return cls(found["kernel"], found["within_s"], outcomes("attempts"), outcomes("kills"), material)
+        attempts, sandboxes, kills = map(outcomes, ("attempts", "sandboxes", "kills"))
+        return cls(
+            found["kernel"],
+            found["within_s"],
+            attempts,
+            sandboxes,
+            kills,
+            material,
+            found["sandboxes_kernel"],
+        )
 
     def keep(self) -> None:
         """Writes them, and the page's tables."""
@@ -69,6 +81,7 @@ class Results:
 
     def section(self) -> str:
         """What stands between `BEGIN` and `END`."""
+        other = f"; in sandboxes on {self.sandboxes_kernel}" if self.sandboxes_kernel else ""
         left = {f"left of {name} after {self.within_s:g} s": name for name in _columns(self.kills)}
         kills = {
             blow: {title: of.get(name, Outcome.NOT_TRIED) for title, name in left.items()}
@@ -79,8 +92,9 @@ class Results:
             for name, held in self.material.items()
         ]
         lines = [
-            "", f"Seen on Linux {self.kernel}, as root and as another user.",
+            "", f"Seen on Linux {self.kernel}, as root and as another user{other}.",
             "", *_table("an attempt by its own code", self.attempts),
+            "", *_table("an attempt by a program in a sandbox", self.sandboxes),
             "", *_table("at once", kills),
             "", "| given | held | tested by |", "| --- | --- | --- |", *material, "", "",
         ]  # fmt: skip

@@ -4,7 +4,9 @@ import os
 
 import pytest
 
-from tests.adversary.__main__ import MATERIAL, outcomes
+from guestmark.core.platform_kind import platform_kinds
+from guestmark.platforms.sandbox.runtimes import RUNTIMES
+from tests.adversary.__main__ import MATERIAL, escapes, outcomes
 from tests.adversary.host import WAYS
 from tests.adversary.kills import MACHINES, WITHIN_S
 from tests.adversary.results import Results, section_of_page
@@ -38,3 +40,14 @@ def test_all_material_was_given() -> None:
 )
 def test_the_page_claims_what_is_seen(name: str) -> None:
     assert {attempt: cells[name] for attempt, cells in Results.kept().attempts.items()} == outcomes(name)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="sandboxes take root")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "bwrap" else [pytest.mark.long]) for name in RUNTIMES]
+)
+def test_the_page_claims_what_programs_in_sandboxes_do(name: str) -> None:
+    if platform_kinds()[name].programs[0].path is None:
+        pytest.skip(f"needs {name}")
+    kept = Results.kept().sandboxes
+    assert {attempt: cells[f"`{name}`"] for attempt, cells in kept.items()} == escapes(name)
