@@ -382,6 +382,13 @@ def test_every_value_of_an_answer_in_a_document() -> None:
     whole(found, "questions.jsonl")
 
 
+def copied() -> StoredRun:
+    """A guest alone, whose copy shows how far equal cells are apart."""
+    guest = PlatformSpec.read("tcg")
+    copy = Cell("tcg#2", EXEC, guest, null_of="tcg", added=True)
+    return constructed([(Cell("tcg", EXEC, guest, {}, True), 1.0), (copy, 1.0)], blocks=2)
+
+
 def ended(
     run: StoredRun, state: RunState, enough_s: float | None = 60.0, elapsed_s: float | None = None
 ) -> StoredRun:
@@ -461,6 +468,7 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "a worse error": lambda: in_unit("", Better.LOWER),
     "one command": lambda: alone(12),
     "one quick command": lambda: alone(12, 0.002),
+    "one command and its copy": copied,
     "one command once": lambda: alone(1),
     "stopped": lambda: ended(alone(3), RunState.STOPPED),
     "stopped with enough": lambda: ended(alone(6), RunState.STOPPED, elapsed_s=100.0),

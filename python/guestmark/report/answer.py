@@ -80,7 +80,7 @@ def _undecided(workloads: Sequence[WorkloadResult]) -> list[Note]:
         (result, result.comparison[metric.name])
         for workload in workloads
         for metric in workload.metrics[:1]
-        for result in workload.shown
+        for result in _shown([workload])
         if workload.baseline is not None and metric.name in result.comparison
     ]
     if len(workloads) == 1:
