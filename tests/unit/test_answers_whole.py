@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,11 +29,12 @@ from guestmark.core.model import (
 )
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.page.nodes import Note, NoteKind, Page, Part, Section
+from guestmark.page.nodes import Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.text import Span, Tone, text_of
 from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import answers, conclusion
+from guestmark.report.sections import published as then_and_now
 from guestmark.stats.analysis import analyse
 from tests.framework import GOLDEN, made_facts
 from tests.framework.run_kinds import RUNS, with_facts
@@ -482,6 +484,64 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "few runs": lambda: on_host("abc", {}, iterations=5),
     "equal": lambda: on_host("abc", {}, iterations=400),
 }  # fmt: skip
+
+
+def figures_of(
+    run: StoredRun,
+    *values: float,
+    unit: str = "s",
+    baseline: float | None = 8.0,
+    of: Mapping[str, str] | None = None,
+    **more: Any,
+) -> StoredRun:
+    """Two publications: of every filesystem that was measured, and of one that was not."""
+    names = [cell.factors["filesystem"] for cell in run.plan.cells]
+    found = tuple(
+        PublishedFigure({"filesystem": name}, value, baseline)
+        for name, value in zip(names, values, strict=False)
+    )
+    other = (PublishedFigure({"filesystem": "ufs"}, 0.25), PublishedFigure({"filesystem": "zfs"}, 12345.678))
+    given: dict[str, Any] = {"percent_of": "time", "metric": "wall_s", "baseline": of or {}, **more}
+    first = Published("Someone, 2012", unit=unit, figures=found, **given)
+    plan = replace(run.plan, published=(first, replace(first, figures=other, name="in an appendix")))
+    return replace(run, plan=plan)
+
+
+def tcg(times: Times) -> StoredRun:
+    return filesystems({"write tcg": times})
+
+
+APART: Times = {"ext2": 1.0, "ext3": 500.0, "ext4": 0.005, "xfs": 0.0005}
+PUBLISHED: Mapping[str, Callable[[], StoredRun]] = {
+    "times": lambda: figures_of(tcg(ALL), 8.0, 8.5, 4.0, 16.25, conditions="on a laptop"),
+    "throughput": lambda: figures_of(tcg(ALL), 8.0, 8.5, percent_of="throughput", name="upload"),
+    "milliseconds": lambda: figures_of(tcg(ALL), 8.0, 0.0625, 1000.0, unit="ms"),
+    "far apart": lambda: figures_of(tcg(APART), 8.0, 4000.0, 0.08, 0.006),
+    "without a baseline": lambda: figures_of(tcg(ALL), 8.0, 8.5, baseline=None),
+    "of another baseline": lambda: figures_of(tcg(ALL), 8.0, of={"filesystem": "ufs"}),
+    "unmeasured": lambda: figures_of(tcg({"ext2": None, "ext3": 1.0}), 8.0, 8.5),
+    "of another metric": lambda: figures_of(tcg(ALL), 8.0, 8.5, metric="user_s"),
+    "at a smaller scale": lambda: smaller(figures_of(tcg(ALL), 8.0, 8.5)),
+    "a copy": RUNS["disks"],
+    "nothing": lambda: tcg(ALL),
+}  # fmt: skip
+
+
+def smaller(run: StoredRun) -> StoredRun:
+    return replace(run, plan=replace(run.plan, context=replace(run.plan.context, scale=0.05)))
+
+
+def test_every_word_beside_published_figures() -> None:
+    pages = {}
+    for name, made in PUBLISHED.items():
+        run = made()
+        found = analyse(run.plan, run.trials, run.unusable)
+        nodes: list[Node] = [
+            node for workload in found.workloads for node in then_and_now.sections(workload, run)
+        ]
+        nodes += then_and_now.not_measured(found)
+        pages[name] = drawn(Page(name, run.id, (Section(Part.PUBLISHED, name, tuple(nodes)),)), 132)
+    whole(pages, "published.txt")
 
 
 def test_every_word_of_a_conclusion() -> None:
