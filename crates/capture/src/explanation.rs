@@ -12,11 +12,9 @@ const REPEATED_FROM: u64 = 20_000_000;
 /// What was not acknowledged is sent again after this time at the soonest (RFC 6298, as Linux has it).
 const AGAIN_FROM: u64 = 200_000_000;
 /// How exactly a packet must follow an acknowledgement to be released by it, besides a sixteenth of the round trip.
-const EXACTLY: u64 = 300_000;
+pub(crate) const EXACTLY: u64 = 300_000;
 /// How much sooner than usual an end may answer, besides a sixteenth of the round trip.
 const SOONER: i64 = 100_000;
-/// A receiver whose program is there updates its window within this time.
-const PROMPT: u64 = 3_000_000;
 /// Where segment sizes are not known, smaller ones are not taken for full.
 const LARGE: u32 = 1200;
 /// Round trips without growth after which what is in flight is limited by the sender itself.
@@ -353,7 +351,7 @@ impl Conn {
 
     /// How much of the time since `from` last sent its queues took to empty.
     #[inline]
-    fn emptied(&self, from: usize, ts: i64) -> u64 {
+    pub(crate) fn emptied(&self, from: usize, ts: i64) -> u64 {
         let whole = self.both_trips();
         self.queues.as_ref().map_or(0, |queues| {
             queues[from].emptied(ts, whole, self.overtaken())
@@ -362,7 +360,7 @@ impl Conn {
 
     /// Put `gap` down to `cause`, which also limits what `from` sends until something else does.
     #[inline]
-    fn limited_by(&mut self, from: usize, cause: usize, gap: u64) {
+    pub(crate) fn limited_by(&mut self, from: usize, cause: usize, gap: u64) {
         self.causes.spent[cause] += gap;
         if let Some(view) = &mut self.paths[from].view {
             view.limit = cause as u8;
@@ -442,102 +440,9 @@ impl Conn {
             && since(view.reached_at) <= 2 * least
     }
 
-    /// Did the sender wait for the other end's window? Then the time is explained.
-    #[inline]
-    fn waited_for_room(
-        &mut self,
-        segment: &Segment,
-        gap: u64,
-        from: usize,
-        arrived: &Arrived,
-    ) -> bool {
-        let peer = 1 - from;
-        if self.paths[peer].scale == NO_SCALE || segment.payload == 0 {
-            return false;
-        }
-        let mss = u32::from(self.limit[from].max(536));
-        let least = segment.payload.min(mss);
-        let full = !arrived.has_room(segment.seq, least);
-        let base = self.paths[from].recently();
-        let slack = self.both_trips() / 16 + EXACTLY;
-        // While a queue stands, a window that has room holds nobody up.
-        let queued = self.emptied(from, segment.ts) > 0;
-        let at = if full {
-            arrived.released
-        } else {
-            // Senders do not fill the last part of a window with small pieces (RFC 9293, 3.8.6.2.1).
-            let room = arrived.edge_before.wrapping_sub(segment.seq);
-            let window = arrived.edge_before.wrapping_sub(arrived.ack_before);
-            let nearly = room < (window / 8).max(3 * mss);
-            arrived.at.filter(|at| {
-                let since = (segment.ts - at).max(0) as u64;
-                nearly && !queued && since <= self.paths[from].round_trip() + slack
-            })
-        };
-        let Some(at) = at else { return false };
-        self.causes.release_held(false);
-        let until = at.saturating_add(self.paths[from].round_trip() as i64);
-        let waited = (until.saturating_sub(self.causes.mark).max(0) as u64).min(gap);
-        let rest = gap - waited;
-        let spread = (base - self.paths[from].round_trip() + slack).max(self.varies(from));
-        let (waited, rest) = if rest <= spread {
-            (gap, 0)
-        } else {
-            (waited, rest)
-        };
-        let (held, missing) = self.losses().map_or((false, false), |losses| {
-            (losses.held_window(at), losses.missing())
-        });
-        let cause = if held && !self.read_late_before(from) {
-            // What lay beyond a loss filled the window, and no program could read it.
-            on::LATENCY
-        } else if missing && self.read_late_before(from)
-            || !missing && self.reads_late(peer, at, arrived)
-        {
-            on::APPLICATION + peer
-        } else if queued {
-            // A larger window would only lengthen the queue.
-            on::BANDWIDTH
-        } else {
-            on::RECEIVE_BUFFER + peer
-        };
-        self.limited_by(from, cause, waited);
-        self.charge(from, rest);
-        self.paths[from].windows_full = self.paths[from].windows_full.saturating_add(1);
-        if let Some(view) = &mut self.paths[from].view {
-            view.forget_flight(segment.ts);
-        }
-        true
-    }
-
-    /// The window that opened at `at` was small because data lay unread, not because the buffer is small.
-    #[inline]
-    fn reads_late(&self, peer: usize, at: i64, arrived: &Arrived) -> bool {
-        let most = self.paths[peer].window_max;
-        let was_low = arrived.window_low < most / 2;
-        if !was_low && arrived.window_now >= most / 2 {
-            return false;
-        }
-        if arrived.window_now < most / 2 {
-            return true;
-        }
-        // All room at once: had its program been reading, it would have come right after the acknowledgement.
-        let prompt = arrived
-            .acked_at
-            .is_some_and(|acked| (at - acked).max(0) as u64 <= PROMPT);
-        arrived.update && !prompt
-    }
-
-    /// Was the window of the other end small already before something was missing there?
-    #[inline]
-    fn read_late_before(&self, from: usize) -> bool {
-        let view = self.paths[from].view.as_ref();
-        view.is_some_and(|view| view.window_whole < self.paths[1 - from].window_max / 2)
-    }
-
     /// How much longer than usual a packet of `from` may take on a path that varies.
     #[inline]
-    fn varies(&self, from: usize) -> u64 {
+    pub(crate) fn varies(&self, from: usize) -> u64 {
         let seen = self.losses().map_or(0, |losses| losses.varies);
         let queues = self.queues.as_ref();
         queues
@@ -561,7 +466,7 @@ impl Conn {
 
     /// An end's own time; but a long silence that no request asked it to break is idleness.
     #[inline]
-    fn charge(&mut self, end: usize, nanos: u64) {
+    pub(crate) fn charge(&mut self, end: usize, nanos: u64) {
         let asked = usize::from(self.causes.from) != end && end != self.client_end();
         let cause = if nanos >= IDLE_FROM && !asked {
             on::IDLE

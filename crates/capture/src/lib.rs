@@ -48,6 +48,7 @@ pub mod pcapng;
 pub mod points;
 pub mod queue;
 pub mod requests;
+pub mod room;
 pub mod sent;
 pub mod seqspace;
 pub mod served;
