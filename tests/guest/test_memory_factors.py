@@ -7,9 +7,11 @@ import pytest
 
 from guestmark.core.errors import AttestationError, PlatformUnusableError
 from guestmark.core.machine_facts import Backing, GuestMachine
+from guestmark.engine.preflight import without_such_memory
 from guestmark.platforms.guest import Guest
 from guestmark.setting import memory
 from guestmark.testing.factor import check_factor
+from tests.framework.cells import cell
 from tests.framework.guests import start
 
 
@@ -85,6 +87,20 @@ def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         with pytest.raises(PlatformUnusableError, match=why), start("tcg", memory="128M", **levels):
             pass
+
+
+def test_cells_whose_memory_this_host_lacks_are_left_out_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_KERNEL", tmp_path)
+    cells = [
+        cell("tcg", memory="128M", hugepages="2M"),
+        cell("tcg", prealloc="on"),
+        cell("host"),
+        cell("uml"),
+    ]
+    (found,) = without_such_memory(cells)
+    assert (found.cell, found.reason) == (cells[0].id, "this host has no pages of 2M")
 
 
 @pytest.mark.long

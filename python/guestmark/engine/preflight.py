@@ -23,7 +23,8 @@ from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import Given, Startable, given
-from guestmark.setting.machine import KERNEL, MEMORY
+from guestmark.setting.machine import KERNEL, MACHINE, MEMORY
+from guestmark.setting.memory import why_not
 from guestmark.workloads import base as workloads
 
 
@@ -123,6 +124,7 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     """
     plan = with_locations(plan)
     left_out = larger_than_host(plan.cells)
+    left_out += without_such_memory(plan.cells)
     left_out += disks.diskless(plan.cells)
     left_out += misplaced_cells(plan.cells)
     left_out += unmade_parts(runnable(plan.cells, left_out), progress)
@@ -131,6 +133,20 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     plan, notes = with_usable_baselines(plan, left_out)
     cells = runnable(plan.cells, left_out)
     return Readiness(plan, cells, left_out, (*notes, *remarks_on(plan, cells)))
+
+
+def without_such_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+    """The cells whose guests' memory this host cannot make as they ask for it, such as of huge pages it has not got."""
+    found = []
+    for cell in cells:
+        spec, machine = cell.platform, MACHINE.of(cell.factors) or ""
+        if cell.null_of is None and spec.is_guest and not (spec.nested or spec.is_elsewhere):
+            levels = {MEMORY.name: spec.inner.architecture.memory, **cell.factors}
+            try:
+                why_not(levels, here=True, on_pci=not machine.startswith("microvm"))
+            except PlatformUnusableError as error:
+                found.append(LeftOut(str(cell.platform), error.message, error.hint, cell=cell.id))
+    return tuple(found)
 
 
 def with_locations(plan: Plan) -> Plan:
