@@ -167,8 +167,12 @@ def test_the_typical_value_is_covered_by_its_interval(n: int) -> None:
     assert covered / 1000 >= 0.93
 
 
-@pytest.mark.parametrize(("n", "of_neighbours"), [(8, 0.5), (12, 0.25), (27, 0.6), (90, 0.6)])
-def test_intervals_cover_where_the_state_of_the_host_lasts(n: int, of_neighbours: float) -> None:
+@pytest.mark.parametrize(
+    ("n", "of_neighbours", "least"), [(8, 0.5, 0.88), (12, 0.25, 0.93), (27, 0.6, 0.92), (90, 0.6, 0.92)]
+)
+def test_intervals_cover_where_the_state_of_the_host_lasts(
+    n: int, of_neighbours: float, least: float
+) -> None:
     generator = np.random.default_rng(n)
     covered = np.zeros(2)
     for _ in range(2000):
@@ -179,13 +183,15 @@ def test_intervals_cover_where_the_state_of_the_host_lasts(n: int, of_neighbours
         for at, ends in enumerate((found.typical_ci, found.ci)):
             assert ends is not None
             covered[at] += ends[0] <= 1 <= ends[1]
-    assert (covered / 2000 >= 0.92).all()  # .77 to .88 if values counted as independent
+    assert (covered / 2000 >= least).all()  # .77 to .88 if values counted as independent
 
 
 def test_an_interval_is_hardly_longer_where_nothing_lasts() -> None:
     generator = np.random.default_rng(1)
-    for n, most in ((8, 1.6), (30, 1.2), (90, 1.1)):
-        assert 1 <= np.median([paired.lasting(generator.normal(0, 1, n)) for _ in range(300)]) < most
+    for n, most in ((8, 1.1), (30, 1.1), (90, 1.1)):
+        factors = [paired.lasting(generator.normal(0, 1, n)) for _ in range(300)]
+        assert 1 <= np.median(factors) < most
+        assert max(factors) < 3.6
     assert paired.lasting(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == 1
     assert paired.lasting(np.full(9, 7.0)) == 1
 
