@@ -196,10 +196,15 @@ def _kept(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
     """Unpacks these packages into the cache, where their kernel is the newest from now on."""
     image, modules, _ = unpack_kernel(archives, scratch / "root")
     row = host_architecture()
-    if row.kernel_marks:
+    try:
         check_image(row, image.read_bytes(), archives[0].name)
-    else:
-        bzimage.release_of(image)
+        if not row.kernel_marks:
+            bzimage.release_of(image)
+    except GuestmarkError as error:
+        raise GuestmarkError(
+            f"the kernel in {archives[0].name} is none for {row.name}",
+            hint="give the package of that architecture",
+        ) from error
     release = image.name.partition("-")[2]
     target, staged = _kernel_cache() / release, scratch / "staged"
     staged.mkdir()
