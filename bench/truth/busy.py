@@ -23,7 +23,7 @@ from bench.truth.contest import UNITS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SLOWER, LIMIT = 0.03, "> +1.5%"
-COMMITS, ROUNDS = 10, 3  # of a bisection; in which an undecided gate gets more blocks
+COMMITS, ROUNDS = 10, 2  # of a bisection; in which an undecided gate gets more blocks
 KINDS = ("gate, +3 %", "gate, equal", "bisect, +3 %")
 UNDECIDED = 125
 
@@ -48,7 +48,7 @@ def gate(slower: bool, seed: int, scratch: Path) -> str:
         blocks = max(trial["block"] for cell in found["cells"] for trial in cell["trials"]) + 1
         more = found["gates"][0]["more_blocks"] or blocks
         done = _run(
-            CHECKOUT / "guestmark", "resume", "last", "--blocks", str(blocks + min(more, 4 * blocks)),
+            CHECKOUT / "guestmark", "resume", "last", "--blocks", str(blocks + min(more, 2 * blocks)),
             "--quiet", "--json", scratch / "result.json", *ledger,
         )  # fmt: skip
     words = {0: "kept", 1: "broken", UNDECIDED: "undecided"}

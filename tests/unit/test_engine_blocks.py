@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from guestmark.core import registry
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.metric import Better, Measurement, Metric
-from guestmark.core.model import LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
-from guestmark.core.platform_spec import parse_platforms
+from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.platform_spec import HOST, PlatformSpec, parse_platforms
 from guestmark.engine import preflight
 from guestmark.engine.runner import iterations_of, missing_trials, order_of
 from guestmark.engine.trial import merge
@@ -26,6 +26,7 @@ from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse
 from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
 from tests.framework.known import known
+from tests.framework.runs import EXEC, constructed
 
 WALL = Metric("wall_s", "s")
 
@@ -312,3 +313,12 @@ def test_all_reasons_are_given_when_nothing_is_left() -> None:
     assert "kvm: a" in caught.value.message
     assert "uml: c" in caught.value.message
     assert caught.value.hint == "b"
+
+
+def test_a_block_with_a_failed_trial_is_none_of_the_fewest() -> None:
+    """One of 8 failed, and 7 are left to judge by: too many of those that ended so were narrow by luck."""
+    cells = (Cell("host", EXEC, HOST, {}, True), Cell("uml", EXEC, PlatformSpec.read("uml")))
+    for failing, state in (((), RunState.COMPLETE), ((("uml", 3),), None)):
+        run = constructed([(cells[0], 1.0), (cells[1], 2.0)], blocks=8, failing=failing)
+        plan = replace(run.plan, policy=replace(run.plan.policy, blocks=None, min_blocks=8, fine_s=0.0))
+        assert decide(plan, run.trials, 8).state is state

@@ -83,7 +83,9 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
         return _finding(plan, trials, blocks, analysis, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
     precise, goal = _precision(analysis, precision) if asked is None else _answered(asked, policy.precision)
-    if blocks >= policy.min_blocks and precise and (asked is not None or used >= _SETTLED * policy.fine_s):
+    told = _comparisons(analysis) if asked is None else asked
+    complete = min((each.n for each in told), default=blocks)  # a failed trial takes its block out
+    if complete >= policy.min_blocks and precise and (asked is not None or used >= _SETTLED * policy.fine_s):
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)
