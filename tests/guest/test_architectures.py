@@ -1,8 +1,7 @@
 """Real machines of other architectures: what they are, what they run, and what is told of their programs.
 
-What they boot is made if it has not been, and what that takes is installed. As that takes minutes, these are tests of
-`--long`; arm64's machines are tried always where `guestmark prepare tcg@arm64` has made their parts. An architecture of
-which this system's package sources have nothing is skipped.
+What they boot is made if it has not been, and what that takes is installed. For arm64 this takes a minute or so; the
+others are tried with `--long` only. One of which this system's package sources have nothing is skipped.
 """
 
 import hashlib
@@ -57,8 +56,7 @@ def can_be_had(row: Architecture, log: Path) -> None:
 
 def of_each(rows: Iterable[Architecture]) -> list[ParameterSet]:
     """The rows by their names."""
-    quick = [ARM64] if parts.find(ARM64) else []
-    return [pytest.param(row, id=row.name, marks=() if row in quick else pytest.mark.long) for row in rows]
+    return [pytest.param(row, id=row.name, marks=() if row is ARM64 else pytest.mark.long) for row in rows]
 
 
 @pytest.fixture(scope="module", params=of_each(FOREIGN))
