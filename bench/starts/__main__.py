@@ -1,10 +1,10 @@
 """How long sandboxes take to start and to end: as `coldstart` measures them, beside the same runtimes by hand.
 
 Run from the checkout as root: `.venv/bin/python -m bench.starts [--rounds 20] [--seed 1]`. Every contender runs once a
-round, in random order. Aims: at most 10 % apart until the first answer; at least 0.8 of the speed by hand.
+round, in random order. Aims: at most 10 % apart until the greeting; at least 0.8 of the speed by hand.
 
-* ours: runtime executed → the first answer to a question; the order to end → nothing is left, control groups and
-  layers included. What guestmark prepares before is in neither.
+* ours: runtime executed → the agent's greeting, which is the same moment; the order to end → nothing is left, control
+  groups and layers included. What guestmark prepares before is in neither.
 * by hand: RUNTIME with the same agent, until the first byte of its greeting; from the end of its input to the runtime's
   end. crun, runc and runsc have a bundle, podman storage of its own. Their root is this one, bound elsewhere.
 """
@@ -30,6 +30,7 @@ from guestmark.agent.binary import agent_binary
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
+from guestmark.platforms.phases import READY
 from guestmark.platforms.sandbox.runtimes import RUNTIMES, Sandbox
 from guestmark.workloads.common.starting import Started
 
@@ -40,7 +41,7 @@ _WAITS_S = 0.05  # after which the shell waits
 def _ours(name: str) -> tuple[float, float]:
     spec = PlatformSpec.read(name)
     started = Started.start(registry.get(spec), Cell("bench", WorkloadSpec("bench"), spec))
-    answered = started.answered - started.began
+    answered = started.machine.phases[READY]
     ordered, gone = started.end()
     return answered, gone - ordered
 
@@ -146,7 +147,7 @@ def main() -> None:
         ends: dict[str, list[float]] = {}
         timed = {name: partial(_kept, ends, name, contender) for name, contender in contenders.items()}
         values = measure(timed, arguments.rounds, arguments.seed)
-    table(f"runtime started to first answer, {arguments.rounds} rounds", values, [], unit="ms")
+    table(f"runtime started to greeting, {arguments.rounds} rounds", values, [], unit="ms")
     table("ended to gone", {name: ends[name] for name in values}, [], unit="ms")
     for name in names:
         hand, ours = values[f"{name} by hand"], values[name]
