@@ -10,6 +10,8 @@ from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.modules import ModuleTree
+from guestmark.appliance.paths import scratch_parent
+from guestmark.core.errors import GuestmarkError
 from tests.framework.known import known
 
 
@@ -47,3 +49,12 @@ def test_a_module_tree_that_has_changed_is_read_again(tmp_path: Path) -> None:
     dep.write_text("kernel/fs/fuse/virtiofs.ko:\n")
     assert not ModuleTree.read(tmp_path).has("9pnet")
     assert ModuleTree.read(tmp_path).has("virtiofs")
+
+
+def test_a_missing_directory_for_temporary_files_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(GuestmarkError, match=r"there is no directory .*/none for temporary files"):
+        scratch_parent()

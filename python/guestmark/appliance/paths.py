@@ -63,8 +63,13 @@ def _no_cache(wanted: Path, path: str, reason: str) -> GuestmarkError:
 
 
 def temporary_directory() -> Path:
-    """`$TMPDIR`, or `/tmp`; absolute."""
-    return Path(os.environ.get("TMPDIR") or "/tmp").absolute()
+    """`$TMPDIR`, or `/tmp`; absolute. Raises `GuestmarkError` where that is no directory."""
+    path = Path(os.environ.get("TMPDIR") or "/tmp").absolute()
+    if not path.is_dir():
+        raise GuestmarkError(
+            f"there is no directory {path} for temporary files", hint="make it, or set TMPDIR"
+        )
+    return path
 
 
 def scratch_parent() -> Path:
