@@ -93,7 +93,7 @@ def test_a_small_programs_memory_is_not_the_agents(agent: Agent, tmp_path: Path)
     for _ in range(3):
         result = agent.exec([str(program)], timeout_s=LIMIT)
         assert result.ok
-        assert result.max_rss_bytes < 1 << 20
+        assert result.max_rss_bytes < 3 << 19  # all of the agent's code is over 2.5 MB
 
 
 def test_output_kept_by_the_agent_does_not_count_as_the_next_programs_memory(agent: Agent) -> None:

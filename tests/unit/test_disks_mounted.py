@@ -33,5 +33,5 @@ def test_names_are_unescaped_and_optional_fields_skipped() -> None:
 
 @pytest.mark.parametrize("text", ["", MOUNTS, fdinfo(99) + MOUNTS, fdinfo(33) + MOUNTS, fdinfo(3) + MOUNTS])
 def test_a_kernel_that_does_not_tell_is_no_evidence(text: str) -> None:
-    with pytest.raises(AttestationError, match="does not tell"):
+    with pytest.raises(AttestationError, match="does not show"):
         parsed(text, "/x")

@@ -65,7 +65,7 @@ def test_the_innermost_machine_has_the_disks() -> None:
     [
         ({"preallocation": "metadata"}, "needs format=qcow2"),
         ({"size": "1000001"}, "4096-byte blocks"),
-        ({"bus": "nvme", "iothread": "on"}, "thread of its own"),
+        ({"bus": "nvme", "iothread": "on"}, "cannot have an I/O thread"),
     ],
 )
 def test_what_cannot_be_made_is_said(levels: dict[str, str], said: str) -> None:

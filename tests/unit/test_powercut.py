@@ -56,7 +56,7 @@ def test_a_log_whose_last_write_is_cut_short_ends_before_it(tmp_path: Path) -> N
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"something else" * 100)
-    with pytest.raises(MachineError, match="no log of writes"):
+    with pytest.raises(MachineError, match="not a log of writes"):
         WriteLog(tmp_path / "log")
 
 

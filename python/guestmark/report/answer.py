@@ -134,7 +134,7 @@ def _table(workloads: Sequence[WorkloadResult], width: int) -> Table:
         columns.append(
             Column("min … max" if spread else "lowest … highest", (Align.POINT, Align.LEFT, Align.POINT))
         )
-        _append(cells, [_range(result, metric, unit) for result in shown])
+        _append(cells, [_range(result, metric, unit, spread=spread) for result in shown])
     if alone or width >= _WIDEST:
         own = figures.fitting_unit("s", [_middle(result, each) for each in times for result in shown])
         for each in times:
@@ -192,13 +192,15 @@ def _spread(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     return figure(figures.number(mean, places), "±", figures.number(sigma, places))
 
 
-def _range(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+def _range(result: CellResult, metric: Metric, unit: figures.Unit, *, spread: bool) -> Cell:
     values = [value for trial in result.trials for value in _values(trial, metric)]
     summary = result.summary.get(metric.name)
     if not values or summary is None:
         return Cell()
     ends = summary.typical_ci
     half = None if ends is None else (ends[1] - ends[0]) / 2 / unit.size
+    if spread and len(values) > 1:  # as many digits as beside σ
+        half = statistics.stdev(values) / unit.size
     places = figures.decimals(half, summary.typical / unit.size)
     return figure(
         figures.number(min(values) / unit.size, places), "…", figures.number(max(values) / unit.size, places)
