@@ -69,7 +69,9 @@ def _result(workloads: Sequence[WorkloadResult], run: StoredRun, width: int, *, 
     first, title = workloads[0], listed(workload.title for workload in workloads)
     if not compared(first) or not first.metrics:
         return Section(Part.WORKLOAD, title, (*of_kind(first, run), *wrong))
-    said = [*_undecided(workloads), *(node for workload in workloads for node in _said(workload))][:_REMARKS]
+    several = len(workloads) > 1
+    remarks = (node for each in workloads for node in _said(each, f"{each.title}, " if several else ""))
+    said = [*_undecided(workloads), *remarks][:_REMARKS]
     why = [node for workload in workloads for node in of_kind(workload, run)] if explained else []
     return Section(Part.WORKLOAD, title, (_table(workloads, width), *said, *why, *wrong))
 
@@ -88,11 +90,11 @@ def _undecided(workloads: Sequence[WorkloadResult]) -> list[Note]:
     return undecided(pairs, {result.cell.id: each.title for each in workloads for result in each.cells})
 
 
-def _said(workload: WorkloadResult) -> list[Node]:
+def _said(workload: WorkloadResult, of: str) -> list[Node]:
     said: list[Node] = []
     if workload.baseline is not None:
         said += [node for node, verdict in slow_runs(workload, workload.baseline) if verdict in _CLAIMS]
-    return [*said, *_totals(workload)]
+    return [*said, *_totals(workload, of)]
 
 
 def _shown(workloads: Sequence[WorkloadResult]) -> list[CellResult]:
@@ -242,8 +244,8 @@ def _interval(ratio: float, ci: tuple[float, float] | None) -> str:
     return f" [{inside}" if bracket else ""
 
 
-def _totals(workload: WorkloadResult) -> list[Node]:
-    """Totals and first runs whose answer is another one than the typical run's."""
+def _totals(workload: WorkloadResult, of: str) -> list[Node]:
+    """Totals and first runs that answer otherwise than the typical run; `of` names the workload among several."""
     metric = workload.metrics[0]
     nodes: list[Node] = []
     for result in workload.shown:
@@ -257,7 +259,7 @@ def _totals(workload: WorkloadResult) -> list[Node]:
                 limit = [" in the runs measured"] if estimand is Estimand.TOTAL else None
                 claim, *interval = _spaced(_times(comparison, metric))
                 said = spans(
-                    f"{estimand.value.capitalize()} of {spoken(workload)[result.cell.id]}: ",
+                    f"{estimand.value.capitalize()} of {of}{spoken(workload)[result.cell.id]}: ",
                     claim,
                     *(interval if limit is None else limit),
                 )
