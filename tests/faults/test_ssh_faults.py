@@ -171,6 +171,7 @@ def test_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
 def test_the_first_directory_with_room_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = "mount -t tmpfs -o noexec none /tmp; mount -t tmpfs -o size=64k none /var/tmp"
+    mounts += "; mount -t tmpfs none /dev/shm"  # no agent is kept there
     setting = f"unset XDG_RUNTIME_DIR TMPDIR; {mounts}; HOME=/dev/shm"
     monkeypatch.setenv("GUESTMARK_SSH", local(tmp_path, setting))
     with start("ssh:lab1") as machine:

