@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from guestmark.core.discovery import by_name, described, settings_of
@@ -35,6 +36,15 @@ class Program:
     def called(self) -> str:
         """The word to run it by: its name where that is enough, else where it is."""
         return self.name if shutil.which(self.name) else self.path or self.name
+
+
+@contextlib.contextmanager
+def leaving_nothing() -> Iterator[dict[str, str]]:
+    """The environment for programs that are asked for their version: some make a directory of theirs just to say it."""
+    import tempfile  # not what every command line waits for
+
+    with tempfile.TemporaryDirectory(prefix="guestmark-") as theirs:
+        yield {**os.environ, "XDG_RUNTIME_DIR": theirs}
 
 
 def _none(_destination: str) -> str:

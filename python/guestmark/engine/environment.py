@@ -20,7 +20,7 @@ from guestmark.agent.binary import agent_binary
 from guestmark.core import registry
 from guestmark.core.environment import Environment
 from guestmark.core.model import Plan
-from guestmark.core.platform_kind import Program
+from guestmark.core.platform_kind import Program, leaving_nothing
 from guestmark.core.workload_kind import packages_measured
 from guestmark.engine.quiet import attested
 
@@ -257,30 +257,28 @@ def _load(file: Path) -> list[float]:
 
 def _versions(programs: Iterable[Program]) -> dict[str, str]:
     """The first line that each installed program prints for --version; all are run at the same time."""
-    started = {}
-    for program in programs:
-        if (path := program.path) and program.name not in started:
-            with contextlib.suppress(OSError):
-                started[program.name] = subprocess.Popen(
-                    [path, "--version"],
-                    # Some make a directory of theirs just to say it: here they cannot.
-                    env={**os.environ, "XDG_RUNTIME_DIR": os.devnull},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                )
-    found = {}
-    for name, process in started.items():
-        try:
-            output, complaints = process.communicate(timeout=_VERSION_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            found[name] = "does not answer --version"
-            continue
-        # Complaints count only where nothing else is said: guestfish misses its directory, and answers.
-        lines = (output.strip() or complaints.strip()).decode(errors="replace").splitlines()
-        found[name] = lines[0][:200] if lines else "says nothing"
+    found, started = {}, {}
+    with leaving_nothing() as environment:
+        for program in programs:
+            if (path := program.path) and program.name not in started:
+                with contextlib.suppress(OSError):
+                    started[program.name] = subprocess.Popen(
+                        [path, "--version"],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                    )
+        for name, process in started.items():
+            try:
+                output, complaints = process.communicate(timeout=_VERSION_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                found[name] = "does not answer --version"
+                continue
+            lines = (output.strip() or complaints.strip()).decode(errors="replace").splitlines()
+            found[name] = lines[0][:200] if lines else "says nothing"
     return found
 
 

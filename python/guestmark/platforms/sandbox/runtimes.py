@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.core.platform_kind import Program
+from guestmark.core.platform_kind import Program, leaving_nothing
 from guestmark.platforms.sandbox import BWRAP, CRUN, PODMAN, RUNC, RUNSC
 
 _VERSION_S = 10.0
@@ -74,11 +73,10 @@ class Runtime:
 @functools.cache
 def _version(path: str) -> str:
     try:
-        # Some make a directory of theirs just to say it.
-        with tempfile.TemporaryDirectory(prefix="guestmark-version-") as theirs:
+        with leaving_nothing() as environment:
             done = subprocess.run(
                 [path, "--version"],
-                env={**os.environ, "XDG_RUNTIME_DIR": theirs},
+                env=environment,
                 capture_output=True,
                 text=True,
                 timeout=_VERSION_S,
