@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.home import home
+from guestmark.core.home import cache_home
 
 
 def cache_directory() -> Path:
@@ -18,8 +18,7 @@ def cache_directory() -> Path:
     Where that cannot be written to, as in a home that is read-only or not there, a directory of this user's in the
     temporary one. Raises `GuestmarkError` when that cannot be had either.
     """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    path = (Path(base) if base.startswith("/") else home() / ".cache") / "guestmark"
+    path = cache_home()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError:

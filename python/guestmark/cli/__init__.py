@@ -59,9 +59,9 @@ def _show(words: list[str]) -> int | None:
 def _told(words: list[str]) -> int | None:
     """Prints the version or the first screen of the help."""
     if words == ["--version"]:
-        from guestmark import __version__
+        from guestmark.cli.verbs import version
 
-        text = f"guestmark {__version__}"
+        text = version()
     elif words in (["--help"], ["-h"]):
         from guestmark.cli.verbs import first_screen
 

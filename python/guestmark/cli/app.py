@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from guestmark.cli.faults import PipeClosed
-from guestmark.cli.verbs import GROUPED, SUMMARY, SYNONYMS, VERBS, first_screen, ungrouped
+from guestmark.cli.verbs import GROUPED, SUMMARY, SYNONYMS, VERBS, first_screen, ungrouped, version
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -121,10 +121,9 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from guestmark import __version__
         from guestmark.page.say import tell
 
-        tell(f"guestmark {__version__}")
+        tell(version())
         raise typer.Exit
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from guestmark.cli import gates
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
-from guestmark.core.home import home
+from guestmark.core.home import state_directory
 from guestmark.page.say import say
 
 _OTHER_NAMES = re.compile(r"('--[\w-]+')(?: / '-[^']*')+")  # of an option: `'--blocks' / '-r' / '--runs'`
@@ -113,13 +113,11 @@ def _crashed(error: Exception) -> int:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(home(), ".local", "state")
-    path = os.path.join(base, "guestmark", f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")
+    path = state_directory() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8", errors="replace") as stream:
-            stream.write(f"{sys.argv!r}\n{text}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{sys.argv!r}\n{text}", encoding="utf-8", errors="replace")
         where = f"the details are in {path}"
     except OSError:
         where = text

@@ -88,6 +88,13 @@ def ungrouped(words: list[str]) -> list[str]:
     return words
 
 
+def version() -> str:
+    """What `guestmark --version` prints."""
+    from guestmark import __version__
+
+    return f"guestmark {__version__}"
+
+
 SUMMARY = "Measure what virtualization costs your own workload: hyperfine for hypervisors."
 _OPTIONS = {
     "--version": "Show the version and exit.",

@@ -39,6 +39,11 @@ def state_directory() -> Path:
     return _below("XDG_STATE_HOME", ".local/state")
 
 
+def cache_home() -> Path:
+    """What can be made again: `$XDG_CACHE_HOME/guestmark`. It need not exist."""
+    return _below("XDG_CACHE_HOME", ".cache")
+
+
 def _below(variable: str, usual: str) -> Path:
     from pathlib import Path
 
