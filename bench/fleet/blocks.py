@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.fleet.simulated import PLAN
 from sqlalchemy import text
 
 from guestmark.core.context import Caller
@@ -46,18 +47,7 @@ from tests.framework.processes import children, cpu_seconds
 if TYPE_CHECKING:
     from guestmark.engine.trial import Slot
 
-_PLAN = """
-schema = "guestmark-plan/2"
-name = "simulated"
-title = "Is every trial there once?"
-platforms = ["host", "host"]
-[workloads.exec.params]
-command = ["true"]
-[repetition]
-blocks = {blocks}
-iterations = 1
-warmup = 0
-"""
+_PLAN = f"{PLAN}iterations = 1\nwarmup = 0\n"
 _PROCESSES = 8
 _AWAY_S = 10.0
 _PAUSE_S = 0.0  # of each trial, in every process

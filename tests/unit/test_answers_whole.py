@@ -343,6 +343,10 @@ def drawn(page: Page, width: int) -> str:
     return out.getvalue() + "".join(toned)
 
 
+def alone_on_a_page(part: Part, name: str, run: StoredRun, nodes: Sequence[Node]) -> str:
+    return drawn(Page(name, run.id, (Section(part, name, tuple(nodes)),)), 132)
+
+
 def spans_of(part: object) -> Iterator[Span]:
     """Every piece of text in a page; a note that limits the result also as a whole."""
     if isinstance(part, Span):
@@ -362,7 +366,7 @@ def test_every_word_of_an_answer_to_a_question() -> None:
     for name, made in ASKED.items():
         run = made()
         nodes = answers.nodes(analyse(run.plan, run.trials, run.unusable))
-        pages[name] = drawn(Page(name, run.id, (Section(Part.CONCLUSION, name, tuple(nodes)),)), 132)
+        pages[name] = alone_on_a_page(Part.CONCLUSION, name, run, nodes)
     whole(pages, "questions.txt")
 
 
@@ -540,7 +544,7 @@ def test_every_word_beside_published_figures() -> None:
             node for workload in found.workloads for node in then_and_now.sections(workload, run)
         ]
         nodes += then_and_now.not_measured(found)
-        pages[name] = drawn(Page(name, run.id, (Section(Part.PUBLISHED, name, tuple(nodes)),)), 132)
+        pages[name] = alone_on_a_page(Part.PUBLISHED, name, run, nodes)
     whole(pages, "published.txt")
 
 
@@ -549,7 +553,7 @@ def test_every_word_of_a_conclusion() -> None:
     for name, made in FIRST.items():
         run = made()
         nodes = conclusion.conclusion(analyse(run.plan, run.trials, run.unusable))
-        pages[name] = drawn(Page(name, run.id, (Section(Part.CONCLUSION, name, tuple(nodes)),)), 132)
+        pages[name] = alone_on_a_page(Part.CONCLUSION, name, run, nodes)
     whole(pages, "conclusions.txt")
 
 

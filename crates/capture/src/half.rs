@@ -41,6 +41,13 @@ pub(crate) struct Parked {
     pub(crate) at: (i64, u64),
 }
 
+impl Parked {
+    /// Memory that it holds.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + 64
+    }
+}
+
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Half {
@@ -99,11 +106,7 @@ impl Half {
         } else {
             self.parked.clear();
         }
-        self.size = self
-            .parked
-            .iter()
-            .map(|parked| parked.bytes.len() + 64)
-            .sum();
+        self.size = self.parked.iter().map(Parked::size).sum();
     }
 }
 

@@ -190,13 +190,14 @@ impl Flow {
         let ahead = segment.seq.wrapping_sub(half.next);
         let at = (segment.ts, segment.frame);
         if ahead != 0 && ahead < 1 << 31 {
-            half.parked.push(Parked {
+            let parked = Parked {
                 seq: segment.seq,
                 bytes: payload.to_vec(),
                 length: segment.payload,
                 at,
-            });
-            half.size += payload.len() + 64;
+            };
+            half.size += parked.size();
+            half.parked.push(parked);
             if half.size > MOST_PARKED {
                 let first = half.first_parked().unwrap_or(segment.seq);
                 self.skip(from, first, served);
@@ -274,7 +275,7 @@ impl Flow {
                 return;
             };
             let parked = half.parked.swap_remove(place);
-            half.size -= parked.bytes.len() + 64;
+            half.size -= parked.size();
             let (at, bytes) = (at.unwrap_or(parked.at), &parked.bytes);
             self.in_order(from, parked.seq, bytes, parked.length, at, served);
         }

@@ -140,7 +140,7 @@ class _Known(Protocol):
     """What this process knows of how far the run is."""
 
     def now(self) -> RunHead:
-        """The run as it is by now, by which all else is told."""
+        """The run as it is now; what else is asked goes by it."""
 
     def open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
         """How the run has ended; None with the blocks that may be measured, those begun first."""
@@ -166,8 +166,8 @@ class _All:
         )
 
     def now(self) -> RunHead:
-        self._stored = found = self._process.ledger.refreshed(self._stored, self._known)
-        return RunHead(found.id, found.plan, found.state, found.unusable)
+        self._stored = self._process.ledger.refreshed(self._stored, self._known)
+        return self._stored.head
 
     def open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
         state, candidates = self._loop(Silent()).open_blocks()
@@ -187,9 +187,8 @@ class _All:
 
     def _loop(self, observer: Observer) -> Loop:
         found = self._stored
-        now = RunHead(found.id, found.plan, found.state, found.unusable)
         cells = runnable(self._process.plan.cells, found.unusable)
-        return self._process.loop(now, cells, list(found.trials), observer)
+        return self._process.loop(found.head, cells, list(found.trials), observer)
 
 
 class _Counted:

@@ -103,6 +103,11 @@ class StoredRun:
     origin: Origin | None = None  # None: made here
 
     @property
+    def head(self) -> RunHead:
+        """It without its trials and environments."""
+        return RunHead(self.id, self.plan, self.state, self.unusable, self.origin)
+
+    @property
     def environment(self) -> Mapping[str, Any]:
         """The environment the run was created in; empty when none was recorded."""
         return self.environments[0] if self.environments else {}

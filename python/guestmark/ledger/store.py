@@ -398,9 +398,9 @@ class Ledger:
             plan = codec.load(run.plan, Plan, f"the plan of run {run_id}")
             unusable = tuple(left_out_of(row, plan) for row in rows_out)
             state, origin = RunState(run.state), self._origin(connection, run, said)
-        bare = StoredRun(run_id, plan, (), int(run.seed), state, run.created_at, (), unusable)
+        bare = StoredRun(run_id, plan, (), int(run.seed), state, run.created_at, (), unusable, origin)
         intake.check(bare, foreign=False)
-        return RunHead(run_id, plan, state, unusable, origin)
+        return bare.head
 
     def refreshed(self, known: StoredRun, since: int) -> StoredRun:
         """The run as it is by now, all of whose blocks before `since` are known: no trial that is stored changes."""
@@ -424,7 +424,7 @@ class Ledger:
             )
 
     def _found(self, connection: Connection, wanted: str) -> tuple[Row[Any], Remarks]:
-        """The row of the run that is meant, verified, and what is said of it; one whole id is one look."""
+        """The verified row of the wanted run, and its remarks; a whole id takes one query."""
         runs = schema.runs
         statement = select(runs, *self._digest(connection, runs))
         run = connection.execute(statement.where(runs.c.id == wanted)).first()
