@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 /// Ports of servers: a web server's, and those that datagrams are known by.
 const PORTS: [u16; 4] = [53, 67, 69, 443];
 
-/// Whatever was said, nobody is told more than that.
+/// What holds whatever was captured.
 fn check(all: &[Served]) {
     for served in all {
         assert_eq!(served.first_byte.count + served.unanswered, served.count);

@@ -68,7 +68,7 @@ def test_that_a_class_is_not_pooled_is_told_with_its_reason() -> None:
     run, ratio = host_uml_tcg(blocks=2), Past("run", 0.0, 2.0, 1.9, 2.1, 10)
 
     def told(*cells: str, shared: bool = False) -> list[str]:
-        """What is said of a class each of whose machines has ratios of these cells."""
+        """Remarks on a class whose machines have ratios of these cells each."""
         machines = []
         for number, names in enumerate(map(str.split, cells)):
             by_cell = (

@@ -189,7 +189,7 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
         fs::create_dir(at.join(name))?;
     }
     // A runtime's state is as fresh as the sandbox; so is shared memory, in which podman has locks for all containers of
-    // a host: that of a killed one would stay taken.
+    // a host: a killed one would keep its own.
     if !at.starts_with("/run") {
         bind(&at.join("run"), "/run")?;
     }

@@ -8,7 +8,7 @@ use crate::side::seconds;
 use std::collections::hash_map::{Entry, HashMap};
 use std::fmt::Write;
 
-/// Questions that wait for an answer, and servers whose questions are told one by one.
+/// Questions that wait for an answer, and servers whose questions are listed one by one.
 const MOST_PENDING: usize = 65_536;
 const MOST_SERVERS: usize = 1024;
 /// Bytes before the first question.

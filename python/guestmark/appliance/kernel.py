@@ -59,7 +59,7 @@ def find_kernel(wanted: str = "", notify: Notify = lambda _: None, rank: Rank = 
 
 
 def prepare_kernel(packages: Sequence[Path], notify: Notify) -> Kernel:
-    """Unpacks a kernel into the cache: that of these packages of Debian or Ubuntu, without any this distribution's own.
+    """Unpacks a kernel into the cache, from these packages of Debian or Ubuntu; without any, this distribution's.
 
     Raises `GuestmarkError` where there is none, or it is one for another architecture.
     """

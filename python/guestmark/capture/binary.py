@@ -85,7 +85,7 @@ class Wanted:
 
     `sequences` is of how many connections, those with most packets, the points in time are wanted; `guilty` are the
     packets that ended the longest waits, `requests` those over HTTP/1, TLS handshakes and questions for names.
-    `progress` is told on standard error.
+    `progress` is written to standard error.
     """
 
     top: int | None = None

@@ -29,9 +29,9 @@ def result_document(
     """The document of a run: dicts, lists, strings, finite numbers, booleans and None, in a stable order.
 
     What is not a number (NaN, infinities) is null, bytes that are not UTF-8 become U+FFFD, and of the
-    caller's environment variables only the names are told. What the attestations and command lines of a cell's trials
-    have in common is written once, as `report.shared` has it. `null_cells` are all copies of cells that show the noise;
-    those which were asked for (`--on host,host`) are among `cells` too. `report` is what every
+    caller's environment variables only the names are written. What the attestations and command lines of a cell's
+    trials have in common is written once, as `report.shared` has it. `null_cells` are all copies of cells that show the
+    noise; those which were asked for (`--on host,host`) are among `cells` too. `report` is what every
     other format shows, section by section: `made`, or the run's page.
     """
     found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)

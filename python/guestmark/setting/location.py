@@ -47,7 +47,7 @@ def size_of(path: str) -> int:
         return int((_SYS / number_of(path) / "size").read_text()) * _SECTOR
     except (OSError, ValueError):
         raise UsageError(
-            f"there is not a block device {path}", hint="choose a directory, or another device, for location"
+            f"there is no block device {path}", hint="choose a directory, or another device, for location"
         ) from None
 
 

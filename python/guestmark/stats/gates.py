@@ -65,7 +65,7 @@ class Judged:
 def finds(gate: Gate, error: float, freedom: int, level: float, stretch: float = 0.0) -> float | None:
     """Return the ratio from which on 3 in 4 such runs, or more, would call a gate broken; None beyond a factor of 10.
 
-    `error` is the standard error of the log ratio with so many degrees of freedom, `level` that of the one-sided test.
+    `error` is the standard error of the log ratio with so many degrees of freedom, `level` is the one-sided test's.
     Other runs are noisier than this one by chance, so a third of what a power of .9 leaves out counts.
     """
     if freedom < 1:

@@ -26,7 +26,7 @@ def bars(
     summary: Callable[[str], str],
     shares: bool = False,
 ) -> Chart:
-    """The bars of these cells and their phases' seconds; `summary` makes a sentence of what is said of all of them.
+    """The bars of these cells and their phases' seconds; `summary` makes one sentence of all sums.
 
     `shares`: all bars are of one length, for cells whose sums are decades apart.
     """

@@ -261,7 +261,7 @@ class ExecWorkload(Workload[Command]):
         self._hook("cleanup", machine)
 
     def _events(self, counted: Sequence[int]) -> Iterator[tuple[Metric, float]]:
-        """What was counted; what cannot be is told, and is not a metric of this trial."""
+        """What was counted; a count that cannot be had is reported, and is not a metric of this trial."""
         for spec, count in zip(self._counted, counted, strict=True):
             if count >= 0:
                 yield spec.metric, float(count)
