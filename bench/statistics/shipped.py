@@ -95,6 +95,7 @@ class Case:
     quick: bool = False  # the same with --quick
     find: Rare | None = None  # with --find
     more: int = 0  # further cells, equal to the baseline
+    beside: float = 0.0  # share of the processors that others have; user time knows nothing of the scenario then
 
     @property
     def equal(self) -> bool:
@@ -289,17 +290,21 @@ def _trial(case: Case, plan: Plan, generator: np.random.Generator, slot: Slot, v
     differs = cell is plan.cells[-1]
     back = np.exp(-case.effect) if case.same_rest and differs else 1.0
     rest = np.exp(-case.effect) if differs else 1.0
+    own = np.full_like(values, case.iteration_s / rest) if case.beside else values
     series = {
         WALL: values,
-        USER: 0.8 * back * values * np.exp(generator.normal(0, 0.005, values.shape)),
+        USER: 0.8 * back * own * np.exp(generator.normal(0, 0.005, values.shape)),
         SYSTEM: 0.1 * rest * values * np.exp(generator.normal(0, case.scatter_s, values.shape)),
         MAX_RSS: 1e6 * np.exp(generator.normal(0, 0.003) + np.zeros(values.shape)),
     }
+    elapsed = float(values.sum())
+    others = {"foreign_s": case.beside * elapsed, "elapsed_s": elapsed, "machine_processors": 1}
     return Trial(
         cell.id,
         block,
         order,
         TrialStatus.OK,
+        noise=others if case.beside else {},
         measurements=tuple(
             Measurement(metric, float(np.median(each[warmup:])), tuple(each[warmup:].tolist()))
             for metric, each in series.items()
@@ -310,7 +315,7 @@ def _trial(case: Case, plan: Plan, generator: np.random.Generator, slot: Slot, v
             if warmup
         ),
         run_s=tuple(values.tolist()),
-        duration_s=case.start_s + float(values.sum()),
+        duration_s=case.start_s + elapsed,
     )
 
 

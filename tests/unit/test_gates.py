@@ -13,7 +13,7 @@ import pytest
 from guestmark.cli import gates as statuses
 from guestmark.core.errors import UsageError
 from guestmark.core.gate import Gate, parse_gates
-from guestmark.core.model import Cell
+from guestmark.core.model import Cell, Trial
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
@@ -34,6 +34,7 @@ CELLS = (
     Cell("tcg memory=1G", EXEC, PlatformSpec.read("tcg"), {"memory": "1G"}),
 )
 METRICS = {"wall_s", "user_s"}
+CLOCKS = {"wall_s", "guest_wall_s"}
 
 
 def two(ratio: float, *limits: str, blocks: int = 12, **changes: object) -> StoredRun:
@@ -151,6 +152,41 @@ def test_what_is_in_doubt_is_undecided_and_more_blocks_are_not_promised() -> Non
     (found,) = judged(two(1.5, noise=hot), "> +5%")
     assert (found.outcome, found.blocks) == (Outcome.UNDECIDED, None)
     assert "throttl" in found.reason
+
+
+def beside_others(
+    ratio: float, limit: str, *, scatter: float = 0.1, share: float = 0.4, on: str = "host"
+) -> Judged:
+    """Two builds that wait for processors now and then, so that wall times scatter and user times do not."""
+    cells = (CELLS[0], Cell("new", EXEC, PlatformSpec.read(on)))
+    load = {"foreign_s": share, "machine_processors": 1, "elapsed_s": 1.0}
+    noise = {(cell.id, block): load for cell in cells for block in range(12)}
+    run = constructed([(cells[0], 1.0), (cells[1], ratio)], noise=noise)
+    chance = np.random.default_rng(3)
+
+    def waited(trial: Trial) -> Trial:
+        longer = float(np.exp(chance.normal(0, scatter)))
+        return replace(
+            trial,
+            measurements=tuple(
+                each if each.metric.name not in CLOCKS else replace(each, value=each.value * longer)
+                for each in trial.measurements
+            ),
+        )
+
+    return judged(replace(run, trials=tuple(map(waited, run.trials))), limit)[0]
+
+
+def test_beside_other_programs_user_time_breaks_a_gate_that_wall_time_cannot_decide() -> None:
+    found = beside_others(1.05, "> +2%")
+    assert (found.outcome, found.metric) == (Outcome.BROKEN, "user_s")
+    assert found.gate.limit == pytest.approx(1 + 0.02 / 0.9, rel=0.05)  # user time is 0.9 of wall time
+    assert said(found).endswith("by user time, as other programs used 40 % of the processors")
+    assert beside_others(1.05, "wall_s > +2%").outcome is Outcome.UNDECIDED
+    assert beside_others(1.05, "> +2%", share=0.0).outcome is Outcome.UNDECIDED
+    assert beside_others(1.0, "> +2%").outcome is Outcome.UNDECIDED  # user time alone keeps nothing
+    assert beside_others(1.05, "> +2%", scatter=0.001).metric == "wall_s"
+    assert beside_others(1.05, "> +2%", on="tcg").metric == "wall_s"
 
 
 def test_copies_that_differ_widen_what_a_gate_looks_at() -> None:

@@ -293,8 +293,9 @@ class Search:
         break a gate. Each of several looks and metrics has its share of what one would be allowed (Bonferroni).
         """
         alpha = ALPHA / len(self._looks) / len(self._by)
+        preferred = analysis.plan.metrics[0].name
         first, *others = (
-            judge([replace(gate, metric=name or gate.metric) for gate in gates], analysis, alpha)
+            judge([replace(gate, metric=name or gate.metric or preferred) for gate in gates], analysis, alpha)
             for name in self._by
         )
         if any(one.outcome is Outcome.UNDECIDED for one in first):

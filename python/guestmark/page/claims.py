@@ -43,6 +43,7 @@ class Claim(StrEnum):
     PUBLISHED_OUTSIDE = "which is excluded here"
     BEST = " is {superlative}"
     GATE_BROKEN = "broken"
+    GATE_BY_USER = "by user time, as other programs used {share} of the processors"
     GATE_KEPT = "kept"
     GATE_FINDS = "3 in 4 such runs, or more, would find it broken from {size} on"
     SESSIONS_FIND = "Several sessions would find {gate} broken, 3 times in 4 or more: {sizes}"

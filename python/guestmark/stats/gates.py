@@ -4,6 +4,10 @@ A gate is two one-sided signed-rank tests of the paired block differences agains
 what the interval of a ratio leaves out, so a gate decides exactly when the interval lies on one side of its limit.
 Several gates fail by Holm's step-down method (1979), so that a set of gates says "broken" wrongly no more often than
 one would. They are kept only if each is: that is an intersection-union test, which needs no adjustment (Berger 1982).
+
+A gate that names no metric is about wall time. Beside other programs user time may break it as well, each of the two at
+half the level (Bonferroni): they lengthen a program's wall time, but hardly its user time. The limit is then moved to
+what it would be if only user time had changed. User time never keeps such a gate, as it does not see all of a run.
 """
 
 import math
@@ -15,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.gate import Gate
+from guestmark.core.metric_spec import USER, WALL
 from guestmark.stats import paired
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import holm
+from guestmark.stats.noise import taken_by_others
 from guestmark.stats.paired import log_ratios
 from guestmark.stats.pairwise import by_block, doubt
 from guestmark.stats.repetition import blocks_until_within
@@ -60,6 +66,7 @@ class Judged:
     p_kept: float | None = None
     blocks: int | None = None
     finds: float | None = None  # the ratio from which on 3 in 4 such runs, or more, would call it broken
+    beside: float | None = None  # share of the processors that others had, where user time decided therefore
 
 
 def finds(gate: Gate, error: float, freedom: int, level: float, stretch: float = 0.0) -> float | None:
@@ -82,14 +89,14 @@ def beyond(gate: Gate, away: float) -> float | None:
 def judge(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[Judged, ...]:
     """Every gate with each of the cells that it is about, in order; `alpha` is what each side may err by."""
     found = [
-        _measured(gate, result, workload, analysis)
+        _beside_others(_measured(gate, result, workload, analysis), result, workload, analysis)
         for gate in gates
         for workload in analysis.workloads
         for result in workload.cells
         if gate.selects(result.cell)
     ]
     tested = [evidence for evidence in found if isinstance(evidence, _Evidence)]
-    adjusted = holm(np.array([evidence.p_broken for evidence in tested]))
+    adjusted = holm(np.array([evidence.p_either for evidence in tested]))
     values = iter(float(p) for p in adjusted)
     return tuple(
         _decided(evidence, next(values), len(tested), alpha) if isinstance(evidence, _Evidence) else evidence
@@ -113,6 +120,40 @@ class _Evidence:
     p_kept: float
     refused: str
     stretch: float
+    by_user: "_Evidence | None" = None
+
+    @property
+    def p_either(self) -> float:
+        """That the gate is broken, by this or by user time."""
+        if self.by_user is None:
+            return self.p_broken
+        return min(1.0, 2 * min(self.by_user.p_broken, 1.0 if self.refused else self.p_broken))
+
+
+def _beside_others(
+    evidence: "Judged | _Evidence", result: CellResult, workload: WorkloadResult, analysis: Analysis
+) -> "Judged | _Evidence":
+    """With user time, if the gate names no metric and other programs took processors from a cell of this host.
+
+    A guest's own clock goes on while its hypervisor waits, so its user time says no more than its wall time.
+    """
+    base = workload.baseline
+    if not isinstance(evidence, _Evidence) or base is None:
+        return evidence
+    gate, both = evidence.judged.gate, (result, base)
+    if gate.metric or evidence.judged.metric != WALL.name:
+        return evidence
+    taken = taken_by_others(trial.noise for one in both for trial in one.trials)
+    if taken is None or not all(one.cell.platform.is_this_host and USER.name in one.summary for one in both):
+        return evidence
+    share = min(base.summary[USER.name].typical / base.summary[WALL.name].typical, 1.0)
+    moved = 1 + (gate.limit - 1) / share if share > 0 else 0.0
+    if moved <= 0:
+        return evidence
+    by_user = _measured(replace(gate, metric=USER.name, limit=moved), result, workload, analysis)
+    if not isinstance(by_user, _Evidence) or by_user.refused:
+        return evidence
+    return replace(evidence, by_user=replace(by_user, judged=replace(by_user.judged, beside=taken)))
 
 
 def _measured(
@@ -152,6 +193,10 @@ def _measured(
 def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> Judged:
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
+    instead = evidence.by_user
+    if instead is not None and instead.judged.n >= paired.MIN_BLOCKS and p_broken <= alpha:
+        if evidence.refused or instead.p_broken < evidence.p_broken:
+            return replace(instead.judged, outcome=Outcome.BROKEN, p_broken=p_broken, p_kept=instead.p_kept)
     if reason:
         pass  # the run itself is in doubt: more of the same would not help
     elif judged.n < paired.MIN_BLOCKS:

@@ -171,6 +171,13 @@ def stolen_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     return sum(part for part, _ in stolen) / total if total > 0 else None
 
 
+def taken_by_others(noises: Iterable[Mapping[str, object]]) -> float | None:
+    """The larger of both shares, foreign and stolen, if it is above its threshold."""
+    known = list(noises)
+    shares = (("foreign_cpu", foreign_share(known)), ("steal", stolen_share(known)))
+    return max((share for name, share in shares if share is not None and share > THRESHOLDS[name]), default=None)
+
+
 def waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     """Share of the time for which the machine's busiest threads waited for a processor; None where nobody looked."""
     waited = elapsed = 0.0

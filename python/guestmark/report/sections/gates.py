@@ -89,6 +89,8 @@ def said(judged: Judged) -> str:
     """What was found, in a few words: the ratio, why it is undecided, and what would help."""
     parts = [] if judged.ratio is None else [figures.ratio(judged.ratio, judged.ci)]
     parts += [judged.reason] if judged.reason else []
+    if judged.beside is not None:
+        parts.append(Claim.GATE_BY_USER.format(share=figures.percent(judged.beside)))
     if judged.finds and judged.outcome in {Outcome.KEPT, Outcome.UNDECIDED}:
         parts.append(Claim.GATE_FINDS.format(size=figures.limit(judged.gate.limit, judged.finds)))
     if judged.blocks:
