@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric import Metric
+from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import law
 from guestmark.workloads.base import of
 from guestmark.workloads.density import metrics
@@ -52,6 +54,34 @@ def test_a_guest_that_touches_memory_makes_its_hypervisor_larger() -> None:
     measured, _ = fleet("tcg", 2, touch="32M")
     assert measured[metrics.PSS] > 32 * _MIB
     assert 0 <= measured[metrics.IDLE] < 1.5
+
+
+@pytest.fixture
+def set_aside() -> Iterator[int]:
+    """Huge pages for two guests of 256 MiB, which this host then lacks elsewhere; given back at the end."""
+    number = HugePages.MEDIUM.folder / "nr_hugepages"
+    if not number.exists() or not os.access(number, os.W_OK):
+        pytest.skip("only root sets huge pages aside, where the kernel has them")
+    before, wanted = number.read_text(), 2 * 128
+    try:
+        number.write_text(str(int(before) + wanted))
+        if (HugePages.MEDIUM.free() or 0) < wanted:
+            pytest.skip("this host has no room for 256 huge pages")
+        yield wanted
+    finally:
+        number.write_text(before)
+
+
+def test_huge_pages_that_were_set_aside_are_counted(set_aside: int) -> None:
+    huge = cell_of("tcg", "density", {"guests": "2", "memory": "256M", "hugepages": "2M"}, command=["true"])
+    with prepared(huge) as (machine, workload):
+        measured = {each.metric: each.value for each in workload.run(machine)}
+        assert (HugePages.MEDIUM.free() or 0) < set_aside
+    for metric in (metrics.MEMORY, metrics.PSS, metrics.RSS, metrics.AVAILABLE):
+        assert measured[metric] > 64 * _MIB, metric.name
+    many = cell_of("tcg", "density", {"guests": "4", "memory": "256M", "hugepages": "2M"})
+    with pytest.raises(UsageError, match="4 machines need 512 pages of 2M, and this host has 256 free"):
+        of("density").check_request(plan_of(many), [many])
 
 
 def test_a_program_that_slows_down_by_the_law_has_the_knee_that_it_was_given(tmp_path: Path) -> None:

@@ -30,6 +30,22 @@ class HugePages(StrEnum):
         """How large one is; 0 where they are none."""
         return 0 if self is HugePages.OFF else parse_size(self)
 
+    @property
+    def folder(self) -> Path:
+        """Where this host's kernel says how many it has."""
+        return _KERNEL / f"hugepages/hugepages-{self.bytes >> 10}kB"
+
+    def free(self) -> int | None:
+        """How many this host has to give away; None where it has none of this size."""
+        try:
+            return int((self.folder / "free_hugepages").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def needed(self, size: int) -> int:
+        """How many hold so many bytes."""
+        return -(-size // self.bytes)
+
 
 class Switch(StrEnum):
     """Whether."""
@@ -254,20 +270,18 @@ def why_not(levels: Mapping[str, str], *, here: bool, on_pci: bool) -> None:
 
 
 def _check_pages(size: int, pages: HugePages) -> None:
-    folder = _KERNEL / f"hugepages/hugepages-{pages.bytes >> 10}kB"
-    wanted = -(-size // pages.bytes)
+    wanted = pages.needed(size)
     if size % pages.bytes:
         raise _refused(
             f"{format_size(size)} is not a whole number of pages of {pages}", "give it such a memory"
         )
-    try:
-        free = int((folder / "free_hugepages").read_text())
-    except (OSError, ValueError):
-        raise _refused(f"this host has no pages of {pages}", f"it has {', '.join(_sizes())}") from None
+    free = pages.free()
+    if free is None:
+        raise _refused(f"this host has no pages of {pages}", f"it has {', '.join(_sizes())}")
     if free < wanted:
         raise _refused(
             f"this host has {counted(free, 'free page')} of {pages}, and the guest needs {wanted}",
-            f"echo {wanted} >{folder}/nr_hugepages",
+            f"echo {wanted} >{pages.folder}/nr_hugepages",
         )
 
 

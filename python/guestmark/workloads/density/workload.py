@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size
+from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import slope
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import budget
@@ -132,11 +134,12 @@ class DensityWorkload(Workload[Crowd]):
         groups = [_in_groups(each.machine) for each in self._fleet]
         shares = [_of_processes(members(each.machine)) for each in self._fleet]
         known = [size for size in groups if size is not None]
+        huge = sum(share.huge for share in shares)
         return Held(
             machines=len(self._fleet),
-            groups=sum(known) if len(known) == len(groups) else None,
-            pss=sum(pss for pss, _ in shares),
-            rss=sum(rss for _, rss in shares),
+            groups=sum(known) + huge if len(known) == len(groups) else None,
+            pss=sum(share.pss for share in shares) + huge,
+            rss=sum(share.rss for share in shares) + huge,
             available=_available(),
         )
 
@@ -221,23 +224,31 @@ def _in_groups(machine: Machine) -> int | None:
     return None
 
 
-def _of_processes(pids: Sequence[int]) -> tuple[int, int]:
-    """PSS and RSS of all of them, in bytes."""
-    pss = rss = 0
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Bytes of a machine's processes; huge pages that were set aside are in neither of the others."""
+
+    pss: int
+    rss: int
+    huge: int
+
+
+def _of_processes(pids: Sequence[int]) -> _Share:
+    found: Counter[str] = Counter()
     for pid in pids:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                words = line.split()
-                if words[0] == "Pss:":
-                    pss += int(words[1]) << 10
-                elif words[0] == "Rss:":
-                    rss += int(words[1]) << 10
-    return pss, rss
+                name, *words = line.split()
+                if words[1:] == ["kB"]:
+                    found[name] += int(words[0]) << 10
+    return _Share(found["Pss:"], found["Rss:"], found["Private_Hugetlb:"] + found["Shared_Hugetlb:"])
 
 
 def _available() -> int:
+    """Bytes that this host can still give away, huge pages that were set aside and are free included."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    return next(int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:")
+    free = sum(pages.bytes * (pages.free() or 0) for pages in HugePages if pages is not HugePages.OFF)
+    return free + next(int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:")
 
 
 def _pressure() -> float:
