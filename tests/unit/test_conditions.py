@@ -343,18 +343,20 @@ def test_other_programs_widen_ratios_between_platforms_and_refuse_nothing() -> N
 
 
 @pytest.mark.parametrize(
-    ("metric", "suffers"),
+    ("metric", "here", "in_guest"),
     [
-        (Metric("wall_s", "s"), True),
-        (Metric("speed", "MB/s", Better.HIGHER), True),
-        (Metric("user_s", "s"), False),
-        (Metric("instructions", "instructions"), False),
-        (Metric("answer", ""), False),
-        (Metric("max_rss_bytes", "B"), False),
+        (Metric("wall_s", "s"), True, True),
+        (Metric("speed", "MB/s", Better.HIGHER), True, True),
+        (Metric("user_s", "s"), False, True),
+        (Metric("instructions", "instructions"), False, False),
+        (Metric("answer", ""), False, False),
+        (Metric("max_rss_bytes", "B"), False, False),
     ],
 )
-def test_only_clock_times_and_rates_wait_for_a_processor(metric: Metric, suffers: bool) -> None:
-    assert waits(metric) is suffers
+def test_clock_times_and_rates_wait_for_a_processor_and_a_guests_own_clock(
+    metric: Metric, here: bool, in_guest: bool
+) -> None:
+    assert (waits(metric, in_guest=False), waits(metric, in_guest=True)) == (here, in_guest)
 
 
 def test_a_little_of_other_programs_is_a_warning_and_next_to_nothing_is_none() -> None:

@@ -469,13 +469,14 @@ _PROCESSOR_TIME = frozenset({USER.name, SYSTEM.name})
 _SIZE_UNITS = frozenset({"b", "byte", "bytes", "kb", "mb", "gb", "kib", "mib", "gib", "pages"})
 
 
-def waits(metric: Metric) -> bool:
+def waits(metric: Metric, *, in_guest: bool) -> bool:
     """Return whether the metric gets worse while others have the processors: clock times and rates do.
 
-    Processor time, counts, sizes and figures without a unit of time do not wait.
+    So does processor time in a guest, whose clock goes on while its hypervisor waits. This host's own processor time,
+    counts, sizes and figures without a unit of time do not.
     """
     if metric.name in _PROCESSOR_TIME:
-        return False
+        return in_guest
     unit = metric.unit.lower()
     return unit in _TIME_UNITS or unit.endswith(("/s", "ps"))
 
