@@ -39,6 +39,7 @@ from tests.unit.test_conditions import cell as exec_cell
 
 FOREIGN = [row for row in ARCHITECTURES.values() if not row.is_host]
 ROW = next(row for row in FOREIGN if row.root)
+OTHER = f"tcg@{ROW.name}"
 
 
 @pytest.fixture(autouse=True)
@@ -97,9 +98,9 @@ def test_user_needs_an_architecture_with_programs_that_is_not_the_hosts() -> Non
 
 
 def test_guests_of_another_architecture_hold_no_others_and_say_why() -> None:
-    for inner in ("kvm", "tcg", "kvm@arm64"):
+    for inner in ("kvm", "tcg", f"kvm@{ROW.name}"):
         with pytest.raises(PlatformUnusableError, match="neither this host's files"):
-            registry.get(f"tcg@arm64/{inner}")
+            registry.get(f"tcg@{ROW.name}/{inner}")
 
 
 def test_every_row_is_complete() -> None:
@@ -305,8 +306,8 @@ def test_programs_are_not_asked_for_where_there_are_none() -> None:
     assert "filewrite" in left_out.hint
     (own,) = misplaced_cells(
         [
-            cell("user@arm64", spec("filewrite", amount="1M")),
-            cell("user@arm64", spec("exec", command=["true"])),
+            cell(f"user@{ROW.name}", spec("filewrite", amount="1M")),
+            cell(f"user@{ROW.name}", spec("exec", command=["true"])),
         ]
     )
     assert "not emulated" in own.reason
@@ -334,17 +335,17 @@ def test_a_program_of_another_architecture_is_another_build() -> None:
 
 def build(same: bool = True) -> Build:
     words = "another build" if same else "another version"
-    return Build(said=f"{words}: sysbench 1.0.20, arm64", architecture="arm64", same_source=same)
+    return Build(said=f"{words}: sysbench 1.0.20, {ROW.name}", architecture=ROW.name, same_source=same)
 
 
 def test_other_binaries_are_warned_of_and_other_versions_take_verdicts_back() -> None:
     program = Program(path="/usr/bin/x", sha256="a", host_path="/usr/bin/x", host_sha256="b")
     cells = (
         (exec_cell("host", baseline=True), 1.0),
-        (exec_cell("tcg@arm64", PlatformSpec.read("tcg@arm64")), 8.0),
+        (exec_cell(OTHER, PlatformSpec.read(OTHER)), 8.0),
     )
     for same, severity in ((True, Severity.WARNING), (False, Severity.SEVERE)):
-        run = sound(cells, {"host": [program], "tcg@arm64": [program, build(same)]})
+        run = sound(cells, {"host": [program], OTHER: [program, build(same)]})
         result = analysed(run)
         (finding,) = [
             found
@@ -353,9 +354,9 @@ def test_other_binaries_are_warned_of_and_other_versions_take_verdicts_back() ->
             if found.name == "other binaries"
         ]
         assert finding.severity is severity
-        assert "tcg@arm64 ran another" in finding.message
+        assert f"{OTHER} ran another" in finding.message
         host, guest = result.workloads[0].shown
-        assert (places.build(host), places.build(guest).split(",")[0]) == ("the host's", "arm64")
+        assert (places.build(host), places.build(guest).split(",")[0]) == ("the host's", ROW.name)
 
 
 # --- filesystems -------------------------------------------------------------------------------------------

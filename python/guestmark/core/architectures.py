@@ -124,6 +124,7 @@ X86_64 = Architecture(
     target="x86_64-unknown-linux-gnu",
     cross=Program("x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
     boot_args=f"tsc=reliable no_timer_check {_NO_CIPHER_TESTS} {_NO_PCI_SEARCH}",
+    kernel_marks=((0x202, b"HdrS"),),
     # No rewriting of lock prefixes in the kernel's text.
     emulated_args="noreplace-smp",
     kernel_package="linux-image-amd64",
