@@ -265,7 +265,14 @@ fn facts() -> Facts {
     });
     let maker = line_of("/sys/hypervisor/type");
     Facts {
-        cpu_model: of_cpu(&["model name", "cpu", "cpu model", "uarch", "Processor"]),
+        cpu_model: match of_cpu(&["model name", "cpu", "cpu model", "uarch", "Processor"]) {
+            // arm64's kernel has numbers only.
+            unnamed if unnamed.is_empty() => match of_cpu(&["CPU implementer"]) {
+                by if by.is_empty() => by,
+                by => format!("implementer {by}, part {}", of_cpu(&["CPU part"])),
+            },
+            model => model,
+        },
         cpu_flags: of_cpu(&["flags", "Features", "isa"])
             .split_ascii_whitespace()
             .map(str::to_owned)

@@ -128,8 +128,10 @@ def _processor(root: Path) -> dict[str, Any]:
         name, _, value = line.partition(":")
         fields[name.strip()] = value.strip()
     flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
+    numbers = "implementer {CPU implementer}, part {CPU part}"  # arm64's kernel has no more
+    named = fields.get("model name") or fields.get("cpu model")
     found: dict[str, Any] = {
-        "model": fields.get("model name") or fields.get("cpu model") or platform.processor(),
+        "model": named or (numbers.format_map(fields) if "CPU part" in fields else platform.processor()),
         "vendor": fields.get("vendor_id"),
         "family_model_stepping": "/".join(
             fields.get(name, "") for name in ("cpu family", "model", "stepping")
