@@ -132,7 +132,7 @@ def test_a_workload_is_on_its_platform_in_words() -> None:
     assert [text.partition(" is ×")[0] for text in said] == [
         "sequential write on uml, ext2", "sequential write on uml, xfs",
     ]  # fmt: skip
-    assert all("of the host's ceiling on host in wall_s: slower" in text for text in said)
+    assert all("of the host's ceiling on host in wall time: slower" in text for text in said)
 
 
 def test_any_two_cells_are_compared_beside_the_published_figures() -> None:

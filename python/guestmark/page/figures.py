@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from guestmark.core.metric import Metric
+from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 
 _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
@@ -18,6 +19,7 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 }
 _NAME_SUFFIXES = {"s": "_s", "ns": "_ns", "B": "_bytes"}
 MAX_DECIMALS = 9
+_TIMES = (WALL, GUEST_WALL, USER, SYSTEM)
 _FAR = 10  # a limit this many times off is no more than that
 _SKEWED = 1.8  # from this quotient of its ends on, an interval is given by its ends
 _WIDE = 0.3  # half-width of a log ratio: from here on, per cent up and down are no longer the same
@@ -170,10 +172,19 @@ def known_to(half_width: float, about: str = "") -> str:
 
 def heading(metric: Metric, unit: Unit) -> str:
     """A column heading: `wall, ms` for `wall_s`, so that the unit is named only once."""
-    name = metric.name
-    if metric.unit in _NAME_SUFFIXES:
-        name = name.removesuffix(_NAME_SUFFIXES[metric.unit]) or name
+    name = _without_unit(metric)
     return f"{name}, {unit.name}" if unit.name else name
+
+
+def in_prose(metric: Metric) -> str:
+    """Its name in a sentence: `wall time` for `wall_s`."""
+    name = _without_unit(metric).replace("_", " ")
+    return f"{name} time" if metric in _TIMES else name
+
+
+def _without_unit(metric: Metric) -> str:
+    suffix = _NAME_SUFFIXES.get(metric.unit, "")
+    return metric.name.removesuffix(suffix) or metric.name
 
 
 def aligned(numbers: Sequence[str]) -> list[str]:

@@ -276,7 +276,7 @@ def _compared(against: Against, names: Names) -> Inline:
         missing = f" ({comparison.reason}{_would_tell(blocks) if blocks else ''})"
     return spans(
         f"{where}{mine} is {figures.ratio(comparison.ratio or 1.0, comparison.ci)} of {theirs} "
-        f"in {against.metric.name}: ",
+        f"in {figures.in_prose(against.metric)}: ",
         Span(word(comparison, against.metric), tone(comparison)),
         f"{missing}{_then(against, comparison)}.",
     )

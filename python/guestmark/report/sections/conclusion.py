@@ -174,7 +174,7 @@ def _factors(
         items.append(
             spans(Span(padded, tone), Claim.DIFFERS.format(word=word), Span(names[result.cell.id], Tone.NAME))
         )
-    verb = " ran" if label(Verdict.FASTER, metric) == "faster" else f" ({metric.name}) was"
+    verb = " ran" if label(Verdict.FASTER, metric) == "faster" else f" ({figures.in_prose(metric)}) was"
     return Bullets(spans(Span(names[baseline.cell.id], Tone.NAME), verb), tuple(items))
 
 

@@ -119,7 +119,7 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
         names = {"copy": result.cell.id, "cell": result.cell.null_of}
         ratio = figures.ratio(comparison.ratio, comparison.ci)
         if primary in result.null_differs:
-            said = Claim.COPIES_DIFFER.format(**names, ratio=ratio, metric=primary)
+            said = Claim.COPIES_DIFFER.format(**names, ratio=ratio, metric=figures.in_prose(workload.metrics[0]))
             nodes.append(Note(line(said), NoteKind.WARNING))
         elif comparison.verdict is Verdict.NO_DIFFERENCE:
             nodes.append(_small(Claim.COPIES_ALIKE.format(**names, ratio=ratio)))
