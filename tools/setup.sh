@@ -292,6 +292,12 @@ may_install() { # sets $may to yes or no, and $become to what has to stand befor
     fi
 }
 
+fetch_lists() { # once
+    [ -z "${fetched:-}" ] || return 0
+    step_apt "fetching package lists" ${become:+sudo} apt-get -q update
+    fetched=yes
+}
+
 apt_install() { # PACKAGE…
     [ -z "$(dpkg --audit 2>/dev/null)" ] ||
         step_apt "finishing an interrupted package installation" ${become:+sudo} dpkg --configure -a
@@ -303,7 +309,7 @@ apt_install() { # PACKAGE…
 install_named() {
     may_install
     [ "$(family)" = debian ] && [ "$may" = yes ] || exit 2
-    step_apt "fetching package lists" ${become:+sudo} apt-get -q update
+    fetch_lists
     apt_install "$@"
 }
 
@@ -323,7 +329,7 @@ install_packages() {
     }
     may_install
     if [ "$family" = debian ] && [ "$may" = yes ]; then
-        step_apt "fetching package lists" ${become:+sudo} apt-get -q update
+        fetch_lists
     fi
     packages=
     say "missing on this system:"

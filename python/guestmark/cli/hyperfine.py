@@ -18,6 +18,7 @@ _MOST_LEVELS = 1000
 
 # Options of hyperfine that mean something else here, or nothing: what to use.
 INSTEAD: Mapping[str, str] = {
+    BETWEEN: "commands stand after --, e.g. -- ./old --- ./new",
     "-m": "runs have at least 8 blocks; --blocks N makes it exactly N",
     "--min-runs": "runs have at least 8 blocks; --blocks N makes it exactly N",
     "-M": "--time-limit bounds a run, --blocks N makes it exactly N",
