@@ -16,11 +16,10 @@ RELEASE = "6.1.0-test"
 def image() -> bytes:
     """The head of a bzImage, or of another architecture's image."""
     data = bytearray(0x1000)
-    if marks := host_architecture().kernel_marks:
-        place, mark = marks[0]
-        data[place : place + len(mark)] = mark
-    else:
-        data[0x202:0x206] = b"HdrS"
+    row = host_architecture()
+    place, mark = row.kernel_marks[0]
+    data[place : place + len(mark)] = mark
+    if row.kernel_unpacked:
         struct.pack_into("<H", data, 0x20E, 0x200)
         data[0x400 : 0x400 + len(RELEASE)] = RELEASE.encode()
     return bytes(data)

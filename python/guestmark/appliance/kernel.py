@@ -198,7 +198,7 @@ def _kept(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
     row = host_architecture()
     try:
         check_image(row, image.read_bytes(), archives[0].name)
-        if not row.kernel_marks:
+        if row.kernel_unpacked:
             bzimage.release_of(image)
     except GuestmarkError as error:
         raise GuestmarkError(

@@ -62,6 +62,7 @@ class Architecture:
     kernel_arch: str = ""  # what the kernel's own build calls it
     kernel_image: str = ""  # the target of that build, and where it is then
     kernel_marks: tuple[tuple[int, bytes], ...] = ()  # an image of a kernel has one of these at its place
+    kernel_unpacked: bool = False  # whether an image says its release, and is unpacked here to be entered directly
     root: bool = True  # whether the distribution has packages from which a root can be made
     user_emulator: str = ""  # of single programs
     outer_machine: str = ""  # in which a guest with KVM can be started; empty: like any other
@@ -125,6 +126,7 @@ X86_64 = Architecture(
     cross=Program("x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
     boot_args=f"tsc=reliable no_timer_check {_NO_CIPHER_TESTS} {_NO_PCI_SEARCH}",
     kernel_marks=((0x202, b"HdrS"),),
+    kernel_unpacked=True,
     # No rewriting of lock prefixes in the kernel's text.
     emulated_args="noreplace-smp",
     kernel_package="linux-image-amd64",

@@ -42,9 +42,8 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
     """What the cell's guest boots; what is not there is fetched or made. Raises `GuestmarkError`."""
     wanted = KERNEL.of(factors) or ""
     if architecture.is_host:
-        # An image that says itself what it is: x86's, whose kernels have no marks, is unpacked for its direct entry.
-        is_given = wanted and architecture.kernel_marks
-        found = kernels.given(architecture, wanted) if is_given else find_kernel(wanted, notify, rank)
+        as_it_is = wanted and not architecture.kernel_unpacked
+        found = kernels.given(architecture, wanted) if as_it_is else find_kernel(wanted, notify, rank)
         kernel = _with_modules(found, factors)
         share = _share_of(kernel)
         if ROOTFS.of(factors) and share != NINE_P:
