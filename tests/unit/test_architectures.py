@@ -112,6 +112,7 @@ def test_every_row_is_complete() -> None:
             kernels.check_configuration(kernels.fragment(row), row.name)
             assert row.kernel_arch
         assert row.page_size % 4096 == 0
+        assert row.kernel_marks
 
 
 def test_more_processors_than_a_machine_can_have_are_refused() -> None:

@@ -71,8 +71,8 @@ def prepare_kernel(packages: Sequence[Path], notify: Notify) -> Kernel:
 
 
 def check_image(row: Architecture, data: bytes, name: str) -> None:
-    """Raises `GuestmarkError` for what is not a kernel of an architecture whose kernels are known by their marks."""
-    if row.kernel_marks and not any(data.startswith(mark, place) for place, mark in row.kernel_marks):
+    """Raises `GuestmarkError` for what is not a kernel of this architecture."""
+    if not any(data.startswith(mark, place) for place, mark in row.kernel_marks):
         raise GuestmarkError(
             f"{name} is not a Linux kernel for {row.name}",
             hint="give the path of a kernel's image for that architecture",
