@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.truth import peers
@@ -85,21 +86,22 @@ def repository(folder: Path, slow_from: int) -> list[str]:
     return _run(*git, "rev-list", "--reverse", "HEAD").stdout.split()
 
 
-def collect(comparisons: int, minutes: float, into: Path, loops: int) -> None:
+def collect(kinds: Sequence[str], comparisons: int, minutes: float, into: Path, loops: int) -> None:
     """As many of each kind, in turn; one that may end after the time is up is not begun."""
     deadline = time.monotonic() + 60 * minutes
     known = [json.loads(line) for line in into.read_text().splitlines()] if into.exists() else []
+    known = [each for each in known if each["kind"] in kinds]
     peers.BUILD.mkdir(parents=True, exist_ok=True)
     source = Path(__file__).with_name("spin.c")
     subprocess.run(["gcc", "-O2", "-static", "-pthread", "-o", peers.BUILD / "spin", source], check=True)
     busy = [subprocess.Popen([peers.BUILD / "spin", str(1 << 62)]) for _ in range(loops)]
     try:
-        for number in range(len(known), comparisons * len(KINDS)):
-            took = [each["seconds"] for each in known if each["kind"] == KINDS[number % len(KINDS)]]
+        for number in range(len(known), comparisons * len(kinds)):
+            kind = kinds[number % len(kinds)]
+            took = [each["seconds"] for each in known if each["kind"] == kind]
             began = time.monotonic()
             if began + max(took, default=20.0) > deadline:
                 return
-            kind = KINDS[number % len(KINDS)]
             scratch = Path(tempfile.mkdtemp(prefix="guestmark-busy-"))
             try:
                 said = (
@@ -148,12 +150,14 @@ def main() -> None:
     )
     parser.add_argument("--comparisons", type=int, default=20, help="of each kind")
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--only", default="", help="kinds that hold this word: gate, bisect")
     parser.add_argument("--loops", type=int, default=1)
     parser.add_argument("--into", type=Path, default=Path(__file__).with_name("busy.jsonl"))
     parser.add_argument("--table", action="store_true", help="measure nothing, print what was measured")
     given = parser.parse_args()
     if not given.table:
-        collect(given.comparisons, given.minutes, given.into, given.loops)
+        kinds = [kind for kind in KINDS if given.only in kind]
+        collect(kinds, given.comparisons, given.minutes, given.into, given.loops)
     print(table(given.into))
 
 
