@@ -95,7 +95,9 @@ class Case:
     quick: bool = False  # the same with --quick
     find: Rare | None = None  # with --find
     more: int = 0  # further cells, equal to the baseline
-    beside: float = 0.0  # share of the processors that others have; user time knows nothing of the scenario then
+    beside: float = (
+        0.0  # share of the processors that others have; user time knows nothing of the scenario then
+    )
 
     @property
     def equal(self) -> bool:

@@ -4,7 +4,11 @@ import subprocess
 import sys
 import time
 
-from tests.framework import IMPORTABLE
+from guestmark.core.findings import Facts, with_fact
+from guestmark.core.machine_facts import Restored
+from guestmark.core.model import Trial, TrialStatus
+from guestmark.report.sections.footer import time_spent
+from tests.framework import IMPORTABLE, made_facts
 
 PROGRAM = """
 import sys, time
@@ -32,3 +36,15 @@ def test_a_run_has_taken_what_its_process_has() -> None:
 
 def test_set_up_is_left_out() -> None:
     assert elapsed(3600.0) < 0.1
+
+
+def test_a_template_is_part_of_a_start() -> None:
+    """Of whichever guest waited for it, and of no other that goes on from it."""
+
+    def trial(clone: int, template_s: float) -> Trial:
+        machine = made_facts.guest()
+        machine.restored = Restored(template="t", clone=clone, generation_id=True, template_s=template_s)
+        facts = with_fact(Facts(), machine)
+        return Trial("tcg", 0, clone, TrialStatus.OK, phases={"ready": 0.1}, duration_s=5.0, facts=facts)
+
+    assert "22 % starting" in time_spent((trial(1, 2.0), trial(2, 0.0)))

@@ -62,7 +62,9 @@ class Architecture:
     kernel_arch: str = ""  # what the kernel's own build calls it
     kernel_image: str = ""  # the target of that build, and where it is then
     kernel_marks: tuple[tuple[int, bytes], ...] = ()  # an image of a kernel has one of these at its place
-    kernel_unpacked: bool = False  # whether an image says its release, and is unpacked here to be entered directly
+    kernel_unpacked: bool = (
+        False  # whether an image says its release, and is unpacked here to be entered directly
+    )
     root: bool = True  # whether the distribution has packages from which a root can be made
     user_emulator: str = ""  # of single programs
     outer_machine: str = ""  # in which a guest with KVM can be started; empty: like any other

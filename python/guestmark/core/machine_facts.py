@@ -200,6 +200,7 @@ class Restored(msgspec.Struct, kw_only=True):
 
     template: str  # tells it from others of the block
     clone: int  # the first is 1
+    template_s: float = 0.0  # that making the template took, which the first clone waited for
     generation_id: bool  # whether the guest was told by its hardware that it is a copy
 
 

@@ -194,9 +194,9 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
     instead = evidence.by_user
-    if instead is not None and instead.judged.n >= paired.MIN_BLOCKS and p_broken <= alpha:
-        if evidence.refused or instead.p_broken < evidence.p_broken:
-            return replace(instead.judged, outcome=Outcome.BROKEN, p_broken=p_broken, p_kept=instead.p_kept)
+    by_user = instead is not None and (evidence.refused or instead.p_broken < evidence.p_broken)
+    if instead is not None and by_user and instead.judged.n >= paired.MIN_BLOCKS and p_broken <= alpha:
+        return replace(instead.judged, outcome=Outcome.BROKEN, p_broken=p_broken, p_kept=instead.p_kept)
     if reason:
         pass  # the run itself is in doubt: more of the same would not help
     elif judged.n < paired.MIN_BLOCKS:

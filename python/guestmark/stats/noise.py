@@ -175,7 +175,9 @@ def taken_by_others(noises: Iterable[Mapping[str, object]]) -> float | None:
     """The larger of both shares, foreign and stolen, if it is above its threshold."""
     known = list(noises)
     shares = (("foreign_cpu", foreign_share(known)), ("steal", stolen_share(known)))
-    return max((share for name, share in shares if share is not None and share > THRESHOLDS[name]), default=None)
+    return max(
+        (share for name, share in shares if share is not None and share > THRESHOLDS[name]), default=None
+    )
 
 
 def waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:

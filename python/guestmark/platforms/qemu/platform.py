@@ -229,6 +229,7 @@ class QemuPlatform:
                 guest.restored = Restored(
                     template=template.key,
                     clone=template.clones,
+                    template_s=template.made_s if template.clones == 1 else 0.0,
                     generation_id=generation_id,
                 )
                 answered = restored.go_on(

@@ -48,6 +48,7 @@ class Template:
     memory: Path
     state: Path
     clones: int = 0
+    made_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Templates:
         if template is None:
             directory = keeper().directory("template", scratch_parent())
             template = Template(key, directory / "memory", directory / "state")
+            began = time.monotonic()
             try:
                 with template.memory.open("wb") as memory:
                     memory.truncate(parse_size(size))
@@ -83,6 +85,7 @@ class Templates:
             except BaseException:
                 keeper().remove(directory)
                 raise
+            template.made_s = time.monotonic() - began
             if self._sharing:
                 self._held[key] = template
         template.clones += 1

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from guestmark.core.findings import Build
+from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import RunState, Trial
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger.model import StoredRun
@@ -98,13 +99,15 @@ def _measured_s(trial: Trial) -> float:
 
 
 def _start_s(trial: Trial) -> float:
-    """Seconds from asking for the machine until its agent answered; on the host, next to nothing.
+    """Seconds from asking for the machine until its agent answered, and of making what it was restored from.
 
-    Where the start itself was measured it counts as that.
+    On the host that is next to nothing. Where the start itself was measured it counts as that.
     """
     if not trial.phases or any(measurement.metric == TOTAL for measurement in trial.measurements):
         return 0.0
-    return float(trial.phases.get("ready", max(trial.phases.values())))
+    machine = trial.facts.of(GuestMachine)
+    template_s = machine.restored.template_s if machine is not None and machine.restored else 0.0
+    return float(trial.phases.get("ready", max(trial.phases.values()))) + template_s
 
 
 def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
@@ -119,7 +122,9 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
         names = {"copy": result.cell.id, "cell": result.cell.null_of}
         ratio = figures.ratio(comparison.ratio, comparison.ci)
         if primary in result.null_differs:
-            said = Claim.COPIES_DIFFER.format(**names, ratio=ratio, metric=figures.in_prose(workload.metrics[0]))
+            said = Claim.COPIES_DIFFER.format(
+                **names, ratio=ratio, metric=figures.in_prose(workload.metrics[0])
+            )
             nodes.append(Note(line(said), NoteKind.WARNING))
         elif comparison.verdict is Verdict.NO_DIFFERENCE:
             nodes.append(_small(Claim.COPIES_ALIKE.format(**names, ratio=ratio)))
