@@ -1,14 +1,21 @@
 """Power cuts of `--prove` in the report of the workload whose disks they were about."""
 
+import io
 from dataclasses import replace
 
 import msgspec
 import pytest
+from rich.console import Console
 
-from guestmark.core.findings import Control, Durability, Flushes, Proof, Proven, with_fact
+from guestmark.core.findings import Again, Control, Durability, Flushes, Proof, Proven, with_fact
+from guestmark.core.model import WorkloadSpec
 from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Part
+from guestmark.report.answer import answer
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.report.render.terminal import print_page
+from guestmark.report.sections import page
 from guestmark.report.sections.durability import durability, of_disk
 from guestmark.stats.analysis import analyse
 from tests.framework.runs import host_uml_tcg
@@ -16,7 +23,8 @@ from tests.framework.runs import host_uml_tcg
 LOST = Proven(
     word=Durability.LOST, why="this host's kernel saw 0 flushes", method="append", acknowledged=100, states=300,
     losing=238, repaired=54, controls=[Control(name="no-flush", states=24, losing=18)], below=[], writes=1, flushes=0,
-    run_s=1.0, judge_s=1.0, first_loss="record 0 after cut 14 (the first half survives)", kept="/logs/20261123-a",
+    run_s=1.0, judge_s=1.0, first_loss="record 0 after cut 14 (torn sectors of 512 bytes survive)",
+    kept="/logs/20261123-a",
 )  # fmt: skip
 SAFE = Proven(
     word=Durability.PROVEN, why="no crash state loses an acknowledged record", method="append", acknowledged=100,
@@ -41,7 +49,10 @@ def proved(**proofs: Proven) -> StoredRun:
 def test_what_was_lost_is_told_with_the_command_that_looks_into_it(form: Format) -> None:
     text = render(proved(uml=LOST, tcg=SAFE), form).decode()
     assert "238 of 300" in text
-    assert "record 0 after cut 14 (the first half survives); 238 of 300 crash states lose some of 100" in text
+    assert (
+        "record 0 after cut 14 (torn sectors of 512 bytes survive); 238 of 300 crash states lose some of 100"
+        in text
+    )
     assert "guestmark powercut replay 20261123-a looks into it" in text
     assert "missed: no-flush" in text  # a control that was not caught
 
@@ -96,3 +107,27 @@ def test_the_table_tells_a_row_from_its_disk() -> None:
     text = render(proved(uml=SAFE), Format.MARKDOWN).decode()
     assert "its disk" in text
     assert "| unknown" in text
+
+
+def test_a_power_cut_ends_in_what_it_comes_to() -> None:
+    """A sentence for each cell, then the command; how it was found out is small print, and not on the screen."""
+    cut = WorkloadSpec("powercut", {}, "power cut: append, fsync")
+    lost = msgspec.structs.replace(LOST, asked=202, again=Again(word="lost", states=300, losing=230, why=""))
+    unknown = msgspec.structs.replace(SAFE, word=Durability.UNKNOWN, why="the log ends too early")
+    run = proved(host=SAFE, uml=lost, tcg=unknown)
+    cells = tuple(replace(each, workload=cut) for each in run.plan.cells)
+    run = replace(run, plan=replace(run.plan, cells=cells))
+    analysis = analyse(run.plan, run.trials, run.unusable)
+    console = Console(width=200, file=io.StringIO())
+    print_page(answer(run, analysis, width=200, latest=True), console)
+    screen = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    at = screen.index("host: proven, none of 300 crash states loses any of 100 acknowledged records")
+    assert screen[at + 1 : at + 4] == [
+        "uml: lost, 238 of 300 crash states lose some of 100 acknowledged records; 230 of 300 in a second log; "
+        "of 202 flushes this host saw none",
+        "tcg: unknown, the log ends too early",
+        "Look into the loss: guestmark powercut replay 20261123-a",
+    ]
+    assert not any("controls: no-flush" in each for each in screen)
+    (conclusion,) = (each for each in page(run, analysis).sections if each.part is Part.CONCLUSION)
+    assert len(conclusion.nodes) == 4

@@ -78,6 +78,7 @@ class WorkloadKind:
     needs_root: Callable[[Any], bool] = runs_programs  # with these parameters
     peer: bool = False  # whether another program starts the machine; ours is then only the host's agent
     sections: tuple[str, ...] = ()
+    conclusion: str = ""  # `module:function`: likewise, what cells come to that are not compared; nodes
     runs_on_disk: bool = (
         False  # whether it runs on a disk that only factors ask for, where its parameters need none
     )

@@ -28,6 +28,12 @@ class Survival(StrEnum):
     TORN_512 = "torn sectors of 512 bytes"
     TORN_4096 = "torn sectors of 4096 bytes"
 
+    @property
+    def said(self) -> str:
+        """In a sentence: `the first half survives`."""
+        plural = self in {Survival.ALL, Survival.TORN_512, Survival.TORN_4096}
+        return f"{self} survive" if plural else f"{self} survives"
+
 
 _RANDOM = (Survival.HALF, Survival.SUBSET, Survival.TORN_512, Survival.TORN_4096)
 TORN = {Survival.TORN_512: 512, Survival.TORN_4096: 4096}

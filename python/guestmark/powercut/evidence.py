@@ -131,7 +131,7 @@ def lines(name: str, after: int | None, ledger: Path | None = None) -> Iterator[
         gone = f"lost record {crash['lost']}" if crash["lost"] is not None else "nothing lost"
         said = f"; {crash['says']}" if crash["says"] else ""
         newest = f"{crash['acknowledged']} acknowledged last"
-        yield f"  cut {crash['after']}, {crash['survival']} survives: {gone}, {newest}{said}"
+        yield f"  cut {crash['after']}, {Survival(crash['survival']).said}: {gone}, {newest}{said}"
 
 
 def write(name: str, after: int, survival: str, image: str, ledger: Path | None = None) -> str:

@@ -193,7 +193,7 @@ def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: lis
         run_s=0.0,
         judge_s=0.0,
         first_loss=_lost_at(loss) if loss else "",
-        first_repair=f"{repair.says} after cut {repair.cut.after}, {repair.cut.survival.value} survives"
+        first_repair=f"{repair.says} after cut {repair.cut.after}, {repair.cut.survival.said}"
         if repair
         else "",
         counted=asked.counts.hypervisor,
@@ -203,7 +203,7 @@ def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: lis
 
 def _lost_at(crash: Crash) -> str:
     lost = crash.what or f"record {crash.lost}"
-    return f"{lost} after cut {crash.cut.after} ({crash.cut.survival.value} survives)"
+    return f"{lost} after cut {crash.cut.after} ({crash.cut.survival.said})"
 
 
 def _reconciled(counts: Counts, flushes: int) -> str:

@@ -14,7 +14,17 @@ from guestmark.page.names import row_names, spoken
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Inline, Span, Tone, inert, line, spans
-from guestmark.report.sections import answers, compared, gates, imported, of_kind, page, troubles, validity
+from guestmark.report.sections import (
+    answers,
+    compared,
+    concluded,
+    gates,
+    imported,
+    of_kind,
+    page,
+    troubles,
+    validity,
+)
 from guestmark.report.sections.conclusion import slow_runs, undecided
 from guestmark.report.sections.durability import durability, of_disk
 from guestmark.report.sections.results import ESTIMATE, estimate
@@ -68,7 +78,12 @@ def _result(workloads: Sequence[WorkloadResult], run: StoredRun, width: int, *, 
     wrong = [node for workload in workloads for node in troubles(workload)][:_REMARKS]
     first, title = workloads[0], listed(workload.title for workload in workloads)
     if not compared(first) or not first.metrics:
-        return Section(Part.WORKLOAD, title, (*of_kind(first, run), *wrong))
+        shown = [
+            node
+            for node in of_kind(first, run)
+            if not isinstance(node, Note) or node.kind is not NoteKind.SMALL
+        ]
+        return Section(Part.WORKLOAD, title, (*shown, *wrong, *concluded(first, run)))
     several = len(workloads) > 1
     remarks = (node for each in workloads for node in _said(each, f"{each.title}, " if several else ""))
     said = [*_undecided(workloads), *remarks][:_REMARKS]

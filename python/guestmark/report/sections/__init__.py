@@ -49,7 +49,8 @@ def page(
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
     kept = gates.nodes(gates.judged(analysis), analysis, run)
     answered = [] if raced else answers.nodes(whole)  # also of workloads that are not compared
-    if said := [*conclusion(analysis), *answered, *kept, *more_time.nodes(analysis, run)]:
+    uncompared = [node for workload in whole.workloads for node in concluded(workload, run)]
+    if said := [*conclusion(analysis), *uncompared, *answered, *kept, *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
     if limits := validity.lines(analysis, whole=environment):
         sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))
@@ -128,6 +129,15 @@ def of_kind(workload: WorkloadResult, run: StoredRun) -> list[Node]:
         sections: Sections = registry.load(path)
         made += sections(workload, run)
     return made
+
+
+def concluded(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """What a workload comes to that is not compared."""
+    kind = registry.workload_kinds().get(workload.workload.name)
+    if compared(workload) or kind is None or not kind.conclusion:
+        return ()
+    made: Sections = registry.load(kind.conclusion)
+    return made(workload, run)
 
 
 def imported(run: StoredRun, origin: Origin, *, whole: bool) -> Section:

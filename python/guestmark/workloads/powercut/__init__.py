@@ -24,5 +24,6 @@ WORKLOADS = (
             else None
         ),
         sections=("guestmark.workloads.powercut.sections:sections",),
+        conclusion="guestmark.workloads.powercut.sections:conclusion",
     ),
 )

@@ -2,26 +2,77 @@
 
 from collections.abc import Sequence
 
-from guestmark.core.findings import Again, Proof, Proven
+from guestmark.core.findings import Again, Durability, Proof, Proven
+from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page.names import row_names
-from guestmark.page.nodes import Node, Note
+from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
-from guestmark.page.text import line
+from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
 _TITLE = "What a power cut leaves"
 
 
+_KEPT = {Durability.PROVEN: Tone.FASTER, Durability.LOST: Tone.SLOWER, Durability.MEMORY: Tone.SLOWER}
+
+
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """One row for each cell, and for what is lost the first that is."""
-    shown = [(result, found) for result in workload.shown if (found := proof_of(result)) is not None]
+    """One row for each cell, and in small print how that was found out."""
+    shown = _proven(workload)
     if not shown:
         return []
     headings, names = row_names(workload, [result for result, _ in shown])
     rows = [(name, found) for name, (_, found) in zip(names, shown, strict=True)]
-    notes = [Note(line(f"{result.cell.id}: {sentence(found)}")) for result, found in shown]
+    notes = [Note(line(f"{result.cell.id}: {sentence(found)}"), NoteKind.SMALL) for result, found in shown]
     return [table(headings, rows), *notes]
+
+
+def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """What a power cut does to each cell, and the command that shows a loss."""
+    shown = _proven(workload)
+    said: list[Node] = [
+        Note(
+            spans(
+                Span(result.cell.id, Tone.NAME),
+                ": ",
+                Span(str(found.word), _tone(found)),
+                f", {_comes_to(found)}",
+            )
+        )
+        for result, found in shown
+    ]
+    lost = next((found for _, found in shown if found.losing and found.kept), None)
+    if lost is not None:
+        said.append(Command("Look into the loss", f"guestmark powercut replay {_log(lost)}"))
+    return said
+
+
+def _proven(workload: WorkloadResult) -> list[tuple[CellResult, Proven]]:
+    return [(result, found) for result in workload.shown if (found := proof_of(result)) is not None]
+
+
+def _tone(found: Proven) -> Tone:
+    return _KEPT.get(found.word, Tone.UNCLEAR)
+
+
+def _log(found: Proven) -> str:
+    return found.kept.rpartition("/")[2]
+
+
+def _comes_to(found: Proven) -> str:
+    """How many crash states lose what was acknowledged; for another verdict why."""
+    records = counted(found.acknowledged, "acknowledged record")
+    if found.word is Durability.PROVEN:
+        return f"none of {found.states:,} crash states loses any of {records}"
+    if not found.losing:
+        return found.why
+    again = found.again
+    twice = f"; {again.losing:,} of {again.states:,} in a second log" if again and again.states else ""
+    dropped = ""
+    if found.asked and found.flushes < found.asked:
+        dropped = f"; of {found.asked} flushes this host saw {found.flushes or 'none'}"
+    return f"{found.losing:,} of {found.states:,} crash states lose some of {records}{twice}{dropped}"
 
 
 def table(headings: Sequence[str], found: Sequence[tuple[RowName, Proven]]) -> Table:
@@ -34,7 +85,7 @@ def table(headings: Sequence[str], found: Sequence[tuple[RowName, Proven]]) -> T
         Row(
             name,
             (
-                words(str(proven.word)),
+                words(str(proven.word), _tone(proven)),
                 figure(f"{proven.losing:,} of {proven.states:,}"),
                 figure(str(proven.repaired)),
                 words(caught(proven)),
@@ -74,8 +125,7 @@ def sentence(found: Proven) -> str:
         else f"{found.states} crash states"
     )
     checked = f"; controls: {controls(found)}" if found.controls else ""
-    name = found.kept.rpartition("/")[2]
-    kept = f"; guestmark powercut replay {name} looks into it" if name else ""
+    kept = f"; guestmark powercut replay {_log(found)} looks into it" if found.kept else ""
     if found.losing:
         return (
             f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {found.acknowledged} "
