@@ -48,7 +48,7 @@ def test_one_that_is_not_shown_to_be_ahead_is_not_called_best() -> None:
     level = raced(settings, {"a": 0.0, "b": 0.001, "c": 0.3, "d": 1.0})
     assert level.confirmed
     assert not level.alone
-    assert tuning.sentences(settings, level, [], [])[0].startswith("In front: ")
+    assert tuning.sentences(settings, level, [], [])[0].startswith("In the lead: ")
     ahead = raced(settings, {"a": 0.0, "b": 0.3, "c": 0.6, "d": 1.0})
     assert ahead.alone
     assert tuning.sentences(settings, ahead, [], [])[0].startswith("Best: a ")

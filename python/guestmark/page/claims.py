@@ -56,7 +56,7 @@ class Claim(StrEnum):
     MORE_TIME = "would give {then}"
     EFFECT = "* the interval excludes ×1"
     RACE_BEST = "Best{among}: {cell}"
-    RACE_LEADS = "In front{among}: {cell}"
+    RACE_LEADS = "In the lead{among}: {cell}"
     RACE_DROPPED = "Who was dropped, after how many blocks, and why"
     MACHINE_DIFFERS = "{machine} differs from the others of class {kind} in {cell}"
     MACHINE_MOVED = "{machine}: {cell} {rose} by {size} over its blocks"

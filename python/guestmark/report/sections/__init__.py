@@ -44,12 +44,14 @@ def page(
     if run.origin is not None:
         sections.insert(0, imported(run, run.origin, whole=environment))
     if raced:
-        sections.append(Section(Part.WORKLOAD, run.plan.title or run.plan.name, tuple(raced)))
+        shown = (node for node in raced if not isinstance(node, Note))
+        sections.append(Section(Part.WORKLOAD, "The race", tuple(shown)))
     if published and (nodes := publications.not_measured(analysis)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
     kept = gates.nodes(gates.judged(analysis), analysis, run)
     answered = [] if raced else answers.nodes(whole)  # also of workloads that are not compared
-    uncompared = [node for workload in whole.workloads for node in concluded(workload, run)]
+    uncompared: list[Node] = [node for node in raced if isinstance(node, Note)]
+    uncompared += [node for workload in whole.workloads for node in concluded(workload, run)]
     if said := [*conclusion(analysis), *uncompared, *answered, *kept, *more_time.nodes(analysis, run)]:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(said), titled=False))
     if limits := validity.lines(analysis, whole=environment):

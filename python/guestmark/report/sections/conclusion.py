@@ -91,13 +91,20 @@ def _sentences(workload: WorkloadResult, margin: float) -> list[Node]:
 
 
 def undecided(compared: Iterable[tuple[CellResult, Comparison]], names: Mapping[str, str]) -> list[Note]:
-    """A line for each reason why cells could not be told from the baseline."""
+    """A line for each reason why cells could not be told from the baseline; of many it says how many they are."""
     cells: dict[str, list[str]] = {}
-    for result, comparison in compared:
+    every = list(compared)
+    for result, comparison in every:
         if comparison.undecided:
             cells.setdefault(comparison.reason, []).append(names[result.cell.id])
+
+    def said(ids: Sequence[str]) -> str:
+        if len(ids) <= _NAMED:
+            return listed(ids)
+        return f"all {len(ids)} rows" if len(ids) == len(every) else f"{len(ids)} of {len(every)} rows"
+
     return [
-        Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{listed(ids)} – {reason}"), NoteKind.WARNING)
+        Note(spans(Span("Inconclusive: ", Tone.UNCLEAR), f"{said(ids)} – {reason}"), NoteKind.WARNING)
         for reason, ids in cells.items()
     ]
 

@@ -169,7 +169,7 @@ def _chart(workload: WorkloadResult) -> list[Chart]:
             f"{name} against {to}",
             caption,
             f"Ratios to {to}: {'; '.join(said)}.",
-            Ratios(tuple(drawn), floor, f"{name}, ratio to {to}"),
+            Ratios(tuple(drawn), floor, f"{name}, ratio"),
         )
     ]
 

@@ -90,14 +90,14 @@ def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
 def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:
     """The answer, and what it took."""
     asked = [
-        *([f"a disk that is {' or '.join(settings.durability)}"] if settings.durability else []),
-        *(["on a disk"] if settings.on_disk else []),
-        *map(str, settings.limits),
+        *([f"whose disk is {' or '.join(settings.durability)}"] if settings.durability else []),
+        *(["outside memory"] if settings.on_disk else []),
+        *(f"with {limit}" for limit in settings.limits),
     ]
-    among = f" of those that keep to {', '.join(asked)}" if asked else ""
+    among = f" of those {', '.join(asked)}" if asked else ""
     took = f"{counted(len(cells), 'cell')}, {counted(len(measured), 'trial')}"
     if race.stage is not Stage.DONE:
-        lead = f" In front: {race.leader}." if race.leader else ""
+        lead = f" In the lead: {race.leader}." if race.leader else ""
         return [
             f"The race is not over: {len(race.alive)} of {len(cells)} cells may still be the best{among} "
             f"({took}).{lead}"
