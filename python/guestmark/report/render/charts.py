@@ -143,7 +143,7 @@ def _lanes(lanes: Sequence[_Lane], axis: _Axis, marks: Sequence[Markup], alterna
         sign=axis.sign,
         width=WIDTH,
         size=_SIZE,
-        grid=_joined(_tick(axis, value, height) for value in axis.ticks()),
+        grid=_joined(_tick(axis, value, height, named) for value, named in _named(axis)),
         middle=WIDTH / 2,
         below=height + 36,
         title=inert(axis.title),
@@ -153,13 +153,28 @@ def _lanes(lanes: Sequence[_Lane], axis: _Axis, marks: Sequence[Markup], alterna
     )
 
 
-def _tick(axis: _Axis, value: float, height: float) -> Markup:
+def _named(axis: _Axis) -> list[tuple[float, bool]]:
+    """The axis's values, and whether there is room for their names: 1 comes first, the others from the left."""
+    placed: list[tuple[float, float]] = []
+    named = set()
+    for value in sorted(axis.ticks(), key=lambda value: (value != 1, value)):
+        at, wide = axis.at(value), _WIDE_SIGN * len(f"{axis.sign}{value:.10g}")
+        begin = at if at < _EDGE else at - wide if at > WIDTH - _EDGE else at - wide / 2
+        if all(begin >= other_end or begin + wide <= other for other, other_end in placed):
+            placed.append((begin, begin + wide))
+            named.add(value)
+    return [(value, value in named) for value in axis.ticks()]
+
+
+def _tick(axis: _Axis, value: float, height: float, named: bool) -> Markup:
     at = axis.at(value)
     anchor = "start" if at < _EDGE else "end" if at > WIDTH - _EDGE else "middle"
+    name = Markup(
+        '<text x="{at:.1f}" y="{below}" text-anchor="{anchor}" fill="var(--soft)">{sign}{value:.10g}</text>'
+    ).format(at=at, below=height + 17, anchor=anchor, sign=axis.sign, value=value)
     return Markup(
-        '<g class="tick"><line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height}" stroke="var(--line)"/>'
-        '<text x="{at:.1f}" y="{below}" text-anchor="{anchor}" fill="var(--soft)">{sign}{value:.10g}</text></g>'
-    ).format(at=at, height=height, below=height + 17, anchor=anchor, sign=axis.sign, value=value)
+        '<g class="tick"><line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height}" stroke="var(--line)"/>{name}</g>'
+    ).format(at=at, height=height, name=name if named else "")
 
 
 def _head(lane: _Lane, number: int, count: int) -> Markup:
