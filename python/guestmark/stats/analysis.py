@@ -23,6 +23,7 @@ from guestmark.stats.compare import (
     between_runs,
     compare_table,
     compare_tables,
+    is_processor_time,
     noise_floor,
     null_differs,
     waits,
@@ -108,10 +109,9 @@ class WorkloadResult:
 
     def reach(self, cell_id: str, metric: Metric) -> float:
         """The log by which what others did on the host may be the reason of a ratio."""
-        in_guest = any(one.cell.id == cell_id and one.cell.platform.is_guest for one in self.cells)
-        if not waits(metric, in_guest=in_guest):
-            return 0.0
-        return sum(finding.widens.get(cell_id, 0.0) for finding in self.findings)
+        if is_processor_time(metric):
+            return sum(finding.slows.get(cell_id, 0.0) for finding in self.findings)
+        return sum(finding.widens.get(cell_id, 0.0) for finding in self.findings) if waits(metric) else 0.0
 
     @property
     def title(self) -> str:

@@ -469,14 +469,18 @@ _PROCESSOR_TIME = frozenset({USER.name, SYSTEM.name})
 _SIZE_UNITS = frozenset({"b", "byte", "bytes", "kb", "mb", "gb", "kib", "mib", "gib", "pages"})
 
 
-def waits(metric: Metric, *, in_guest: bool) -> bool:
+def is_processor_time(metric: Metric) -> bool:
+    """Return whether a kernel counts it of a program; a guest's goes on while its hypervisor waits."""
+    return metric.name in _PROCESSOR_TIME
+
+
+def waits(metric: Metric) -> bool:
     """Return whether the metric gets worse while others have the processors: clock times and rates do.
 
-    So does processor time in a guest, whose clock goes on while its hypervisor waits. This host's own processor time,
-    counts, sizes and figures without a unit of time do not.
+    Processor time, counts, sizes and figures without a unit of time do not wait.
     """
-    if metric.name in _PROCESSOR_TIME:
-        return in_guest
+    if is_processor_time(metric):
+        return False
     unit = metric.unit.lower()
     return unit in _TIME_UNITS or unit.endswith(("/s", "ps"))
 

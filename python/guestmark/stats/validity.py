@@ -53,7 +53,8 @@ class Finding:
     `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
     effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval, and
     `carried` what to subtract. `widens` has, by cell, the log by which the finding may be the reason of a ratio of
-    clock times: intervals are wider by that. `cells` are those whose verdicts a severe finding takes back: those of all
+    clock times: intervals are wider by that. `slows` likewise, of the processor time that a guest's own clock counted,
+    which the baseline's need not have. `cells` are those whose verdicts a severe finding takes back: those of all
     metrics, or when `primary_only` was tested, of that one.
     """
 
@@ -67,6 +68,7 @@ class Finding:
     advice: str = ""
     primary_only: bool = False
     widens: Mapping[str, float] = field(default_factory=dict)
+    slows: Mapping[str, float] = field(default_factory=dict)
     carried: "Carried | None" = field(default=None, compare=False, repr=False)
 
 

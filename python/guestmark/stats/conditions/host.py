@@ -58,13 +58,15 @@ def _taken(compared: Compared, name: str, share: float, said: str, advice: str) 
     base = compared.baseline
     unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
     widens = {cell.id: -math.log1p(-_suffered(compared, cell, share)) for cell in unlike}
+    guests = (cell for cell in unlike if cell.platform.is_guest)
+    slows = {cell.id: -math.log1p(-_held_up(compared, cell, share)) for cell in guests}
     widest = max(widens.values(), default=0.0)
     costs = ""
     if widest >= -math.log1p(-_MOST):
         costs = f"; ratios between platforms may be off by a factor of {math.exp(widest):.0f} or more"
     elif widest > 0.005:
         costs = f"; ratios between platforms may be off by up to {100 * math.expm1(widest):.0f} %"
-    return Finding(name, Severity.WARNING, f"{said}{costs}", share, advice=advice, widens=widens)
+    return Finding(name, Severity.WARNING, f"{said}{costs}", share, advice=advice, widens=widens, slows=slows)
 
 
 def _suffered(compared: Compared, cell: Cell, share: float) -> float:
@@ -72,6 +74,12 @@ def _suffered(compared: Compared, cell: Cell, share: float) -> float:
     both = [one for one in (cell, compared.baseline) if one is not None]
     waited = [_waited(compared.good(one)) for one in both]
     return min(share, max(share if found is None else found for found in waited), _MOST)
+
+
+def _held_up(compared: Compared, cell: Cell, share: float) -> float:
+    """For which share of its time the cell's guest may have been kept from its processor, as its own clock counts."""
+    waited = _waited(compared.good(cell))
+    return min(max(share, waited or 0.0), _MOST)
 
 
 def _waited(trials: Sequence[Trial]) -> float | None:
