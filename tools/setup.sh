@@ -195,6 +195,7 @@ why() {
         mkfs.*) echo "makes file systems on disk images" ;;
         mariadbd | my_print_defaults) echo "is measured as a database server, and asked about" ;;
         fio) echo "is measured as a workload" ;;
+        bwrap | crun | runc | podman | runsc) echo "is measured as a sandbox" ;;
         virsh) echo "is asked about domains of libvirt" ;;
         zsh) echo "completes command lines" ;;
         tmux) echo "is the terminal of the tests" ;;
@@ -461,9 +462,9 @@ missing_dev() {
     [ "$want_dev" != long ] || command -v mmdebstrap >/dev/null || echo mmdebstrap
 }
 
-# What the tests compare with, look at pages with, or make file systems with.
+# What the tests compare with, look at pages with, make file systems with, or measure.
 test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio
-virsh zsh tmux mksquashfs"
+virsh zsh tmux mksquashfs bwrap crun runc podman runsc"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
