@@ -5,9 +5,10 @@ what the interval of a ratio leaves out, so a gate decides exactly when the inte
 Several gates fail by Holm's step-down method (1979), so that a set of gates says "broken" wrongly no more often than
 one would. They are kept only if each is: that is an intersection-union test, which needs no adjustment (Berger 1982).
 
-A gate that names no metric is about wall time. Beside other programs user time may break it as well, each of the two at
-half the level (Bonferroni): they lengthen a program's wall time, but hardly its user time. The limit is then moved to
-what it would be if only user time had changed. User time never keeps such a gate, as it does not see all of a run.
+A gate that names no metric is about wall time. Beside other programs user time may break it as well, at a quarter of
+the level, which leaves three for wall time (Bonferroni, weighted; six blocks still decide): they lengthen a program's
+wall time, but hardly its user time. The limit is then moved to what it would be if only user time had changed. User
+time never keeps such a gate, as it does not see all of a run.
 """
 
 import math
@@ -36,6 +37,7 @@ ALPHA = (1 - paired.NOMINAL) / 2  # of each side
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
 _POWER = 0.9
 _FARTHEST = math.log(10)
+_USERS_SHARE = 0.25  # of the level, beside other programs
 
 
 class Outcome(StrEnum):
@@ -127,7 +129,20 @@ class _Evidence:
         """That the gate is broken, by this or by user time."""
         if self.by_user is None:
             return self.p_broken
-        return min(1.0, 2 * min(self.by_user.p_broken, 1.0 if self.refused else self.p_broken))
+        return min(1.0, self._p_by_user, self._p_by_wall)
+
+    @property
+    def decided_by_user(self) -> bool:
+        """Whether it is user time that would break the gate."""
+        return self.by_user is not None and self._p_by_user < self._p_by_wall
+
+    @property
+    def _p_by_user(self) -> float:
+        return math.inf if self.by_user is None else self.by_user.p_broken / _USERS_SHARE
+
+    @property
+    def _p_by_wall(self) -> float:
+        return math.inf if self.refused else self.p_broken / (1 - _USERS_SHARE)
 
 
 def _beside_others(
@@ -194,8 +209,12 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
     instead = evidence.by_user
-    by_user = instead is not None and (evidence.refused or instead.p_broken < evidence.p_broken)
-    if instead is not None and by_user and instead.judged.n >= paired.MIN_BLOCKS and p_broken <= alpha:
+    if (
+        instead is not None
+        and evidence.decided_by_user
+        and instead.judged.n >= paired.MIN_BLOCKS
+        and p_broken <= alpha
+    ):
         return replace(instead.judged, outcome=Outcome.BROKEN, p_broken=p_broken, p_kept=instead.p_kept)
     if reason:
         pass  # the run itself is in doubt: more of the same would not help
