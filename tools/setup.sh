@@ -187,6 +187,7 @@ why() {
         python) echo "the tool is written in Python (at least $python_wanted, with venv)" ;;
         rustfmt) echo "checks the Rust sources' format" ;;
         clippy) echo "checks the Rust sources" ;;
+        zstd) echo "compresses captures" ;;
         tshark | tcptrace) echo "reads the captures that ours are compared with" ;;
         strace) echo "sees whether a flush of UML reaches the host" ;;
         guestfish) echo "is measured beside guestmark, as a peer" ;;
@@ -464,7 +465,7 @@ missing_dev() {
 
 # What the tests compare with, look at pages with, make file systems with, or measure.
 test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio
-virsh zsh tmux mksquashfs bwrap crun runc podman runsc"
+virsh zsh zstd tmux mksquashfs bwrap crun runc podman runsc"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
