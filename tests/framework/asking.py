@@ -12,6 +12,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 FSYNC, POLL, WRITE = 3, 6, 23
 FIXED, DRAIN, LINK, SILENT = 1, 2, 4, 64
 SQPOLL = 2
+# io_setup, io_submit and io_getevents have numbers of their own on x86-64.
+SETUP, SUBMIT, EVENTS = (206, 209, 208) if os.uname().machine == "x86_64" else (0, 2, 4)
 buffers: list[ctypes.Array[ctypes.c_char]] = []
 
 
@@ -94,7 +96,7 @@ class Context:
 
     def __init__(self, count: int = 8) -> None:
         found = ctypes.c_ulong(0)
-        call(206, count, ctypes.addressof(found))
+        call(SETUP, count, ctypes.addressof(found))
         self.address = found.value
 
     def submit(self, *requests: tuple[int, int, bytes, int]) -> None:
@@ -105,12 +107,12 @@ class Context:
                 "=QIIHhIQQqQII", 0, 0, 0, opcode, 0, fd, address(data), len(data), at, 0, 0, 0
             )
             pointers[index] = address(block)
-        call(209, self.address, len(requests), ctypes.addressof(pointers))
+        call(SUBMIT, self.address, len(requests), ctypes.addressof(pointers))
 
     def wait(self, count: int) -> None:
         """For so many results."""
         events = ctypes.create_string_buffer(32 * count)
-        call(208, self.address, count, count, ctypes.addressof(events), 0)
+        call(EVENTS, self.address, count, count, ctypes.addressof(events), 0)
 
 
 def opened(name: str, flags: int = 0) -> int:
