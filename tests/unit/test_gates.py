@@ -155,13 +155,13 @@ def test_what_is_in_doubt_is_undecided_and_more_blocks_are_not_promised() -> Non
 
 
 def beside_others(
-    ratio: float, limit: str, *, scatter: float = 0.1, share: float = 0.4, on: str = "host"
+    ratio: float, limit: str, *, scatter: float = 0.1, share: float = 0.4, on: str = "host", blocks: int = 12
 ) -> Judged:
     """Two builds that wait for processors now and then, so that wall times scatter and user times do not."""
     cells = (CELLS[0], Cell("new", EXEC, PlatformSpec.read(on)))
     load = {"foreign_s": share, "machine_processors": 1, "elapsed_s": 1.0}
-    noise = {(cell.id, block): load for cell in cells for block in range(12)}
-    run = constructed([(cells[0], 1.0), (cells[1], ratio)], noise=noise)
+    noise = {(cell.id, block): load for cell in cells for block in range(blocks)}
+    run = constructed([(cells[0], 1.0), (cells[1], ratio)], noise=noise, blocks=blocks)
     chance = np.random.default_rng(3)
 
     def waited(trial: Trial) -> Trial:
@@ -187,6 +187,12 @@ def test_beside_other_programs_user_time_breaks_a_gate_that_wall_time_cannot_dec
     assert beside_others(1.0, "> +2%").outcome is Outcome.UNDECIDED  # user time alone keeps nothing
     assert beside_others(1.05, "> +2%", scatter=0.001).metric == "wall_s"
     assert beside_others(1.05, "> +2%", on="tcg").metric == "wall_s"
+
+
+def test_beside_other_programs_six_blocks_still_break_a_gate() -> None:
+    found = beside_others(40, "> +50%", blocks=6)
+    assert (found.outcome, found.metric) == (Outcome.BROKEN, "wall_s"), found
+    assert found.finds is not None
 
 
 def test_copies_that_differ_widen_what_a_gate_looks_at() -> None:

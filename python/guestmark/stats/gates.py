@@ -5,10 +5,10 @@ what the interval of a ratio leaves out, so a gate decides exactly when the inte
 Several gates fail by Holm's step-down method (1979), so that a set of gates says "broken" wrongly no more often than
 one would. They are kept only if each is: that is an intersection-union test, which needs no adjustment (Berger 1982).
 
-A gate that names no metric is about wall time. Beside other programs user time may break it as well, at a quarter of
-the level, which leaves three for wall time (Bonferroni, weighted; six blocks still decide): they lengthen a program's
-wall time, but hardly its user time. The limit is then moved to what it would be if only user time had changed. User
-time never keeps such a gate, as it does not see all of a run.
+A gate that names no metric is about wall time. Beside other programs user time may break it as well, at a fifth of the
+level, which leaves four for wall time (Bonferroni, weighted; six blocks still decide): they lengthen a program's wall
+time, but hardly its user time. The limit is then moved to what it would be if only user time had changed. User time
+never keeps such a gate, as it does not see all of a run.
 """
 
 import math
@@ -37,7 +37,7 @@ ALPHA = (1 - paired.NOMINAL) / 2  # of each side
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
 _POWER = 0.9
 _FARTHEST = math.log(10)
-_USERS_SHARE = 0.25  # of the level, beside other programs
+_USERS_SHARE = 0.2  # of the level, beside other programs; wall time at the rest can still reach it in six blocks
 
 
 class Outcome(StrEnum):
@@ -129,20 +129,25 @@ class _Evidence:
         """That the gate is broken, by this or by user time."""
         if self.by_user is None:
             return self.p_broken
-        return min(1.0, self._p_by_user, self._p_by_wall)
+        return min(1.0, self._p_by(self.by_user), self._p_by_wall)
 
     @property
-    def decided_by_user(self) -> bool:
-        """Whether it is user time that would break the gate."""
-        return self.by_user is not None and self._p_by_user < self._p_by_wall
+    def instead(self) -> "_Evidence | None":
+        """User time, if that would break the gate sooner."""
+        by_user = self.by_user
+        return by_user if by_user is not None and self._p_by(by_user) < self._p_by_wall else None
 
     @property
-    def _p_by_user(self) -> float:
-        return math.inf if self.by_user is None else self.by_user.p_broken / _USERS_SHARE
+    def share(self) -> float:
+        """Of the level, what wall time has."""
+        return 1.0 if self.by_user is None else 1 - _USERS_SHARE
+
+    def _p_by(self, user: "_Evidence") -> float:
+        return user.p_broken / _USERS_SHARE
 
     @property
     def _p_by_wall(self) -> float:
-        return math.inf if self.refused else self.p_broken / (1 - _USERS_SHARE)
+        return math.inf if self.refused else self.p_broken / self.share
 
 
 def _beside_others(
@@ -208,13 +213,8 @@ def _measured(
 def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> Judged:
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
-    instead = evidence.by_user
-    if (
-        instead is not None
-        and evidence.decided_by_user
-        and instead.judged.n >= paired.MIN_BLOCKS
-        and p_broken <= alpha
-    ):
+    instead = evidence.instead
+    if instead is not None and instead.judged.n >= paired.MIN_BLOCKS and p_broken <= alpha:
         return replace(instead.judged, outcome=Outcome.BROKEN, p_broken=p_broken, p_kept=instead.p_kept)
     if reason:
         pass  # the run itself is in doubt: more of the same would not help
@@ -226,20 +226,20 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
     elif evidence.p_kept <= alpha:
         outcome = Outcome.KEPT
     else:
-        more = _blocks(evidence, alpha / gates)
+        more = _blocks(evidence, alpha * evidence.share / gates)
         near = f"the ratio is too near the limit to decide in {_MOST_BLOCKS} blocks"
         reason = "the interval holds the limit" if more else near
-    return replace(judged, outcome=outcome, reason=reason, blocks=more, finds=_finds(evidence, gates, alpha))
+    return replace(judged, outcome=outcome, reason=reason, blocks=more, finds=_finds(evidence, alpha * evidence.share / gates))
 
 
-def _finds(evidence: _Evidence, gates: int, alpha: float) -> float | None:
+def _finds(evidence: _Evidence, alpha: float) -> float | None:
     """From the interval's width by Student's t. The smallest p is 2^-n; with fewer blocks nothing is found."""
     n = evidence.judged.n
-    if n < paired.MIN_BLOCKS or 2.0**-n > alpha / gates:
+    if n < paired.MIN_BLOCKS or 2.0**-n > alpha:
         return None
     low, high = paired.interval(evidence.walsh)
     error = float(high - low) / 2 / float(stdtrit(n - 1, (1 + paired.NOMINAL) / 2))
-    return finds(evidence.judged.gate, error, n - 1, alpha / gates, evidence.stretch)
+    return finds(evidence.judged.gate, error, n - 1, alpha, evidence.stretch)
 
 
 def _blocks(evidence: _Evidence, alpha: float) -> int | None:
