@@ -198,7 +198,8 @@ why() {
         fio) echo "is measured as a workload" ;;
         bwrap | crun | runc | podman | runsc) echo "is measured as a sandbox" ;;
         virsh) echo "is asked about domains of libvirt" ;;
-        zsh) echo "completes command lines" ;;
+        zsh | fish) echo "completes command lines" ;;
+        sshd) echo "answers the tests on a port of their own; its service is masked, so that none starts here" ;;
         tmux) echo "is the terminal of the tests" ;;
         mksquashfs) echo "makes read-only images" ;;
         ip) echo "makes the network namespaces of the tests" ;;
@@ -345,8 +346,14 @@ install_packages() {
         [ "$family" != other ] || command="the packages above, with your package manager"
         fail 2 "these packages must be installed first" "as root: ${command#sudo }" "then start again"
     fi
+    case " $packages " in *" openssh-server "*) mask ssh.service ;; esac
     # shellcheck disable=SC2086
     apt_install $packages
+}
+
+mask() { # UNIT, of a package that is not installed yet: installing it would start it
+    ${become:+sudo} mkdir -p /etc/systemd/system
+    [ -e "/etc/systemd/system/$1" ] || ${become:+sudo} ln -s /dev/null "/etc/systemd/system/$1"
 }
 
 # ---- the parts -------------------------------------------------------------------------------------------------
@@ -465,7 +472,7 @@ missing_dev() {
 
 # What the tests compare with, look at pages with, make file systems with, or measure.
 test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio
-virsh zsh zstd tmux mksquashfs bwrap crun runc podman runsc"
+virsh zsh fish zstd tmux mksquashfs bwrap crun runc podman runsc sshd"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
