@@ -8,6 +8,7 @@ from pathlib import Path
 
 from guestmark.agent.keeper import keeper
 from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Cell, LeftOut
 from guestmark.core.workload_kind import bytes_moved, workload_kinds
 from guestmark.disks import daemon, devices, loop
@@ -135,9 +136,7 @@ def free_bytes(location: str) -> int:
     # A filesystem without a size of its own, such as ramfs, reports 0.
     free = stats.f_bavail * stats.f_frsize if stats.f_blocks else 1 << 63
     if in_memory(location):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = min(free, int(line.split()[1]) * 1024)
+        free = min(free, meminfo()["MemAvailable"])
     return free
 
 

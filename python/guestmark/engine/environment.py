@@ -19,6 +19,7 @@ import guestmark
 from guestmark.agent.binary import agent_binary
 from guestmark.core import registry
 from guestmark.core.environment import Environment
+from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Plan
 from guestmark.core.platform_kind import Program, leaving_nothing
 from guestmark.core.workload_kind import packages_measured
@@ -55,7 +56,7 @@ def record_environment(
     asked for their version when they are installed, `agent` is the agent's binary, whose hash is recorded. `measured`
     are packages whose versions matter besides the usual ones. `root` is where /proc and /sys are.
     """
-    memory = _memory(root / "proc/meminfo")
+    memory = meminfo(root / "proc/meminfo")
     found: dict[str, Any] = {
         "recorded_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "command_line": list(sys.orig_argv if argv is None else argv),
@@ -164,15 +165,6 @@ def _frequency(folder: Path) -> dict[str, Any]:
         found["boost"] = boost == "1"
     elif no_turbo := _line(folder / "intel_pstate/no_turbo"):
         found["boost"] = no_turbo == "0"
-    return found
-
-
-def _memory(file: Path) -> dict[str, int]:
-    found = {}
-    for line in text_of(file).splitlines():
-        name, _, rest = line.partition(":")
-        with contextlib.suppress(ValueError, IndexError):
-            found[name] = int(rest.split()[0]) * 1024
     return found
 
 

@@ -18,6 +18,7 @@ from typing import Protocol
 from guestmark.agent.confinement import PROCESSES
 from guestmark.agent.keeper import is_in_use, keeper
 from guestmark.core.machine_facts import Confined, MachineFacts, Mount, mounts
+from guestmark.core.meminfo import spare
 from guestmark.core.units import format_size
 from guestmark.disks.location import filesystem_of
 from guestmark.disks.processes import program_of
@@ -51,7 +52,7 @@ def made(name: str, memory: int | None = None) -> tuple[Path, ...]:
             group = keeper().directory(name, parent.directory)
             groups.append(group)
             if parent.memory:
-                (group / parent.memory).write_text(str(memory or _memory()))
+                (group / parent.memory).write_text(str(memory or spare(_SHARE, _LEAST_LEFT)))
             if parent.processes:
                 (group / parent.processes).write_text(str(PROCESSES))
     return tuple(groups)
@@ -127,12 +128,6 @@ def _number(file: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int(file.read_text())
     return None
-
-
-def _memory() -> int:
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    found = {words[0]: int(words[1]) << 10 for words in lines if len(words) == 3}
-    return found["MemAvailable:"] - max(found["MemTotal:"] // _SHARE, _LEAST_LEFT)
 
 
 @functools.cache

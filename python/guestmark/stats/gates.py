@@ -37,7 +37,7 @@ ALPHA = (1 - paired.NOMINAL) / 2  # of each side
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
 _POWER = 0.9
 _FARTHEST = math.log(10)
-_USERS_SHARE = 0.2  # of the level, beside other programs; wall time at the rest can still reach it in six blocks
+_USERS_SHARE = 0.2  # of the level, beside other programs; at the rest six blocks still decide by wall time
 
 
 class Outcome(StrEnum):
@@ -229,7 +229,8 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
         more = _blocks(evidence, alpha * evidence.share / gates)
         near = f"the ratio is too near the limit to decide in {_MOST_BLOCKS} blocks"
         reason = "the interval holds the limit" if more else near
-    return replace(judged, outcome=outcome, reason=reason, blocks=more, finds=_finds(evidence, alpha * evidence.share / gates))
+    found = _finds(evidence, alpha * evidence.share / gates)
+    return replace(judged, outcome=outcome, reason=reason, blocks=more, finds=found)
 
 
 def _finds(evidence: _Evidence, alpha: float) -> float | None:

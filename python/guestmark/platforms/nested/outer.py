@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine, OuterMachine
+from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size
@@ -90,11 +90,7 @@ def outer_memory(cell: Cell, layer: int = 0) -> int:
 
 def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
     """Why these nested cells do not fit into this host's free memory; None if they do."""
-    available = next(
-        int(line.split()[1]) * 1024
-        for line in Path("/proc/meminfo").read_text().splitlines()
-        if line.startswith("MemAvailable:")
-    )
+    available = meminfo()["MemAvailable"]
     for cell in cells:
         needed = outer_memory(cell)
         if needed > available:

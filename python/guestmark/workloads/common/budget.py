@@ -1,7 +1,6 @@
 """How many machines this host has memory for, found out before the first of them is started."""
 
-from pathlib import Path
-
+from guestmark.core import meminfo
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import counted, format_size
@@ -23,9 +22,7 @@ def declared(cell: Cell) -> int:
 
 def spare() -> int:
     """Bytes that machines may take now: what is available, less what this host keeps to stay usable."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    found = {words[0]: int(words[1]) << 10 for words in lines if len(words) == 3}
-    return found["MemAvailable:"] - max(found["MemTotal:"] // _SHARE, _LEAST_LEFT)
+    return meminfo.spare(_SHARE, _LEAST_LEFT)
 
 
 def refuse_too_many(cell: Cell, machines: int, used: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import WorkloadError
+from guestmark.core.meminfo import meminfo
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size
@@ -246,9 +247,8 @@ def _of_processes(pids: Sequence[int]) -> _Share:
 
 def _available() -> int:
     """Bytes that this host can still give away, huge pages that were set aside and are free included."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     free = sum(pages.bytes * (pages.free() or 0) for pages in HugePages if pages is not HugePages.OFF)
-    return free + next(int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:")
+    return free + meminfo()["MemAvailable"]
 
 
 def _pressure() -> float:
