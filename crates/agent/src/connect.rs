@@ -6,21 +6,15 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use crate::sys;
+
 /// `guestmark-agent connect SOCKET`, until the peer closes; the end of standard input ends the sending only. A zero
 /// byte comes before all that the peer sends: whoever reads both output streams as one knows by it that there is a peer.
 pub fn connect(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (Some(path), None) = (arguments.next(), arguments.next()) else {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "usage: guestmark-agent connect SOCKET",
-        ));
+        return Err(sys::usage("connect SOCKET"));
     };
-    let mut receiving = UnixStream::connect(&path).map_err(|error| {
-        io::Error::new(
-            error.kind(),
-            format!("{}: {error}", std::path::Path::new(&path).display()),
-        )
-    })?;
+    let mut receiving = UnixStream::connect(&path).map_err(|error| sys::of(&path, &error))?;
     let mut sending = receiving.try_clone()?;
     std::thread::spawn(move || {
         // A peer that has gone is noticed by the receiving side.

@@ -1,8 +1,10 @@
 //! PID 1: from the kernel's hand-over to serving the controller, with as few system calls as possible.
 //!
 //! Options on the kernel's command line:
-//! - `guestmark.channel=virtio:NAME` (a virtio-serial port by name) or a terminal's path, for instance `/dev/ttyS0`;
-//! - `guestmark.root=9p:TAG`, `virtiofs:TAG`, `hostfs:DIRECTORY` or `none` (stay in the initramfs, the default);
+//! - `guestmark.channel=virtio:NAME` (a virtio-serial port by name), `vsock:PORT` (of the hypervisor) or a terminal's
+//!   path, for instance `/dev/ttyS0`;
+//! - `guestmark.root=9p:TAG`, `vsock:PORT` (9p as well), `virtiofs:TAG`, `hostfs:DIRECTORY` or `none` (stay in the
+//!   initramfs, the default);
 //! - `guestmark.rootopts=` options for mounting that root;
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
 //! - `guestmark.template=1`: stay before the root, say so on the console, and wait on the channel to be renewed (see
@@ -18,7 +20,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use guestmark_wire::Phase;
@@ -248,7 +250,7 @@ fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
         bytes: entropy,
     };
     let random = File::options().write(true).open("/dev/urandom")?;
-    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&random);
+    let descriptor = random.as_raw_fd();
     // SAFETY: the pool outlives the call and has the size that it says; the second request has no argument.
     let refused = unsafe {
         libc::ioctl(
@@ -333,6 +335,12 @@ fn mount_root(options: &Options) -> io::Result<()> {
     }
     let (kind, name) = options.root.split_once(':').unwrap_or((&options.root, ""));
     let rootopts = options.rootopts.as_str();
+    // The kernel goes on with a connection that it was given for a mount.
+    let server = (kind == "vsock").then(|| vsock(name)).transpose()?;
+    let by_server = server.as_ref().map_or_else(String::new, |stream| {
+        let descriptor = stream.as_raw_fd();
+        format!("trans=fd,rfdno={descriptor},wfdno={descriptor},{rootopts}")
+    });
     let (source, fstype, data) = match kind {
         "9p" if rootopts.is_empty() => (
             name,
@@ -340,6 +348,7 @@ fn mount_root(options: &Options) -> io::Result<()> {
             "trans=virtio,version=9p2000.L,msize=262144,cache=loose",
         ),
         "9p" => (name, "9p", rootopts),
+        "vsock" => ("none", "9p", by_server.as_str()),
         "virtiofs" => (name, "virtiofs", rootopts),
         // hostfs takes the directory as its only data.
         "hostfs" => ("none", "hostfs", name),
@@ -449,8 +458,10 @@ fn bring_up_loopback() {
 }
 
 fn open_channel(spec: &str) -> io::Result<Channel> {
-    let (file, window) = if let Some(name) = spec.strip_prefix("virtio:") {
-        (open_port(name)?, None)
+    let (file, window, may_be_absent) = if let Some(name) = spec.strip_prefix("virtio:") {
+        (open_port(name)?, None, true)
+    } else if let Some(port) = spec.strip_prefix("vsock:") {
+        (File::from(vsock(port)?), None, false)
     } else {
         let file = File::options()
             .read(true)
@@ -460,10 +471,9 @@ fn open_channel(spec: &str) -> io::Result<Channel> {
         let mut mode = rustix::termios::tcgetattr(&file)?;
         mode.make_raw();
         rustix::termios::tcsetattr(&file, rustix::termios::OptionalActions::Now, &mode)?;
-        (file, Some(TERMINAL_WINDOW))
+        (file, Some(TERMINAL_WINDOW), false)
     };
     let output = file.try_clone()?;
-    let may_be_absent = window.is_none();
     Ok(Channel {
         input: file.into(),
         output: output.into(),
@@ -472,6 +482,12 @@ fn open_channel(spec: &str) -> io::Result<Channel> {
         alive: None,
         ahead: None,
     })
+}
+
+/// A stream to this port of the hypervisor.
+fn vsock(port: &str) -> io::Result<OwnedFd> {
+    let number = port.parse().map_err(io::Error::other)?;
+    sys::vsock(number).map_err(|error| failed(&format!("vsock port {port}"), &error))
 }
 
 /// A virtio-serial port by its name: the device announces ports one by one after its driver has started.

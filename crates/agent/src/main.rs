@@ -9,7 +9,9 @@
 //! `guestmark-agent log-writes` serves an image and logs each write and flush of it;
 //! `guestmark-agent records` writes what a power cut must not lose;
 //! `guestmark-agent syncs` stops a program after each call that promises durability;
-//! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams.
+//! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams;
+//! `guestmark-agent listen` has a server take a connection beside a command; `guestmark-agent relay` is such a server;
+//! `guestmark-agent share` serves a directory by 9p.
 
 mod bulk;
 mod calls;
@@ -22,6 +24,7 @@ mod failure;
 mod frame;
 mod init;
 mod keep;
+mod listen;
 mod lock;
 mod logwrites;
 mod memory;
@@ -30,6 +33,7 @@ mod reap;
 mod records;
 mod sandbox;
 mod serve;
+mod share;
 mod spawn;
 mod supervise;
 mod syncs;
@@ -52,6 +56,9 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS] [--ahead FD]
                [--unset NAME]... -- COMMAND [ARGUMENT]...
        guestmark-agent traces [--stops FILE] [--] COMMAND [ARGUMENT]...
        guestmark-agent connect SOCKET
+       guestmark-agent listen SOCKET SERVER [ARGUMENT]... -- COMMAND [ARGUMENT]...
+       guestmark-agent relay FD
+       guestmark-agent share DIRECTORY
        guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent log-writes --image FILE --log FILE --at FILE [--delay MS]
        guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES [--each] PATH
@@ -82,6 +89,9 @@ fn main() -> ExitCode {
         Some("sandbox") => sandbox::sandbox(arguments),
         Some("keep") => keep::keep(arguments),
         Some("connect") => connect::connect(arguments),
+        Some("listen") => listen::listen(arguments),
+        Some("relay") => listen::relay(arguments),
+        Some("share") => share::share(arguments),
         Some("syscalls") => syscalls::syscalls(arguments),
         Some("log-writes") => logwrites::log_writes(arguments),
         Some("records") => records::records(arguments),

@@ -2,7 +2,7 @@
 //!
 //! The agent has a single thread, but for those of [`crate::bulk`], which only move bytes between files.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,13 +17,27 @@ pub fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
+/// The error, with the file that it is about.
+pub fn of(path: &OsStr, error: &io::Error) -> io::Error {
+    let path = std::path::Path::new(path).display();
+    io::Error::new(error.kind(), format!("{path}: {error}"))
+}
+
+/// The error for words that a command of the agent does not understand.
+pub fn usage(how: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("usage: guestmark-agent {how}"),
+    )
+}
+
 /// A path or argument for the kernel.
 pub fn cstring(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 /// A path as `std` takes it.
-pub fn os_path(bytes: &[u8]) -> &std::ffi::OsStr {
+pub fn os_path(bytes: &[u8]) -> &OsStr {
     std::os::unix::ffi::OsStrExt::from_bytes(bytes)
 }
 
@@ -186,6 +200,29 @@ pub fn close_inherited_on_exec() {
 pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+}
+
+/// A stream to a port of this machine's hypervisor.
+pub fn vsock(port: u32) -> io::Result<OwnedFd> {
+    // SAFETY: plain system calls; the address is fully initialised and outlives them, and the descriptor is new.
+    unsafe {
+        let socket = OwnedFd::from_raw_fd(check(libc::socket(
+            libc::AF_VSOCK,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
+            0,
+        ))?);
+        let mut address = std::mem::zeroed::<libc::sockaddr_vm>();
+        address.svm_family = libc::AF_VSOCK as libc::sa_family_t;
+        address.svm_cid = libc::VMADDR_CID_HOST;
+        address.svm_port = port;
+        let size = size_of_val(&address) as libc::socklen_t;
+        check(libc::connect(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size,
+        ))?;
+        Ok(socket)
+    }
 }
 
 /// Gives every signal its default disposition, blocks all of them and returns a descriptor that becomes readable when

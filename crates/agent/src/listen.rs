@@ -1,0 +1,80 @@
+//! Whoever answers a machine that connects to its hypervisor by vsock: a process beside the hypervisor, which makes a
+//! connection to a local socket of each.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use crate::sys;
+
+/// `guestmark-agent listen SOCKET SERVER… -- COMMAND…` becomes COMMAND as soon as SOCKET can be connected to. SERVER has
+/// the first connection as standard input and output, and ends with COMMAND at the latest.
+pub fn listen(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let path = arguments.next();
+    let mut server = Vec::new();
+    while let Some(word) = arguments.next().filter(|word| word != "--") {
+        server.push(word);
+    }
+    let command = arguments.collect::<Vec<_>>();
+    let (Some(path), false, false) = (path, server.is_empty(), command.is_empty()) else {
+        return Err(sys::usage(
+            "listen SOCKET SERVER [ARGUMENT]... -- COMMAND [ARGUMENT]...",
+        ));
+    };
+    let listener = UnixListener::bind(&path).map_err(|error| sys::of(&path, &error))?;
+    let parent = rustix::process::getpid();
+    // SAFETY: this process has a single thread, so the child may do whatever it likes.
+    if sys::check(unsafe { libc::fork() })? == 0 {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        if rustix::process::getppid() != Some(parent) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let connection = OwnedFd::from(listener.accept()?.0);
+        let mut server = of_words(&server);
+        server.stdin(connection.try_clone()?).stdout(connection);
+        return Err(becoming(&mut server));
+    }
+    Err(becoming(&mut of_words(&command)))
+}
+
+fn of_words(words: &[OsString]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Returns only if it fails.
+fn becoming(command: &mut Command) -> io::Error {
+    let error = command.exec();
+    sys::of(command.get_program(), &error)
+}
+
+/// `guestmark-agent relay FD` joins standard input and output to a stream that it has inherited, until one of them ends.
+pub fn relay(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let number = arguments
+        .next()
+        .and_then(|word| word.to_str()?.parse::<u16>().ok());
+    let (Some(number), None) = (number.filter(|&number| number > 2), arguments.next()) else {
+        return Err(sys::usage("relay FD"));
+    };
+    // SAFETY: it is only borrowed, and nothing in this process closes it.
+    let other = unsafe { BorrowedFd::borrow_raw(number.into()) }.try_clone_to_owned()?;
+    let (to, mut from) = (File::from(other.try_clone()?), File::from(other));
+    std::thread::spawn(move || {
+        let ended = io::copy(&mut *standard(&io::stdin()), &mut &to);
+        std::process::exit(i32::from(ended.is_err()));
+    });
+    io::copy(&mut from, &mut *standard(&io::stdout()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A standard stream without a buffer.
+fn standard(stream: &impl AsRawFd) -> ManuallyDrop<File> {
+    // SAFETY: it stays open, as what is made of it is never dropped.
+    ManuallyDrop::new(unsafe { File::from_raw_fd(stream.as_raw_fd()) })
+}
