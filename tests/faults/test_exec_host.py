@@ -348,7 +348,10 @@ def test_a_complete_run_does_not_go_on_to_nowhere(
         (["exec", "--on", "hots", "--", "true"], "did you mean 'host'"),
         (["exec", "--on", "host,", "--", "true"], "known: host"),
         (["exec", "--on", "tcg", "--set", "memroy=1G", "--", "true"], "did you mean 'memory'"),
-        (["exec", "--on", "host", "--set", "memory=1G", "--", "true"], "applies to bwrap, crun"),
+        (
+            ["exec", "--on", "host", "--set", "memory=1G", "--", "true"],
+            "applies to bwrap, cloud-hypervisor, crun",
+        ),
         (["exec", "--on", "tcg", "--set", "memory=x", "--", "true"], "not a size"),
         (["exec", "--metric", "n=(", "--", "true"], "^"),
         (["exec", "--blocks", "0", "--", "true"], "--blocks"),

@@ -21,7 +21,8 @@ class Machine(Flag):
     QEMU = auto()
     UML = auto()
     OUTER = auto()  # a QEMU guest that another guest runs inside
-    GUEST = QEMU | UML
+    VMM = auto()  # a small hypervisor on KVM
+    GUEST = QEMU | UML | VMM
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,13 @@ class Vmm(msgspec.Struct, kw_only=True):
     qemu: str  # its version
 
 
+class RunBy(msgspec.Struct, kw_only=True):
+    """A hypervisor that is not asked: which program it is."""
+
+    name: str
+    version: str
+
+
 class Inside(msgspec.Struct, kw_only=True):
     """What a guest's own kernel says of the machine."""
 
@@ -225,6 +232,7 @@ class GuestMachine(MachineFacts, kw_only=True):
 
     asked: dict[str, str]
     vmm: Vmm | None = None
+    run_by: RunBy | None = None
     guest: Inside
     disks: dict[str, Disk] | None = None
     restored: Restored | None = None

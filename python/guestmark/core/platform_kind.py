@@ -47,6 +47,28 @@ def leaving_nothing() -> Iterator[dict[str, str]]:
         yield {**os.environ, "XDG_RUNTIME_DIR": theirs}
 
 
+_VERSION_S = 10.0
+
+
+def version_line(path: str) -> str:
+    """The first line of what a program says of its version.
+
+    Raises `OSError`, `subprocess.SubprocessError` where it cannot be asked, and `IndexError` when it says nothing.
+    """
+    import subprocess
+
+    with leaving_nothing() as environment:
+        done = subprocess.run(
+            [path, "--version"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_S,
+            check=True,
+        )
+    return done.stdout.splitlines()[0]
+
+
 def _none(_destination: str) -> str:
     return ""
 
@@ -68,6 +90,7 @@ class PlatformKind:
     help: str  # what it is, in a few words, for newcomers
     load: str
     holds_guests: bool = False  # whether another guest can be started inside it
+    needs_kvm: bool = False  # whether it starts only where there is /dev/kvm
     inside: str = ""
     guest: bool = True  # boots a kernel of its own; otherwise workloads run on one that runs already
     own_kernel: bool = False  # whether, without a guest, another kernel than this host's answers system calls

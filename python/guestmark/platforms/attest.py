@@ -35,7 +35,7 @@ _MOST_DESCRIPTORS = 64
 def attest_disks(guest: Guest) -> dict[str, Disk]:
     """The facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
     drives = facts_of_drives(guest.query) if guest.query else {}
-    engines = _engines(guest, guest.vmm_pid) if guest.query else frozenset()
+    used = engines(guest, guest.vmm_pid) if guest.query else frozenset()
     facts = {}
     for disk in guest.disks:
         if disk.spec.shared:
@@ -47,7 +47,7 @@ def attest_disks(guest: Guest) -> dict[str, Disk]:
         if disk.spec.bus is Bus.VHOST_USER:
             _check_served(guest, disk, write_cache)
         elif guest.query:
-            _check_drive(guest, disk, drive, engines)
+            _check_drive(guest, disk, drive, used)
         facts[disk.spec.name] = Disk(
             size=size,
             write_cache=write_cache,
@@ -133,7 +133,7 @@ def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
         flags = _opened(guest, process, image)
         if flags is None:
             continue
-        seen = Served(flags, _engines(guest, process), write_cache)
+        seen = Served(flags, engines(guest, process), write_cache)
         checks = (check for factor, level in levels_of(spec) for check in factor.attest_served(level, seen))
         _hold(disk, checks, guest)
         return
@@ -155,7 +155,7 @@ def _opened(guest: Guest, process: int, image: str) -> int | None:
     return None
 
 
-def _engines(guest: Guest, pid: int | None) -> frozenset[str]:
+def engines(guest: Guest, pid: int | None) -> frozenset[str]:
     """What a process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
     process = f"/proc/{pid}"
     try:

@@ -45,13 +45,14 @@ _DEBUGFS = Path("/sys/kernel/debug/kvm")
 def of_guest(
     pid: int | None, query: Query | None, place: Place = HERE, scratch: Path | None = None
 ) -> dict[str, float]:
-    """Counters of the hypervisor with this process id at `place`: QEMU if it has a monitor, else UML.
+    """Counters of the hypervisor with this process id at `place`: QEMU if it has a monitor, else UML or a small one.
 
     `scratch` is the directory of the hypervisor. Unknown counters are absent. Raises `MachineError` when the monitor
     does not answer.
     """
     if query is None:
-        return of_uml(scratch, place) if scratch else {}
+        found = of_uml(scratch, place) if scratch else {}
+        return found or (_of_debugfs(pid, _DEBUGFS) if place is HERE else {})
     with understood():
         return of_kvm(query, pid if place is HERE else None) or of_tcg(query)
 

@@ -4,9 +4,10 @@ Some are served over vhost-user by `qemu-storage-daemon`, which runs beside the 
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from guestmark.appliance.initramfs import ModuleList
@@ -252,15 +253,20 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
     return beside([*command, *arguments], made, scratch, place)
 
 
-def attached(made: Sequence[Image], agent: "Agent") -> tuple[AttachedDisk, ...]:
-    """The disks of a started guest, each with its device there. Raises `MachineError` when one does not appear."""
+def attached(
+    made: Sequence[Image], agent: "Agent", serials: Mapping[str, str] = MappingProxyType({})
+) -> tuple[AttachedDisk, ...]:
+    """The disks of a started guest, each with its device there. Raises `MachineError` when one does not appear.
+
+    `serials` are the numbers of disks by name, where a hypervisor does not take the name itself.
+    """
     disks = []
     for index, unsettled in enumerate(made):
         image = unsettled.settle()
         if image.spec.shared:
             disks.append(AttachedDisk(image.spec, image, image.spec.name, mounted_at(image.spec)))
             continue
-        device = find_device(agent, image.spec, index)
+        device = find_device(agent, image.spec, index, serials.get(image.spec.name, ""))
         if image.spec.bus is Bus.VHOST_USER:
             tell_cache(agent, device, image.spec)
         target = "" if image.spec.filesystem is Filesystem.NONE else mounted_at(image.spec)

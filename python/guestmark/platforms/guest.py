@@ -258,8 +258,8 @@ class GuestPlatform(Platform, Protocol):
     ) -> contextlib.AbstractContextManager[Guest]:
         """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long it may take."""
 
-    def missing(self) -> Unusable | None:
-        """What has to be installed first; None when everything is there."""
+    def missing(self, factors: Mapping[str, str]) -> Unusable | None:
+        """What has to be installed before guests with these factors can start; None when everything is there."""
 
 
 class GuestWithin:

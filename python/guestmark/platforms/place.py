@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from guestmark.agent.binary import tsc_khz
 from guestmark.agent.confinement import HYPERVISOR, Confinement
@@ -49,6 +49,14 @@ def given_content(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
     if len(content) > at_most:
         raise OSError(errno.EFBIG, f"more than {at_most} bytes", str(path))
     return content
+
+
+class FileNumbers(NamedTuple):
+    """What tells a file from others."""
+
+    device: int
+    special: int  # the device that it is; 0 for a plain file
+    inode: int
 
 
 class Process(Protocol):
@@ -111,6 +119,14 @@ class Line(Stream, Protocol):
         """Our end, for QEMU's monitor."""
 
 
+class InheritedLine(Stream, Protocol):
+    """A stream for a program that is started beside the hypervisor, by the same command."""
+
+    @property
+    def descriptor(self) -> int:
+        """Its number there."""
+
+
 class SerialLine(Stream, Protocol):
     """A serial line of User-Mode Linux."""
 
@@ -137,6 +153,9 @@ class Place(Protocol):
     def line(self, name: str) -> Line:
         """A stream for QEMU: `agent` or `monitor`."""
 
+    def inherited_line(self) -> InheritedLine:
+        """A stream for the agent, where the hypervisor has none that could be told."""
+
     def serial_line(self) -> SerialLine:
         """A stream for UML."""
 
@@ -161,6 +180,9 @@ class Place(Protocol):
     def beside(self, command: Sequence[str]) -> Beside:
         """Starts a program."""
 
+    def numbers(self, path: Path) -> FileNumbers:
+        """By which its kernel tells a file that is there from others. Raises `OSError`."""
+
     def file(self, path: Path) -> str:
         """Where a file of this host is found there."""
 
@@ -184,9 +206,14 @@ class Socketpair:
         self._ours, self._theirs = channel()
         self.fds: tuple[int, ...] = (self._theirs.fileno(),)
 
+    @property
+    def descriptor(self) -> int:
+        """Of the socket that is inherited."""
+        return self.fds[0]
+
     def chardev(self, name: str) -> str:
         """The socket that QEMU inherits, by its descriptor."""
-        return f"socket,id={name},fd={self.fds[0]}"
+        return f"socket,id={name},fd={self.descriptor}"
 
     def socket(self) -> socket.socket:
         """Our half of the pair."""
@@ -248,6 +275,10 @@ class Here:
         """A pair of sockets."""
         return Socketpair()
 
+    def inherited_line(self) -> InheritedLine:
+        """A pair of sockets."""
+        return Socketpair()
+
     def serial_line(self) -> SerialLine:
         """Two pipes."""
         return Pipes()
@@ -281,6 +312,11 @@ class Here:
     def beside(self, command: Sequence[str]) -> Beside:
         """A child of this process."""
         return _Child(command)
+
+    def numbers(self, path: Path) -> FileNumbers:
+        """From its status."""
+        found = path.stat()
+        return FileNumbers(found.st_dev, found.st_rdev, found.st_ino)
 
     def file(self, path: Path) -> str:
         """Its own path."""

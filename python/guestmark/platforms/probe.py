@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.agent.binary import agent_binary
 from guestmark.appliance.paths import cache_directory
-from guestmark.core import registry
+from guestmark.core import factor, registry
 from guestmark.core.cause import Cause
+from guestmark.core.discovery import settings_of
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.confinement import said
+from guestmark.setting.machine import VMM
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -70,18 +72,20 @@ def probe_by_start(
         return Unusable.of(error)
 
 
-FILES = ("kernel", "modules", "qemu", "bios", "rootfs")  # of a machine, that cells may ask for
+FILES = tuple(
+    known.name for known in settings_of(factor.Machine.GUEST) if known.path
+)  # that cells may ask for
 
 
 def given(spec: PlatformSpec) -> tuple[str, ...]:
     """The factors whose levels decide whether the platform can be used.
 
     Those are the files of a guest, and what makes another machine fresh. Files of nested guests are for several of
-    them, which are tried as usual.
+    them, which are tried as usual; but a small hypervisor is the innermost one's alone.
     """
     outer = spec.outer.described
     fresh = tuple(factor.name for factor in outer.accepted_inside) if outer.remote else ()
-    return fresh if spec.nested else (*FILES, *fresh)
+    return (*((VMM.name,) if spec.nested else FILES), *fresh)
 
 
 class Given:

@@ -147,9 +147,14 @@ def _program(text: str) -> str:
     found = next((file for file in tried if os.path.isfile(file)), None)
     if not text.strip() or found is None:
         raise ValueError(f"there is no {name} at {path!r}")
-    if not os.access(found, os.X_OK):
-        raise ValueError(f"{found!r} cannot be executed")
-    return found
+    return _executable(found)
+
+
+def _executable(text: str) -> str:
+    path = _file(text)
+    if not os.access(path, os.X_OK):
+        raise ValueError(f"{path!r} cannot be executed")
+    return path
 
 
 def _file(text: str) -> str:
@@ -218,7 +223,7 @@ SMP = MachineSetting(
     _count,
     ("1", "2", "4"),
     read=int,
-    machines=Machine.QEMU,
+    machines=Machine.QEMU | Machine.VMM,
     qemu=lambda number, _architecture: ("-smp", str(number)),
     attest=_processors_seen,
 )
@@ -269,7 +274,7 @@ def _runs(program: str, guest: Started) -> Iterator[Check]:
     if guest.program:
         with open(program, "rb") as file:
             if file.read(4) == b"\x7fELF":
-                yield Check("QEMU", os.path.realpath(program), guest.program)
+                yield Check("the hypervisor", os.path.realpath(program), guest.program)
 
 
 PROGRAM = MachineSetting(
@@ -280,6 +285,15 @@ PROGRAM = MachineSetting(
     path=True,
     read=str,
     machines=Machine.QEMU,
+    attest=_runs,
+)
+VMM = MachineSetting(
+    "vmm",
+    "the program of firecracker or cloud-hypervisor, where it is not in PATH",
+    _executable,
+    path=True,
+    read=str,
+    machines=Machine.VMM,
     attest=_runs,
 )
 FIRMWARE = MachineSetting(
@@ -297,7 +311,7 @@ MODULES = MachineSetting(
     _modules,
     path=True,
     read=str,
-    machines=Machine.QEMU,
+    machines=Machine.QEMU | Machine.VMM,
 )
 ROOTFS = MachineSetting(
     "rootfs",

@@ -28,7 +28,7 @@ from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.platforms.nested.images import images_in
-from guestmark.platforms.place import Beside, Line, Process, SerialLine
+from guestmark.platforms.place import Beside, FileNumbers, InheritedLine, Line, Process, SerialLine
 from guestmark.platforms.process import Console, SupervisedProcess
 
 if TYPE_CHECKING:
@@ -69,6 +69,14 @@ until [ "$(head -c1 <&3)" = G ]; do sleep 0.02; done
 (cat <&3 > in &)
 (cat < out >&3 &)
 exec "$@" 3<&- < in 4> out > {console} 2>&1
+"""
+# A program that is started with the hypervisor has the port as a descriptor.
+_INHERITED = 3
+_BESIDE = f"""
+cd {{scratch}} && echo $$ > pid
+exec {_INHERITED}<> {{agent}}
+until [ "$(head -c1 <&{_INHERITED})" = G ]; do sleep 0.02; done
+exec "$@" < /dev/null > {{console}} 2>&1
 """
 
 
@@ -131,6 +139,11 @@ class OuterPlace:
             self._channel = port
         return port
 
+    def inherited_line(self) -> InheritedLine:
+        """The agent's port."""
+        self._channel = port = _InheritedPort(self.connect("agent"))
+        return port
+
     def serial_line(self) -> SerialLine:
         """The agent's port."""
         self._channel = port = _SerialPort(self.connect("agent"))
@@ -176,6 +189,14 @@ class OuterPlace:
         """Run in the background by the outer guest's agent."""
         with self.calling() as agent:
             return _Job(self, agent.background(command))
+
+    def numbers(self, path: Path) -> FileNumbers:
+        """By `stat` in the outer guest."""
+        with self.calling() as agent:
+            done = agent.exec(["stat", "--format=%d %r %i", str(path)], timeout_s=60)
+        if done.status != 0:
+            raise OSError(errno.ENOENT, done.stderr.decode(errors="replace").strip())
+        return FileNumbers(*map(int, done.stdout.split()))
 
     def file(self, path: Path) -> str:
         """Its own path: the outer guest has this host's files."""
@@ -417,6 +438,13 @@ class _Port(Ported):
     def chardev(self, name: str) -> str:
         """A path that is neither two pipes nor one: QEMU opens it as a file for both directions."""
         return f"pipe,id={name},path={self._path}"
+
+
+class _InheritedPort(Ported):
+    """A descriptor of whatever is started with the hypervisor in the outer guest."""
+
+    script = _BESIDE
+    descriptor = _INHERITED
 
 
 class _SerialPort(Ported):

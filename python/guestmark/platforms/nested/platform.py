@@ -27,7 +27,6 @@ from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform, GuestWithin
 from guestmark.platforms.nested.images import check as check_images
 from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
-from guestmark.platforms.qemu.accelerators import KVM
 from guestmark.setting.machine import MEMORY, PLACEMENT
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class NestedPlatform:
         """Boots the inner guest in an outer one, which may be running already, and yields it; see `Platform.start`."""
         deadline = time.monotonic() + (deadline_s or READY_DEADLINE_S)
         check_images(cell)
-        self._check_program()
+        self._check_program(cell)
         if short := shortage([cell]):
             raise short
         with OUTERS.take(cell, deadline) as held, self._faults(held), contextlib.ExitStack() as stack:
@@ -111,13 +110,13 @@ class NestedPlatform:
         factors = {name: level for name, level in cell.factors.items() if name not in outside}
         return self._inner.start(replace(cell, factors=factors), left_s, place=place)
 
-    def _check_program(self) -> None:
+    def _check_program(self, cell: Cell) -> None:
         """The outer guest has this host's root: what is missing there is missing here."""
-        if missing := self._inner.missing():
+        if missing := self._inner.missing(cell.factors):
             raise PlatformUnusableError(f"inside {self._spec.outer}: {missing.reason}", hint=missing.hint)
 
     def _check_virtualization(self, place: OuterPlace, held: Held) -> None:
-        if self._spec.inner.kind == KVM.name and not place.has_kvm:
+        if self._spec.inner.described.needs_kvm and not place.has_kvm:
             raise PlatformUnusableError(
                 f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) has no nested "
                 "virtualization, there is no /dev/kvm in it",

@@ -27,6 +27,7 @@ def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
         text,
         "guestmark.platforms.qemu.platform:QemuPlatform",
         holds_guests=True,
+        needs_kvm=not accelerator.emulates,
         inside="guestmark.platforms.nested.platform:NestedPlatform",
         takes_arch=True,
         boots_firmware=True,

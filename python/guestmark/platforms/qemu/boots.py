@@ -44,7 +44,7 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
     if architecture.is_host:
         as_it_is = wanted and not architecture.kernel_unpacked
         found = kernels.given(architecture, wanted) if as_it_is else find_kernel(wanted, notify, rank)
-        kernel = _with_modules(found, factors)
+        kernel = with_modules(found, factors)
         share = _share_of(kernel)
         if ROOTFS.of(factors) and share != NINE_P:
             raise PlatformUnusableError(
@@ -53,7 +53,7 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
             )
         return Boot(agent_binary(), kernel, share, Path(ROOTFS.of(factors) or _HOST_ROOT))
     made = parts.get(architecture, packages_of(cell))
-    kernel = _with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, factors)
+    kernel = with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, factors)
     if made.root is None:
         return Boot(made.agent, kernel, "")
     share = _share_of(kernel)
@@ -65,7 +65,8 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
     return Boot(made.agent, kernel, share, Path(ROOTFS.of(factors) or made.root.path), made.root)
 
 
-def _with_modules(kernel: Kernel, factors: Mapping[str, str]) -> Kernel:
+def with_modules(kernel: Kernel, factors: Mapping[str, str]) -> Kernel:
+    """With the modules that the cell names, if it does."""
     given = MODULES.of(factors)
     return kernel if given is None else replace(kernel, modules=Path(given))
 

@@ -76,6 +76,13 @@ def kvm_hint(cause: Cause) -> str:
     return _KVM_HINT if cause.of_start else ""
 
 
+def with_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
+    """What a probe has found of a guest on KVM, with what to do about it."""
+    if isinstance(found, Unusable) and not found.hint:
+        return replace(found, hint=kvm_hint(found.cause))
+    return found
+
+
 def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) -> GuestMachine:
     """Accelerator, architecture, kernel and root, and all factors that can be compared, by QMP and from inside.
 
@@ -301,7 +308,7 @@ class QemuPlatform:
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes what guests of another architecture boot, if that is not there yet. Raises `GuestmarkError`."""
         if self.architecture.is_host:
-            if found := self.missing():
+            if found := self.missing(NO_FACTORS):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
         else:
             parts.get(self.architecture, packages, progress, self._programs)
@@ -311,7 +318,7 @@ class QemuPlatform:
         row = self.architecture
         return [row.emulator] if row.emulator.path is None else []
 
-    def missing(self) -> Unusable | None:
+    def missing(self, factors: Mapping[str, str]) -> Unusable | None:
         """What has to be installed first."""
         row = self.architecture
         if row.is_host:
@@ -326,12 +333,10 @@ class QemuPlatform:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        found = self.missing() or probe_by_start(
+        found = self.missing(factors) or probe_by_start(
             self, deadline_s or self.accelerator.start_limit_s, factors=factors
         )
-        if isinstance(found, Unusable) and self.accelerator is KVM and not found.hint:
-            return replace(found, hint=kvm_hint(found.cause))
-        return found
+        return with_kvm_hint(found) if self.accelerator is KVM else found
 
     def _kernel_args(self, place: Place, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
         options = (

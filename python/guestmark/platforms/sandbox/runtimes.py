@@ -13,10 +13,9 @@ from typing import Any
 
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.core.platform_kind import Program, leaving_nothing
+from guestmark.core.platform_kind import Program, version_line
 from guestmark.platforms.sandbox import BWRAP, CRUN, PODMAN, RUNC, RUNSC
 
-_VERSION_S = 10.0
 _NAME = "guestmark"
 _AS_ROOT = ("--root", "--runroot", "--tmpdir")
 # What containers of podman and docker have, may only read, and do not see.
@@ -73,16 +72,7 @@ class Runtime:
 @functools.cache
 def _version(path: str) -> str:
     try:
-        with leaving_nothing() as environment:
-            done = subprocess.run(
-                [path, "--version"],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=_VERSION_S,
-                check=True,
-            )
-        return done.stdout.split("\n")[0].split(" ")[-1].strip()
+        return version_line(path).split(" ")[-1].strip()
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise PlatformUnusableError(
             f"{path} does not say its version: {error}",

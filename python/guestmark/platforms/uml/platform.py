@@ -80,7 +80,7 @@ class UmlPlatform:
         """
         factors = {**DEFAULTS, **cell.factors}
         program = KERNEL.of(factors) or UML
-        if program == UML and (missing := self.missing()):
+        if missing := self.missing(factors):
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         release = release_of(Path(shutil.which(program) or program))
         initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
@@ -112,15 +112,15 @@ class UmlPlatform:
             finally:
                 agent.close()
 
-    def missing(self) -> Unusable | None:
-        """What has to be installed first."""
-        return missing_program(Program(UML, "user-mode-linux"))
+    def missing(self, factors: Mapping[str, str]) -> Unusable | None:
+        """What has to be installed first, unless a kernel of the user's is started."""
+        return None if KERNEL.of(factors) else missing_program(Program(UML, "user-mode-linux"))
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        return self.missing() or probe_by_start(
+        return self.missing(factors) or probe_by_start(
             self, deadline_s or LAYER.described.start_limit_s, factors=factors
         )
 

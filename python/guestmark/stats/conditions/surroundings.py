@@ -160,6 +160,8 @@ def _attested(trial: Trial) -> Iterator[tuple[str, str]]:
             yield f"{where}kernel", machine.guest.kernel
             if machine.vmm is not None:
                 yield f"{where}QEMU", machine.vmm.qemu
+            if machine.run_by is not None:
+                yield f"{where}{machine.run_by.name}", machine.run_by.version
 
 
 def _at(environment: Environment, path: Sequence[str]) -> Any:

@@ -1,0 +1,352 @@
+"""`firecracker` and `cloud-hypervisor`: the distribution's kernel on KVM, with the host's root and disks on virtio.
+
+Neither serves directories of its host by itself. So the guest connects by vsock, which both give out as sockets by
+path, and a process beside the hypervisor takes each connection (`guestmark-agent listen`): one is the agent's channel,
+one the host's root, by 9p (`guestmark-agent share`). Both end with the hypervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guestmark.agent.binary import agent_binary
+from guestmark.agent.client import Agent
+from guestmark.agent.confinement import Confinement
+from guestmark.agent.results import CallError
+from guestmark.appliance.initramfs import ModuleList, build_initramfs
+from guestmark.appliance.kernel import Kernel, Notify, find_kernel
+from guestmark.appliance.modules import ModuleTree
+from guestmark.core.architectures import host_architecture
+from guestmark.core.cause import Cause
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.machine_facts import GuestMachine, RunBy
+from guestmark.core.model import Cell
+from guestmark.core.platform_kind import Program, version_line
+from guestmark.platforms import drives
+from guestmark.platforms.affinity import placed
+from guestmark.platforms.attest import check_kernel, disks, engines, hold, inside_of, same
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.guest import Guest, await_ready, stopping
+from guestmark.platforms.phases import Watch
+from guestmark.platforms.place import HERE, FileNumbers, Place
+from guestmark.platforms.probe import NO_FACTORS, probe_by_start
+from guestmark.platforms.qemu.boots import with_modules
+from guestmark.platforms.qemu.platform import kvm_hint, with_kvm_hint
+from guestmark.platforms.vmm import CLOUD_HYPERVISOR, FIRECRACKER
+from guestmark.setting.disk import disks_of
+from guestmark.setting.drive import Aio
+from guestmark.setting.machine import KERNEL, MEMORY, SMP, VMM, Started, checks, kernel_words
+
+if TYPE_CHECKING:
+    from guestmark.core.platform_spec import Layer
+    from guestmark.disks.image import Image
+
+DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
+_VSOCK = "vsock"  # in the scratch directory, with `_PORT` behind it for what the guest connects to
+_CHANNEL, _ROOT = 1, 2  # ports
+_GUEST_CID = 3
+_MIB = 1 << 20
+_MODULES = ("vmw_vsock_virtio_transport", "9p", "9pnet_fd", "overlay")
+_ROOT_OPTIONS = "version=9p2000.L,msize=262144,cache=loose,access=any"
+_SERIAL = 20  # bytes, as virtio has them
+_KNOWS_IMAGES = (52,)
+_MAKER = slice(10, 16)  # ACPI: who made a table, in its header
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a hypervisor is told of one."""
+
+    kernel: str
+    initramfs: str
+    words: str  # for the kernel
+    processors: int
+    memory: int  # bytes
+    disks: Sequence[Image]
+    version: tuple[int, ...]  # of the hypervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Hypervisor:
+    """One of them: how it is called, what it calls itself, and how it starts a machine in its working directory."""
+
+    program: Program
+    says: str  # before its version
+    maker: str  # of the machine's ACPI tables
+    modules: tuple[str, ...]  # of the guest's kernel that find devices
+    words: str  # for the guest's kernel
+    command: Callable[[str, Machine], list[str]]
+    serial: Callable[[str, FileNumbers], str]  # of a disk, by its name and its image
+
+
+def _firecracker(program: str, machine: Machine) -> list[str]:
+    """It reads what its machine is from a file, which the same command writes."""
+    described = {
+        "boot-source": {
+            "kernel_image_path": machine.kernel,
+            "initrd_path": machine.initramfs,
+            "boot_args": machine.words,
+        },
+        "machine-config": {"vcpu_count": machine.processors, "mem_size_mib": machine.memory // _MIB},
+        "vsock": {"guest_cid": _GUEST_CID, "uds_path": _VSOCK},
+        "drives": [
+            {
+                "drive_id": image.spec.name,
+                "path_on_host": str(image.path),
+                "is_root_device": False,
+                "is_read_only": image.spec.read_only,
+                "cache_type": "Writeback",
+                "io_engine": "Sync",
+            }
+            for image in machine.disks
+        ],
+    }
+    script = 'printf %s "$0" > machine.json && exec "$@"'
+    return [
+        "sh",
+        "-c",
+        script,
+        json.dumps(described),
+        program,
+        "--no-api",
+        "--level",
+        "Error",
+        "--config-file",
+        "machine.json",
+    ]
+
+
+def _firecracker_serial(_name: str, image: FileNumbers) -> str:
+    """The drive's name is its own affair."""
+    return "".join(map(str, image))[:_SERIAL]
+
+
+def _cloud_hypervisor(program: str, machine: Machine) -> list[str]:
+    disks = [
+        f"path={image.path},readonly={'on' if image.spec.read_only else 'off'},serial={image.spec.name}"
+        # Others take an image for what its first bytes say.
+        f"{',image_type=raw' if machine.version >= _KNOWS_IMAGES else ''}"
+        for image in machine.disks
+    ]
+    return [
+        program,
+        "--kernel", machine.kernel, "--initramfs", machine.initramfs, "--cmdline", machine.words,
+        "--cpus", f"boot={machine.processors}", "--memory", f"size={machine.memory}",
+        "--vsock", f"cid={_GUEST_CID},socket={_VSOCK}",
+        "--serial", "tty", "--console", "off",
+        *(["--disk", *disks] if disks else []),
+    ]  # fmt: skip
+
+
+HYPERVISORS: Mapping[str, Hypervisor] = {
+    each.program.name: each
+    for each in (
+        # It ends when its guest restarts, and has no other way to be switched off.
+        Hypervisor(
+            FIRECRACKER,
+            says="Firecracker v",
+            maker="FIRECK",
+            modules=("virtio_mmio",),
+            words="reboot=k pci=off",
+            command=_firecracker,
+            serial=_firecracker_serial,
+        ),
+        Hypervisor(
+            CLOUD_HYPERVISOR,
+            says="cloud-hypervisor ",
+            maker="CLOUDH",
+            modules=("virtio_pci",),
+            words="",
+            command=_cloud_hypervisor,
+            serial=lambda name, _image: name,
+        ),
+    )
+}
+
+
+class VmmPlatform:
+    """One of the hypervisors. `notify` announces slow steps (fetching a kernel)."""
+
+    def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
+        self.name = str(layer)
+        self._hypervisor = HYPERVISORS[layer.kind]
+        self._start_limit_s = layer.described.start_limit_s
+        self._notify = notify
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, deadline_s: float | None = None, *, place: Place = HERE) -> Iterator[Guest]:
+        """Boots a fresh guest for `cell` and yields it once its agent answers; see `Platform.start`.
+
+        `place` is where its hypervisor runs: this host, or an outer guest.
+        """
+        factors = {**DEFAULTS, **cell.factors}
+        if missing := self.missing(factors):
+            raise PlatformUnusableError(missing.reason, hint=missing.hint)
+        if place is HERE and not os.access("/dev/kvm", os.R_OK | os.W_OK):
+            raise PlatformUnusableError(f"{self.name} needs KVM", hint=kvm_hint(Cause.OTHER))
+        hypervisor, program = self._hypervisor, self._program(factors)
+        factors[VMM.name] = program
+        version = _version(program, hypervisor.says)
+        kernel = with_modules(find_kernel(KERNEL.of(factors) or "", self._notify, _rank), factors)
+        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(hypervisor, cell))
+        watch = Watch.of(cell)
+        rings = any(disk.aio is Aio.IO_URING for disk in disks_of(cell))
+        process = place.process(self.name, Confinement(sockets=True, rings=rings))
+        line = place.inherited_line()
+        with (
+            placed(cell, emulator=False) as seat,
+            stopping(process, line.close),
+            place.disks(cell) as made,
+        ):
+            machine = Machine(
+                place.file(kernel.elf or kernel.image),
+                place.file(initramfs),
+                _kernel_words(hypervisor, factors, watch),
+                SMP.among(factors),
+                MEMORY.among(factors),
+                made,
+                tuple(map(int, re.findall(r"[0-9]+", version))),
+            )
+            agent_there = place.file(agent_binary())
+            command = [
+                *_served(agent_there, _CHANNEL, [agent_there, "relay", str(line.descriptor)]),
+                *_served(agent_there, _ROOT, [agent_there, "share", "/"]),
+                *hypervisor.command(program, machine),
+            ]
+            process.start(command, pass_fds=line.fds, writable=drives.written(made))
+            line.handed()
+            agent = Agent(line.transport())
+            check = functools.partial(self._attest, factors=factors, release=kernel.release, version=version)
+            guest = Guest(cell, process, agent, check, place=place, seat=seat)
+            await_ready(agent, process, deadline_s or self._start_limit_s, guest.phases)
+            try:
+                serials = {
+                    image.spec.name: hypervisor.serial(image.spec.name, place.numbers(image.path))
+                    for image in made
+                }
+                guest.disks = drives.attached(made, agent, serials)
+                yield guest
+            finally:
+                agent.close()
+
+    def missing(self, factors: Mapping[str, str]) -> Unusable | None:
+        """What has to be installed first."""
+        name = self._hypervisor.program.name
+        if not host_architecture().kernel_unpacked:
+            return Unusable(f"{name} is started on x86-64 hosts alone")
+        if not (program := self._program(factors)):
+            return Unusable(
+                f"{name} is not installed, and this distribution has no package of it",
+                "take a binary of its own releases, put it in PATH, or name it: --set vmm=FILE",
+            )
+        try:
+            _version(program, self._hypervisor.says)
+        except PlatformUnusableError as error:
+            return Unusable.of(error)
+        return None
+
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
+    ) -> Usable | Unusable:
+        """Boots a guest and attests it; what fails is the reason."""
+        found = self.missing(factors) or probe_by_start(
+            self, deadline_s or self._start_limit_s, factors=factors
+        )
+        return with_kvm_hint(found)
+
+    def _program(self, factors: Mapping[str, str]) -> str:
+        return VMM.of(factors) or self._hypervisor.program.path or ""
+
+    def _attest(
+        self, guest: Guest, *, factors: Mapping[str, str], release: str, version: str
+    ) -> GuestMachine:
+        """The program that runs, who made the machine as its guest sees it, and all factors that can be compared.
+
+        Raises `AttestationError` with both values.
+        """
+        inside = inside_of(guest)
+        running = "".join(guest.place.links(f"/proc/{guest.vmm_pid}/exe"))
+        same("the machine's maker", self._hypervisor.maker, _maker(guest), guest)
+        check_kernel(release, inside, guest)
+        hold(checks(factors, Started(inside, program=running)), guest)
+        found = disks(guest)
+        for disk in guest.disks:
+            rings = "io_uring" in engines(guest, guest.vmm_pid)
+            same(f"the {disk.spec.name} disk's ring", disk.spec.aio is Aio.IO_URING, rings, guest)
+            cache = found[disk.spec.name].write_cache if found else ""
+            same(f"the {disk.spec.name} disk's write cache", disk.spec.cache.write_cache, cache, guest)
+        return GuestMachine(
+            asked=dict(factors),
+            run_by=RunBy(name=self._hypervisor.program.name, version=version),
+            guest=inside,
+            disks=found,
+        )
+
+
+def _maker(guest: Guest) -> str:
+    """By the machine's first ACPI table: hypervisors put their name there."""
+    try:
+        table = guest.agent.read_file("/sys/firmware/acpi/tables/FACP", limit=4096)
+    except CallError:
+        return "unknown"
+    return table[_MAKER].decode(errors="replace").strip("\0 ")
+
+
+def _served(agent: str, port: int, server: Sequence[str]) -> list[str]:
+    """What a hypervisor's command begins with so that `server` takes the connection to this port."""
+    return [agent, "listen", f"{_VSOCK}_{port}", *server, "--"]
+
+
+def _kernel_words(hypervisor: Hypervisor, factors: Mapping[str, str], watch: Watch | None) -> str:
+    row = host_architecture()
+    return " ".join(
+        [
+            *(watch.qemu_kernel_arguments(row) if watch else []),
+            f"console={row.console} quiet panic=-1",
+            row.boot_args,
+            *([hypervisor.words] if hypervisor.words else []),
+            f"guestmark.channel=vsock:{_CHANNEL}",
+            f"guestmark.root=vsock:{_ROOT}",
+            f"guestmark.rootopts={_ROOT_OPTIONS}",
+            *kernel_words(factors),
+        ]
+    )
+
+
+def _modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:
+    for_disks, filesystems = drives.qemu_modules(cell)
+    return ModuleList((*hypervisor.modules, *_MODULES, *for_disks), filesystems)
+
+
+def _rank(kernel: Kernel) -> int | None:
+    """Only kernels that come to their root by vsock; one without modules is taken to have everything."""
+    if kernel.elf is None:
+        return None
+    tree = ModuleTree.read(kernel.modules) if kernel.modules else None
+    return 0 if tree is None or all(tree.has(name) for name in _MODULES) else None
+
+
+@functools.cache
+def _version(program: str, says: str) -> str:
+    """What it says. Raises `PlatformUnusableError` for a program that is another one."""
+    try:
+        line = version_line(program)
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        raise PlatformUnusableError(
+            f"{program} does not say its version: {error}", hint="name the right program: --set vmm=FILE"
+        ) from error
+    name, found, version = line.partition(says)
+    if name or not found:
+        raise PlatformUnusableError(
+            f"{program} says it is {line!r}, not {says.strip()}",
+            hint="name the right program: --set vmm=FILE",
+        )
+    return version.strip().removeprefix("v")
