@@ -31,10 +31,14 @@ def cell_of(platform: str, amount: str = "4M", variant: str = "full", **factors:
     return Cell("test", WorkloadSpec("upload", params), PlatformSpec.read(platform), {**FACTORS, **factors})
 
 
+def btrfs() -> Cell:
+    return cell_of("tcg/uml", amount="256K", filesystem="btrfs", size="128M")
+
+
 @pytest.fixture(scope="module")
 def one_block() -> Iterator[None]:
     """Inner guests of these tests share an outer one, as those of a block do."""
-    with OUTERS.block([cell_of("tcg/kvm"), cell_of("tcg/uml"), cell_of("tcg/tcg")]):
+    with OUTERS.block([cell_of("tcg/kvm"), cell_of("tcg/uml"), cell_of("tcg/tcg"), btrfs()]):
         yield
 
 
@@ -97,6 +101,13 @@ def test_the_next_inner_guest_is_fresh_in_the_same_outer_one() -> None:
         assert values["host_written_bytes"] >= 256 << 10
         assert facts["flushes_reached_host"] in {"yes", "no", "unknown"}
         assert guest.remarks() == []
+
+
+@pytest.mark.usefixtures("one_block")
+def test_a_filesystem_is_checked_where_its_image_is() -> None:
+    with start(btrfs()) as guest:
+        uploaded(btrfs(), guest)
+        guest.disks[0].image.check()
 
 
 @pytest.mark.usefixtures("one_block")

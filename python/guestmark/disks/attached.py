@@ -259,10 +259,10 @@ def _directory_of(image: Image) -> str:
     return str(image.path) if image.path.is_dir() else ""
 
 
-def find_device(agent: Agent, spec: DiskSpec, index: int) -> str:
+def find_device(agent: Agent, spec: DiskSpec, index: int, serial: str = "") -> str:
     """The guest's path of a disk: by its serial number, for UML, whose disks have none, by its position.
 
-    Raises `MachineError` when it has not appeared in time.
+    The number is the disk's name where it is not told. Raises `MachineError` when it has not appeared in time.
     """
     if not spec.bus.serial:
         return spec.bus.device(index)
@@ -270,7 +270,9 @@ def find_device(agent: Agent, spec: DiskSpec, index: int) -> str:
     candidates = [spec.bus.device(position) for position in range(_MOST_DISKS)]
     while True:
         for device in candidates:
-            if _serial(agent, f"/sys/block/{device.removeprefix('/dev/')}/{spec.bus.serial}") == spec.name:
+            if _serial(agent, f"/sys/block/{device.removeprefix('/dev/')}/{spec.bus.serial}") == (
+                serial or spec.name
+            ):
                 return device
         if time.monotonic() >= deadline:
             raise MachineError(

@@ -140,7 +140,7 @@ class Image:
             self.program("xfs_repair", "-n", "-f", str(self.path))
         elif self.spec.filesystem is Filesystem.BTRFS:
             # Of a device it asks about zones, which its cage allows only for what is writable.
-            daemon.run("btrfs", "check", "--readonly", str(self.path), writable=[self.path])
+            self.program("btrfs", "check", "--readonly", str(self.path), writable=[self.path])
 
     def read_again(self, name: str) -> Checksum:
         """Digest of the file `name` at the top of a raw image's ext filesystem, read by debugfs past any guest.
@@ -149,9 +149,9 @@ class Image:
         """
         return read_on_host(self.path, name)
 
-    def program(self, program: str, *arguments: str) -> None:
+    def program(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
         """Runs a program where the image is. Raises `MachineError` with its complaints."""
-        daemon.run(program, *arguments)
+        daemon.run(program, *arguments, writable=writable)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,8 +134,8 @@ class InnerImage(Image):
             raise WorkloadError(f"the data cannot be read back: debugfs: {complaints[0]}")
         return found
 
-    def program(self, program: str, *arguments: str) -> None:
-        """Run in the outer guest."""
+    def program(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
+        """Run in the outer guest, all of which is writable to it."""
         with self._calling() as place:
             _run(place, find(program), *arguments)
 
