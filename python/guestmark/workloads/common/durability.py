@@ -150,7 +150,9 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
         return _unknown("the hypervisor has ended")
     spec = disk.spec
     if spec.aio is Aio.IO_URING:
-        return _unknown("QEMU does not count them, and strace does not see what passes through a ring")
+        return _unknown(
+            "the hypervisor does not count them, and strace does not see what passes through a ring"
+        )
     key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.levels)
     if key not in _seen:
         verdict = _watch(machine, disk, pid)
@@ -193,11 +195,15 @@ def _watched(machine: Machine, disk: AttachedDisk, pid: int) -> list[int]:
     """The processes that do the disk's input and output."""
     if disk.spec.shared:
         return [disk.server or pid]
-    if _counts(machine, disk):
+    if not _done_by_child(disk):
         return [pid]
-    # UML is busy tracing others; its disks are done by a child, as are those that are served over vhost-user.
     place = machine.place
     return [process for process in place.descendants(pid) if _untraced(place, process)]
+
+
+def _done_by_child(disk: AttachedDisk) -> bool:
+    """User-Mode Linux is busy tracing others; vhost-user is served by a daemon."""
+    return disk.spec.bus in {Bus.UBD, Bus.VHOST_USER}
 
 
 def _told(disk: AttachedDisk, said: str) -> Verdict:
@@ -374,10 +380,17 @@ def _of_qemu(query: Any) -> dict[str, int | None]:
 
 
 def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
-    """What the hypervisor's processes gave the host's kernel, a few kilobytes of console and channel included."""
+    """What the hypervisor's processes gave the host's kernel, a few kilobytes of console and channel included.
+
+    Unknown where they use a ring, which the kernel does not count as theirs.
+    """
+    if any(disk.spec.aio is Aio.IO_URING for disk in machine.disks):
+        return {"host_written": None, "host_writes": None, "host_read": None}
     total = {"wchar": 0, "syscw": 0, "rchar": 0}
     servers = [disk.server for disk in machine.disks if disk.server is not None]
-    for process in (*servers, *(() if servers else (pid, *machine.place.descendants(pid)))):
+    # Other descendants carry the channel and serve the root.
+    children = machine.place.descendants(pid) if any(map(_done_by_child, machine.disks)) else []
+    for process in servers or (pid, *children):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             try:
                 lines = machine.place.read(f"/proc/{process}/io").splitlines()
