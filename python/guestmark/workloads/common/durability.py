@@ -12,6 +12,7 @@ processes, the guest's `/sys/block/*/stat` (kernel's Documentation/block/stat.rs
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import time
@@ -153,7 +154,9 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
         return _unknown(
             "the hypervisor does not count them, and strace does not see what passes through a ring"
         )
-    key = (str(program), stamp.st_mtime_ns, stamp.st_size, spec.levels)
+    # A script that starts the program may tell it otherwise.
+    by = tuple(word for word in machine.command_line if os.path.isfile(word) and os.access(word, os.X_OK))
+    key = (str(program), stamp.st_mtime_ns, stamp.st_size, by, spec.levels)
     if key not in _seen:
         verdict = _watch(machine, disk, pid)
         if verdict.reached is Reached.UNKNOWN:
