@@ -9,6 +9,7 @@ import pytest
 
 from guestmark.cli.ab_verb import _labelled
 from guestmark.core import registry
+from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import Labelled
 from guestmark.foreign import qemus
@@ -16,7 +17,8 @@ from tests.framework.known import known
 from tests.framework.root_images import FORMS, image_of_layers, saved, squashfs, tar
 
 SCRIPT = b"#!/bin/sh\necho QEMU emulator version 9.9\n"
-PATH = "usr/bin/qemu-system-x86_64"
+NAME = host_architecture().emulator.name
+PATH = f"usr/bin/{NAME}"
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +73,7 @@ def test_links_of_an_image_are_its_own(tmp_path: Path) -> None:
     layer = tar({"opt/qemu": SCRIPT}, {PATH: "/opt/qemu"})
     (level,) = registry.parse_settings([f"qemu=image:{saved(tmp_path / 'linked.tar', [layer])}"])["qemu"]
     assert Path(level).read_bytes() == SCRIPT
-    circle = tar({}, {PATH: "other", "usr/bin/other": "qemu-system-x86_64"})
+    circle = tar({}, {PATH: "other", "usr/bin/other": NAME})
     with pytest.raises(UsageError, match="in a circle"):
         registry.parse_settings([f"qemu=image:{saved(tmp_path / 'circle.tar', [circle])}"])
 
@@ -79,7 +81,7 @@ def test_links_of_an_image_are_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
-        ([tar({"etc/x": b""})], "has no qemu-system-x86_64"),
+        ([tar({"etc/x": b""})], f"has no {NAME}"),
         ([tar({PATH: b"#!/bin/sh\necho libfoo.so.1 is missing >&2; exit 127\n"})], "libfoo.so.1 is missing"),
         ([b"nonsense"], "cannot be unpacked"),
     ],
