@@ -1,4 +1,4 @@
-"""Firecracker and Cloud Hypervisor: what they are told, and what is said where they cannot be had."""
+"""Firecracker and Cloud Hypervisor: their command lines, and the errors where they are missing or are others."""
 
 import json
 from pathlib import Path

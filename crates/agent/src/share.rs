@@ -164,7 +164,7 @@ impl Server {
                     path = next;
                 }
                 Err(error) if step == 0 => return Err(error),
-                // What was found is told, and the new number not taken.
+                // The answer has the files up to here; the new number stays free.
                 Err(_) => {
                     answer[counted..counted + 2].copy_from_slice(&step.to_le_bytes());
                     return Ok(());

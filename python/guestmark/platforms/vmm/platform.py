@@ -63,7 +63,7 @@ _MAKER = slice(10, 16)  # ACPI: who made a table, in its header
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a hypervisor is told of one."""
+    """What a hypervisor needs to know to make one."""
 
     kernel: str
     initramfs: str
@@ -278,8 +278,8 @@ class VmmPlatform:
         check_kernel(release, inside, guest)
         hold(checks(factors, Started(inside, program=running)), guest)
         found = disks(guest)
+        rings = bool(guest.disks) and "io_uring" in engines(guest, guest.vmm_pid)
         for disk in guest.disks:
-            rings = "io_uring" in engines(guest, guest.vmm_pid)
             same(f"the {disk.spec.name} disk's ring", disk.spec.aio is Aio.IO_URING, rings, guest)
             cache = found[disk.spec.name].write_cache if found else ""
             same(f"the {disk.spec.name} disk's write cache", disk.spec.cache.write_cache, cache, guest)
