@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from guestmark.testing.trials import interrupted, kill, level_is_read, orphans
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
+
+_DEAD_WITHIN_S = 2.0
 
 
 def check_platform(name: str) -> list[Violation]:
@@ -149,8 +152,12 @@ def _machine_dies(platform: Platform, cell: Cell) -> Iterator[Violation]:
     try:
         with platform.start(cell) as machine:
             kill(machine)
+            # The kernel may take a moment to end all that lived in its namespaces.
+            deadline = time.monotonic() + _DEAD_WITHIN_S
             try:
-                machine.agent.exec(["true"], timeout_s=5)
+                while time.monotonic() < deadline:
+                    machine.agent.exec(["true"], timeout_s=5)
+                    time.sleep(0.05)
             except MachineError:
                 return
             yield Violation(
