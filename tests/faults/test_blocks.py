@@ -33,7 +33,7 @@ from tests.storm.fleet import exactly_once
 SBATCH = Path(__file__).parents[2] / "examples/lab/slurm.sbatch"
 
 
-@pytest.fixture(params=["file", "server"])
+@pytest.fixture(params=[pytest.param("file", marks=pytest.mark.long), "server"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where the runs are kept."""
     if request.param == "file":

@@ -375,6 +375,7 @@ def test_a_factor_that_reaches_the_guest_and_is_attested_breaks_no_rule(found: C
     assert found("factor", "told", "tcg") == []
 
 
+@pytest.mark.long
 def test_a_factor_that_only_the_default_bus_has_is_found(found: Checks) -> None:
     breaches = found("factor", "narrow", "tcg")
     assert {rule for rule, _ in breaches} == {"measured"}

@@ -53,7 +53,7 @@ def test_a_kernel_panic_is_the_reason(guestmark: CommandLine, platform: str) -> 
     assert "Kernel panic" in trial["console"]
 
 
-@pytest.mark.parametrize("platform", GUESTS)
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_running_out_of_memory_is_the_reason(guestmark: CommandLine, platform: str) -> None:
     # A small program that keeps all it reads: of a large one, a guest that is short of memory reads the pages again.
     trial = failed(guestmark, platform, "--set", "memory=256M", "--", "tail", "/dev/zero")
@@ -88,8 +88,15 @@ def test_a_hypervisor_that_dies_while_it_boots(guestmark: CommandLine, platform:
     assert trial["cause"] == "killed"  # its death was noticed, not its silence
 
 
-@pytest.mark.parametrize("platform", GUESTS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+@pytest.mark.parametrize(
+    ("platform", "number"),
+    [
+        pytest.param("uml", signal.SIGKILL, id="killed-uml"),
+        pytest.param("uml", signal.SIGSTOP, id="hung-uml", marks=pytest.mark.long),
+        pytest.param("tcg", signal.SIGKILL, id="killed-tcg", marks=pytest.mark.long),
+        pytest.param("tcg", signal.SIGSTOP, id="hung-tcg"),
+    ],
+)
 def test_a_hypervisor_that_dies_or_hangs(
     guestmark: CommandLine, marker: Path, platform: str, number: signal.Signals
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_cell_that_can_never_be_filled_is_not_tried_and_another_becomes_the_ba
     assert "User-Mode Linux" in workload.cells[0].reason
 
 
+@pytest.mark.long
 @needs_guestfish
 def test_a_session_in_the_real_guestfish() -> None:
     cell = Cell(

@@ -124,7 +124,8 @@ def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(
 
 
 @pytest.mark.usefixtures("nested_known")
-@pytest.mark.parametrize("phase", ["starting", pytest.param("running", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("phase", ["starting", "running"])
 def test_a_killed_controller_leaves_no_layer(guestmark: CommandLine, marker: Path, phase: str) -> None:
     with guestmark.running(*arguments(1, "sh", "-c", f"sleep 60 <{marker}")) as process:
         if phase == "starting":

@@ -64,9 +64,8 @@ def test_killed_set_up_is_completed_by_the_next_start(bare: Checkout, moment: st
     assert_completed(bare)
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_and_then_killed_set_up_leaves_nothing_running(
     bare: Checkout, number: signal.Signals, status: int
 ) -> None:

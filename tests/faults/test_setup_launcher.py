@@ -228,6 +228,7 @@ def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
     assert again.stderr == ""
 
 
+@pytest.mark.long
 def test_a_history_is_shown_even_where_what_finds_change_points_cannot_be_had(tmp_path: Path) -> None:
     checkout = without(".guestmark-history", tmp_path / "lab")
     lock = checkout.path / "requirements-history.txt"

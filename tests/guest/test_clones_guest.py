@@ -40,6 +40,7 @@ def test_renewed_clones_are_distinct() -> None:
     assert set(found.values()) == {Word.DISTINCT}
 
 
+@pytest.mark.long
 def test_either_way_of_renewal_is_enough_and_neither_is_not() -> None:
     ignored = ("guestmark.renewal=ignored",)
     assert words(Extras(kernel=ignored), BOOT_ID)[BOOT_ID.name] is Word.DISTINCT

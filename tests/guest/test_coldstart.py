@@ -70,6 +70,7 @@ def test_what_is_not_made_anew_is_quicker(launch: str) -> None:
     assert sorted(each.start for each in other)[0] < sorted(each.start for each in new)[0]
 
 
+@pytest.mark.long
 def test_a_resumed_guest_has_its_memory_already() -> None:
     [new], [resumed] = (
         starts("tcg", starts=1, touch="32M"),

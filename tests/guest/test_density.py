@@ -50,6 +50,7 @@ def test_a_sandboxes_memory_is_its_control_groups() -> None:
         assert all(each.groups is not None for each in found.held)
 
 
+@pytest.mark.long
 def test_a_guest_that_touches_memory_makes_its_hypervisor_larger() -> None:
     measured, _ = fleet("tcg", 2, touch="32M")
     assert measured[metrics.PSS] > 32 * _MIB
@@ -102,6 +103,7 @@ def test_a_program_that_slows_down_by_the_law_has_the_knee_that_it_was_given(tmp
     assert 2 < fitted.knee < 8, (fitted, points)
 
 
+@pytest.mark.long
 def test_a_program_that_holds_a_lock_all_the_time_gains_nothing(tmp_path: Path) -> None:
     measured, found = fleet("host", 4, command=["flock", f"{tmp_path}/lock", "sleep", "0.2"], time="2s")
     assert sum(found.rates) < 1.3 * found.solo

@@ -53,6 +53,7 @@ def test_pages_may_be_merged_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [backing(ksm=level).mergeable for level in ("on", "off")] == [True, False]
 
 
+@pytest.mark.long
 def test_free_pages_come_back_where_they_are_reported() -> None:
     left = {}
     for level in ("on", "off"):

@@ -103,6 +103,7 @@ def test_the_next_inner_guest_is_fresh_in_the_same_outer_one() -> None:
         assert guest.remarks() == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_block")
 def test_a_filesystem_is_checked_where_its_image_is() -> None:
     with start(btrfs()) as guest:
@@ -155,6 +156,7 @@ def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused() -> None:
         nested_images.check(cell)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("nested_known")
 def test_trials_of_a_block_share_the_outer_guest(guestmark: CommandLine) -> None:
     result = guestmark.measure(

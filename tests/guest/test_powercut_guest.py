@@ -174,7 +174,14 @@ def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
 
 
 @on_loop
-@pytest.mark.parametrize("method", ["append", "replace", "overwrite", "dsync", "sqlite"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "append",
+        "overwrite",
+        *(pytest.param(way, marks=pytest.mark.long) for way in ("replace", "dsync", "sqlite")),
+    ],
+)
 def test_every_way_to_make_a_record_durable(method: str) -> None:
     found = cut("host", method=method)
     assert (found.word, found.losing, found.repaired) == (Durability.PROVEN, 0, 0)
@@ -260,6 +267,7 @@ def test_every_flush_that_is_dropped_is_found(every: int, liar: Callable[[str], 
     assert known(found.counted) > 0
 
 
+@pytest.mark.long
 def test_an_acknowledgement_before_the_flush_has_ended_is_found(liar: Callable[[str], str]) -> None:
     found = cut("tcg", method="overwrite", records=30, factors={"qemu": liar("LIE_EARLY=1")})
     assert found.word is Durability.LOST, found

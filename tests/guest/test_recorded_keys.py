@@ -37,9 +37,10 @@ def named(keys: Iterator[str] | list[str]) -> set[str]:
             "20261122-220748-a9a",
             ["run", "filesystems", "--scale", "0.02", "--only", "platform=host and workload=write,read"],
         ),
-        (
+        pytest.param(
             "20261122-220345-rz5",
             ["run", "sysbench", "--scale", "0.002", "--only", "workload=fileio,mariadb and platform=uml"],
+            marks=pytest.mark.long,
         ),
         pytest.param(
             "20261122-220230-qf6",

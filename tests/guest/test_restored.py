@@ -63,7 +63,9 @@ def test_clones_of_one_template_are_no_twins(block: None) -> None:
         assert abs(float(host) - float(guest)) < 5  # the template is older
 
 
-@pytest.mark.parametrize("bus", ["virtio-blk", "virtio-scsi", "ide"])
+@pytest.mark.parametrize(
+    "bus", ["virtio-blk", *(pytest.param(bus, marks=pytest.mark.long) for bus in ("virtio-scsi", "ide"))]
+)
 def test_clones_have_disks_of_their_own(block: None, bus: str) -> None:
     templates_seen = []
     for number, size in enumerate(("64M", "64M", "96M")):

@@ -34,6 +34,7 @@ def cloud_kernel(tmp_path: Path) -> Path:
     return cloud(tmp_path)
 
 
+@pytest.mark.long
 @needs_daemon
 def test_the_root_comes_over_virtiofs_and_cannot_be_changed(kernel: Path, tmp_path: Path) -> None:
     folder = tmp_path / "host"

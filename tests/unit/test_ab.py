@@ -138,7 +138,8 @@ def test_nothing_to_compare_is_told(guestmark: CommandLine) -> None:
 
 def test_two_programs_stand_side_by_side(guestmark: CommandLine) -> None:
     done = guestmark(
-        "ab", "-r", "6", "--quiet", "--json", "-", "--", "sh", "-c", "sleep 0.02", "---", "sh", "-c", "sleep 0.5"
+        "ab", "-r", "6", "--iterations", "1", "--warmup", "0", "--quiet", "--json", "-",
+        "--", "sh", "-c", "sleep 0.02", "---", "sh", "-c", "sleep 0.5",
     )  # fmt: skip
     document = json.loads(done.stdout)
     (second,) = (cell["vs_baseline"]["wall_s"] for cell in document["cells"] if cell["vs_baseline"])
