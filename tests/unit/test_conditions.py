@@ -19,7 +19,7 @@ from guestmark.core.machine_facts import (
     attested_placement,
 )
 from guestmark.core.metric import Better, Measurement, Metric
-from guestmark.core.model import Cell, TrialStatus
+from guestmark.core.model import Cell, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.stats import Severity, Verdict
@@ -206,6 +206,16 @@ def test_runs_from_before_there_were_placements_keep_their_verdicts() -> None:
         "unequal processors": Severity.WARNING,
     }
     assert refused(run) == {}
+
+
+def test_machines_that_are_there_at_once_may_be_wherever_there_is_room() -> None:
+    facts = {**FACTS, "tcg": [guest(placed=replace_placed(level="free"), processors=2)]}
+    levels = {"placement": "free"}
+    alone = [(replace(one, factors=levels), ratio) for one, ratio in CELLS]
+    assert {"unequal processors", "placement free"} <= findings(sound(alone, facts)).keys()
+    fleet = WorkloadSpec("density", {})
+    many = [(replace(one, factors=levels, workload=fleet), ratio) for one, ratio in CELLS]
+    assert not {"unequal processors", "placement free"} & findings(sound(many, facts)).keys()
 
 
 def test_whoever_measures_other_machines_is_not_told_to_place_them() -> None:

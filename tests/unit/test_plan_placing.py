@@ -11,10 +11,16 @@ from guestmark.plan.matrix import Entry as MatrixEntry
 from guestmark.plan.matrix import Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 
+TRUE = WorkloadSpec("exec", {"argv": ["true"]}, "true")
 
-def plan(on: str, *settings: str, null: Null = Null.NONE, blocks: int | None = None) -> Plan:
-    entry = MatrixEntry(WorkloadSpec("exec", {"argv": ["true"]}, "true"))
-    outline = Outline("exec", Shape((entry,), parse_platforms([on]), null=null), Policy(), ())
+
+def plan(
+    on: str, *settings: str, null: Null = Null.NONE, blocks: int | None = None, work: WorkloadSpec = TRUE
+) -> Plan:
+    kind = workload_kinds()[work.name]
+    outline = Outline(
+        "exec", Shape((MatrixEntry(work, kind=kind),), parse_platforms([on]), null=null), Policy(), ()
+    )
     return assemble(override(outline, Overrides(settings=settings, blocks=blocks)), Caller())
 
 
@@ -33,6 +39,22 @@ def test_levels_that_were_asked_for_are_in_the_id_and_span_the_matrix() -> None:
         "uml placement=free",
         "uml placement=pinned",
     ]
+
+
+def test_machines_that_are_there_at_once_share_all_processors_and_nothing_is_remarked() -> None:
+    fleets = plan("host,uml,tcg", work=WorkloadSpec("density", workload_kinds()["density"].checked({})))
+    assert {cell.factors["placement"] for cell in fleets.cells} == {"free"}
+    assert not [note for note in fleets.context.notes if "processors" in note]
+    work = WorkloadSpec("coldstart", workload_kinds()["coldstart"].checked({}))
+    starts = plan("host,tcg", "pattern=one,burst-4,every-50ms", work=work)
+    assert {cell.factors["pattern"]: cell.factors["placement"] for cell in starts.cells} == {
+        "one": "pinned",
+        "burst-4": "free",
+        "every-50ms": "free",
+    }
+    assert not [note for note in starts.context.notes if "processors" in note]
+    asked = plan("tcg", "placement=cpus=0", work=fleets.cells[0].workload)
+    assert asked.cells[0].factors["placement"] == "cpus=0"
 
 
 @pytest.mark.parametrize(

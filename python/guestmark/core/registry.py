@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from guestmark.core.discovery import by_name, load
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Factor
+from guestmark.core.model import Cell
 from guestmark.core.platform_kind import Program, platform_kinds, platform_names
 from guestmark.core.workload_kind import workload_kind, workload_kinds
 
@@ -19,6 +20,7 @@ __all__ = [
     "VARIABLE",
     "factor_of",
     "factors",
+    "is_crowd",
     "is_variable",
     "load",
     "parse_level",
@@ -63,6 +65,12 @@ def factor_of(name: str) -> Factor:
     if factor is None:
         raise unknown("factor", name.strip(), factors())
     return factor
+
+
+def is_crowd(cell: Cell) -> bool:
+    """Whether several machines of the cell are there at once; False for a workload that is not installed here."""
+    kind = workload_kinds().get(cell.workload.name)
+    return kind is not None and kind.crowd(cell)
 
 
 def is_variable(name: str) -> bool:

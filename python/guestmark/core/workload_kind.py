@@ -91,6 +91,8 @@ class WorkloadKind:
     moves: Callable[[Any], int | None] = lambda _params: None
     # Whether the kernel's initcalls are watched beside the phases of a guest's start and end; None: neither is.
     watches: Callable[[Any], bool | None] = lambda _params: None
+    # Whether several machines of a cell are there at once: they share all processors, unless a plan places them.
+    crowd: Callable[[Cell], bool] = lambda _cell: False
     topic: Topic | None = None
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 

@@ -11,7 +11,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.gate import parse_gates
 from guestmark.core.metric import MIN_BLOCKS, Metric
 from guestmark.core.model import Cell, Plan, Policy, Published, Question
-from guestmark.core.placement import NAME, PINNED
+from guestmark.core.placement import FREE, NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.rare import Rare
 from guestmark.core.tuning import Settings
@@ -205,11 +205,18 @@ _MANY = 3  # cells that can be named in a sentence
 def with_placements(cells: Sequence[Cell]) -> list[Cell]:
     """The cells, each with a placement where it can have one, and with the number of its processors.
 
-    A level that nobody asked for is no part of a cell's id. The host is given as many processors as the guests it is
+    Machines have processors of their own, but several at once share all of them. A level that nobody asked for is no
+    part of a cell's id. The host is given as many processors as the guests it is
     compared with have: of those whose number was set the fewest, else one; all of its own when there are no guests.
     """
     placed = [
-        replace(cell, factors={**cell.factors, NAME: cell.factors.get(NAME, PINNED)})
+        replace(
+            cell,
+            factors={
+                **cell.factors,
+                NAME: cell.factors.get(NAME, FREE if registry.is_crowd(cell) else PINNED),
+            },
+        )
         if NAME in cell.factors or _can_be_placed(cell)
         else cell
         for cell in cells
@@ -242,7 +249,8 @@ def inequality(cells: Sequence[Cell]) -> list[str]:
     """Remarks about cells that are compared although their machines have different numbers of processors."""
     remarks = []
     for baseline in (cell for cell in cells if cell.baseline):
-        group = [cell for cell in cells if cell.null_of is None and cell.compares_with(baseline)]
+        alone = (cell for cell in cells if cell.null_of is None and not registry.is_crowd(cell))
+        group = [cell for cell in alone if cell.compares_with(baseline)]
         by_number: dict[int, list[str]] = {}
         for cell in group:
             if number := _has(cell):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from guestmark.core import registry
 from guestmark.core.cause import Cause
 from guestmark.core.findings import Build, Facts, Flushes, Storage, Traffic
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, attested_placement
@@ -15,10 +16,13 @@ _SMP = "smp"
 
 
 def parity(compared: Compared) -> Iterator[Finding]:
-    """Whether the machines have equally many processors; severe where nobody asked for anything else."""
-    numbers = {cell.id: _processors(compared, cell) for cell in compared.cells}
+    """Whether the machines have equally many processors; severe where nobody asked for anything else.
+
+    Several machines at once share all of them.
+    """
+    numbers = {cell.id: _processors(compared, cell) for cell in compared.cells if not registry.is_crowd(cell)}
     baseline = compared.baseline
-    if baseline is None or not numbers[baseline.id]:
+    if baseline is None or not numbers.get(baseline.id):
         return
     mine = numbers[baseline.id]
     others = [name for name, number in numbers.items() if number and number != mine]
@@ -111,7 +115,11 @@ def _not_attested(compared: Compared) -> Iterator[Finding]:
 
 
 def _free(compared: Compared) -> Iterator[Finding]:
-    free = [cell.id for cell in compared.cells if cell.factors.get(NAME) == FREE and cell.null_of is None]
+    free = [
+        cell.id
+        for cell in compared.cells
+        if cell.factors.get(NAME) == FREE and cell.null_of is None and not registry.is_crowd(cell)
+    ]
     if free:
         yield Finding(
             "placement free",

@@ -3,7 +3,7 @@
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.core.workload_kind import WorkloadKind, agent_is_enough
-from guestmark.workloads.coldstart.metrics import ALL, PAGE_CACHE, PATTERN, Launch, Launching
+from guestmark.workloads.coldstart.metrics import ALL, PAGE_CACHE, PATTERN, Launch, Launching, pattern_of
 
 
 def _label(params: Launching) -> str:
@@ -29,6 +29,7 @@ WORKLOADS = (
         reads=Launching,
         factors=(PATTERN, PAGE_CACHE),
         decides=_decides,
+        crowd=lambda cell: pattern_of(cell.factors).several,
         needs_root=agent_is_enough,
         sections=("guestmark.workloads.coldstart.sections:sections",),
     ),

@@ -69,6 +69,11 @@ class Pattern(msgspec.Struct, frozen=True):
     burst: int = 1
     every_s: float = 0.0
 
+    @property
+    def several(self) -> bool:
+        """Whether machines may be there at the same time."""
+        return self != Pattern()
+
     @classmethod
     def parse(cls, text: str) -> Pattern:
         """Raises `ValueError` for what is not a pattern."""

@@ -26,6 +26,7 @@ WORKLOADS = (
         reads=Crowd,
         factors=(GUESTS,),
         takes=_here,
+        crowd=lambda _cell: True,
         packages="guestmark.workloads.density.params:of_command",
         command=lambda params: params.command,
         sections=("guestmark.workloads.density.sections:sections",),
