@@ -72,6 +72,7 @@ def assert_the_outer_one_is_well(guest: NestedGuest, first: str) -> None:
     assert {int(pid) for pid in left[1:]} <= mine
 
 
+@pytest.mark.long
 def test_a_layer_that_dies_fails_its_trial_only() -> None:
     with OUTERS.block([INNER]):
         first, error = broken(kill_inner_hypervisor)

@@ -25,7 +25,7 @@ EQUAL = [name for name, case in CASES.items() if case.equal]
 UNLIKE = [name for name, case in CASES.items() if not case.equal]
 # One simulated run takes a second or more, or is like those of guests and timed pairs, which stay.
 COSTLY = {name for name in UNLIKE if name.startswith("host") and " in " in name} | {
-    name for name in UNLIKE if "x2 in 2 % of all" in name or name.startswith(("--find", "timed pair, 20 ms"))
+    name for name in UNLIKE if "x2 in 2 % of all" in name or name.startswith("--find, timed pair, 100 ms")
 }
 # One of each kind of trouble; the others, and many times the runs, are for `./test --long`.
 REPRESENTATIVE = ["host, 100 ms: iid", "guest: unequal variance", "guest: carry-over"]
