@@ -1,10 +1,12 @@
 """Two of anything under test: variables and files as factors, their labels, and what is shown of them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from guestmark.cli import ab_verb, main
 from guestmark.cli.ab_verb import _labelled, _settings
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
@@ -134,6 +136,15 @@ def test_nothing_to_compare_is_told(guestmark: CommandLine) -> None:
     done = guestmark("ab", "--", "true")
     assert done.status == 2
     assert "nothing to compare" in done.stderr
+
+
+def test_what_is_refused_boots_nothing_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ab_verb, "_usual", lambda *_: pytest.fail("a guest is booted to choose the platform"))
+    monkeypatch.setattr(sys, "argv", ["guestmark", "ab", "--kernel", "/none/a", "/none/b", "--", "true"])
+    assert main() == 2
+    assert "there is no kernel at '/none/a'" in capsys.readouterr().err
 
 
 def test_two_programs_stand_side_by_side(guestmark: CommandLine) -> None:

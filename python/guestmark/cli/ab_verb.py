@@ -13,7 +13,7 @@ from guestmark.cli import hyperfine, options
 from guestmark.cli.measuring import Measuring, measuring
 
 if TYPE_CHECKING:
-    from guestmark.platforms.base import Unusable
+    from guestmark.cli.session import Outputs
 
 SETTINGS = {"allow_interspersed_args": False}
 
@@ -75,6 +75,7 @@ def command(
     from guestmark.cli import session
     from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError
+    from guestmark.core.registry import is_variable, parse_settings
     from guestmark.workloads.exec.plan import ExecOptions, build
 
     files = {"kernel": kernel, "qemu": qemu, "bios": bios, "modules": modules, "rootfs": rootfs}
@@ -96,8 +97,9 @@ def command(
         )
     overrides = given.overrides()
     overrides["settings"] = [*overrides["settings"], *_settings(pairs)]
+    parse_settings(overrides["settings"])  # what cannot be is refused before anything boots
     wanted = ExecOptions(
-        on=on or (_usual() if any(not name.startswith("env:") for name in pairs) else "host",),
+        on=on or [_usual(given.outputs()) if any(not is_variable(name) for name in pairs) else "host"],
         metrics=metrics or (),
         stdin_path=stdin,
         ignore_failure=ignore_failure,
@@ -139,15 +141,17 @@ def _whole(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _usual() -> str:
+def _usual(outputs: Outputs) -> str:
     """KVM where guests boot with it, which is found out by booting one; else TCG."""
+    from guestmark.cli.session import audience_of
     from guestmark.core.platform_spec import parse_platform
+    from guestmark.engine.run import prober
     from guestmark.platforms import registry
     from guestmark.platforms.base import Usable
-    from guestmark.platforms.probe import probe_all
+    from guestmark.platforms.probe import DOCTOR_DEADLINE_S
 
     if not os.path.exists("/dev/kvm"):
         return "tcg"
-    platform: Any = registry.get(parse_platform("kvm"))
-    found: Mapping[str, Usable | Unusable] = probe_all([platform])
+    platform = registry.get(parse_platform("kvm"))
+    found = prober(audience_of(outputs), DOCTOR_DEADLINE_S)([platform])
     return "kvm" if isinstance(found[platform.name], Usable) else "tcg"

@@ -94,7 +94,7 @@ def prepare(
     ledger.check_name(said.name)
     ledger.patience.notice = audience.tell
     examined = time.monotonic()
-    ready = preflight.examine(plan, _prober(audience), audience.progress)
+    ready = preflight.examine(plan, prober(audience), audience.progress)
     if plan.policy.enough_s is not None:  # of a quick run the first check of what works here is no part
         clock = clock.without(time.monotonic() - examined)
     if not partial:
@@ -242,7 +242,7 @@ def resume(
         audience.tell(f"changed since the run began: {', '.join(gone)}")
     with exclusively(plan, audience.tell, wait=wait):
         clock = clock.without(time.monotonic() - asked)
-        ready = preflight.examine_again(plan, stored.unusable, _prober(audience))
+        ready = preflight.examine_again(plan, stored.unusable, prober(audience))
         if further.asked:
             with ledger.claim(stored.id):
                 ledger.set_plan(stored.id, plan)
@@ -280,7 +280,7 @@ def block(
     with exclusively(plan, audience.tell, wait=wait):
         if not examined:
             try:
-                missing = preflight.examine_again(plan, head.unusable, _prober(audience)).left_out
+                missing = preflight.examine_again(plan, head.unusable, prober(audience)).left_out
             except PlatformUnusableError as error:
                 audience.tell(f"{error.message}\n  {error.hint}")
                 return BlockStatus.NOT_POSSIBLE
@@ -399,7 +399,11 @@ def _tell_left_out(left_out: Sequence[LeftOut], audience: Audience) -> None:
         audience.tell(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}")
 
 
-def _prober(audience: Audience) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:
+def prober(
+    audience: Audience, deadline_s: float | None = None
+) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:
+    """What finds out which platforms can be used, and mentions it when that takes a while; as `probe_all`."""
+
     def check(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
         # Of files that cells ask for, the name has their state, too, by which findings are remembered.
         names = ", ".join(dict.fromkeys(platform.name.partition(" ")[0] for platform in platforms))
@@ -407,7 +411,7 @@ def _prober(audience: Audience) -> Callable[[list[Platform]], Mapping[str, Usabl
         slow.daemon = True
         slow.start()
         try:
-            return probe_all(cast("list[Startable]", platforms))
+            return probe_all(cast("list[Startable]", platforms), deadline_s=deadline_s)
         finally:
             slow.cancel()
 
