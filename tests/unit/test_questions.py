@@ -20,6 +20,8 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.answering import Against, Ranked, answers
 from guestmark.stats.analysis import analyse
+from guestmark.stats.compare import Verdict
+from guestmark.stats.pairwise import between
 from tests.framework.known import a, known
 from tests.framework.runs import constructed
 
@@ -103,6 +105,50 @@ def test_too_few_blocks_are_said_to_be_missing() -> None:
     assert not ranked(run).answered
     (said,) = sentences(run)
     assert "Reason: fewer than 6 blocks" in said
+
+
+@pytest.mark.parametrize("baseline", ["ext2", "xfs"])
+def test_a_pair_with_the_baseline_has_the_verdict_of_its_row(baseline: str) -> None:
+    """The table and the answer adjust over different pairs, and would say two things of one."""
+    run = run_of({"ext2": 1.0, "ext3": 1.01, "ext4": 0.8, "xfs": 0.5, "btrfs": 0.52}, BEST)
+    cells = tuple(replace(cell, baseline=cell.id == baseline) for cell in run.plan.cells)
+    run = replace(run, plan=replace(run.plan, cells=cells))
+    analysis = analyse(run.plan, run.trials, run.unusable)
+    pairs = [(first.id, second.id) for first in cells for second in cells if first is not second]
+    found = between(pairs, THROUGHPUT, analysis)
+    rows = {result.cell.id: result.comparison for result in analysis.cells}
+    for cell in cells:
+        if not cell.baseline:
+            row, turned = found[cell.id, baseline], found[baseline, cell.id]
+            assert row == rows[cell.id]["throughput"]
+            assert known(turned.ratio) == pytest.approx(1 / known(row.ratio))
+            assert known(turned.ci) == pytest.approx(tuple(1 / end for end in reversed(known(row.ci))))
+            assert {row.verdict, turned.verdict} in (
+                {Verdict.FASTER, Verdict.SLOWER}, {Verdict.NO_DIFFERENCE}, {Verdict.INCONCLUSIVE},
+            )  # fmt: skip
+    assert found["xfs", "ext2"].verdict is Verdict.FASTER
+    assert found["ext2", "xfs"].verdict is Verdict.SLOWER
+
+
+def test_levels_of_different_factors_are_named_with_their_factor() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8})
+    levels = {"ext2": {"thp": "on"}, "ext3": {"prealloc": "on"}, "ext4": {"thp": "off"}}
+    asked = [
+        Question(
+            "What?",
+            Asked.COMPARE,
+            compare={name: (level,)},
+            against={"thp": ("on",)},
+        )
+        for name, level in (("prealloc", "on"), ("thp", "off"))
+    ]
+    cells = tuple(replace(cell, factors=levels[cell.id]) for cell in run.plan.cells)
+    run = replace(run, plan=replace(run.plan, cells=cells, questions=tuple(asked)))
+    (other,), (same,) = (question["sentences"] for question in result_document(run)["questions"])
+    assert ": prealloc=on is ×0.7" in str(other)
+    assert " of thp=on in " in str(other)
+    assert ": off is ×1.2" in str(same)
+    assert " of on in " in str(same)
 
 
 def test_cells_that_were_not_measured_are_named() -> None:

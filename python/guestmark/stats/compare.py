@@ -102,6 +102,26 @@ class Comparison:
         return self.verdict is Verdict.INCONCLUSIVE and not self.alike
 
 
+def inverse(comparison: Comparison) -> Comparison:
+    """Return the same comparison the other way round, of the baseline over the cell."""
+
+    def turned(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+        return None if ends is None else (1 / ends[1], 1 / ends[0] if ends[0] > 0 else math.inf)
+
+    return replace(
+        comparison,
+        ratio=None if comparison.ratio is None else 1 / comparison.ratio,
+        ci=turned(comparison.ci),
+        median_ratio=None if comparison.median_ratio is None else 1 / comparison.median_ratio,
+        median_ci=turned(comparison.median_ci),
+        unseen_ci=turned(comparison.unseen_ci),
+        verdict=_TURNED.get(comparison.verdict, comparison.verdict),
+    )
+
+
+_TURNED = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """The cells of one metric and their baseline; `values` maps cell ids to shape (K,), NaN for missing trials.

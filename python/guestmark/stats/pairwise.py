@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Metric
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.compare import WIDENED, Comparison, Table, compare_tables, widened, withdrawn
+from guestmark.stats.compare import WIDENED, Comparison, Table, compare_tables, inverse, widened, withdrawn
 from guestmark.stats.family import sharing, typical_only
 from guestmark.stats.noise import Null
 from guestmark.stats.validity import free_of, severe_by_cell
@@ -39,12 +39,43 @@ def doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: A
 
 
 def between(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[Pair, Comparison]:
-    """Every pair compared; p values are adjusted over all of them, at the level of typical runs in a table.
+    """Every pair compared. One with its table's baseline has the verdict of its row: a report says one thing.
 
-    Pairs without a common block are left out.
+    p values of the others are adjusted over all pairs, at the level of typical runs in a table. Pairs without a common
+    block are left out.
     """
     owner = {result.cell.id: workload for workload in analysis.workloads for result in workload.cells}
     results = {result.cell.id: result for result in analysis.cells}
+    rows = {pair: row for pair in pairs if (row := _row(pair, owner, results, metric)) is not None}
+    return _compared(pairs, metric, analysis, owner, results) | rows
+
+
+def _row(
+    pair: Pair,
+    owner: Mapping[str, WorkloadResult],
+    results: Mapping[str, CellResult],
+    metric: Metric,
+) -> Comparison | None:
+    first, second = pair
+    baseline = owner[second].baseline
+    if baseline is None or owner[first] is not owner[second]:
+        return None
+    if second == baseline.cell.id:
+        row = results[first].comparison.get(metric.name)
+        return row if row is not None and row.ratio is not None else None
+    if first == baseline.cell.id:
+        row = results[second].comparison.get(metric.name)
+        return inverse(row) if row is not None and row.ratio is not None else None
+    return None
+
+
+def _compared(
+    pairs: Sequence[Pair],
+    metric: Metric,
+    analysis: Analysis,
+    owner: Mapping[str, WorkloadResult],
+    results: Mapping[str, CellResult],
+) -> dict[Pair, Comparison]:
     blocks = sorted({trial.block for result in results.values() for trial in result.trials})
     arrays = {
         name: free_of(_array(results[name], metric.name, blocks), owner[name].carried.get(metric.name), name)

@@ -525,6 +525,13 @@ class Names:
             if name in self._asked or (name in self._varies and theirs.get(name) != text)
         }
         others = {name: text for name, text in theirs.items() if name in self._asked}
+        if (
+            own.keys() ^ others.keys()
+        ) & self._asked - _PLACES:  # levels of different factors: `on` of which?
+            own, others = (
+                {name: text if name in _PLACES else f"{name}={text}" for name, text in levels.items()}
+                for levels in (own, others)
+            )
         alike = {name: text for name, text in mine.items() if theirs.get(name) == text} if own else {}
         both = [text for name, text in alike.items() if name in _PLACES and name not in self._asked]
         more = [
