@@ -14,6 +14,7 @@ from guestmark.platforms.guest import Guest
 from guestmark.platforms.qemu import restored
 from tests.framework.cells import cell_of
 from tests.framework.guests import start, start_cell
+from tests.framework.known import known
 
 _SHOWN = (
     "head -c 16 /dev/urandom | od -An -tx1 | tr -d ' '; "
@@ -83,6 +84,31 @@ def test_clones_have_disks_of_their_own(block: None, bus: str) -> None:
             disk.umount(machine.agent)
             disk.image.read_again("mark")  # it is on this one
     assert templates_seen[0] == templates_seen[1] != templates_seen[2]
+
+
+def test_clones_that_differ_in_their_filesystem_share_a_template() -> None:
+    levels = {"start": "restored", "memory": "256M", "size": "320M"}
+    cells = [
+        cell_of("tcg", "filewrite", {**levels, "filesystem": name}, amount="4M")
+        for name in ("ext4", "xfs", "ext2")
+    ]
+    found = []
+    with restored.TEMPLATES.block(cells):
+        for cell in cells:
+            with start_cell(cell) as machine:
+                attested = machine.attest()
+                assert isinstance(attested, GuestMachine)
+                (disk,) = machine.disks
+                directory = disk.mount(machine.agent)
+                script = f"grep ' {directory} ' /proc/mounts; ls -A {directory}; echo x >{directory}/mark"
+                seen = machine.agent.exec(["sh", "-c", script], timeout_s=30).stdout.decode().split()
+                assert "mark" not in seen
+                disk.umount(machine.agent)
+                if seen[2] != "xfs":
+                    disk.image.read_again("mark")  # it is on this one
+                found.append((known(attested.restored).template, seen[2]))
+    assert [filesystem for _, filesystem in found] == ["ext4", "xfs", "ext2"]
+    assert len({template for template, _ in found}) == 1
 
 
 def test_one_that_only_says_so_is_caught(block: None) -> None:

@@ -96,7 +96,7 @@ def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
         if any(START.of(cell.factors) is Start.RESTORED for cell in started):
             from guestmark.platforms.qemu.restored import TEMPLATES
 
-            stack.enter_context(TEMPLATES.block())
+            stack.enter_context(TEMPLATES.block(started))
         if nested:
             from guestmark.platforms.nested.outer import OUTERS
 

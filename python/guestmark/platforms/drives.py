@@ -4,7 +4,7 @@ Some are served over vhost-user by `qemu-storage-daemon`, which runs beside the 
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -132,15 +132,18 @@ class VirtioBus:
 _VIRTIO_ID_BLOCK = 2  # linux/virtio_ids.h
 
 
-def qemu_modules(cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Modules the guest needs for its disks: those of the bus, and those for filesystems, of which some may be built
-    in or absent.
+    in or absent. `also`: what else it is to have, if it has a filesystem.
     """
     specs = disks_of(cell)
     required = [module for spec in specs for module in spec.bus.modules]
     if any(spec.bus is Bus.IDE for spec in specs):
         required.insert(0, "ata_piix" if (MACHINE.of(cell.factors) or "").startswith("pc") else "ahci")
-    optional = [module for spec in specs for module in spec.filesystem.modules]
+    filesystems = [spec.filesystem for spec in specs]
+    if any(kind.maker for kind in filesystems):
+        filesystems = sorted({*filesystems, *also})
+    optional = [module for kind in filesystems for module in kind.modules]
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(optional))
 
 
@@ -196,11 +199,11 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
 
 
 def without_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
-    """The same arguments with what each disk is in place of where its image lies."""
+    """The same arguments with the size of each disk, which its guest sees, in place of where its image lies."""
     words = list(arguments)
     for image in made:
         path = _escaped(image.path if image.spec.shared else image.opened)
-        words = [word.replace(path, repr(image.spec)) for word in words]
+        words = [word.replace(path, f"{image.spec.name} of {image.spec.size}") for word in words]
     return words
 
 

@@ -470,7 +470,8 @@ def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
 
 def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:
     shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
-    for_disks, filesystems = drives.qemu_modules(cell)
+    also = restored.TEMPLATES.filesystems if START.of(cell.factors) is Start.RESTORED else ()
+    for_disks, filesystems = drives.qemu_modules(cell, also)
     required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.modules(cell.factors))
     return ModuleList(required, (*filesystems, *extras.modules))
 

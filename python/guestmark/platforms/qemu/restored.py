@@ -18,7 +18,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,9 +27,13 @@ from guestmark.appliance.kernel import Kernel
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError
+from guestmark.core.model import Cell
 from guestmark.core.units import parse_size
 from guestmark.platforms.process import SupervisedProcess, watchdog
 from guestmark.platforms.qmp import Monitor
+from guestmark.setting.disk import disks_of
+from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.machine import START, Start
 
 _READY = "guestmark-agent: template ready"
 _POLL_S = 0.001
@@ -55,17 +59,23 @@ class Template:
 class Templates:
     """Those of this process; see the module. Inside `block` guests of one command line share a template."""
 
+    filesystems: tuple[
+        Filesystem, ...
+    ] = ()  # of all guests of the block, so that those that differ in it share one
     _sharing: bool = False
     _held: dict[str, Template] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def block(self) -> Iterator[None]:
-        """One block: its templates are removed when it ends."""
+    def block(self, cells: Iterable[Cell] = ()) -> Iterator[None]:
+        """One block of these cells: its templates are removed when it ends."""
         self._sharing = True
+        some = [cell for cell in cells if START.of(cell.factors) is Start.RESTORED]
+        used = {spec.filesystem for cell in some for spec in disks_of(cell) if spec.filesystem.maker}
+        self.filesystems = tuple(sorted(used))
         try:
             yield
         finally:
-            self._sharing = False
+            self._sharing, self.filesystems = False, ()
             for template in self._held.values():
                 keeper().remove(template.memory.parent)
             self._held.clear()
