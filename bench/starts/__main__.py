@@ -6,7 +6,8 @@ round, in random order. Aims: at most 10 % apart until the greeting; at least 0.
 * ours: runtime executed → the agent's greeting, which is the same moment; the order to end → nothing is left, control
   groups and layers included. What guestmark prepares before is in neither.
 * by hand: RUNTIME with the same agent, until the first byte of its greeting; from the end of its input to the runtime's
-  end. crun, runc and runsc have a bundle, podman storage of its own. Their root is this one, bound elsewhere.
+  end. crun, runc and runsc have a bundle, podman storage of its own. Their root is this one, bound elsewhere; bwrap's
+  is without what is mounted below, as guestmark's is, since it binds each mount again.
 """
 
 import argparse
@@ -83,15 +84,19 @@ def _kept(part: dict[str, list[float]], name: str, contender: Callable[[], tuple
 
 
 @contextlib.contextmanager
-def _namespace(root: Path) -> Iterator[int]:
-    """A descriptor of such a namespace, in which `root` is this host's."""
-    root.mkdir()
+def _namespace(whole: Path, bare: Path) -> Iterator[int]:
+    """A descriptor of such a namespace: `whole` is this host's root, `bare` the same without the mounts below it."""
+    whole.mkdir()
+    bare.mkdir()
     script = """
-        mount --rbind / "$0" && mount -t cgroup2 none /sys/fs/cgroup && mount -o remount,bind,ro /sys/fs/cgroup
+        mount --bind / "$1" && mount --rbind / "$0" &&
+        mount -t cgroup2 none /sys/fs/cgroup && mount -o remount,bind,ro /sys/fs/cgroup
         echo; exec cat
     """
     with subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", script, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ["unshare", "--mount", "sh", "-c", script, str(whole), str(bare)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.read(1)
@@ -106,7 +111,7 @@ def _command(name: str, scratch: Path) -> list[str]:
     """The same runtime on this root."""
     program = [str(agent_binary()), "serve"]
     if name == "bwrap":
-        return ["bwrap", "--unshare-all", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *program]
+        return RUNTIMES[name].command(Sandbox(scratch / "bare", scratch, scratch, program))
     if name == "podman":
         storage = [f"--{where}={scratch / where}" for where in ("root", "runroot", "tmpdir")]
         return [
@@ -137,7 +142,7 @@ def main() -> None:
     ):
         scratch = Path(name_of_scratch)
         scratch.chmod(0o755)  # gVisor's kernel is nobody
-        namespace = stack.enter_context(_namespace(scratch / "rootfs"))
+        namespace = stack.enter_context(_namespace(scratch / "rootfs", scratch / "bare"))
         contenders: dict[str, Callable[[], tuple[float, float]]] = {}
         for name in names:
             contenders[name] = partial(_ours, name)

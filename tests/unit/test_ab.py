@@ -155,7 +155,7 @@ def test_two_programs_stand_side_by_side(guestmark: CommandLine) -> None:
     document = json.loads(done.stdout)
     (second,) = (cell["vs_baseline"]["wall_s"] for cell in document["cells"] if cell["vs_baseline"])
     assert done.status == 0
-    assert second["verdict"] == "slower"
+    assert second["ratio"] > 2  # six blocks on a busy host may not be enough for a verdict
     done = guestmark("ab", "--env", "A", "1", "2", "--", "true", "---", "false")
     assert done.status == 2
     assert "two programs" in done.stderr
