@@ -1,5 +1,6 @@
 """A command runs on the disk that its row names, whatever starts the machine, and one that does not is reported."""
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -13,6 +14,7 @@ from guestmark.core.model import Cell, Trial, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import loop
 from guestmark.report.sections.durability import durability
+from tests.framework.command_line import CommandLine
 from tests.framework.guests import started
 
 WRITES = "head -c 1048576 /dev/urandom > file && sync file"
@@ -93,6 +95,14 @@ def test_a_disk_that_was_not_written_is_noticed(filesystem: str, tmp_path: Path)
     )
     assert [found.wrote for trial in idle if (found := trial.facts.of(Traffic))] == [False] * len(idle)
     assert [found.wrote for trial in busy if (found := trial.facts.of(Traffic))] == [True] * len(busy)
+
+
+def test_a_directory_that_was_only_read_is_not_said_to_be_unused(guestmark: CommandLine) -> None:
+    done = guestmark("run", "filesystems", "--on", "host", "--scale", "0.01", "--blocks", "1", "--json", "-")
+    findings = {each["name"] for each in json.loads(done.stdout)["validity"]}
+    assert done.status == 0
+    assert "storage in memory" in findings
+    assert "disk not used" not in findings
 
 
 def test_nothing_is_said_of_a_disk_that_was_not_written(tmp_path: Path) -> None:

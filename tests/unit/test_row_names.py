@@ -39,3 +39,18 @@ def test_keys_tell_rows_apart_that_have_one_label() -> None:
 def test_labels_are_enough_where_they_differ() -> None:
     found = names(*(WorkloadSpec("exec", {"argv": [word]}, word, key=word) for word in ("true", "false")))
     assert [name.split()[0] for name in found] == ["true", "false"]
+
+
+@pytest.mark.parametrize(("asked", "shown"), [(False, False), (True, True)])
+def test_placement_has_a_column_where_no_other_factor_tells_it(asked: bool, shown: bool) -> None:
+    levels = [{"pattern": "one", "placement": "pinned"}, {"pattern": "burst-4", "placement": "free"}]
+    if asked:
+        levels.append({"pattern": "one", "placement": "free"})
+    host, starts = PlatformSpec.read("host"), WorkloadSpec("coldstart")
+    results = [
+        CellResult(Cell(f"host {number}", starts, host, each), CellStatus.OK, "", (), {}, {})
+        for number, each in enumerate(levels)
+    ]
+    headings, found = row_names(WorkloadResult(starts, (), tuple(results), {}, ()), results)
+    assert ("placement" in headings) is shown
+    assert len({name.parts for name in found}) == len(levels)

@@ -51,10 +51,12 @@ class Watch:
         self._disk = next((disk for disk in machine.disks if disk.spec.role is Role.TARGET), None)
         self._before = self._settled()
 
-    def since(self) -> Traffic | None:
-        """What reached the disk meanwhile, after a sync if nothing has.
+    def since(self, *, reads: bool = False) -> Traffic | None:
+        """What reached the disk meanwhile, after a sync if nothing has; `reads` says that the workload read it, which
+        nothing counts where the disk is a directory.
 
-        None without a disk, and where the kernel does not count or the machine is gone.
+        None without a disk, where the kernel does not count, of a directory that was only read, or when the machine is
+        gone.
         """
         before, now = self._before, self._read()
         if before is None or now is None or now.device != before.device:
@@ -62,7 +64,8 @@ class Watch:
         if now.written == before.written:
             now = self._settled() or now
         if not now.device:
-            return Traffic(wrote=now.files != before.files)
+            wrote = now.files != before.files
+            return None if reads and not wrote else Traffic(wrote=wrote)
         written = now.written - before.written
         return Traffic(wrote=written > 0, written=written, read=now.read - before.read)
 

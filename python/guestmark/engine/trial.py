@@ -170,7 +170,7 @@ def _measure(
                     )
                     if started.platform.is_this_host:
                         recorder.reported(_processor_s(record))
-                if (reached := traffic.since()) is not None:
+                if (reached := traffic.since(reads=workload.READS)) is not None:
                     record.findings.add(reached)
                 if counted := counting.each():
                     record.findings.add(Counted(each=counted))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from guestmark.core import placement
 from guestmark.core.model import Cell
 from guestmark.page.tables import Row, RowName, Table
 from guestmark.stats.analysis import CellResult, WorkloadResult
@@ -87,7 +88,25 @@ def platform(cell: Cell) -> str:
 def varying(results: Sequence[CellResult]) -> list[str]:
     """The factors that differ among the cells."""
     factors = dict.fromkeys(name for result in results for name in result.cell.factors)
-    return [name for name in factors if len({result.cell.factors.get(name) for result in results}) > 1]
+    implied = implied_placement([result.cell.factors for result in results])
+    return [
+        name
+        for name in factors
+        if name not in implied and len({result.cell.factors.get(name) for result in results}) > 1
+    ]
+
+
+def implied_placement(levels: Sequence[Mapping[str, str]]) -> frozenset[str]:
+    """The placement, as the name of its factor, where the other levels tell which one a cell has; else nothing.
+
+    A burst is free and a single machine pinned without anybody's asking, so that pattern and placement say the same.
+    """
+    placements: dict[frozenset[tuple[str, str]], set[str | None]] = {}
+    for each in levels:
+        others = frozenset((name, level) for name, level in each.items() if name != placement.NAME)
+        placements.setdefault(others, set()).add(each.get(placement.NAME))
+    told = len(placements) > 1 and all(len(known) == 1 for known in placements.values())
+    return frozenset({placement.NAME}) if told else frozenset()
 
 
 def label(result: CellResult) -> str:

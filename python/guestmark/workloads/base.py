@@ -31,6 +31,7 @@ class Workload(ABC, Generic[P]):
 
     PARAMS: ClassVar[Any] = None
     ONCE: bool = False  # whether a machine is good for one run only, without warm-up
+    READS: bool = False  # whether it reads the disk under test, and writes nothing, while it is measured
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.plan = plan

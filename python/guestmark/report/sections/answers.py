@@ -12,7 +12,7 @@ from guestmark.core.model import Asked, Cell, CellStatus
 from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.claims import Claim
-from guestmark.page.names import varying
+from guestmark.page.names import implied_placement, varying
 from guestmark.page.nodes import Bullets, Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
@@ -514,7 +514,7 @@ class Names:
             for some in levels
             for name in some
             if len({each[name] for each in levels if name in each}) > 1
-        }
+        } - implied_placement([cell.factors for cell in firsts])
 
     def apart(self, first: Cell, second: Cell) -> tuple[str, str, str]:
         """What the one is, what the other is, and what both are."""

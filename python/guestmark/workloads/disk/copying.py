@@ -174,6 +174,8 @@ class FilereadWorkload(FillWorkload):
     from the image, which the host may cache.
     """
 
+    READS = True
+
     def get_ready(self, machine: Machine) -> None:
         """Writes the file, where the disk was not made with it."""
         disk = target_of(machine)
