@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from guestmark.core.platform_spec import HOST
-from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -166,10 +165,11 @@ def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[In
     if not lacking:
         return []
     worth = max(lacking, key=lambda pair: pair[1].effective)[1]
+    who = "no row has" if len(lacking) == len(found) else f"{len(lacking)} of {len(found)} rows do not have"
     return [
         line(
-            f"p99 takes {values_needed(SHARES[-1])} independent starts; {counted(len(lacking), 'row')} of {len(found)} "
-            f"have fewer (the nearest {worth.number}, worth {worth.effective:.0f}). More: --override "
+            f"p99 needs {values_needed(SHARES[-1])} independent starts, which {who}: at most {worth.number}, "
+            f"worth {worth.effective:.0f}. More: --override "
             "workloads.coldstart.params.time=20s --override workloads.coldstart.params.starts=400, or more blocks."
         )
     ]
