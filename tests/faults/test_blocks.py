@@ -79,6 +79,7 @@ def test_blocks_are_measured_one_a_call(guestmark: CommandLine, ledger: str) -> 
     assert exactly_once([made.stored()], 2) == 0
 
 
+@pytest.mark.long
 def test_blocks_of_a_run_that_its_results_end(guestmark: CommandLine, ledger: str) -> None:
     made = Cluster(guestmark, ledger, 2, '"0", "0.01"')
     plan = guestmark.folder / "plan.toml"
@@ -98,6 +99,7 @@ def test_blocks_of_a_run_that_its_results_end(guestmark: CommandLine, ledger: st
     assert {machine_of(trial.facts) for trial in stored.trials} == {"m0", "m1"}
 
 
+@pytest.mark.long
 def test_a_cell_that_never_succeeds_is_given_up_by_all(guestmark: CommandLine, ledger: str) -> None:
     made = Cluster(guestmark, ledger, 4, '"0", "nothing"')
     calls = [guestmark(*made.arguments(f"m{number % 2}"), env=made.environment) for number in range(5)]
@@ -147,6 +149,7 @@ def test_a_run_with_blocks_under_way_is_not_resumed_and_one_in_others_hands_is_s
     assert f"run {made.run} is being executed by process" in refused.stderr
 
 
+@pytest.mark.long
 def test_blocks_that_one_measures_at_a_time_say_so_when_trials_fail(
     guestmark: CommandLine, ledger: str
 ) -> None:

@@ -94,7 +94,7 @@ def test_a_hypervisor_that_dies_while_it_boots(guestmark: CommandLine, platform:
         pytest.param("uml", signal.SIGKILL, id="killed-uml"),
         pytest.param("uml", signal.SIGSTOP, id="hung-uml", marks=pytest.mark.long),
         pytest.param("tcg", signal.SIGKILL, id="killed-tcg", marks=pytest.mark.long),
-        pytest.param("tcg", signal.SIGSTOP, id="hung-tcg"),
+        pytest.param("tcg", signal.SIGSTOP, id="hung-tcg", marks=pytest.mark.long),
     ],
 )
 def test_a_hypervisor_that_dies_or_hangs(

@@ -117,6 +117,7 @@ def test_spaces_and_other_scripts_in_every_path(tmp_path: Path) -> None:
     assert not [path for path in folder.iterdir() if path.name.startswith("guestmark-")]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes a user that nobody knows, which takes root")
 def test_a_user_that_only_has_a_number(tmp_path: Path) -> None:
     if subprocess.run(

@@ -119,6 +119,7 @@ def test_many_processes_may_make_and_fill_the_same_ledger_at_once(file: Path) ->
         assert [run.trials for run in ledger.runs()] == [20] * 6
 
 
+@pytest.mark.long
 def test_nobody_takes_a_ledger_that_is_just_being_made_for_something_else() -> None:
     with TemporaryDirectory(dir="/dev/shm") as folder:  # where nothing waits for a disk they meet most often
         with open_ledger(Path(folder, "first")) as ledger:  # what is imported once is imported now

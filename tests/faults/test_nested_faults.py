@@ -141,6 +141,7 @@ def test_a_killed_controller_leaves_no_layer(guestmark: CommandLine, marker: Pat
     guestmark.assert_nothing_left()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("nested_known")
 def test_an_interrupted_run_stops_the_outer_guest_too(guestmark: CommandLine) -> None:
     with guestmark.running(*arguments(2, "sleep", "60")) as process:

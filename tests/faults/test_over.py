@@ -48,6 +48,7 @@ def test_what_it_cannot_be_combined_with(guestmark: CommandLine, other: tuple[st
     assert done.stderr.count("\n") <= 2
 
 
+@pytest.mark.long
 def test_a_wait_is_ended_by_an_interruption_and_resumed_on_schedule(guestmark: CommandLine) -> None:
     run = guestmark.start("exec", *BRIEF, "--blocks", "3", "--over", "16s", "--", "true")
     began = time.monotonic()

@@ -233,6 +233,7 @@ def test_an_interrupted_plan_goes_on_where_it_stopped(guestmark: CommandLine, pl
     assert resumed.document()["plan"]["cells"] == whole.document()["plan"]["cells"]
 
 
+@pytest.mark.long
 def test_a_plan_with_a_factor_of_its_workload_goes_on(guestmark: CommandLine, tmp_path: Path) -> None:
     plan = tmp_path / "writes.toml"
     plan.write_text(

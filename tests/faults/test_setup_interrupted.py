@@ -76,6 +76,7 @@ def test_interrupted_and_then_killed_set_up_leaves_nothing_running(
     assert_completed(bare)
 
 
+@pytest.mark.long
 def test_two_first_starts_at_once(bare: Checkout) -> None:
     first = bare.start()
     assert wait_until((bare.path / ".venv").exists, 30)

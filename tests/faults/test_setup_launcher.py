@@ -206,6 +206,7 @@ def without(part: str, folder: Path) -> Checkout:
     return checkout
 
 
+@pytest.mark.long
 def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
     checkout = without(".guestmark-fleet", tmp_path / "lab")
     lock = checkout.path / "requirements-fleet.txt"

@@ -124,7 +124,7 @@ def guestfish_processes() -> list[list[bytes]]:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (["run", Mark("launched")], "add_drive"),
+        pytest.param(["run", Mark("launched")], "add_drive", marks=pytest.mark.long),
         (["add-drive /no/such/image", "run", Mark("launched")], "No such file"),
         pytest.param(
             ["add-drive /dev/null format:raw", "run", Mark("launched"), "mount /dev/sda /", Mark("x")],

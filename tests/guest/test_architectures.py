@@ -1,7 +1,7 @@
 """Real machines of other architectures: what they are, what they run, and what is told of their programs.
 
-What they boot is made if it has not been, and what that takes is installed. For arm64 this takes a minute or so; the
-others are tried with `--long` only. One of which this system's package sources have nothing is skipped.
+What they boot is made if it has not been, for arm64 in two minutes or so, and what that takes is installed. One of
+which this system's package sources have nothing is skipped.
 """
 
 import hashlib
@@ -10,11 +10,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from guestmark.agent.wire import Pattern
 from guestmark.appliance.paths import cache_directory
@@ -36,7 +35,7 @@ from tests.framework.ssh_guest import guest_with_sshd
 from tests.guest.test_counts import WITHIN, caused
 
 MADE_S = 1500
-pytestmark = pytest.mark.timeout(MADE_S)
+pytestmark = [pytest.mark.timeout(MADE_S), pytest.mark.long]
 
 FOREIGN = [row for row in ARCHITECTURES.values() if not row.is_host]
 ARM64 = ARCHITECTURES["arm64"]
@@ -54,12 +53,7 @@ def can_be_had(row: Architecture, log: Path) -> None:
     QemuPlatform(parse_platform(f"tcg@{row.name}").inner).make_parts((), Progress())
 
 
-def of_each(rows: Iterable[Architecture]) -> list[ParameterSet]:
-    """The rows by their names."""
-    return [pytest.param(row, id=row.name, marks=() if row is ARM64 else pytest.mark.long) for row in rows]
-
-
-@pytest.fixture(scope="module", params=of_each(FOREIGN))
+@pytest.fixture(scope="module", params=FOREIGN, ids=lambda row: str(row.name))
 def row(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Architecture:
     found = a(Architecture, request.param)
     can_be_had(found, tmp_path_factory.mktemp(found.name) / "log")
@@ -116,7 +110,6 @@ def test_a_guest_cannot_change_its_root_on_the_host(row: Architecture, machine: 
     assert not (root.path / "etc/written").exists()
 
 
-@pytest.mark.long
 def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     can_be_had(ARM64, tmp_path / "log")
     first = parts.get(ARM64).agent
@@ -126,7 +119,6 @@ def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytes
     assert first.read_bytes() == second.read_bytes()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(2 * MADE_S)
 def test_the_same_source_makes_the_same_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = ARCHITECTURES["sparc64"]
@@ -138,7 +130,6 @@ def test_the_same_source_makes_the_same_kernel(tmp_path: Path, monkeypatch: pyte
     assert first.image.read_bytes() == second.image.read_bytes()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", ENDINGS, ids=lambda number: str(number.name))
 def test_a_preparation_that_is_ended_leaves_no_half_cache(
     guestmark: CommandLine, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +168,6 @@ def _appears(home: Path) -> Path:
     raise AssertionError("nothing was begun")
 
 
-@pytest.mark.long
 def test_programs_alone_are_emulated_with_their_children(tmp_path: Path) -> None:
     can_be_had(ARM64, tmp_path / "log")
     with start("user@arm64") as machine:
@@ -192,7 +182,6 @@ def test_programs_alone_are_emulated_with_their_children(tmp_path: Path) -> None
     assert not (parts.root(ARM64).path / "etc/written").exists()
 
 
-@pytest.mark.long
 def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine, tmp_path: Path) -> None:
     can_be_had(ARM64, tmp_path / "log")
     command = ("sysbench", "cpu", "--cpu-max-prime=500", "--events=100", "--time=0", "run")
@@ -215,7 +204,6 @@ def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine,
         assert found["binary_sha256"] != found["host_binary_sha256"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("row", [ARM64, ARCHITECTURES["s390x"]], ids=lambda row: str(row.name))
 def test_a_machine_of_another_architecture_is_reached_by_ssh(
     guestmark: CommandLine, tmp_path: Path, row: Architecture

@@ -26,8 +26,10 @@ def attested(machine: Machine) -> GuestMachine:
             {"memory": "512M", "smp": "2", "machine": "pc", "cpu": "qemu64"},
             {"processors": 2, "cpu": "qemu64"},
         ),
-        ({"machine": "q35", "cpu": "max,avx2=off"}, {"processors": 1, "cpu": "max"}),
-        ({"machine": "microvm"}, {"processors": 1, "cpu": "max"}),
+        pytest.param(
+            {"machine": "q35", "cpu": "max,avx2=off"}, {"processors": 1, "cpu": "max"}, marks=pytest.mark.long
+        ),
+        pytest.param({"machine": "microvm"}, {"processors": 1, "cpu": "max"}, marks=pytest.mark.long),
     ],
 )
 def test_factors_reach_the_guest(factors: dict[str, str], found: dict[str, object]) -> None:
@@ -50,7 +52,9 @@ def test_uml_has_the_memory_it_was_given() -> None:
     ("platform", "factors", "what"),
     [
         ("tcg", {"smp": "2", "kernel_args": "maxcpus=1"}, r"processors \(guest\).*asked 2, found 1"),
-        ("tcg", {"memory": "1G", "kernel_args": "mem=500M"}, r"memory \(guest\)"),
+        pytest.param(
+            "tcg", {"memory": "1G", "kernel_args": "mem=500M"}, r"memory \(guest\)", marks=pytest.mark.long
+        ),
         ("uml", {"memory": "512M", "kernel_args": "mem=200M"}, r"memory \(guest\)"),
     ],
 )

@@ -50,6 +50,7 @@ def test_a_guest_takes_most_of_its_start_between_hypervisor_and_answer(platform:
     assert each.create + each.answer > each.prepare + each.touch
 
 
+@pytest.mark.long
 def test_a_restored_guest_starts_sooner_than_a_cold_one() -> None:
     cold, restored = (starts("tcg", {"start": start}, starts=1)[0] for start in ("cold", "restored"))
     assert restored.create + restored.answer < (cold.create + cold.answer) / 2

@@ -73,6 +73,7 @@ def set_aside() -> Iterator[int]:
         number.write_text(before)
 
 
+@pytest.mark.long
 def test_huge_pages_that_were_set_aside_are_counted(set_aside: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever other tests take meanwhile of what the host has left.
     monkeypatch.setattr(density, "meminfo", lambda: {"MemAvailable": 1 << 40})
@@ -87,6 +88,7 @@ def test_huge_pages_that_were_set_aside_are_counted(set_aside: int, monkeypatch:
         of("density").check_request(plan_of(many), [many])
 
 
+@pytest.mark.long
 def test_a_program_that_slows_down_by_the_law_has_the_knee_that_it_was_given(tmp_path: Path) -> None:
     # Each run sleeps as long as the law says for the number of those who run now.
     slow = 'BEGIN { printf "%.3f", 0.1 * (1 + 0.05 * (n - 1) + 0.05 * n * (n - 1)) }'

@@ -211,6 +211,7 @@ def test_uefi() -> None:
         check_values(values_of(booting.run(machine)), 2 * MIB)
 
 
+@pytest.mark.long
 def test_tap_in_a_namespace_of_its_own() -> None:
     try:
         for fd in network.tap_made(0):

@@ -48,7 +48,7 @@ def test_mariadb_in_tcg(factors: dict[str, str]) -> None:
     assert values["host_flushes_per_transaction"] == pytest.approx(values["guest_flushes_per_transaction"])
 
 
-@pytest.mark.parametrize("uml_disk", ["ubd", "vhost-user"])
+@pytest.mark.parametrize("uml_disk", [pytest.param("ubd", marks=pytest.mark.long), "vhost-user"])
 def test_commits_in_uml_are_as_durable_as_its_disk(uml_disk: str) -> None:
     values, workload = values_of("uml", {"uml_disk": uml_disk}, test="write_only")
     checked(values, workload)

@@ -63,7 +63,7 @@ def test_what_is_written_arrives_and_is_measured(platform: str, kind: str) -> No
     assert workload.facts.facts().kept["flushes_reached_host"] in ("yes", "no", "unknown")
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_upload_splits_into_channel_and_disk(platform: str) -> None:
     amount = "1M" if platform == "uml" else "8M"  # UML's line is slow
     for variant in ("full", "channel", "disk"):

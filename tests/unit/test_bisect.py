@@ -86,6 +86,7 @@ def waiting(folder: Path, loops: list[int]) -> list[str]:
     return git(folder, "rev-list", "--reverse", "HEAD").split()
 
 
+@pytest.mark.long
 def test_user_time_decides_where_wall_time_cannot_tell(guestmark: CommandLine, tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     commits = waiting(folder, [1_500_000, 1_500_000, 6_000_000])

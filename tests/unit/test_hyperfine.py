@@ -191,6 +191,7 @@ def test_quick_makes_six_blocks_and_no_more(guestmark: CommandLine) -> None:
     assert guestmark("exec", "--quick", "-r", "5", "--", "true").status == 2
 
 
+@pytest.mark.long
 def test_quick_says_not_yet_when_its_time_is_up(guestmark: CommandLine) -> None:
     started = time.monotonic()
     done = guestmark("exec", "-q", "--quick", "--", "sleep", "7", "---", "sleep", "0.1")

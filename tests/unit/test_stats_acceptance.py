@@ -28,7 +28,7 @@ COSTLY = {name for name in UNLIKE if name.startswith("host") and " in " in name}
     name for name in UNLIKE if "x2 in 2 % of all" in name or name.startswith("--find, timed pair, 100 ms")
 }
 # One of each kind of trouble; the others, and many times the runs, are for `./test --long`.
-REPRESENTATIVE = ["host, 100 ms: iid", "guest: unequal variance", "guest: carry-over"]
+REPRESENTATIVE = ["host, 100 ms: iid", "guest: unequal variance"]
 
 
 def scatter(sims: int, rate: float) -> float:
@@ -65,6 +65,7 @@ def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten() -> None:
     assert simulate(case, SOME, 6).share("typical slower") >= 0.85 - scatter(SOME, 0.15)
 
 
+@pytest.mark.long
 def test_cells_that_differ_somewhere_are_seldom_called_equal() -> None:
     """Few runs of each kind exclude that it is the rule there; all together, that it is more than one in ten."""
     sims = SOME // 5
@@ -81,6 +82,7 @@ def test_cells_that_differ_somewhere_are_seldom_called_equal_anywhere(name: str)
     assert simulate(CASES[name], SOME, 4).share("typical no difference") <= 0.05 + scatter(SOME, 0.05)
 
 
+@pytest.mark.long
 def test_cells_at_the_margin_are_seldom_called_alike() -> None:
     case = Case("at the margin", BY_NAME["iid"], math.log1p(0.03), iterations=5)
     assert simulate(case, SOME, 5).share("alike") <= 0.05 + scatter(SOME, 0.05)
@@ -93,6 +95,7 @@ def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more() -> None:
     assert found.share("covered") >= 0.93 - scatter(SOME, 0.07)
 
 
+@pytest.mark.long
 def test_a_guest_that_is_twice_as_slow_in_one_iteration_of_ten() -> None:
     found = simulate(CASES["guest: x2 in 10 % of iterations"], SOME, 8)
     # As published in bench/statistics/RESULTS.md: seven tenths is what one error rate over all answers leaves.
