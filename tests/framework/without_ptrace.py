@@ -11,7 +11,10 @@ import sys
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _LOAD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06  # classic BPF: ld [k]; jeq #k; ret #k
 _NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
-_X86_64, _PTRACE = 0xC000003E, 101
+_PTRACE = {
+    "x86_64": (0xC000003E, 101),
+    "aarch64": (0xC00000B7, 117),
+}  # the architecture's number, and the call's
 _ALLOW, _REFUSE, _KILL_PROCESS = 0x7FFF0000, 0x00050001, 0x80000000  # refuse: EPERM
 
 
@@ -21,11 +24,12 @@ class _Program(ctypes.Structure):
 
 def forbid_ptrace(action: int = _REFUSE) -> None:
     """From now on ptrace does what `action` says, in this process and all it starts."""
+    architecture, ptrace = _PTRACE[os.uname().machine]
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
-        (_JUMP_EQUAL, 0, 3, _X86_64),
+        (_JUMP_EQUAL, 0, 3, architecture),
         (_LOAD, 0, 0, _NUMBER),
-        (_JUMP_EQUAL, 0, 1, _PTRACE),
+        (_JUMP_EQUAL, 0, 1, ptrace),
         (_RETURN, 0, 0, action),
         (_RETURN, 0, 0, _ALLOW),
     ]

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.binary import agent_binary
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="User-Mode Linux runs on x86-64 only")
 
 GETREGSET, SETREGSET, SEIZE, INTERRUPT, DETACH = 0x4204, 0x4205, 0x4206, 0x4207, 17
 XSTATE = 0x202

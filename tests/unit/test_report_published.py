@@ -270,6 +270,8 @@ def test_durability_stands_beside_speed() -> None:
         (400.0, "+39 900 %"),
         (0.0031, "−99.7 %"),
         (0.01, "−99 %"),
+        (0.0, "−100 %"),
+        (1.104, "+10 %"),
     ],
 )
 def test_signed_percent(ratio: float, text: str) -> None:

@@ -70,7 +70,7 @@ unusable = Table(
     Column("hint", Text, nullable=False),
 )
 
-# Made of trials, to be found without reading them; see `ledger.comparisons`. Not made with the others, so that ledgers
+# Made of trials, to be found without reading them; see `ledger.overviews`. Not made with the others, so that ledgers
 # of any age are alike.
 comparisons = Table(
     "comparisons",
