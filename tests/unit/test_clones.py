@@ -117,3 +117,14 @@ def test_a_server_has_one_ticket_key_and_another_server_another(tmp_path: Path) 
 
 def test_sources_have_names_of_their_own() -> None:
     assert len({source.name for source in SOURCES}) == len(SOURCES)
+
+
+@pytest.mark.parametrize("own_kernel", [False, True])
+def test_a_kernel_where_this_hosts_is_comes_from_this_host_only_where_it_is_the_same(
+    own_kernel: bool,
+) -> None:
+    (kernel,) = (source for source in SOURCES if source.name == "addresses: kernel")
+    usual = Shown(("ffffffff81000000",))
+    found = judge.judge(kernel, [usual, usual], usual, own_kernel=own_kernel)
+    assert (found.word, found.of_host) == (Word.IDENTICAL, not own_kernel)
+    assert ("this host" in found.said) is not own_kernel

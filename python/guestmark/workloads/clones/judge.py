@@ -52,8 +52,14 @@ def seen_from(machines: int) -> float:
     return high
 
 
-def judge(source: Source, shown: Sequence[Shown], here: Shown | None = None) -> Found:
-    """What machines showed of a source; `here` is this host's own value, for what machines have from it."""
+def judge(
+    source: Source, shown: Sequence[Shown], here: Shown | None = None, *, own_kernel: bool = False
+) -> Found:
+    """What machines showed of a source; `here` is this host's own value, for what machines have from it: nothing of the
+    kernel where they have their own, which may be at the same address because neither chooses one.
+    """
+    if own_kernel and source.of_kernel:
+        here = None
 
     def found(word: Word, said: str, *, of_host: bool = False) -> Found:
         return Found(

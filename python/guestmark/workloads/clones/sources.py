@@ -31,6 +31,7 @@ class Source:
     kind: Kind
     command: tuple[str, ...]
     absent: str = ""  # what it means that nothing is printed
+    of_kernel: bool = False  # what has a kernel of its own has none of these from the host
 
     @property
     def words(self) -> str:
@@ -110,7 +111,7 @@ GETRANDOM = Source(
     _python("import os; [print(os.getrandom(16).hex()) for _ in range(32)]"),
 )
 URANDOM = Source("/dev/urandom", Kind.SECRET, _shell("od -An -v -tx1 -w16 -N512 /dev/urandom | tr -d ' '"))
-BOOT_ID = Source("boot id", Kind.NAME, ("cat", "/proc/sys/kernel/random/boot_id"))
+BOOT_ID = Source("boot id", Kind.NAME, ("cat", "/proc/sys/kernel/random/boot_id"), of_kernel=True)
 SEEDED = Source(
     "Python's random, seeded with 1",
     Kind.SECRET,
@@ -165,6 +166,7 @@ SOURCES = (
         Kind.LAYOUT,
         _shell("grep -m1 ' _text$' /proc/kallsyms | cut -d' ' -f1 | grep -v '^0*$'"),
         "its kernel does not show it",
+        of_kernel=True,
     ),
 )  # fmt: skip
 

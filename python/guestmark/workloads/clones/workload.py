@@ -77,9 +77,12 @@ class ClonesWorkload(Workload[Clones]):
             )
         with registry.get(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
             here = self._look(host, SOURCES)
+        own_kernel = self.cell.platform.is_guest
         found = [
             *(
-                judge.judge(source, [look[source.name] for look in looks], here[source.name])
+                judge.judge(
+                    source, [look[source.name] for look in looks], here[source.name], own_kernel=own_kernel
+                )
                 for source in SOURCES
             ),
             judge.of_clocks(clocks),
