@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -13,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.binary import agent_binary
+from guestmark.core.architectures import host_architecture
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="User-Mode Linux runs on x86-64 only")
+pytestmark = pytest.mark.skipif(
+    not host_architecture().kernel_unpacked, reason="there is no User-Mode Linux here"
+)
 
 GETREGSET, SETREGSET, SEIZE, INTERRUPT, DETACH = 0x4204, 0x4205, 0x4206, 0x4207, 17
 XSTATE = 0x202

@@ -15,7 +15,7 @@ from guestmark.foreign.packages import Package, Packages
 from guestmark.foreign.progress import Progress, Whole
 from tests.framework.known import known
 
-ARM64, SPARC64 = ARCHITECTURES["arm64"], ARCHITECTURES["sparc64"]
+S390X, SPARC64 = ARCHITECTURES["s390x"], ARCHITECTURES["sparc64"]
 
 
 class Heard(Progress):
@@ -167,15 +167,15 @@ def rust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_library_is_the_nearest_there_is(rust: Path) -> None:
     assert agents.toolchain(SPARC64) is None  # no release has a package
-    assert known(agents.toolchain(ARM64)).library is agents.Library.PACKAGE
+    assert known(agents.toolchain(S390X)).library is agents.Library.PACKAGE
     (rust / "src/rust/library/std").mkdir(parents=True)
     (rust / "src/rust/library/std/Cargo.toml").touch()
     assert known(agents.toolchain(SPARC64)).library is agents.Library.COMPILED
-    assert agents.about_s(SPARC64) > agents.about_s(ARM64)
-    there = rust / ARM64.target / "lib"
+    assert agents.about_s(SPARC64) > agents.about_s(S390X)
+    there = rust / S390X.target / "lib"
     there.mkdir(parents=True)
     (there / "libstd-1.rlib").touch()
-    assert known(agents.toolchain(ARM64)).library is agents.Library.INSTALLED
+    assert known(agents.toolchain(S390X)).library is agents.Library.INSTALLED
 
 
 def test_a_library_that_is_not_served_is_said_to_be_compiled(
@@ -185,8 +185,8 @@ def test_a_library_that_is_not_served_is_said_to_be_compiled(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(Packages, "refresh", lambda *_: None)
     monkeypatch.setattr(Packages, "has", lambda *_: False)
-    with pytest.raises(GuestmarkError, match=r"no libstd-rust-dev 1\.85-3 for arm64") as caught:
-        agents.make(ARM64, Progress())
+    with pytest.raises(GuestmarkError, match=r"no libstd-rust-dev 1\.85-3 for s390x") as caught:
+        agents.make(S390X, Progress())
     assert "-src" in caught.value.hint
 
 
@@ -198,7 +198,7 @@ def test_sources_that_cannot_be_reached_are_not_said_to_be_empty(
     system(tmp_path, monkeypatch, apt_get=f"case $* in *Error-Mode=any*) echo '{reason}'; exit 100;; esac")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(GuestmarkError, match="Temporary failure resolving"):
-        Packages(ARM64, Progress()).refresh(tmp_path / "log")
+        Packages(S390X, Progress()).refresh(tmp_path / "log")
 
 
 def test_nothing_is_installed_for_an_architecture_that_is_not_served(
@@ -224,9 +224,9 @@ def test_the_reason_is_not_makes_own_last_line(tmp_path: Path) -> None:
 def test_an_interruption_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     heard = Heard()
-    with pytest.raises(KeyboardInterrupt), store.making(ARM64, "kernel", "key", heard):
+    with pytest.raises(KeyboardInterrupt), store.making(S390X, "kernel", "key", heard):
         raise KeyboardInterrupt
     assert heard.lines == [
-        "stopped: the kernel of arm64 was incomplete and has been removed; the same command makes it again"
+        "stopped: the kernel of s390x was incomplete and has been removed; the same command makes it again"
     ]
-    assert [path.name for path in store.directory(ARM64).iterdir()] == [".lock"]
+    assert [path.name for path in store.directory(S390X).iterdir()] == [".lock"]

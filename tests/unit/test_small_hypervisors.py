@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from guestmark.core.architectures import ARCHITECTURES, host_architecture
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import platform_kinds
@@ -13,6 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable
 from guestmark.platforms.place import HERE
+from guestmark.platforms.vmm import platform as hypervisors
 from guestmark.platforms.vmm.platform import HYPERVISORS, Machine
 from guestmark.setting.drive import Bus
 from guestmark.setting.machine import VMM, Started
@@ -81,6 +83,18 @@ def test_a_disk_of_firecracker_is_known_by_its_file(tmp_path: Path) -> None:
     assert serial == f"{found.st_dev}0{found.st_ino}"[:20]
 
 
+def test_none_is_started_on_other_hosts_than_x86(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hypervisors, "host_architecture", lambda: ARCHITECTURES["arm64"])
+    for name in HYPERVISORS:
+        found = registry.get(name).probe()
+        assert isinstance(found, Unusable)
+        assert found.reason == f"{name} is started on x86-64 hosts alone"
+
+
+on_x86 = pytest.mark.skipif(not host_architecture().kernel_unpacked, reason="none is started on this host")
+
+
+@on_x86
 @every
 def test_one_that_is_missing_says_what_to_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -91,6 +105,7 @@ def test_one_that_is_missing_says_what_to_do(name: str, monkeypatch: pytest.Monk
         assert "--set vmm=FILE" in found.hint
 
 
+@on_x86
 @every
 @pytest.mark.parametrize("line", ["", "QEMU emulator version 7.2", "firecrackers v1"])
 def test_another_program_is_refused(name: str, line: str, tmp_path: Path) -> None:
