@@ -36,6 +36,7 @@ from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import answers, conclusion
 from guestmark.report.sections import published as then_and_now
 from guestmark.stats.analysis import analyse
+from guestmark.stats.compare import Comparison, Verdict
 from tests.framework import GOLDEN, made_facts
 from tests.framework.run_kinds import RUNS, with_facts
 from tests.framework.runs import EXEC, constructed
@@ -566,3 +567,24 @@ def test_every_word_of_the_first_screen(width: int) -> None:
         latest = name != "plain"
         pages[name] = drawn(answer(run, found, width=width, latest=latest), width)
     whole(pages, f"answer-{width}.txt")
+
+
+@pytest.mark.parametrize(
+    ("rows", "of", "said"),
+    [(1, 5, "a"), (3, 5, "a, b, c"), (4, 5, "4 of 5 rows"), (3, 3, "a, b, c"), (4, 4, "all 4 rows")],
+)
+def test_more_than_three_rows_that_are_inconclusive_are_counted(rows: int, of: int, said: str) -> None:
+    unclear = Comparison(
+        n=8, ratio=1.1, ci=(0.9, 1.3), median_ratio=None, median_ci=None, p=0.4, q=0.4, equivalence_p=None,
+        equivalence_q=None, noise_floor=None, verdict=Verdict.INCONCLUSIVE, reason="the interval is too wide",
+    )  # fmt: skip
+    slower = replace(unclear, verdict=Verdict.SLOWER, reason="")
+    run = tcg(ALL)
+    result = analyse(run.plan, run.trials, run.unusable).workloads[0].shown[0]
+    names = {name: name for name in "abcde"[:of]}
+    compared = [
+        (replace(result, cell=replace(result.cell, id=name)), unclear if number < rows else slower)
+        for number, name in enumerate(names)
+    ]
+    (note,) = conclusion.undecided(compared, names)
+    assert text_of(note.text) == f"Inconclusive: {said} – the interval is too wide"

@@ -3,16 +3,19 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.model import Asked, Cell, Published, PublishedFigure, Question, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.page.nodes import Bullets
 from guestmark.page.text import text_of
 from guestmark.report.sections.backends import backends
+from guestmark.report.sections.conclusion import conclusion
 from guestmark.report.sections.filesystems import filesystems
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import Analysis, analyse
 from tests.framework.runs import constructed
 
 WRITE = WorkloadSpec("filewrite", {}, "sequential write", key="write")
@@ -21,15 +24,16 @@ CALLS = WorkloadSpec("syscalls", {}, "system calls", key="calls")
 WHOLE = 1e8  # bytes moved by each row
 
 
-def said_of_filesystems(
+def found_of_filesystems(
     times: Mapping[str, float],
     then: Mapping[str, float],
     *,
     blocks: int = 12,
     spread: float = 0.0,
     metric: str = "throughput",
-) -> list[str]:
-    """The sentences about filesystems that take those times, beside published rates.
+    asked: tuple[Question, ...] = (),
+) -> Analysis:
+    """A run of filesystems that take those times, beside published rates.
 
     By `spread` every other block of the second one is longer, the rest shorter, relative.
     """
@@ -56,9 +60,25 @@ def said_of_filesystems(
     )
     figures = tuple(PublishedFigure({"filesystem": name}, value) for name, value in then.items())
     published = (Published("then", metric, "MB/s", "throughput", figures),)
-    plan = replace(run.plan, metrics=(THROUGHPUT, *run.plan.metrics[1:]), published=published)
-    (bullets,) = filesystems(analyse(plan, trials, run.unusable))
+    metrics = (THROUGHPUT, *run.plan.metrics[1:])
+    plan = replace(run.plan, metrics=metrics, published=published, questions=asked)
+    return analyse(plan, trials, run.unusable)
+
+
+def said_of_filesystems(times: Mapping[str, float], then: Mapping[str, float], **more: Any) -> list[str]:
+    """The sentences about filesystems in such a run."""
+    (bullets,) = filesystems(found_of_filesystems(times, then, **more))
     return [text_of(item) for item in bullets.items]
+
+
+def test_disks_are_told_from_filesystems_where_the_plan_asks_nothing_itself() -> None:
+    def leads(*asked: Question) -> list[str]:
+        found = found_of_filesystems({"ext4": 1.0, "ext3": 2.0}, {}, asked=asked)
+        return [text_of(node.lead) for node in conclusion(found) if isinstance(node, Bullets)]
+
+    head = "Is it the disk or the filesystem?"
+    assert head in leads()
+    assert head not in leads(Question("Which is fastest?", Asked.BEST))
 
 
 @pytest.mark.parametrize(
