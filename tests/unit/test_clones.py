@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.page.nodes import Note
+from guestmark.page.text import text_of
+from guestmark.stats.analysis import analyse
 from guestmark.workloads.clones import judge
-from guestmark.workloads.clones.facts import Control, Found, Verdict, Word
+from guestmark.workloads.clones.facts import Control, Found, Twins, Verdict, Word
 from guestmark.workloads.clones.judge import Clock, Shown
+from guestmark.workloads.clones.sections import conclusion
 from guestmark.workloads.clones.sources import GETRANDOM, SOURCES, TICKETS, Kind, Source
+from tests.framework.run_kinds import with_facts
+from tests.framework.runs import constructed
 
 _NAME = Source("a name", Kind.NAME, ("cat", "name"), "there is none")
 _ADDRESS = Source("an address", Kind.LAYOUT, ("cat", "address"))
@@ -128,3 +136,21 @@ def test_a_kernel_where_this_hosts_is_comes_from_this_host_only_where_it_is_the_
     found = judge.judge(kernel, [usual, usual], usual, own_kernel=own_kernel)
     assert (found.word, found.of_host) == (Word.IDENTICAL, not own_kernel)
     assert ("this host" in found.said) is not own_kernel
+
+
+@pytest.mark.parametrize(
+    ("word", "template", "said"),
+    [
+        (Verdict.STRANGERS, "t", "tcg: no twins among 10 clones of one template"),
+        (Verdict.TWINS, None, "tcg: twins among 10 fresh machines"),
+        (Verdict.UNPROVEN, None, "tcg: not proven among 10 fresh machines"),
+    ],
+)
+def test_the_conclusion_says_whether_they_are_twins(word: Verdict, template: str | None, said: str) -> None:
+    twins = Twins(verdict=word, machines=10, seen_from=0.4, template=template, found=[], controls=[])
+    cell = Cell("tcg", WorkloadSpec("clones"), PlatformSpec.read("tcg"), {}, True)
+    run = with_facts(constructed([(cell, 1.0)]), {"tcg": [twins]})
+    (workload,) = analyse(run.plan, run.trials, run.unusable).workloads
+    (note,) = conclusion(workload, run)
+    assert isinstance(note, Note)
+    assert text_of(note.text) == said

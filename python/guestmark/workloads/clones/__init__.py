@@ -13,5 +13,6 @@ WORKLOADS = (
         label=lambda _params: "clones",
         compared=False,
         sections=("guestmark.workloads.clones.sections:sections",),
+        conclusion="guestmark.workloads.clones.sections:conclusion",
     ),
 )

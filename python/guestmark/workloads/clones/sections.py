@@ -18,11 +18,27 @@ _TONES = {
     Word.DISTINCT: Tone.FASTER,
     Word.RIGHT: Tone.FASTER,
 }
+_VERDICTS = {Verdict.STRANGERS: Tone.FASTER, Verdict.TWINS: Tone.SLOWER, Verdict.STALE: Tone.SLOWER}
+
+
+def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Whether the machines of each cell are twins."""
+    return [
+        Note(
+            spans(
+                Span(result.cell.id, Tone.NAME),
+                ": ",
+                Span(str(twins.verdict), _VERDICTS.get(twins.verdict, Tone.UNCLEAR)),
+                f" among {_machines(twins)}",
+            )
+        )
+        for result, twins in _found(workload)
+    ]
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """For each cell a sentence; then a row for each source; then the commands that show what is identical."""
-    shown = [(result, found) for result in workload.shown if (found := twins_of(result)) is not None]
+    shown = _found(workload)
     if not shown:
         return []
     sources = list(dict.fromkeys(each.source for _, twins in shown for each in twins.found))
@@ -42,6 +58,14 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     ]  # fmt: skip
 
 
+def _found(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
+    return [(result, found) for result in workload.shown if (found := twins_of(result)) is not None]
+
+
+def _machines(twins: Twins) -> str:
+    return f"{twins.machines} {'clones of one template' if twins.template else 'fresh machines'}"
+
+
 def twins_of(result: CellResult) -> Twins | None:
     """What the last of its trials found."""
     found = [twins for trial in result.trials if (twins := trial.facts.of(Twins)) is not None]
@@ -50,10 +74,9 @@ def twins_of(result: CellResult) -> Twins | None:
 
 def sentence(cell: str, twins: Twins) -> Inline:
     """The answer, how far it reaches, and what it says nothing about."""
-    of = f"{twins.machines} {'clones of one template' if twins.template else 'fresh machines'}"
     deciding = [each for each in twins.found if each.decides]
     distinct = sum(each.word is Word.DISTINCT for each in deciding)
-    parts = [f"{of}; {distinct} of {len(deciding) - 1} secrets and names proven distinct"]
+    parts = [f"{_machines(twins)}; {distinct} of {len(deciding) - 1} secrets and names proven distinct"]
     own = [each.source for each in twins.found if each.word is Word.IDENTICAL and not each.of_host]
     host = [each.source for each in twins.found if each.word is Word.IDENTICAL and each.of_host]
     parts += [f"identical: {', '.join(own)}"] if own else []
