@@ -163,9 +163,13 @@ find_linker() {
 
 # Lists what is missing, one name of the table below a line.
 missing() {
-    command -v qemu-system-x86_64 >/dev/null || echo qemu
+    machine=$(uname -m)
+    case $machine in
+        aarch64) command -v qemu-system-aarch64 >/dev/null || echo qemu-arm ;;
+        *) command -v qemu-system-x86_64 >/dev/null || echo qemu ;;
+    esac
     command -v qemu-img >/dev/null || echo qemu-img
-    command -v linux.uml >/dev/null || echo uml
+    [ "$machine" = aarch64 ] || command -v linux.uml >/dev/null || echo uml # there is none for it
     command -v sysbench >/dev/null || echo sysbench
     (PATH=$PATH:/usr/sbin:/sbin && command -v mke2fs >/dev/null) || echo mke2fs
     [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] ||
@@ -177,7 +181,7 @@ missing() {
 
 why() {
     case $1 in
-        qemu) echo "runs the tcg and kvm guests" ;;
+        qemu | qemu-arm) echo "runs the tcg and kvm guests" ;;
         qemu-img) echo "makes and checks disk images" ;;
         uml) echo "the User-Mode Linux kernel of uml guests" ;;
         sysbench) echo "the reference workload" ;;

@@ -128,7 +128,7 @@ def test_wrong_hash_is_refused(bare: Checkout) -> None:
 
 PLAIN_TOOLS = """
     basename cat chmod cut date dirname env find flock grep head id ls mkdir mount mv printf readlink rm sed
-    setpriv setsid sh sha256sum sleep sort sync tail touch unshare
+    setpriv setsid sh sha256sum sleep sort sync tail touch uname unshare
 """
 
 
@@ -179,6 +179,20 @@ def test_without_apt_the_packages_are_named(
     assert command in run.stderr
     assert "runs the tcg and kvm guests" in run.stderr
     assert not (bare.path / ".venv").exists()
+
+
+def test_an_arm64_host_needs_its_own_emulator_and_no_user_mode_linux(
+    bare: Checkout, plain_path: Path, tmp_path: Path
+) -> None:
+    for name, script in {"uname": "echo aarch64", "id": "echo 1000"}.items():
+        (plain_path / name).unlink()
+        (plain_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (plain_path / name).chmod(0o755)
+    run = bare.run(env={"PATH": str(plain_path), "HOME": str(tmp_path)})
+    assert run.returncode == 2, run.stderr
+    assert "apt-get install --no-install-recommends qemu-system-arm qemu-utils sysbench " in run.stderr
+    assert "qemu-system-x86" not in run.stderr
+    assert "user-mode-linux" not in run.stderr
 
 
 def test_neither_root_nor_sudo_prints_the_command_and_installs_nothing(
