@@ -9,6 +9,7 @@ import pytest
 from guestmark.cli import ab_verb, main
 from guestmark.cli.ab_verb import _labelled, _settings
 from guestmark.core import registry
+from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import Labelled
 from guestmark.core.gate import parse_gates
@@ -103,8 +104,8 @@ def test_ab_names_its_sides() -> None:
 def test_files_of_a_machine_are_looked_at(tmp_path: Path) -> None:
     build_directory = tmp_path / "build"
     build_directory.mkdir()
-    program = build_directory / "qemu-system-x86_64"
-    with pytest.raises(UsageError, match="there is no qemu-system-x86_64"):
+    program = build_directory / host_architecture().emulator.name
+    with pytest.raises(UsageError, match=f"there is no {program.name}"):
         registry.parse_settings([f"qemu={build_directory}"])
     program.touch()
     with pytest.raises(UsageError, match="cannot be executed"):
