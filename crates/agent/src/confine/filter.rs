@@ -123,8 +123,33 @@ const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
 const SOCKET_TYPE: u32 = 0xf;
 /// Of `fcntl`: leases, which keep whoever writes to a file waiting, and news of directories. Both take no right to write.
 const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
-/// Requests by which a program types into a terminal, or has a console paste.
-const OF_TERMINALS: &[u32] = &[0x5412, 0x541c];
+/// Requests by which a program types into a terminal, has a console paste, or changes what it is: its settings, its size,
+/// whose it is, its discipline, where the kernel's messages go, breaks and flow. Landlock keeps them in from 6.10 on.
+const OF_TERMINALS: &[u32] = &[
+    0x5402,
+    0x5403,
+    0x5404,
+    0x5406,
+    0x5407,
+    0x5408,
+    0x5409,
+    0x540a,
+    0x540b,
+    0x540c,
+    0x540e,
+    0x5410,
+    0x5412,
+    0x5414,
+    0x541c,
+    0x541d,
+    0x541f,
+    0x5423,
+    0x5425,
+    0x5427,
+    0x402c_542b,
+    0x402c_542c,
+    0x402c_542d,
+];
 
 /// Refused: whatever changes a file's metadata by its name, and by descriptor but for its mode.
 const REFUSED: &[libc::c_long] = &[
@@ -616,13 +641,32 @@ mod tests {
     #[test]
     fn devices_that_can_be_read_are_told_nothing() {
         let asked = |request: u64| outcome(NOTHING, libc::SYS_ioctl, [3, request, 0]);
-        // LOOP_SET_FD, LOOP_CLR_FD, LOOP_CTL_ADD, TIOCSTI, TIOCLINUX, CDROMEJECT, EVIOCGRAB, also with upper halves
-        for request in [0x4c00, 0x4c01, 0x4c80, 0x5412, 0x541c, 0x5309, 0x4004_4590] {
+        // LOOP_SET_FD, LOOP_CLR_FD, LOOP_CTL_ADD, TCSETS, TIOCSWINSZ, TCSETS2, TIOCSTI, TIOCLINUX, CDROMEJECT, EVIOCGRAB,
+        // also with upper halves
+        for request in [
+            0x4c00,
+            0x4c01,
+            0x4c80,
+            0x5402,
+            0x5414,
+            0x402c_542b,
+            0x5412,
+            0x541c,
+            0x5309,
+            0x4004_4590,
+        ] {
             assert_eq!(asked(request), REFUSE, "{request:x}");
             assert_eq!(asked(request | 1 << 40), REFUSE, "{request:x}");
         }
-        // KVM_RUN, TUNSETIFF, TCGETS, BLKGETSIZE64, FICLONE
-        for request in [0xae80, 0x4004_54ca, 0x5401, 0x8008_1272, 0x4004_9409] {
+        // KVM_RUN, TUNSETIFF, TCGETS, TIOCGWINSZ, BLKGETSIZE64, FICLONE
+        for request in [
+            0xae80,
+            0x4004_54ca,
+            0x5401,
+            0x5413,
+            0x8008_1272,
+            0x4004_9409,
+        ] {
             assert_eq!(asked(request), ALLOW, "{request:x}");
         }
     }
