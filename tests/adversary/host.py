@@ -87,7 +87,7 @@ def taken_over(way: Way) -> dict[str, str]:
     def run(command: list[str], targets: Mapping[str, object], part: str) -> str:
         with (
             _groups()
-            if part in _EXHAUSTING and way.confinement and not way.user
+            if part == _MEMORY and way.confinement and not way.user
             else contextlib.nullcontext(()) as made
         ):
             inside = Path(str(targets["inside"]))

@@ -94,11 +94,22 @@ class Results:
         lines = [
             "", f"Seen on Linux {self.kernel}, as root and as another user{other}.",
             "", *_table("an attempt by its own code", self.attempts),
-            "", *_table("an attempt by a program in a sandbox", self.sandboxes),
+            "", *_table("an attempt by a program in a sandbox", self._in_sandboxes()),
             "", *_table("at once", kills),
             "", "| given | held | tested by |", "| --- | --- | --- |", *material, "", "",
         ]  # fmt: skip
         return "\n".join(lines)
+
+    def _in_sandboxes(self) -> dict[str, dict[str, Outcome]]:
+        """That a sandbox refuses it is not shown where this kernel has none of it for anybody."""
+        absent = {row for row, cells in self.attempts.items() if Outcome.NOT_HERE in cells.values()}
+        return {
+            row: {
+                column: Outcome.NOT_HERE if said is Outcome.REFUSED and row in absent else said
+                for column, said in cells.items()
+            }
+            for row, cells in self.sandboxes.items()
+        }
 
     @property
     def is_safe(self) -> bool:

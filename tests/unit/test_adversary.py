@@ -12,6 +12,8 @@ from tests.adversary.kills import MACHINES, WITHIN_S
 from tests.adversary.results import Results, section_of_page
 
 _MAIN = "`uml`, `tcg`, `kvm`"
+KERNEL = tuple(int(word) for word in os.uname().release.split(".")[:2])
+PROCESSES = "more processes than a machine may have"
 
 
 def test_the_page_has_the_results_and_nothing_else() -> None:
@@ -39,7 +41,14 @@ def test_all_material_was_given() -> None:
     "name", [pytest.param(name, marks=[] if name == _MAIN else [pytest.mark.long]) for name in WAYS]
 )
 def test_the_page_claims_what_is_seen(name: str) -> None:
-    assert {attempt: cells[name] for attempt, cells in Results.kept().attempts.items()} == outcomes(name)
+    kept = {attempt: cells[name] for attempt, cells in Results.kept().attempts.items()}
+    seen = outcomes(name)
+    if KERNEL < (
+        6,
+        14,
+    ):  # it counts no processes of a namespace: control groups do it alone, as the page says
+        del kept[PROCESSES], seen[PROCESSES]
+    assert kept == seen
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="sandboxes take root")
@@ -49,5 +58,7 @@ def test_the_page_claims_what_is_seen(name: str) -> None:
 def test_the_page_claims_what_programs_in_sandboxes_do(name: str) -> None:
     if platform_kinds()[name].programs[0].path is None:
         pytest.skip(f"needs {name}")
-    kept = Results.kept().sandboxes
-    assert {attempt: cells[f"`{name}`"] for attempt, cells in kept.items()} == escapes(name)
+    results = Results.kept()
+    if not results.sandboxes_kernel.startswith(".".join(map(str, KERNEL))):
+        pytest.skip(f"the page has what was seen on Linux {results.sandboxes_kernel}")
+    assert {attempt: cells[f"`{name}`"] for attempt, cells in results.sandboxes.items()} == escapes(name)
