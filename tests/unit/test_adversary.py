@@ -59,6 +59,6 @@ def test_the_page_claims_what_programs_in_sandboxes_do(name: str) -> None:
     if platform_kinds()[name].programs[0].path is None:
         pytest.skip(f"needs {name}")
     results = Results.kept()
-    if not results.sandboxes_kernel.startswith(".".join(map(str, KERNEL))):
+    if not results.sandboxes_kernel.startswith("{}.{}.".format(*KERNEL)):
         pytest.skip(f"the page has what was seen on Linux {results.sandboxes_kernel}")
     assert {attempt: cells[f"`{name}`"] for attempt, cells in results.sandboxes.items()} == escapes(name)

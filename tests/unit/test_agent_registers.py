@@ -15,7 +15,7 @@ from guestmark.agent.binary import agent_binary
 from guestmark.core.architectures import host_architecture
 
 pytestmark = pytest.mark.skipif(
-    not host_architecture().kernel_unpacked, reason="there is no User-Mode Linux here"
+    not host_architecture().user_mode_linux, reason="there is no User-Mode Linux here"
 )
 
 GETREGSET, SETREGSET, SEIZE, INTERRUPT, DETACH = 0x4204, 0x4205, 0x4206, 0x4207, 17

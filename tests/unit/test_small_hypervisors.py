@@ -14,6 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable
 from guestmark.platforms.place import HERE
+from guestmark.platforms.uml import platform as user_mode
 from guestmark.platforms.vmm import platform as hypervisors
 from guestmark.platforms.vmm.platform import HYPERVISORS, Machine
 from guestmark.setting.drive import Bus
@@ -89,6 +90,14 @@ def test_none_is_started_on_other_hosts_than_x86(monkeypatch: pytest.MonkeyPatch
         found = registry.get(name).probe()
         assert isinstance(found, Unusable)
         assert found.reason == f"{name} is started on x86-64 hosts alone"
+
+
+def test_no_kernel_is_a_program_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_mode, "host_architecture", lambda: ARCHITECTURES["arm64"])
+    found = registry.get("uml").probe()
+    assert isinstance(found, Unusable)
+    assert found.reason == "there is no User-Mode Linux for this host's architecture"
+    assert "install" not in found.hint
 
 
 on_x86 = pytest.mark.skipif(not host_architecture().kernel_unpacked, reason="none is started on this host")

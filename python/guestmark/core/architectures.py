@@ -65,6 +65,7 @@ class Architecture:
     kernel_unpacked: bool = (
         False  # whether an image says its release, and is unpacked here to be entered directly
     )
+    user_mode_linux: bool = False  # whether a kernel can be built as a program for it
     root: bool = True  # whether the distribution has packages from which a root can be made
     user_emulator: str = ""  # of single programs
     outer_machine: str = ""  # in which a guest with KVM can be started; empty: like any other
@@ -129,6 +130,7 @@ X86_64 = Architecture(
     boot_args=f"tsc=reliable no_timer_check {_NO_CIPHER_TESTS} {_NO_PCI_SEARCH}",
     kernel_marks=((0x202, b"HdrS"),),
     kernel_unpacked=True,
+    user_mode_linux=True,
     # No rewriting of lock prefixes in the kernel's text.
     emulated_args="noreplace-smp",
     kernel_package="linux-image-amd64",

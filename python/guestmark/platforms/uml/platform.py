@@ -12,6 +12,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import WITH_MEMORY_FILE
 from guestmark.appliance.bzimage import release_of
 from guestmark.appliance.initramfs import build_initramfs
+from guestmark.core.architectures import host_architecture
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine
@@ -114,6 +115,10 @@ class UmlPlatform:
 
     def missing(self, factors: Mapping[str, str]) -> Unusable | None:
         """What has to be installed first, unless a kernel of the user's is started."""
+        if not host_architecture().user_mode_linux:
+            return Unusable(
+                "there is no User-Mode Linux for this host's architecture", "tcg runs guests here"
+            )
         return None if KERNEL.of(factors) else missing_program(Program(UML, "user-mode-linux"))
 
     def probe(
