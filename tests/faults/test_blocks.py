@@ -159,6 +159,7 @@ def test_blocks_that_one_measures_at_a_time_say_so_when_trials_fail(
     assert statuses == [BlockStatus.SOME_FAILED, BlockStatus.SOME_FAILED, BlockStatus.NOTHING_LEFT]
 
 
+@pytest.mark.long
 def test_what_this_machine_cannot_measure_is_left_to_others(guestmark: CommandLine, ledger: str) -> None:
     made = Cluster(guestmark, ledger, 1, '"0"')
     with open_ledger(ledger) as opened:

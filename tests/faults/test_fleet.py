@@ -577,6 +577,7 @@ def test_doctor_says_why_a_platform_cannot_be_used_and_what_a_class_shares() -> 
     assert "3 machines share 24 blocks in about 1/3 of the time, with intervals up to 2.1 times" in told[3]
 
 
+@pytest.mark.long
 @needs_engine
 def test_a_command_is_measured_on_the_machines_of_a_lab(guestmark: CommandLine, tmp_path: Path) -> None:
     made = lab(guestmark, str(tmp_path / "ledger.sqlite"), [HERE])

@@ -44,7 +44,7 @@ def failed(guestmark: CommandLine, platform: str, *arguments: object, **more: An
     return trial
 
 
-@pytest.mark.parametrize("platform", GUESTS)
+@pytest.mark.parametrize("platform", [pytest.param("uml", marks=pytest.mark.long), "tcg"])
 def test_a_kernel_panic_is_the_reason(guestmark: CommandLine, platform: str) -> None:
     trial = failed(guestmark, platform, "--", "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60")
     assert trial["reason"].startswith("the guest ended: ")

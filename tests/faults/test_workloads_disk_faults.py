@@ -120,6 +120,7 @@ def guestfish_processes() -> list[list[bytes]]:
     return found
 
 
+@pytest.mark.long
 @needs_guestfish
 @pytest.mark.parametrize(
     ("script", "words"),

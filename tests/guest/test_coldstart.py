@@ -67,8 +67,12 @@ def test_staggered_starts_are_all_kept() -> None:
 
 @pytest.mark.parametrize("launch", ["fork", "resumed"])
 def test_what_is_not_made_anew_is_quicker(launch: str) -> None:
-    new, other = starts("host"), starts("host", launch=launch)
-    assert sorted(each.start for each in other)[0] < sorted(each.start for each in new)[0]
+    """Of the touch, which both have, a busy machine makes what it likes."""
+    new, other = (
+        min(each.create + each.answer for each in found)
+        for found in (starts("host"), starts("host", launch=launch))
+    )
+    assert other < new
 
 
 @pytest.mark.long

@@ -121,7 +121,7 @@ def tried(guest: Machine, victim: Path) -> ExecResult:
     )
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", [pytest.param("uml", marks=pytest.mark.long), "tcg"])
 def test_root_in_a_guest_changes_nothing_of_the_host(platform: str, tmp_path: Path) -> None:
     with start(platform) as guest:
         found = guest.attest().confined

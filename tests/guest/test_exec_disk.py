@@ -86,7 +86,7 @@ def trials(command: str, ledger: Path, platform: str = "tcg", **settings: str) -
 
 
 @pytest.mark.parametrize(
-    "filesystem", ["ext4", *(pytest.param(name, marks=pytest.mark.long) for name in ("xfs", "9p"))]
+    "filesystem", [pytest.param(name, marks=pytest.mark.long) for name in ("ext4", "xfs", "9p")]
 )
 def test_a_disk_that_was_not_written_is_noticed(filesystem: str, tmp_path: Path) -> None:
     settings = {} if filesystem == "9p" else {"size": SIZES.get(filesystem, "64M")}

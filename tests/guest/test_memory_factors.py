@@ -46,6 +46,7 @@ def test_a_balloon_leaves_what_it_was_told() -> None:
             machine.attest()
 
 
+@pytest.mark.long
 def test_pages_may_be_merged_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ksm").mkdir()
     (tmp_path / "ksm/run").write_text("1\n")

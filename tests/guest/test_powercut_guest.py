@@ -294,7 +294,10 @@ sys.exit(not wanted <= {int(word) for word in open("data").read().split() if wor
 
 
 @on_loop
-@pytest.mark.parametrize(("how", "word"), [("safe", Durability.PROVEN), ("careless", Durability.LOST)])
+@pytest.mark.parametrize(
+    ("how", "word"),
+    [pytest.param("safe", Durability.PROVEN, marks=pytest.mark.long), ("careless", Durability.LOST)],
+)
 def test_a_command_is_judged_by_what_it_says_is_safe(how: str, word: Durability, tmp_path: Path) -> None:
     check = tmp_path / "check.py"
     check.write_text(_CHECK)

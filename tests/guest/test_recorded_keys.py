@@ -47,9 +47,10 @@ def named(keys: Iterator[str] | list[str]) -> set[str]:
             ["run", "netboot", "--scale", "0.01", "--only", "nic=e1000 and console=none"],
             marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "20261122-215543-e67",
             ["run", "upload", "--scale", "0.005", "--only", "workload=direct,share and platform=uml"],
+            marks=pytest.mark.long,
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else value[1],

@@ -45,6 +45,7 @@ def templates() -> set[Path]:
     return set(scratch_parent().glob("guestmark-template-*"))
 
 
+@pytest.mark.long
 def test_clones_of_one_template_are_no_twins(block: None) -> None:
     seen, before = [], templates()
     for number in (1, 2, 3):

@@ -28,7 +28,7 @@ COSTLY = {name for name in UNLIKE if name.startswith("host") and " in " in name}
     name for name in UNLIKE if "x2 in 2 % of all" in name or name.startswith("--find, timed pair, 100 ms")
 }
 # One of each kind of trouble; the others, and many times the runs, are for `./test --long`.
-REPRESENTATIVE = ["host, 100 ms: iid", "guest: unequal variance"]
+REPRESENTATIVE = ["guest: unequal variance"]
 
 
 def scatter(sims: int, rate: float) -> float:
