@@ -10,13 +10,19 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from guestmark.core.model import Cell
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Note, NoteKind
+from guestmark.page.tables import Table
+from guestmark.page.text import Span, Tone, spans
 from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections import page
+from guestmark.report.sections import page, validity
 from guestmark.stats.analysis import analyse
 from tests.framework.command_line import CommandLine
 from tests.framework.run_kinds import RUNS
+from tests.framework.runs import EXEC, constructed
 
 EXPLAINED = {"starts": "Phases of start and end", "calls": "For each call", "netboot": "Slow (more than half"}
 ONE_TABLE = [name for name in RUNS if name not in {"disks", "nothing", *EXPLAINED}]
@@ -102,3 +108,26 @@ def test_a_long_report_goes_through_a_pager(tmp_path: Path) -> None:
 
     assert shown(12).startswith("paged:")
     assert "paged:" not in shown(200)
+
+
+@pytest.mark.parametrize("parts", [("one thing; and why", "one thing"), ("one thing. Do that", "one thing")])
+def test_what_limits_the_figures_is_said_up_to_its_reason(
+    parts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, said = parts
+    note = Note(spans(Span("Warning: ", Tone.WARNING), found), NoteKind.WARNING)
+    monkeypatch.setattr(validity, "lines", lambda *_analysis, **_whole: [note])
+    lines = printed(RUNS["plain"](), 80).splitlines()
+    assert f"Warning: {said}" in [line.strip() for line in lines]
+
+
+@pytest.mark.parametrize(("names", "strong"), [(["host"], [False]), (["host", "uml"], [True, False])])
+def test_the_baseline_stands_out_where_it_is_not_alone(names: list[str], strong: list[bool]) -> None:
+    cells = [
+        (Cell(name, EXEC, PlatformSpec.read(name), {}, number == 0), 1.0 + number)
+        for number, name in enumerate(names)
+    ]
+    run = constructed(cells)
+    made = answer(run, analyse(run.plan, run.trials, run.unusable), width=80, latest=True)
+    (table,) = (node for section in made.sections for node in section.nodes if isinstance(node, Table))
+    assert [row.strong for row in table.rows] == strong
