@@ -124,7 +124,10 @@ const SOCKET_TYPE: u32 = 0xf;
 /// Of `fcntl`: leases, which keep whoever writes to a file waiting, and news of directories. Both take no right to write.
 const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
 /// Requests by which a program types into a terminal, has a console paste, or changes what it is: its settings, its size,
-/// whose it is, its discipline, where the kernel's messages go, breaks and flow. Landlock keeps them in from 6.10 on.
+/// whose it is, its discipline, where the kernel's messages go, breaks and flow. Landlock keeps them in from 6.10 on. In order:
+/// `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSETA`, `TCSETAW`, `TCSETAF`, `TCSBRK`, `TCXONC`, `TCFLSH`, `TIOCEXCL`, `TIOCSCTTY`,
+/// `TIOCSPGRP`, `TIOCSTI`, `TIOCSWINSZ`, `TIOCLINUX`, `TIOCCONS`, `TIOCSSERIAL`, `TIOCSETD`, `TCSBRKP`, `TIOCSBRK`, `TCSETS2`,
+/// `TCSETSW2`, `TCSETSF2`.
 const OF_TERMINALS: &[u32] = &[
     0x5402,
     0x5403,
