@@ -156,6 +156,8 @@ find_cargo() { # sets $cargo, and puts its directory first in PATH so that its o
     return 1
 }
 
+rust_host() { "$rustc" -vV | sed -n 's/^host: //p'; } # after find_cargo
+
 # The agent is linked statically: a compiler driver and the static C library.
 find_linker() {
     libc=$(cc -print-file-name=libc.a 2>/dev/null) && [ -f "$libc" ]
@@ -422,7 +424,7 @@ make_venv() {
 build() { # WHAT NAME OPTION…: sets $program
     what=$1 name=$2
     shift 2
-    host=$("$rustc" -vV | sed -n 's/^host: //p')
+    host=$(rust_host)
     program=target/$host/checkout/$name
     # The user's own flags would replace those in .cargo/config.toml, and with them the static linking.
     step "$what" sh -c 'cd "$0" && exec "$@"' "$root" env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS \

@@ -58,10 +58,11 @@ WAYS = {
 
 
 _MEMORY = "memory"
+TOO_MANY = "more processes than a machine may have"
 # Parts of the attempts that a whole sandbox may end with.
 _EXHAUSTING = {
     _MEMORY: "more memory than a machine may have",
-    "processes": "more processes than a machine may have",
+    "processes": TOO_MANY,
 }
 # In a sandbox, what these change or see is its own, unless something of the host was seen to change.
 _OWN = {

@@ -125,12 +125,11 @@ def guestfish_processes() -> list[list[bytes]]:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        pytest.param(["run", Mark("launched")], "add_drive", marks=pytest.mark.long),
+        (["run", Mark("launched")], "add_drive"),
         (["add-drive /no/such/image", "run", Mark("launched")], "No such file"),
-        pytest.param(
+        (
             ["add-drive /dev/null format:raw", "run", Mark("launched"), "mount /dev/sda /", Mark("x")],
             "mount",
-            marks=pytest.mark.long,  # it is the only one that gets as far as a guest
         ),
     ],
     ids=["no-drive", "no-image", "no-filesystem"],

@@ -1,11 +1,13 @@
-"""Kernels for guests that differ in what they can do."""
+"""Kernels that differ in what they can do: this host's version, and some for guests."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 from guestmark.appliance.kernel import find_kernel
 
+KERNEL = tuple(int(word) for word in os.uname().release.split(".")[:2])  # of this host: (6, 1)
 _NINE_P = re.compile(r"\b9p(net)?\w*\.ko")
 
 

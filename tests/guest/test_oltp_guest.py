@@ -10,7 +10,7 @@ from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.findings import Program
 from guestmark.workloads.oltp.metrics import SERVER
 from guestmark.workloads.oltp.workload import OltpWorkload
-from tests.framework.databases import started
+from tests.framework.databases import SERVERS, started
 from tests.framework.known import known
 
 
@@ -84,7 +84,13 @@ def test_a_guest_without_enough_memory_is_the_reason() -> None:
     assert "memory" in caught.value.hint
 
 
-@pytest.mark.parametrize("server", ["mariadb", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "server",
+    [
+        SERVERS[0],
+        *(pytest.param(*each.values, marks=(*each.marks, pytest.mark.long)) for each in SERVERS[1:]),
+    ],
+)
 def test_a_disk_that_has_become_full_is_the_reason(server: str) -> None:
     given = {"server": server, "test": "write_only", "time": "30", "rows": 2000}
     with contextlib.ExitStack() as stack:

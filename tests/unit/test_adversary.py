@@ -7,13 +7,12 @@ import pytest
 from guestmark.core.platform_kind import platform_kinds
 from guestmark.platforms.sandbox.runtimes import RUNTIMES
 from tests.adversary.__main__ import MATERIAL, escapes, outcomes
-from tests.adversary.host import WAYS
+from tests.adversary.host import TOO_MANY, WAYS
 from tests.adversary.kills import MACHINES, WITHIN_S
 from tests.adversary.results import Results, section_of_page
+from tests.framework.kernels import KERNEL
 
 _MAIN = "`uml`, `tcg`, `kvm`"
-KERNEL = tuple(int(word) for word in os.uname().release.split(".")[:2])
-PROCESSES = "more processes than a machine may have"
 
 
 def test_the_page_has_the_results_and_nothing_else() -> None:
@@ -43,11 +42,8 @@ def test_all_material_was_given() -> None:
 def test_the_page_claims_what_is_seen(name: str) -> None:
     kept = {attempt: cells[name] for attempt, cells in Results.kept().attempts.items()}
     seen = outcomes(name)
-    if KERNEL < (
-        6,
-        14,
-    ):  # it counts no processes of a namespace: control groups do it alone, as the page says
-        del kept[PROCESSES], seen[PROCESSES]
+    if KERNEL < (6, 14):  # control groups alone count processes there, as the page says
+        del kept[TOO_MANY], seen[TOO_MANY]
     assert kept == seen
 
 

@@ -27,7 +27,7 @@ UNLIKE = [name for name, case in CASES.items() if not case.equal]
 COSTLY = {name for name in UNLIKE if name.startswith("host") and " in " in name} | {
     name for name in UNLIKE if "x2 in 2 % of all" in name or name.startswith("--find, timed pair, 100 ms")
 }
-# One of each kind of trouble; the others, and many times the runs, are for `./test --long`.
+# The others, and many times the runs, are for `./test --long`.
 REPRESENTATIVE = ["guest: unequal variance"]
 
 

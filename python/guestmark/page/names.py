@@ -101,12 +101,9 @@ def implied_placement(levels: Sequence[Mapping[str, str]]) -> frozenset[str]:
 
     A burst is free and a single machine pinned without anybody's asking, so that pattern and placement say the same.
     """
-    placements: dict[frozenset[tuple[str, str]], set[str | None]] = {}
-    for each in levels:
-        others = frozenset((name, level) for name, level in each.items() if name != placement.NAME)
-        placements.setdefault(others, set()).add(each.get(placement.NAME))
-    told = len(placements) > 1 and all(len(known) == 1 for known in placements.values())
-    return frozenset({placement.NAME}) if told else frozenset()
+    all_levels = {frozenset(each.items()) for each in levels}
+    others = {frozenset(level for level in each if level[0] != placement.NAME) for each in all_levels}
+    return frozenset({placement.NAME}) if len(others) == len(all_levels) > 1 else frozenset()
 
 
 def label(result: CellResult) -> str:
