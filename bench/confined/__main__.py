@@ -30,7 +30,7 @@ from guestmark.platforms import registry
 from guestmark.platforms.qemu import platform as qemu
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
-from guestmark.workloads.oltp.databases.kinds import KINDS
+from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.workload import OltpWorkload
 
 _LIMIT_S = 120.0

@@ -14,7 +14,7 @@ from guestmark.core.findings import Facts, flat
 from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.netboot import Netboot
 from tests.framework import traffic as ct
 from tests.framework.browser import browser, lay_out
 from tests.framework.runs import memory_sweep

@@ -12,9 +12,9 @@ import pytest
 from guestmark.core.errors import GuestmarkError, MachineError, WorkloadError
 from guestmark.core.findings import Program
 from guestmark.platforms.base import Machine
+from guestmark.workloads.oltp import SERVER
+from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account
-from guestmark.workloads.oltp.databases.kinds import KINDS
-from guestmark.workloads.oltp.metrics import SERVER
 from tests.framework.databases import SERVERS, started
 from tests.framework.known import known
 from tests.framework.processes import gone, others

@@ -14,10 +14,10 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks.store import store
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
+from guestmark.workloads.oltp import Sizes
+from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account
-from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.server import Server, launcher
-from guestmark.workloads.oltp.metrics import Sizes
 from guestmark.workloads.oltp.workload import OltpWorkload
 from tests.framework.cells import plan_of, spec
 

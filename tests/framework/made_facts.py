@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import guestmark.workloads
 from guestmark.core.findings import Fact, Facts, Findings, Flushes, Program
 from guestmark.core.machine_facts import Connection, GuestMachine, Inside, MachineFacts, RemoteMachine
-from guestmark.workloads.syscalls.facts import Call
+from guestmark.workloads.syscalls import Call
 
 
 def of(*facts: Fact) -> Facts:

@@ -7,10 +7,9 @@ from typing import Any
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.workloads.netboot import metrics
+from guestmark.workloads import netboot
 from guestmark.workloads.netboot.machine import NetbootMachine
-from guestmark.workloads.netboot.params import NetbootParams
-from guestmark.workloads.netboot.workload import NetbootWorkload
+from guestmark.workloads.netboot.workload import NetbootParams, NetbootWorkload
 from tests.framework.known import a
 from tests.framework.processes import wait_until
 
@@ -34,7 +33,7 @@ def workload(
         {"nic": "e1000", "console": "serial", **factors},
         baseline=True,
     )
-    plan = Plan("test", (cell,), Policy(blocks=1, warmup=0, iterations=1, trial_limit_s=limit_s), metrics.ALL)
+    plan = Plan("test", (cell,), Policy(blocks=1, warmup=0, iterations=1, trial_limit_s=limit_s), netboot.ALL)
     return NetbootWorkload(plan, cell)
 
 

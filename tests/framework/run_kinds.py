@@ -11,10 +11,10 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, RunState, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.workloads.boot import metrics as boot_metrics
-from guestmark.workloads.boot.metrics import Boot, Initcall, Initcalls
-from guestmark.workloads.netboot.facts import Netboot
-from guestmark.workloads.syscalls.facts import Syscalls
+from guestmark.workloads import boot
+from guestmark.workloads.boot import Boot, Initcall, Initcalls
+from guestmark.workloads.netboot import Netboot
+from guestmark.workloads.syscalls import Syscalls
 from tests.framework import made_facts
 from tests.framework.made_facts import call
 from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep
@@ -86,21 +86,22 @@ def matrix() -> StoredRun:
 
 def starts() -> StoredRun:
     """Guests' starts by phase, with a peer and initcalls."""
-    boot, peer = WorkloadSpec("boot", {}, "boot", "boot"), WorkloadSpec("guestfs-run", {}, "guestfish", "gf")
+    booted, peer = (
+        WorkloadSpec("boot", {}, "boot", "boot"),
+        WorkloadSpec("guestfs-run", {}, "guestfish", "gf"),
+    )
     seconds = {"boot tcg": 2.0, "boot uml": 1.2, "gf tcg": 4.0}
     metrics = {
         cell: {
-            metric: kernel * 5
-            if metric in {boot_metrics.READY, boot_metrics.TOTAL}
-            else kernel / (3 + position)
-            for position, metric in enumerate(boot_metrics.ALL)
+            metric: kernel * 5 if metric in {boot.READY, boot.TOTAL} else kernel / (3 + position)
+            for position, metric in enumerate(boot.ALL)
         }
         for cell, kernel in seconds.items()
     }
     run = constructed(
         [
-            (Cell("boot tcg", boot, PlatformSpec.read("tcg"), {}, True, group="starts"), 1.0),
-            (Cell("boot uml", boot, PlatformSpec.read("uml"), group="starts"), 1.0),
+            (Cell("boot tcg", booted, PlatformSpec.read("tcg"), {}, True, group="starts"), 1.0),
+            (Cell("boot uml", booted, PlatformSpec.read("uml"), group="starts"), 1.0),
             (Cell("gf tcg", peer, PlatformSpec.read("tcg"), group="starts"), 1.0),
         ]
     )

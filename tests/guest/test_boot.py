@@ -10,10 +10,9 @@ from guestmark.core.context import Context
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.platforms.nested.outer import OUTERS
-from guestmark.workloads import base
+from guestmark.workloads import base, boot
 from guestmark.workloads.base import Workload
-from guestmark.workloads.boot import metrics as boot_metrics
-from guestmark.workloads.boot.metrics import Boot
+from guestmark.workloads.boot import Boot
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known
 from tests.framework.processes import alive
@@ -40,10 +39,10 @@ def trial(
 
 
 def assert_adds_up(values: Mapping[str, float]) -> None:
-    parts = [values[metric.name] for metric in boot_metrics.PHASES if metric.name in values]
+    parts = [values[metric.name] for metric in boot.PHASES if metric.name in values]
     assert min(parts) >= 0
     assert sum(parts) == pytest.approx(values["total_s"], rel=0.02)
-    starting = boot_metrics.PHASES[: boot_metrics.PHASES.index(boot_metrics.WORK)]
+    starting = boot.PHASES[: boot.PHASES.index(boot.WORK)]
     assert sum(values.get(metric.name, 0) for metric in starting) == pytest.approx(
         values["ready_s"], rel=0.02
     )
@@ -51,7 +50,7 @@ def assert_adds_up(values: Mapping[str, float]) -> None:
 
 def test_a_start_on_qemu_with_the_slowest_initcalls() -> None:
     values, machine, workload = trial("tcg", initcalls=True)
-    assert set(values) == {metric.name for metric in boot_metrics.ALL}
+    assert set(values) == {metric.name for metric in boot.ALL}
     assert_adds_up(values)
     assert values["kernel_s"] > values["poweroff_s"] > 0
     assert known(workload.facts.facts().of(Boot)).initcalls.count > 100
@@ -85,7 +84,7 @@ def test_libguestfs_beside() -> None:
     values, _, workload = trial("tcg", kind="guestfs-run")
     assert workload.warnings == []
     assert values["ready_s"] < values["total_s"]
-    starting = boot_metrics.PHASES[: boot_metrics.PHASES.index(boot_metrics.WORK)]
+    starting = boot.PHASES[: boot.PHASES.index(boot.WORK)]
     assert {metric.name for metric in starting} <= set(values)
     ready_s = workload.facts.facts().kept["traced_ready_s"]
     assert sum(values[metric.name] for metric in starting) == pytest.approx(ready_s)

@@ -7,11 +7,9 @@ import pytest
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms.qemu.platform import Extras, QemuPlatform
 from guestmark.platforms.qemu.restored import TEMPLATES
-from guestmark.workloads.clones import judge
-from guestmark.workloads.clones.facts import Word
+from guestmark.workloads.clones import Word, judge
 from guestmark.workloads.clones.judge import Shown
-from guestmark.workloads.clones.resident import resident
-from guestmark.workloads.clones.sources import BOOT_ID, PATH, RESIDENTS, SOURCES, Source
+from guestmark.workloads.clones.sources import BOOT_ID, PATH, RESIDENTS, SOURCES, Source, resident
 from tests.framework.cells import cell_of
 
 

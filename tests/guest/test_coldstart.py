@@ -17,7 +17,7 @@ from guestmark.platforms import registry
 from guestmark.platforms.base import Platform
 from guestmark.platforms.host_like import HostPlatform
 from guestmark.workloads.base import of
-from guestmark.workloads.coldstart.metrics import OneStart, Starts
+from guestmark.workloads.coldstart import OneStart, Starts
 from guestmark.workloads.common.starting import Started
 from tests.framework.cells import cell, cell_of, plan_of
 from tests.framework.guests import prepared

@@ -11,10 +11,9 @@ from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric import Metric
 from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import law
+from guestmark.workloads import density
 from guestmark.workloads.base import of
-from guestmark.workloads.density import metrics
-from guestmark.workloads.density import workload as density
-from guestmark.workloads.density.metrics import Fleet
+from guestmark.workloads.density import Fleet
 from guestmark.workloads.density.workload import DensityWorkload
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
@@ -39,7 +38,7 @@ def _memory(platform: str) -> dict[str, str]:
 @pytest.mark.parametrize("platform", ["host", "bwrap", "crun"])
 def test_a_known_footprint_has_a_known_slope(platform: str) -> None:
     small, large = (fleet(platform, 4, touch=touch)[0] for touch in ("8M", "72M"))
-    for metric in (metrics.MEMORY, metrics.PSS, metrics.RSS):
+    for metric in (density.MEMORY, density.PSS, density.RSS):
         assert large[metric] - small[metric] == pytest.approx(64 * _MIB, rel=0.06), metric.name
 
 
@@ -53,8 +52,8 @@ def test_a_sandboxes_memory_is_its_control_groups() -> None:
 @pytest.mark.long
 def test_a_guest_that_touches_memory_makes_its_hypervisor_larger() -> None:
     measured, _ = fleet("tcg", 2, touch="32M")
-    assert measured[metrics.PSS] > 32 * _MIB
-    assert 0 <= measured[metrics.IDLE] < 1.5
+    assert measured[density.PSS] > 32 * _MIB
+    assert 0 <= measured[density.IDLE] < 1.5
 
 
 @pytest.fixture
@@ -76,12 +75,12 @@ def set_aside() -> Iterator[int]:
 @pytest.mark.long
 def test_huge_pages_that_were_set_aside_are_counted(set_aside: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever other tests take meanwhile of what the host has left.
-    monkeypatch.setattr(density, "meminfo", lambda: {"MemAvailable": 1 << 40})
+    monkeypatch.setattr("guestmark.workloads.density.workload.meminfo", lambda: {"MemAvailable": 1 << 40})
     huge = cell_of("tcg", "density", {"guests": "2", "memory": "256M", "hugepages": "2M"}, command=["true"])
     with prepared(huge) as (machine, workload):
         measured = {each.metric: each.value for each in workload.run(machine)}
         assert (HugePages.MEDIUM.free() or 0) < set_aside
-    for metric in (metrics.MEMORY, metrics.PSS, metrics.RSS, metrics.AVAILABLE):
+    for metric in (density.MEMORY, density.PSS, density.RSS, density.AVAILABLE):
         assert measured[metric] > 64 * _MIB, metric.name
     many = cell_of("tcg", "density", {"guests": "4", "memory": "256M", "hugepages": "2M"})
     with pytest.raises(UsageError, match="4 machines need 512 pages of 2M, and this host has 256 free"):
@@ -109,7 +108,7 @@ def test_a_program_that_slows_down_by_the_law_has_the_knee_that_it_was_given(tmp
 def test_a_program_that_holds_a_lock_all_the_time_gains_nothing(tmp_path: Path) -> None:
     measured, found = fleet("host", 4, command=["flock", f"{tmp_path}/lock", "sleep", "0.2"], time="2s")
     assert sum(found.rates) < 1.3 * found.solo
-    assert measured[metrics.KEPT] < 0.35
+    assert measured[density.KEPT] < 0.35
 
 
 def test_an_idle_machine_that_is_not_idle_is_seen() -> None:
@@ -123,7 +122,7 @@ def test_an_idle_machine_that_is_not_idle_is_seen() -> None:
             busy.signal(9)
             busy.wait(10)
     assert (
-        measured[metrics.IDLE] > 0.05
+        measured[density.IDLE] > 0.05
     )  # half of a processor or less, where others are busy, over two machines
 
 

@@ -18,7 +18,8 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Plan, Policy
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.workloads.netboot import figures, metrics, network, serve, tap_setup
+from guestmark.workloads import netboot
+from guestmark.workloads.netboot import figures, network, serve, tap_setup
 from guestmark.workloads.netboot import workload as workloads
 from guestmark.workloads.netboot.content import Content
 from guestmark.workloads.netboot.machine import NetbootMachine
@@ -42,7 +43,7 @@ def values_of(measurements: Iterable[Measurement]) -> dict[str, float]:
 
 def check_values(values: Mapping[str, float], size: int, files: int = 1) -> None:
     assert list(values)
-    assert set(values) == {metric.name for metric in metrics.of(metrics.Fetched(size="1M", files=files))}
+    assert set(values) == {metric.name for metric in netboot.of(netboot.Fetched(size="1M", files=files))}
     assert values["throughput"] == pytest.approx(size / values["download_s"], rel=0.2)
     assert 0 < values["client_share"] <= 1
     assert 0 < values["server_share"] <= 1
@@ -66,8 +67,8 @@ def test_files_arrive_and_others_count_the_same_packets(kept: Path) -> None:
         pid, scratch = machine.vmm_pid, machine.scratch
         phases, lease = machine.phases, known(machine.lease)
     assert list(phases) == [figures.CARD, figures.LINK, figures.ADDRESS, figures.READY]
-    assert sum(values[metric.name] for metric in metrics.START) == pytest.approx(phases[figures.READY])
-    assert all(values[metric.name] > 0 for metric in metrics.START)
+    assert sum(values[metric.name] for metric in netboot.START) == pytest.approx(phases[figures.READY])
+    assert all(values[metric.name] > 0 for metric in netboot.START)
     # The firmware's part is short, and iPXE waits for a second offer before it takes one.
     assert values["rom_s"] < values["dhcp_s"]
     assert [step.kind for step in lease.steps][-2:] == ["request", "ack"]
@@ -164,7 +165,7 @@ def test_a_boot_ends_in_a_kernel_that_answers() -> None:
 def test_files_over_tftp(network: str, kept: Path) -> None:
     with prepared(files=2, size="1M", protocol="tftp", network=network) as (booting, machine):
         values = values_of(booting.run(machine))
-    expected = {metric.name for metric in metrics.of(metrics.Fetched(size="1M", files=2))}
+    expected = {metric.name for metric in netboot.of(netboot.Fetched(size="1M", files=2))}
     assert expected - set(values) == {"handshake_s", "zero_windows"}  # of TCP alone
     assert values["throughput"] == pytest.approx(MIB / values["download_s"], rel=0.01)
     (capture,) = kept.glob("*-round*.pcap")
@@ -239,7 +240,7 @@ def test_screen_text_and_picture() -> None:
 def test_kvm_inside_tcg() -> None:
     booting = workload(size="1M")
     cell = replace(booting.cell, platform=PlatformSpec.read("tcg/kvm"))
-    plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), metrics.ALL)
+    plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), netboot.ALL)
     nested = workloads.NetbootWorkload(plan, cell)
     with nested.machine(registry.get("tcg/kvm")) as machine:
         machine.attest()

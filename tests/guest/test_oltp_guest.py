@@ -8,7 +8,7 @@ import pytest
 
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.findings import Program
-from guestmark.workloads.oltp.metrics import SERVER
+from guestmark.workloads.oltp import SERVER
 from guestmark.workloads.oltp.workload import OltpWorkload
 from tests.framework.databases import SERVERS, started
 from tests.framework.known import known

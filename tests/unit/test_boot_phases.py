@@ -24,9 +24,8 @@ from guestmark.page.figures import split
 from guestmark.plan.outline import Overrides
 from guestmark.platforms import phases as steps
 from guestmark.platforms.process import Console, SupervisedProcess
-from guestmark.workloads.boot import metrics
-from guestmark.workloads.boot import metrics as boot_metrics
-from guestmark.workloads.boot.metrics import Initcall, Initcalls
+from guestmark.workloads import boot
+from guestmark.workloads.boot import Initcall, Initcalls
 from guestmark.workloads.boot.plan import build
 from guestmark.workloads.boot.sections import slowest
 from guestmark.workloads.boot.workload import BootWorkload, durations
@@ -138,13 +137,13 @@ def test_libguestfs_trace_has_every_phase_of_its_start() -> None:
     found = guestfs_run.reached(timeline)
     values, missing = durations(found)
     assert missing == []
-    assert values[boot_metrics.POWEROFF] == pytest.approx(0.5)
-    assert values[boot_metrics.EXIT] == pytest.approx(0.1)
-    assert sum(values[metric] for metric in boot_metrics.PHASES) == pytest.approx(values[boot_metrics.TOTAL])
+    assert values[boot.POWEROFF] == pytest.approx(0.5)
+    assert values[boot.EXIT] == pytest.approx(0.1)
+    assert sum(values[metric] for metric in boot.PHASES) == pytest.approx(values[boot.TOTAL])
     before = [known(seconds) for seconds in guestfs_run.before_start(timeline)]
     assert len(before) == 2
     assert all(seconds >= 0 for seconds in before)
-    assert sum(before) <= values[boot_metrics.VMM]
+    assert sum(before) <= values[boot.VMM]
 
 
 ALL_STEPS = {
@@ -154,16 +153,16 @@ ALL_STEPS = {
 
 
 def total_of(values: Mapping[Metric, float]) -> float:
-    return sum(values[metric] for metric in boot_metrics.PHASES if metric in values)
+    return sum(values[metric] for metric in boot.PHASES if metric in values)
 
 
 def test_phases_add_up_to_the_total() -> None:
     values, missing = durations(ALL_STEPS)
     assert missing == []
-    assert values[boot_metrics.READY] == 3.0
-    assert values[boot_metrics.KERNEL] == pytest.approx(2.0)
-    assert values[boot_metrics.WORK] == pytest.approx(0.5)
-    assert total_of(values) == pytest.approx(values[boot_metrics.TOTAL]) == 3.7
+    assert values[boot.READY] == 3.0
+    assert values[boot.KERNEL] == pytest.approx(2.0)
+    assert values[boot.WORK] == pytest.approx(0.5)
+    assert total_of(values) == pytest.approx(values[boot.TOTAL]) == 3.7
 
 
 @pytest.mark.parametrize("gone", [steps.FIRMWARE, steps.FIRST_LINE, steps.ROOT, steps.DOWN])
@@ -176,7 +175,7 @@ def test_a_phase_whose_end_nobody_saw_is_in_the_next(gone: str) -> None:
 
 def test_a_line_that_came_late_makes_no_negative_phase() -> None:
     values, _ = durations({**ALL_STEPS, steps.ROOT: 3.2})  # after the agent's greeting
-    assert values[boot_metrics.AGENT] == 0
+    assert values[boot.AGENT] == 0
     assert min(values.values()) >= 0
     assert total_of(values) == pytest.approx(3.7)
 
@@ -188,7 +187,7 @@ def test_no_total_without_start_and_end(needed: str) -> None:
 
 
 def test_initcalls_of_a_kernel_and_of_its_modules() -> None:
-    calls = dict(metrics.parse((LOGS / "initcalls-tcg.txt").read_text()))
+    calls = dict(boot.parse((LOGS / "initcalls-tcg.txt").read_text()))
     assert calls["con_init"] == 0
     assert calls["virtio_pci_driver_init [virtio_pci]"] == pytest.approx(0.036772)
     assert not any(
@@ -197,14 +196,14 @@ def test_initcalls_of_a_kernel_and_of_its_modules() -> None:
 
 
 def test_what_a_trial_keeps_of_its_initcalls() -> None:
-    kept = metrics.slowest((LOGS / "initcalls-uml.txt").read_text())
+    kept = boot.slowest((LOGS / "initcalls-uml.txt").read_text())
     names = [call.name for call in kept.slowest]
     seconds = [call.seconds for call in kept.slowest]
     assert names[0] == "raid6_select_algo"  # the kernel times its own checksums
     assert seconds == sorted(seconds, reverse=True)
     assert kept.count >= len(names)
     assert kept.seconds >= sum(seconds)
-    assert metrics.slowest("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
+    assert boot.slowest("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
 
 
 def test_slowest_over_trials_counts_an_unnamed_call_as_nothing() -> None:
@@ -224,21 +223,21 @@ def test_bars_are_as_long_as_their_sum() -> None:
 # --- plans ------------------------------------------------------------------------------------------------
 
 
-def boot(**more: Any) -> Plan:
+def planned(**more: Any) -> Plan:
     given = {"initcalls": False, "guestfish": False, "caller": Caller(cwd="/", env={}), **more}
     on = given.pop("on", ("tcg", "uml"))
     return build(Overrides(on=on), given.pop("command", ()), **given)
 
 
 def test_the_plan_of_the_verb() -> None:
-    plan = boot()
+    plan = planned()
     assert [cell.id for cell in plan.cells] == ["tcg", "uml"]
     assert plan.metrics[0].name == "ready_s"
     assert steps.Watch.of(plan.cells[0]) == steps.Watch(initcalls=False)
 
 
 def test_libguestfs_stands_in_the_same_table_on_what_it_runs_on() -> None:
-    plan = boot(guestfish=True)
+    plan = planned(guestfish=True)
     assert [cell.id for cell in plan.cells] == ["boot tcg", "boot uml", "guestfish tcg"]
     assert len({cell.group for cell in plan.cells}) == 1
 
@@ -253,17 +252,17 @@ def test_libguestfs_stands_in_the_same_table_on_what_it_runs_on() -> None:
 )
 def test_what_cannot_be_meant_is_said(more: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        boot(**more)
+        planned(**more)
 
 
 def test_the_host_is_not_booted() -> None:
-    plan = boot(on=("host", "tcg"))
+    plan = planned(on=("host", "tcg"))
     with pytest.raises(UsageError, match="not booted"):
         BootWorkload.preflight(plan, plan.cells)
 
 
 def test_iterations_that_cannot_be_are_said() -> None:
-    plan = boot()
+    plan = planned()
     assert BootWorkload.preflight(plan, plan.cells) == []
     several = replace(plan, policy=replace(plan.policy, iterations=3))
     assert "starts once" in BootWorkload.preflight(several, several.cells)[0]

@@ -19,7 +19,7 @@ import pytest
 
 from guestmark.capture.binary import Selection, Wanted, analyse
 from guestmark.capture.model import Served, Trace
-from guestmark.capture.requests import request_lines
+from guestmark.capture.table import request_lines
 from tests.framework import captures as cf
 from tests.framework import traffic as ct
 from tests.framework.relay import relay

@@ -13,8 +13,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Note
 from guestmark.page.text import text_of
 from guestmark.stats.analysis import analyse
-from guestmark.workloads.clones import judge
-from guestmark.workloads.clones.facts import Control, Found, Twins, Verdict, Word
+from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, judge
 from guestmark.workloads.clones.judge import Clock, Shown
 from guestmark.workloads.clones.sections import conclusion
 from guestmark.workloads.clones.sources import GETRANDOM, SOURCES, TICKETS, Kind, Source

@@ -23,10 +23,10 @@ from guestmark.core.findings import (
 from guestmark.core.machine_facts import GuestMachine, MachineFacts
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import codec
-from guestmark.workloads.boot.metrics import Boot
-from guestmark.workloads.netboot.facts import Netboot
-from guestmark.workloads.oltp.metrics import Oltp
-from guestmark.workloads.syscalls.facts import Syscalls
+from guestmark.workloads.boot import Boot
+from guestmark.workloads.netboot import Netboot
+from guestmark.workloads.oltp import Oltp
+from guestmark.workloads.syscalls import Syscalls
 from tests.framework import made_facts
 
 JSON = st.recursive(

@@ -21,11 +21,11 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.durability import MEANING
 from guestmark.report.shared import whole
-from guestmark.workloads.boot.metrics import Boot
-from guestmark.workloads.fio.metrics import Fio
+from guestmark.workloads.boot import Boot
+from guestmark.workloads.fio import Fio
 from guestmark.workloads.guestfs.libguestfs import Guestfs
-from guestmark.workloads.netboot.facts import Netboot
-from guestmark.workloads.oltp.metrics import SERVER, Oltp
+from guestmark.workloads.netboot import Netboot
+from guestmark.workloads.oltp import SERVER, Oltp
 from tests.framework import recorded
 from tests.framework.command_line import CommandLine
 from tests.framework.made_facts import every_kind

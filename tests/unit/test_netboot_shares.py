@@ -14,8 +14,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Bullets, Paragraph
 from guestmark.stats.analysis import analyse
-from guestmark.workloads.netboot import sections
-from guestmark.workloads.netboot.facts import Netboot
+from guestmark.workloads.netboot import Netboot, sections
 from tests.framework.known import a
 from tests.framework.runs import constructed
 

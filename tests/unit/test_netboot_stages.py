@@ -15,9 +15,8 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import TrialStatus
 from guestmark.page.nodes import Note
 from guestmark.stats.analysis import analyse
-from guestmark.workloads.netboot import figures, sections
+from guestmark.workloads.netboot import DOWNLOAD, figures, sections
 from guestmark.workloads.netboot.machine import CardLog
-from guestmark.workloads.netboot.metrics import DOWNLOAD
 from tests.framework.known import known
 from tests.framework.processes import wait_until
 from tests.framework.runs import host_uml_tcg

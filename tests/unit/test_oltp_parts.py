@@ -21,9 +21,8 @@ from guestmark.engine.preflight import impossible_cells, with_usable_baselines
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
 from guestmark.setting.disk import DiskSpec, Role
-from guestmark.workloads.oltp.databases import base
+from guestmark.workloads.oltp.databases import KINDS, base
 from guestmark.workloads.oltp.databases.base import Account
-from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.server import telling
 from guestmark.workloads.oltp.workload import OltpWorkload
 

@@ -17,7 +17,7 @@ from guestmark.report.render.terminal import draw
 from guestmark.report.sections import of_kind
 from guestmark.report.sections.explanations import counted
 from guestmark.stats.analysis import analyse
-from guestmark.workloads.syscalls.facts import Syscalls
+from guestmark.workloads.syscalls import Syscalls
 from tests.framework import made_facts
 from tests.framework.made_facts import call
 from tests.framework.runs import constructed

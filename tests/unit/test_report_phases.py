@@ -14,8 +14,8 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.workloads.boot import metrics as boot_metrics
-from guestmark.workloads.boot.metrics import Boot, Initcall, Initcalls
+from guestmark.workloads import boot
+from guestmark.workloads.boot import Boot, Initcall, Initcalls
 from tests.framework.known import known
 from tests.framework.runs import constructed, print_report
 
@@ -54,7 +54,7 @@ def a_run(found_out: Fact | None = None) -> StoredRun:
         )
         for trial in run.trials
     ]
-    plan = replace(run.plan, metrics=boot_metrics.ALL)
+    plan = replace(run.plan, metrics=boot.ALL)
     return replace(run, plan=plan, trials=tuple(trials))
 
 
@@ -104,7 +104,7 @@ def test_the_page_draws_them_with_every_phase_named() -> None:
     assert len(bars) == sum(there) + 2  # the traced start is switched off, too
     assert "boot tcg 3.00 s, most of it kernel" in drawing
     legend = known(re.search(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL))[1]
-    names = [metric.name.removesuffix("_s") for metric in boot_metrics.PHASES]
+    names = [metric.name.removesuffix("_s") for metric in boot.PHASES]
     assert re.findall(r"</span>(\w) (\w+)</li>", legend) == list(zip("VFEKMRAWPX", names, strict=True))
 
 

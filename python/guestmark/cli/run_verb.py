@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.cli import options
-from guestmark.cli.listing import LIST, show_cells
-from guestmark.cli.measuring import Measuring, budgeted, measuring
+from guestmark.cli.measuring import LIST, Measuring, budgeted, measuring, show_cells
 from guestmark.page.say import tell
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from guestmark.ledger.bundle import Packed
 from guestmark.ledger.intake import MALFORMED, Budget, check, said_of
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.remarks import Remarks
+from guestmark.workloads import fio
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.exec.command import Command
-from guestmark.workloads.fio import metrics as fio_metrics
 
 
 class Program(StrEnum):
@@ -162,7 +162,7 @@ def _fio(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
             raise _NotOneError(f"job {_text(job['jobname'])} ended with error {job['error']}")
         values: dict[Metric, list[float]] = {}
         moved = operations = 0.0
-        for way, latency in (("read", fio_metrics.READ_LATENCY), ("write", fio_metrics.WRITE_LATENCY)):
+        for way, latency in (("read", fio.READ_LATENCY), ("write", fio.WRITE_LATENCY)):
             part = job.get(way) or {}
             if not part.get("total_ios"):
                 continue
@@ -171,7 +171,7 @@ def _fio(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
             if "lat_ns" in part:
                 values[latency] = [mean / 1e9 for mean in _numbers([part["lat_ns"]["mean"]])]
         if operations:
-            values = {THROUGHPUT: [moved], fio_metrics.OPERATIONS: [operations], **values}
+            values = {THROUGHPUT: [moved], fio.OPERATIONS: [operations], **values}
             yield _Benchmark(_text(job["jobname"]), f"fio {_text(job['jobname'])}", values, {})
 
 

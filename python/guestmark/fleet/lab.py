@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from guestmark.core.errors import UsageError
 from guestmark.plan.problems import Problems
 from guestmark.plan.schema import Strict
-from guestmark.platforms.ssh.destination import advice
+from guestmark.platforms.ssh import advice
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 

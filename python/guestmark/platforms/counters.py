@@ -25,6 +25,7 @@ from guestmark.agent.confinement import STOPS
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
+from guestmark.page import figures
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.qmp import UnknownCommandError, understood
 
@@ -40,6 +41,20 @@ _JIT = {
     "TLB partial flushes": "tcg_tlb_flushes",
 }
 _DEBUGFS = Path("/sys/kernel/debug/kvm")
+COUNTS = {  # counters of `platforms.counters`, and what their columns are called
+    "kvm_exits": "exits",
+    "uml_stops": "stops",
+    "tcg_tlb_flushes": "flushes",
+    "tcg_blocks": "blocks",
+}
+LEGEND = {
+    "exits": "exits from the guest to KVM",
+    "stops": "ptrace stops",
+    "flushes": "flushes of an emulated TLB",
+    "blocks": "blocks of code that TCG translated",
+}
+PREFIX = "kvm_"
+_TOLD = 0.02  # the share of all exits above which a kind is named
 
 
 def of_guest(
@@ -147,3 +162,17 @@ def _of_process(pid: int) -> float:
     fields = processes.status(pid)
     ticks = int(fields[13]) + int(fields[14])  # cutime and cstime
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def by_kind(counted: Mapping[str, float]) -> str:
+    """What else KVM counted: the kinds that are a notable share of the exits, the most frequent first."""
+    every = counted.get("kvm_exits", 0.0)
+    told = sorted(
+        (
+            (value, name.removeprefix(PREFIX))
+            for name, value in counted.items()
+            if name.startswith(PREFIX) and name != "kvm_exits" and value >= _TOLD * every > 0
+        ),
+        reverse=True,
+    )
+    return ", ".join(f"{name} {figures.number(value, int(value < 1000))}" for value, name in told)

@@ -39,7 +39,7 @@ from guestmark.platforms.nested.outer import lodge
 from guestmark.platforms.nested.place import InnerProcess, OuterPlace, Ported
 from guestmark.platforms.place import Line, Process, SerialLine
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
-from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.platforms.qemu import ACCELERATORS
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
 from guestmark.setting.disk import disks_of
 from guestmark.setting.machine import MEMORY, PLACEMENT

@@ -4,7 +4,7 @@ import re
 
 from guestmark.core.factor import Factor
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.platforms.ssh.destination import READY, advice
+from guestmark.platforms.ssh import READY, advice
 
 THROW_AWAY, NONE = "throw-away", "none"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*", re.ASCII)

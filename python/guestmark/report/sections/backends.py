@@ -18,11 +18,11 @@ from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Verdict
 from guestmark.stats.pairwise import between
-from guestmark.workloads.boot import metrics as boot_metrics
+from guestmark.workloads import boot
 
-_BEFORE_KERNEL = (boot_metrics.VMM, boot_metrics.FIRMWARE)
-_KERNEL = (boot_metrics.ENTRY, boot_metrics.KERNEL)  # before its first line it unpacks itself
-_APPLIANCE = (*_KERNEL, boot_metrics.MODULES, boot_metrics.ROOT, boot_metrics.AGENT)
+_BEFORE_KERNEL = (boot.VMM, boot.FIRMWARE)
+_KERNEL = (boot.ENTRY, boot.KERNEL)  # before its first line it unpacks itself
+_APPLIANCE = (*_KERNEL, boot.MODULES, boot.ROOT, boot.AGENT)
 
 
 def backends(analysis: Analysis) -> list[Bullets]:
@@ -97,8 +97,8 @@ def _then(uml: CellResult, other: CellResult, analysis: Analysis) -> str:
 def _where_starting_goes(workload: WorkloadResult) -> list[Inline]:
     lines = []
     for result in workload.shown:
-        ready = result.summary.get(boot_metrics.READY.name)
-        if ready is None or not ready.typical > 0 or boot_metrics.KERNEL.name not in result.summary:
+        ready = result.summary.get(boot.READY.name)
+        if ready is None or not ready.typical > 0 or boot.KERNEL.name not in result.summary:
             continue
         if result.cell.platform.foreign and not any(part.name in result.summary for part in _BEFORE_KERNEL):
             continue  # its firmware does not say when it is done

@@ -7,8 +7,8 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.platforms.counters import COUNTS, LEGEND, by_kind
 from guestmark.stats.analysis import WorkloadResult
-from guestmark.workloads.common.counted import COUNTS, LEGEND, by_kind
 from guestmark.workloads.syscalls.sections import calls_of
 
 

@@ -17,7 +17,7 @@ from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.stats.family import detectable
 from guestmark.stats.finding import share_found
-from guestmark.workloads.boot.metrics import TOTAL
+from guestmark.workloads.boot import TOTAL
 from guestmark.workloads.exec.plan import named_commands
 
 WALL = "wall_s"

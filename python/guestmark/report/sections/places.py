@@ -15,8 +15,8 @@ from guestmark.core.machine_facts import (
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.core.units import counted
 from guestmark.stats.analysis import CellResult
-from guestmark.workloads.netboot.facts import Netboot
-from guestmark.workloads.syscalls.facts import Syscalls
+from guestmark.workloads.netboot import Netboot
+from guestmark.workloads.syscalls import Syscalls
 
 _OPTIONS = 60  # characters of mount options; trials have them all
 

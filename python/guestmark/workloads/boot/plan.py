@@ -12,8 +12,8 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
-from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.workloads.boot import metrics
+from guestmark.platforms.qemu import ACCELERATORS
+from guestmark.workloads import boot
 
 _TITLE = "start and end of a guest"
 
@@ -40,7 +40,7 @@ def build(
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
     policy = Policy(warmup=0, iterations=1, precision=0.05, margin=0.05)
     null = given.null or Null.NONE  # an extra boot per block, which users who ask for phases rarely want
-    outline = Outline("boot", shape, policy, metrics.ALL)
+    outline = Outline("boot", shape, policy, boot.ALL)
     return assemble(override(outline, replace(given, null=null)), caller)
 
 

@@ -8,7 +8,7 @@ from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.boot.metrics import AGENT, PHASES, TOTAL, Boot, Initcalls
+from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls
 from guestmark.workloads.common.phase_bars import bars, seconds_of
 
 LETTERS = "VFEKMRAWPX"  # of the phases in their order

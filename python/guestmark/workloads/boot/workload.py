@@ -5,33 +5,55 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, WorkloadSpec
+from guestmark.plan.schema import Strict, param
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine
+from guestmark.workloads import boot
 from guestmark.workloads.base import Workload
-from guestmark.workloads.boot import metrics
-from guestmark.workloads.boot.metrics import Boot, Booted
+from guestmark.workloads.boot import Boot, Booted
+from guestmark.workloads.exec import workload
 from guestmark.workloads.exec.workload import ExecWorkload
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Platform
     from guestmark.platforms.probe import Startable
 
+
 _END_S = 30.0
 _LOG_LIMIT = 16 << 20
 # Each phase with the end of it. What a platform does not have is in the phase that follows.
 _ENDS = (
-    (metrics.VMM, steps.FIRMWARE), (metrics.FIRMWARE, steps.HANDOVER), (metrics.ENTRY, steps.FIRST_LINE),
-    (metrics.KERNEL, steps.KERNEL), (metrics.MODULES, steps.MODULES), (metrics.ROOT, steps.ROOT),
-    (metrics.AGENT, steps.READY), (metrics.WORK, steps.ORDERED), (metrics.POWEROFF, steps.DOWN),
-    (metrics.EXIT, steps.GONE),
+    (boot.VMM, steps.FIRMWARE), (boot.FIRMWARE, steps.HANDOVER), (boot.ENTRY, steps.FIRST_LINE),
+    (boot.KERNEL, steps.KERNEL), (boot.MODULES, steps.MODULES), (boot.ROOT, steps.ROOT),
+    (boot.AGENT, steps.READY), (boot.WORK, steps.ORDERED), (boot.POWEROFF, steps.DOWN),
+    (boot.EXIT, steps.GONE),
 )  # fmt: skip
-_WITHOUT_FIRMWARE = ((metrics.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
+_WITHOUT_FIRMWARE = ((boot.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
 _CLOCKS_APART = (0.1, 0.1)  # a share and seconds that host and guest may disagree by between PID 1 and ready
+
+
+class BootParams(Strict):
+    """`command` runs between ready and power-off; `initcalls` has the kernel say what its start consists of."""
+
+    command: list[str] = param([], "runs between ready and power-off", "words")
+    initcalls: bool = param(False, "trace the kernel's initcalls")
+
+    def to_params(self) -> dict[str, Any]:
+        """As the workload and, for `watch`, the platform get them. Raises `ValueError` for no command at all."""
+        if any("\0" in word for word in self.command) or self.command[:1] == [""]:
+            raise ValueError("an empty name or a NUL character cannot be run")
+        work = {"command": self.command} if self.command else {}
+        return {"watch": {"initcalls": self.initcalls}, **work}
+
+
+def of_command(params: Booted) -> tuple[str, ...]:
+    """As of `exec`; none without a command."""
+    return workload.of_program(params.command[0]) if params.command else ()
 
 
 class _Ends(Machine, Protocol):
@@ -91,7 +113,7 @@ class BootWorkload(Workload[Booted]):
             self._work.run(guest)
             self.warnings += self._work.warnings
         if self._watch.initcalls:
-            self.facts.add(Boot(initcalls=metrics.slowest(self._kernel_log(guest))))
+            self.facts.add(Boot(initcalls=boot.slowest(self._kernel_log(guest))))
         guest.switch_off(_END_S)
         return self._measured(guest.phases)
 
@@ -136,7 +158,7 @@ def durations(
     for needed in (steps.READY, steps.GONE):
         if needed not in phases:
             raise MachineError(f"the time when the guest was {needed} is unknown")
-    found = {metrics.READY: phases[steps.READY], metrics.TOTAL: phases[steps.GONE]}
+    found = {boot.READY: phases[steps.READY], boot.TOTAL: phases[steps.GONE]}
     missing, before = [], 0.0
     for metric, end in ends:
         if end not in phases:
@@ -149,4 +171,4 @@ def durations(
     return found, missing
 
 
-_STARTING = frozenset(metrics.PHASES[: metrics.PHASES.index(metrics.AGENT) + 1])
+_STARTING = frozenset(boot.PHASES[: boot.PHASES.index(boot.AGENT) + 1])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guestmark.core.units import counted
-from guestmark.workloads.clones.facts import Control, Found, Verdict, Word
+from guestmark.workloads.clones import Control, Found, Verdict, Word
 from guestmark.workloads.clones.sources import Kind, Source
 
 CONFIDENCE = 0.95

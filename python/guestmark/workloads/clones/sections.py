@@ -9,7 +9,7 @@ from guestmark.page.nodes import Bullets, Node, Note, Paragraph
 from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.clones.facts import Control, Found, Twins, Verdict, Word
+from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word
 
 _TITLE = "What the machines share"
 _TONES = {

@@ -15,15 +15,14 @@ from guestmark.core.machine_facts import GuestMachine, Restored
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST
+from guestmark.plan.schema import Strict, param
 from guestmark.platforms import registry
 from guestmark.platforms.qemu.platform import NO_EXTRAS, Extras, QemuPlatform
 from guestmark.setting.machine import START, Start
+from guestmark.workloads import clones
 from guestmark.workloads.base import Workload
-from guestmark.workloads.clones import facts, judge
-from guestmark.workloads.clones.facts import Control, Twins, Word
+from guestmark.workloads.clones import Control, Twins, Word, judge
 from guestmark.workloads.clones.judge import Clock, Shown
-from guestmark.workloads.clones.params import Clones
-from guestmark.workloads.clones.resident import resident
 from guestmark.workloads.clones.sources import (
     BOOT_ID,
     GETRANDOM,
@@ -33,13 +32,25 @@ from guestmark.workloads.clones.sources import (
     SOURCES,
     URANDOM,
     Source,
+    resident,
 )
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import BareMachine, Machine, Platform
 
+
 _LOOK_S = 60.0  # at most for one command
 _UNRENEWED = ("guestmark.renewal=ignored",)
+
+
+class Clones(Strict):
+    """`machines`: how many are started one after the other and compared, `controls`: how many of each control.
+
+    More machines find rarer faults; the report says which share of faulty ones would have been seen.
+    """
+
+    machines: int = param(10, "machines that are compared", ge=2, le=1000)
+    controls: int = param(3, "machines of each control", ge=2, le=100)
 
 
 class ClonesWorkload(Workload[Clones]):
@@ -98,7 +109,11 @@ class ClonesWorkload(Workload[Clones]):
                 controls=controls,
             )
         )
-        counts = {facts.IDENTICAL: Word.IDENTICAL, facts.DISTINCT: Word.DISTINCT, facts.UNTRIED: Word.UNTRIED}
+        counts = {
+            clones.IDENTICAL: Word.IDENTICAL,
+            clones.DISTINCT: Word.DISTINCT,
+            clones.UNTRIED: Word.UNTRIED,
+        }
         values = {metric: float(sum(each.word is word for each in found)) for metric, word in counts.items()}
         return [Measurement(metric, value, (value,)) for metric, value in values.items()]
 

@@ -1,9 +1,133 @@
-"""Starts: from the decision to create a machine to a touched working set, and until it is gone."""
+"""Starts: from the decision to create a machine to a touched working set, and until it is gone.
 
+Every single start is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from guestmark.core.factor import one_of
+from guestmark.core.findings import Fact
+from guestmark.core.metric import Metric
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.units import format_size
+from guestmark.core.units import format_size, parse_duration
 from guestmark.core.workload_kind import WorkloadKind, agent_is_enough
-from guestmark.workloads.coldstart.metrics import ALL, PAGE_CACHE, PATTERN, Launch, Launching, pattern_of
+from guestmark.setting.base import Setting
+
+START = Metric("start_s", "s")  # decided → the working set is touched
+PREPARE = Metric("prepare_s", "s")  # decided → what carries the machine is executed (a)
+CREATE = Metric("create_s", "s")  # → the first instruction of its program (b)
+ANSWER = Metric("answer_s", "s")  # → its first answer (c)
+TOUCH = Metric("touch_s", "s")  # → the working set has been touched once (d)
+END = Metric("end_s", "s")  # ordered → nothing of it is left (e)
+PHASES = (PREPARE, CREATE, ANSWER, TOUCH)  # in order; they add up to START
+ALL = (START, *PHASES, END)
+SHARES = (0.5, 0.9, 0.99)
+
+
+class Launch(StrEnum):
+    """What a start is."""
+
+    NEW = "new"  # a machine is made
+    FORK = "fork"  # a process that runs is copied, without another program
+    RESUMED = "resumed"  # a machine that was made and stopped goes on
+
+
+class Launching(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them; sizes in bytes, times in seconds."""
+
+    launch: Launch = Launch.NEW
+    touch: int
+    starts: int
+    time_s: float
+
+
+class OneStart(msgspec.Struct, frozen=True, array_like=True):
+    """Seconds of each phase; 0 for those that a start does not have."""
+
+    prepare: float
+    create: float
+    answer: float
+    touch: float
+    end: float
+
+    @property
+    def start(self) -> float:
+        """From the decision to the touched working set."""
+        return self.prepare + self.create + self.answer + self.touch
+
+
+class Starts(Fact, kw_only=True):
+    """All measured starts of a trial, in order; none is left out."""
+
+    starts: list[OneStart]
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """How machines are started: `burst` at once, one burst after the other; or one every `every_s` seconds."""
+
+    burst: int = 1
+    every_s: float = 0.0
+
+    @property
+    def several(self) -> bool:
+        """Whether machines may be there at the same time."""
+        return self != Pattern()
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        """Raises `ValueError` for what is not a pattern."""
+        word = text.strip().lower()
+        if word == "one":
+            return cls()
+        if (found := re.fullmatch(r"burst-([0-9]+)", word)) and 2 <= int(found[1]) <= _MOST:
+            return cls(burst=int(found[1]))
+        if (found := re.fullmatch(r"every-(.+)", word)) and parse_duration(found[1]) > 0:
+            return cls(every_s=parse_duration(found[1]))
+        raise ValueError(f"{text!r} is not one, burst-N (2 to {_MOST}) or every-TIME")
+
+
+_MOST = 256
+
+
+def _pattern(text: str) -> str:
+    Pattern.parse(text)
+    return text.strip().lower()
+
+
+class Caches(StrEnum):
+    """What the page cache holds when a start is decided."""
+
+    WARM = "warm"  # what the start before has read
+    DROPPED = "dropped"  # nothing that can be dropped
+
+
+PATTERN = Setting(
+    "pattern",
+    "how machines are started: one at a time, N at once, or one every so often",
+    _pattern,
+    ("one", "burst-4", "every-50ms"),
+    read=Pattern.parse,
+    default="one",
+)
+PAGE_CACHE = Setting(
+    "page_cache",
+    "what the host's page cache holds when a machine is started",
+    one_of(*Caches),
+    tuple(Caches),
+    read=Caches,
+    default=Caches.WARM,
+)
+
+
+def pattern_of(factors: Mapping[str, str]) -> Pattern:
+    """How the cell's machines are started."""
+    return PATTERN.among(factors)
 
 
 def _label(params: Launching) -> str:
@@ -22,7 +146,7 @@ WORKLOADS = (
     WorkloadKind(
         "coldstart",
         "how long a start really takes, phase by phase, until a working set has been touched",
-        params="guestmark.workloads.coldstart.params:ColdstartParams",
+        params="guestmark.workloads.coldstart.workload:ColdstartParams",
         run="guestmark.workloads.coldstart.workload:ColdstartWorkload",
         metrics=lambda _params: ALL,
         label=_label,

@@ -16,7 +16,7 @@ from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.quantiles import Quantile, quantile, values_needed
-from guestmark.workloads.coldstart.metrics import (
+from guestmark.workloads.coldstart import (
     PAGE_CACHE,
     SHARES,
     Caches,

@@ -10,20 +10,21 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
-from guestmark.core.units import format_size
+from guestmark.core.units import format_size, parse_duration, parse_size
 from guestmark.disks import processes
+from guestmark.plan.schema import Strict, param
 from guestmark.platforms.affinity import placed
 from guestmark.setting.machine import MEMORY
+from guestmark.workloads import coldstart
 from guestmark.workloads.base import Workload
-from guestmark.workloads.coldstart import metrics
-from guestmark.workloads.coldstart.metrics import (
+from guestmark.workloads.coldstart import (
     PAGE_CACHE,
     Caches,
     Launch,
@@ -32,16 +33,48 @@ from guestmark.workloads.coldstart.metrics import (
     Starts,
     pattern_of,
 )
-from guestmark.workloads.common.budget import declared, refuse_too_many
-from guestmark.workloads.common.starting import Moments, Started, at_once, members, unplaced
+from guestmark.workloads.common.starting import (
+    Moments,
+    Started,
+    at_once,
+    declared,
+    members,
+    refuse_too_many,
+    unplaced,
+)
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
+
+_LARGEST = 1 << 40
 _DROP = Path("/proc/sys/vm/drop_caches")
 _PAUSE_S = 0.02  # that a machine is stopped for
 _STOPPED_S = 2.0
 _PROBED = 1 << 16
+
+
+class ColdstartParams(Strict):
+    """In each trial as many starts as fit into `time`, by how long the first one took, at most `starts`.
+
+    `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
+    """
+
+    launch: str = param(
+        Launch.NEW.value, "how machines start", "`new`, `fork` or `resumed`", pattern="^(new|fork|resumed)$"
+    )
+    touch: str = param("32M", "the working set that each touches", "size")
+    starts: int = param(40, "starts of a trial, at most", ge=1, le=10_000)
+    time: str = param("2s", "starts of a trial end after this", "duration")
+
+    def to_params(self) -> dict[str, Any]:
+        """In bytes and seconds. Raises `ValueError` for what cannot be."""
+        touch, time_s = parse_size(self.touch), parse_duration(self.time)
+        if not 0 < touch <= _LARGEST:
+            raise ValueError(f"touch = {self.touch!r} is not between one byte and 1 TiB")
+        if not time_s > 0:
+            raise ValueError(f"time = {self.time!r} is not above 0")
+        return {"launch": self.launch, "touch": touch, "starts": self.starts, "time_s": time_s}
 
 
 class ColdstartWorkload(Workload[Launching]):
@@ -235,12 +268,12 @@ def _phases(moments: Moments, ends: tuple[float, float]) -> OneStart:
 def _series(starts: Sequence[OneStart]) -> dict[Metric, list[float]]:
     """The values of each metric, start by start."""
     return {
-        metrics.START: [each.start for each in starts],
-        metrics.PREPARE: [each.prepare for each in starts],
-        metrics.CREATE: [each.create for each in starts],
-        metrics.ANSWER: [each.answer for each in starts],
-        metrics.TOUCH: [each.touch for each in starts],
-        metrics.END: [each.end for each in starts],
+        coldstart.START: [each.start for each in starts],
+        coldstart.PREPARE: [each.prepare for each in starts],
+        coldstart.CREATE: [each.create for each in starts],
+        coldstart.ANSWER: [each.answer for each in starts],
+        coldstart.TOUCH: [each.touch for each in starts],
+        coldstart.END: [each.end for each in starts],
     }
 
 

@@ -19,11 +19,11 @@ from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figu
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.scalability import Fit, fit
-from guestmark.workloads.density import metrics
-from guestmark.workloads.density.metrics import GUESTS, Fleet
+from guestmark.workloads import density
+from guestmark.workloads.density import GUESTS, Fleet
 
 _MISFIT = 0.1  # a law that is off by more at some number is no description
-_COUNTED = (metrics.MEMORY, metrics.PSS, metrics.RSS, metrics.AVAILABLE)
+_COUNTED = (density.MEMORY, density.PSS, density.RSS, density.AVAILABLE)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 260, 60, 40
 _COLOURS = ("#4269d0", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e", "#6cc5b0", "#97bbf5", "#efb118")
 
@@ -120,11 +120,11 @@ def _memory(groups: Sequence[_Group]) -> Table:
         cells = [figure(_declared(group))]
         cells += [
             figure("none")
-            if metric is metrics.MEMORY and not _has_groups(group)
+            if metric is density.MEMORY and not _has_groups(group)
             else _size(group.largest, metric)
             for metric in _COUNTED
         ]
-        cells += [_plain(group.largest, metrics.IDLE, 100.0), _plain(group.largest, metrics.WAKEUPS, 1.0)]
+        cells += [_plain(group.largest, density.IDLE, 100.0), _plain(group.largest, density.WAKEUPS, 1.0)]
         rows.append(Row(RowName((group.name,), id=group.largest.cell.id), tuple(cells)))
     return Table(
         "Memory that one more machine takes, by four ways to count it",
@@ -311,7 +311,7 @@ def _takes(group: _Group) -> str:
         for summary in sizes.values()
         if summary is not None and (summary.ci is None or summary.ci[1] - summary.ci[0] < summary.mean)
     ]
-    memory = sizes[metrics.MEMORY]
+    memory = sizes[density.MEMORY]
     if memory is None or not known:
         return "its memory is not known. "
     of = "of its control group" if _has_groups(group) else "of PSS, as it has no control group"
@@ -326,7 +326,7 @@ def _speed(group: _Group) -> str:
     if group.fit is None:
         return ""
     law, most = group.fit.law, GUESTS.among(group.largest.cell.factors)
-    kept = group.largest.summary.get(metrics.KEPT.name)
+    kept = group.largest.summary.get(density.KEPT.name)
     said = f"With {most} of them each has {figures.percent(kept.mean)} of its speed alone" if kept else ""
     if law.error > _MISFIT:
         return f"{said}; the scalability law is off by {figures.percent(law.error)} and says nothing more."

@@ -8,28 +8,58 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import WorkloadError
 from guestmark.core.meminfo import meminfo
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
-from guestmark.core.units import format_size
+from guestmark.core.units import format_size, parse_duration, parse_size
+from guestmark.plan.schema import Strict, param
 from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import slope
+from guestmark.workloads import density
 from guestmark.workloads.base import Workload
-from guestmark.workloads.common import budget
+from guestmark.workloads.common import starting
 from guestmark.workloads.common.starting import Started, at_once, groups_of, members, unplaced
-from guestmark.workloads.density import metrics
-from guestmark.workloads.density.metrics import GUESTS, Crowd, Fleet, Held
+from guestmark.workloads.density import GUESTS, Crowd, Fleet, Held
+from guestmark.workloads.exec import workload
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
+
+_COUNT = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
 _PRESSED = (
     10.0  # % of ten seconds in which something waited for memory: more machines would make it swap or kill
 )
 _SETTLE_S = 0.2
+
+
+class DensityParams(Strict):
+    """`command` runs again and again in every machine for `time`; each has touched `touch` bytes of memory before.
+
+    `idle` is how long idle machines are watched.
+    """
+
+    command: list[str] = param(["sh", "-c", _COUNT], "what each machine runs", "words")
+    touch: str = param("16M", "the memory that each touches", "size")
+    idle: str = param("1s", "how long all are idle", "duration")
+    time: str = param("2s", "how long all run the command", "duration")
+
+    def to_params(self) -> dict[str, Any]:
+        """In bytes and seconds. Raises `ValueError` for what cannot be."""
+        if not self.command or not self.command[0] or any("\0" in word for word in self.command):
+            raise ValueError("an empty name or a NUL character cannot be run")
+        touch, idle_s, time_s = parse_size(self.touch), parse_duration(self.idle), parse_duration(self.time)
+        if not (touch > 0 and idle_s > 0 and time_s > 0):
+            raise ValueError("touch, idle and time are above 0")
+        return {"command": self.command, "touch": touch, "idle_s": idle_s, "time_s": time_s}
+
+
+def of_command(params: Crowd) -> tuple[str, ...]:
+    """The packages with the program that all run, as of `exec`."""
+    return workload.of_program(params.command[0])
 
 
 class DensityWorkload(Workload[Crowd]):
@@ -50,7 +80,7 @@ class DensityWorkload(Workload[Crowd]):
         for cell in cells:
             if not cell.platform.is_elsewhere:
                 touch = cls.read(cell.workload.params).touch
-                budget.refuse_too_many(cell, GUESTS.among(cell.factors), touch)
+                starting.refuse_too_many(cell, GUESTS.among(cell.factors), touch)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
@@ -98,13 +128,13 @@ class DensityWorkload(Workload[Crowd]):
         each = sum(rates) / len(rates)
         values = {
             **self._memory(held),
-            metrics.IDLE: idle,
-            metrics.WAKEUPS: wakeups,
-            metrics.STARTS: (len(starts) - 1) / sum(starts[1:]),
-            metrics.LAST_START: starts[-1],
-            metrics.EACH: each,
-            metrics.SOLO: solo,
-            metrics.KEPT: each / solo,
+            density.IDLE: idle,
+            density.WAKEUPS: wakeups,
+            density.STARTS: (len(starts) - 1) / sum(starts[1:]),
+            density.LAST_START: starts[-1],
+            density.EACH: each,
+            density.SOLO: solo,
+            density.KEPT: each / solo,
         }
         return [Measurement(metric, value, (value,)) for metric, value in values.items()]
 
@@ -120,10 +150,10 @@ class DensityWorkload(Workload[Crowd]):
 
     def _check_room(self) -> None:
         """The host has to stay usable: memory for one more, and nothing that waits for it now."""
-        wanted = max(budget.declared(self.cell), self.params.touch) // 4
-        if budget.spare() < wanted or _pressure() > _PRESSED:
+        wanted = max(starting.declared(self.cell), self.params.touch) // 4
+        if starting.spare() < wanted or _pressure() > _PRESSED:
             raise WorkloadError(
-                f"this host has no room for machine {len(self._fleet) + 1}: {format_size(max(0, budget.spare()))} to "
+                f"this host has no room for machine {len(self._fleet) + 1}: {format_size(max(0, starting.spare()))} to "
                 f"spare, and {_pressure():.0f} % of the time something waits for memory",
                 hint="ask for fewer: --set guests=…",
             )
@@ -147,17 +177,17 @@ class DensityWorkload(Workload[Crowd]):
     def _memory(self, held: Sequence[Held]) -> dict[Metric, float]:
         """Bytes of one more machine, as the slope over their number."""
         found = {
-            metrics.PSS: slope([(each.machines, each.pss) for each in held]),
-            metrics.RSS: slope([(each.machines, each.rss) for each in held]),
-            metrics.AVAILABLE: -slope([(each.machines, each.available) for each in held]),
+            density.PSS: slope([(each.machines, each.pss) for each in held]),
+            density.RSS: slope([(each.machines, each.rss) for each in held]),
+            density.AVAILABLE: -slope([(each.machines, each.available) for each in held]),
         }
         grouped = [(each.machines, each.groups) for each in held if each.groups is not None]
         if len(grouped) < len(held):
             self.warnings.append(
                 "its machines have no control groups for memory: what one more takes is the slope of their PSS"
             )
-            return {metrics.MEMORY: found[metrics.PSS], **found}
-        return {metrics.MEMORY: slope(grouped), **found}
+            return {density.MEMORY: found[density.PSS], **found}
+        return {density.MEMORY: slope(grouped), **found}
 
     # --- processors ---------------------------------------------------------------------------------------------
 

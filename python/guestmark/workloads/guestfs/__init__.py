@@ -2,7 +2,7 @@
 
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import Topic, WorkloadKind, takes_only
-from guestmark.workloads.boot.metrics import ALL as BOOT_METRICS
+from guestmark.workloads.boot import ALL as BOOT_METRICS
 from guestmark.workloads.common.metrics import LAUNCHING, MovedBytes
 from guestmark.workloads.guestfs.session import SESSION, Rounds
 
@@ -24,7 +24,7 @@ WORKLOADS = (
     WorkloadKind(
         "guestfish",
         "has libguestfs move the bytes, in its own guest",
-        params="guestmark.workloads.guestfs.params:UploadParams",
+        params="guestmark.workloads.guestfs.own_guest:UploadParams",
         run="guestmark.workloads.guestfs.upload:GuestfishWorkload",
         metrics=lambda _params: LAUNCHING,
         label=lambda moved: f"guestfish {moved.method} of {moved.amount}",
@@ -37,7 +37,7 @@ WORKLOADS = (
     WorkloadKind(
         "guestfs-api",
         "makes several hundred calls of libguestfs's API through guestfish; its launch is measured apart",
-        params="guestmark.workloads.guestfs.params:ApiParams",
+        params="guestmark.workloads.guestfs.own_guest:ApiParams",
         run="guestmark.workloads.guestfs.own_guest:GuestfsApiWorkload",
         metrics=lambda _params: SESSION,
         label=_session_label,
@@ -49,7 +49,7 @@ WORKLOADS = (
     WorkloadKind(
         "guestfs-run",
         "how libguestfs's guest starts and shuts down: guestfish ... run",
-        params="guestmark.workloads.guestfs.params:RunParams",
+        params="guestmark.workloads.guestfs.own_guest:RunParams",
         run="guestmark.workloads.guestfs.own_guest:GuestfsRunWorkload",
         metrics=lambda _params: BOOT_METRICS,
         label=lambda _params: "guestfish run",

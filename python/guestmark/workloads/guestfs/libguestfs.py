@@ -30,7 +30,7 @@ from guestmark.core.machine_facts import Confined
 from guestmark.core.units import parse_size
 from guestmark.platforms.confinement import attested
 from guestmark.platforms.process import Console, SupervisedProcess
-from guestmark.platforms.qemu.accelerators import KVM, TCG
+from guestmark.platforms.qemu import KVM, TCG
 
 GUESTFISH = "guestfish"
 _VERBOSE = {"LIBGUESTFS_DEBUG": "1", "LIBGUESTFS_TRACE": "1"}

@@ -14,24 +14,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.plan.schema import Strict, param
 from guestmark.platforms import phases as steps
 from guestmark.platforms.host_like import HostPlatform
 from guestmark.platforms.nested.platform import READY_DEADLINE_S, NestedPlatform
-from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG
+from guestmark.platforms.qemu import ACCELERATORS, KVM, TCG
 from guestmark.setting.machine import PLACEMENT
+from guestmark.workloads import boot
 from guestmark.workloads.base import P, Workload
-from guestmark.workloads.boot import metrics
 from guestmark.workloads.boot.workload import durations
 from guestmark.workloads.common.metrics import LAUNCH
+from guestmark.workloads.disk.params import Sourced
 from guestmark.workloads.guestfs import libguestfs, session
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark, Timeline
-from guestmark.workloads.guestfs.params import RunParams
 from guestmark.workloads.guestfs.session import CALLS, WALL
 
 if TYPE_CHECKING:
@@ -44,6 +45,30 @@ _MARK = "guestmark-mark "
 _KVM = "guestmark-kvm "
 _ATTEST = f"!echo {_KVM}$(ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c kvm-vm)"
 _KEPT = 300  # characters of output that a reason may quote
+
+
+class ApiParams(Strict):
+    """A session makes a filesystem and then, `rounds` times, a directory with files that it works on and removes."""
+
+    rounds: int = param(16, "directories that are filled and removed", ge=1, le=10_000)
+
+
+class RunParams(Strict):
+    """`phases`: whether each trial holds a second launch, with libguestfs's messages, for them."""
+
+    phases: bool = param(True, "launch a second time for the phases")
+
+
+class UploadParams(Sourced):
+    """`method` is what guestfish does; `fill` allows only `content` one and zero."""
+
+    method: Literal["upload", "copy", "tgz-in", "fill"] = param("upload", "the command of guestfish")
+
+    def to_params(self) -> dict[str, Any]:
+        """Its own machine gets the disks, not ours. Raises `ValueError` for a pattern guestfish does not support."""
+        if self.method == "fill" and (self.content == "random" or self.file is not None):
+            raise ValueError("guestfish fills with zero or one only")
+        return super().to_params()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +263,7 @@ _LINES = {
 }
 # Before the guest starts: the appliance is looked at, then what QEMU can do.
 _BEFORE = (rb"finished building supermin appliance", rb"finished testing qemu features")
-_ENDING = (metrics.POWEROFF, metrics.EXIT)
+_ENDING = (boot.POWEROFF, boot.EXIT)
 
 
 class GuestfsRunWorkload(OwnGuestWorkload[RunParams]):
@@ -250,13 +275,13 @@ class GuestfsRunWorkload(OwnGuestWorkload[RunParams]):
     def run(self, machine: Machine) -> list[Measurement]:
         """Launch and close, and the phases of a second launch."""
         values = durations(self._launch_inside(machine) if self._spec.nested else reached(self._launch()))[0]
-        kept = {metric: values[metric] for metric in (metrics.READY, metrics.TOTAL, *_ENDING)}
+        kept = {metric: values[metric] for metric in (boot.READY, boot.TOTAL, *_ENDING)}
         if self.params.phases and not self._spec.nested:
             traced = self._launch(verbose=True)
             values, missing = durations(reached(traced))
-            starting = metrics.PHASES[: metrics.PHASES.index(metrics.WORK)]
+            starting = boot.PHASES[: boot.PHASES.index(boot.WORK)]
             kept |= {metric: values[metric] for metric in starting if metric in values}
-            self._found.traced_ready_s = values[metrics.READY]
+            self._found.traced_ready_s = values[boot.READY]
             self._found.appliance_s, self._found.features_s = before_start(traced)
             if missing:
                 said = ", ".join(metric.name for metric in missing)

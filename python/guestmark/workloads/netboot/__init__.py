@@ -1,11 +1,155 @@
-"""iPXE in a machine without disk fetches files from a server; the packets say who was slow."""
+"""iPXE in a machine without disk fetches files from a server; the packets say who was slow.
 
+Its start is measured once, its files in every round; from captures, but for `wall_s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from guestmark.capture.model import Trace
+from guestmark.core.findings import Fact
+from guestmark.core.machine_facts import MachineFacts, Vmm
+from guestmark.core.metric import Better, Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.setting.network import FACTORS
-from guestmark.workloads.netboot import metrics
 
+DOWNLOAD = Metric(
+    "download_s", "s"
+)  # of one file, first packet of its connection to the last; mean over the files
+THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)  # bytes of the files, in the same time
+WALL = Metric("wall_s", "s")  # of all files together, by the host's clock, from iPXE's own messages
+CLIENT_SHARE = Metric("client_share", "")  # of the connections' time that the client took to respond
+SERVER_SHARE = Metric("server_share", "")
+HANDSHAKE = Metric("handshake_s", "s")
+RETRANSMITTED = Metric("retransmitted_bytes", "B")
+ZERO_WINDOWS = Metric("zero_windows", "")
 _MACHINE = frozenset({"memory", "smp", "cpu", "machine", "placement"})
+
+
+@dataclass(frozen=True, slots=True)
+class Responses:
+    """One endpoint's response latency."""
+
+    mean: Metric
+    p50: Metric
+    p99: Metric
+    max: Metric
+
+    def all(self) -> tuple[Metric, ...]:
+        """In table order."""
+        return (self.mean, self.p50, self.p99, self.max)
+
+
+def _responses(role: str) -> Responses:
+    return Responses(*(Metric(f"{role}_{what}_s", "s") for what in ("mean", "p50", "p99", "max")))
+
+
+RESPONSES = {"client": _responses("client"), "server": _responses("server")}
+CLIENT, SERVER = RESPONSES["client"], RESPONSES["server"]
+# The phases of a start, in order; they add up to the time from QEMU's start to the question what to do.
+ROM = Metric("rom_s", "s")  # → the ROM's driver takes the card
+LINK = Metric("link_s", "s")  # → the card's first packet, for which it waits until the link is up
+DHCP = Metric("dhcp_s", "s")  # → the address is acknowledged
+SCRIPT = Metric("script_s", "s")  # → iPXE has its script, and asks what to do
+START = (ROM, LINK, DHCP, SCRIPT)
+# With params.kernel, at the end of a boot.
+KERNEL = Metric("kernel_s", "s")  # kernel and initramfs are fetched
+HANDOVER = Metric("handover_s", "s")  # iPXE has them → the agent of the kernel answers
+_MOST_FILES = 9  # whose times are metrics of their own
+
+ALL = (
+    DOWNLOAD, THROUGHPUT, CLIENT.mean, SERVER.mean, CLIENT_SHARE, SERVER_SHARE,
+    CLIENT.p50, CLIENT.p99, CLIENT.max, SERVER.p50, SERVER.p99, SERVER.max,
+    HANDSHAKE, RETRANSMITTED, ZERO_WINDOWS, WALL, *START,
+)  # fmt: skip
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them; see `NetbootParams`."""
+
+    size: str
+    files: int
+    port: int = 0
+    kernel: bool = False
+    certificate: str = ""
+
+
+def of(params: Fetched) -> tuple[Metric, ...]:
+    """What is measured with these parameters, in table order."""
+    return (*ALL, *((KERNEL, HANDOVER) if params.kernel else ()), *each_file(params.files))
+
+
+def each_file(files: int) -> tuple[Metric, ...]:
+    """The time of each file of a round; nothing for a single one, whose time is `download_s`, or for many."""
+    if not 1 < files <= _MOST_FILES:
+        return ()
+    return tuple(Metric(f"file_{number}_s", "s") for number in range(1, files + 1))
+
+
+class Card(msgspec.Struct, kw_only=True):
+    """The network card, as QEMU has it."""
+
+    type: str
+    romfile: str | None
+    mac: str
+
+
+class BootingMachine(MachineFacts, kw_only=True):
+    """A machine that runs nothing but firmware and iPXE: what was asked for, and what QEMU and iPXE say of it."""
+
+    asked: dict[str, str]
+    vmm: Vmm
+    nic: Card
+    ipxe: dict[str, str]
+    rom: str
+    rom_sha256: str
+    firmware: str
+
+
+class Netboot(Fact, kw_only=True):
+    """What was fetched from where, and the packets of the last round; nested, all that was found inside."""
+
+    server_bytes_per_s: float | None = None  # that the HTTP server can give, measured alone
+    file_sha256: str | None = None
+    files: int | None = None
+    file_bytes: int | None = None
+    fetched_to: str | None = None  # the address in the guest's memory
+    # The release of the kernel that was booted in the end.
+    kernel: str | None = msgspec.field(name="booted_kernel", default=None)
+    lease: Lease | None = None  # how the guest got its address
+    picture: Trace | None = msgspec.field(name="capture_picture", default=None)
+    inner: InnerBoot | None = None
+
+
+class LeaseStep(msgspec.Struct):
+    """One message of DHCP, seconds after the first."""
+
+    at_s: float
+    kind: str
+    client: bool
+
+
+class Lease(msgspec.Struct):
+    """How an address was given: who took how long, how long was waited to repeat, and the messages."""
+
+    duration_s: float
+    client_s: float
+    server_s: float
+    recovery_s: float
+    steps: list[LeaseStep]
+
+
+class InnerBoot(msgspec.Struct, kw_only=True):
+    """A network boot in an outer guest: the machine that was started there, and what was found out with it."""
+
+    attestation: BootingMachine
+    phases: dict[str, float]
+    facts: Netboot
+    command_line: list[str]
 
 
 def _takes(factor: str, platform: PlatformSpec) -> bool:
@@ -18,11 +162,11 @@ WORKLOADS = (
     WorkloadKind(
         "netboot",
         "has iPXE fetch files over the network in a machine without a disk; the packets show who was slow",
-        params="guestmark.workloads.netboot.params:NetbootParams",
+        params="guestmark.workloads.netboot.workload:NetbootParams",
         run="guestmark.workloads.netboot.workload:NetbootWorkload",
-        metrics=metrics.of,
+        metrics=of,
         label=lambda params: f"{params.files} × {params.size} by iPXE",
-        reads=metrics.Fetched,
+        reads=Fetched,
         factors=FACTORS,
         sections=(
             "guestmark.workloads.netboot.sections:phases",

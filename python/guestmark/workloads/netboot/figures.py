@@ -15,8 +15,8 @@ from guestmark.capture.startup import lease_of
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.platforms.place import given
-from guestmark.workloads.netboot import metrics
-from guestmark.workloads.netboot.facts import Lease, LeaseStep
+from guestmark.workloads import netboot
+from guestmark.workloads.netboot import Lease, LeaseStep
 
 if TYPE_CHECKING:
     from guestmark.capture.model import Endpoint, Exchange, Trace
@@ -90,11 +90,11 @@ def measured(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list
     total_s = sum(fetch.duration_s for fetch in files)
     count = len(files)
     values: list[tuple[Metric, float | None]] = [
-        (metrics.DOWNLOAD, total_s / count),
-        (metrics.THROUGHPUT, size * count / total_s),
-        (metrics.WALL, wall_s),
+        (netboot.DOWNLOAD, total_s / count),
+        (netboot.THROUGHPUT, size * count / total_s),
+        (netboot.WALL, wall_s),
     ]
-    for role, own in metrics.RESPONSES.items():
+    for role, own in netboot.RESPONSES.items():
         response = _endpoint(trace, role).response
         values += [
             (own.mean, response.mean_s),
@@ -102,19 +102,19 @@ def measured(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list
             (own.p99, response.p99_s),
             (own.max, response.max_s),
         ]
-    own_times = metrics.each_file(count)
+    own_times = netboot.each_file(count)
     values += [(metric, fetch.duration_s) for metric, fetch in zip(own_times, files, strict=bool(own_times))]
     values += [
-        (metrics.CLIENT_SHARE, trace.shares.client),
-        (metrics.SERVER_SHARE, trace.shares.server),
-        (metrics.RETRANSMITTED, float(sum(fetch.retransmitted_bytes for fetch in files))),
+        (netboot.CLIENT_SHARE, trace.shares.client),
+        (netboot.SERVER_SHARE, trace.shares.server),
+        (netboot.RETRANSMITTED, float(sum(fetch.retransmitted_bytes for fetch in files))),
     ]
     handshakes = [fetch.handshake_s for fetch in files if fetch.handshake_s is not None]
     windows = [fetch.zero_windows for fetch in files if fetch.zero_windows is not None]
     if handshakes:
-        values.append((metrics.HANDSHAKE, sum(handshakes) / len(handshakes)))
+        values.append((netboot.HANDSHAKE, sum(handshakes) / len(handshakes)))
     if windows:
-        values.append((metrics.ZERO_WINDOWS, float(sum(windows))))
+        values.append((netboot.ZERO_WINDOWS, float(sum(windows))))
     missing = [metric.name for metric, value in values if value is None]
     if missing:
         raise WorkloadError(f"the capture does not show {', '.join(missing)}")
@@ -130,7 +130,7 @@ def _endpoint(trace: Trace, role: str) -> Endpoint:
 
 # In the phases of a machine, in order: seconds since QEMU was started at which each of them ended.
 CARD, LINK, ADDRESS, READY = "card", "link", "address", "ready"
-_ENDS = ((metrics.ROM, CARD), (metrics.LINK, LINK), (metrics.DHCP, ADDRESS), (metrics.SCRIPT, READY))
+_ENDS = ((netboot.ROM, CARD), (netboot.LINK, LINK), (netboot.DHCP, ADDRESS), (netboot.SCRIPT, READY))
 
 
 def analysed(capture: Path) -> Trace | None:

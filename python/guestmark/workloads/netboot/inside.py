@@ -12,8 +12,8 @@ import msgspec
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
-from guestmark.workloads.netboot import metrics
-from guestmark.workloads.netboot.facts import InnerBoot
+from guestmark.workloads import netboot
+from guestmark.workloads.netboot import InnerBoot
 from guestmark.workloads.netboot.machine import NetbootMachine
 from guestmark.workloads.netboot.nested import Answer
 from guestmark.workloads.netboot.workload import NetbootWorkload
@@ -28,7 +28,7 @@ def main(order_text: str) -> None:
     spec = WorkloadSpec("netboot", order["params"])
     cell = Cell("inner", spec, parse_platform(order["platform"]), order["factors"], baseline=True)
     plan = Plan(
-        "inner", (cell,), Policy(blocks=1, trial_limit_s=order["limit_s"]), metrics.of(order["params"])
+        "inner", (cell,), Policy(blocks=1, trial_limit_s=order["limit_s"]), netboot.of(order["params"])
     )
     workload = NetbootWorkload(plan, cell)
     try:

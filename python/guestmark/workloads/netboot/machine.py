@@ -27,9 +27,8 @@ from guestmark.platforms.place import HERE, Place, channel, given, given_content
 from guestmark.platforms.process import Console, SupervisedProcess, watchdog
 from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
-from guestmark.workloads.netboot import control, figures
+from guestmark.workloads.netboot import BootingMachine, Card, Lease, control, figures
 from guestmark.workloads.netboot.control import Control, Request
-from guestmark.workloads.netboot.facts import BootingMachine, Card, Lease
 from guestmark.workloads.netboot.kernel import BootedKernel
 from guestmark.workloads.netboot.network import NETDEV, Link, port_of
 from guestmark.workloads.netboot.settings import Settings

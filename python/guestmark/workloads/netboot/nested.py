@@ -20,8 +20,8 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.platforms.nested.platform import NestedPlatform
 from guestmark.setting.machine import MEMORY, SMP
-from guestmark.workloads.netboot import metrics
-from guestmark.workloads.netboot.facts import InnerBoot
+from guestmark.workloads import netboot
+from guestmark.workloads.netboot import InnerBoot
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
@@ -116,7 +116,7 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
     values = found.values
     measurements = [
         Measurement(metric, values[metric.name], (values[metric.name],))
-        for metric in metrics.of(msgspec.convert(cell.workload.params, metrics.Fetched))
+        for metric in netboot.of(msgspec.convert(cell.workload.params, netboot.Fetched))
         if metric.name in values
     ]
     return Inside(measurements, found.warnings, found.boot)

@@ -17,8 +17,7 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.estimands import iterations
 from guestmark.stats.repetition import best_iterations, scatter_of
 from guestmark.workloads.common.phase_bars import bars, seconds_of
-from guestmark.workloads.netboot.facts import Lease, Netboot
-from guestmark.workloads.netboot.metrics import DOWNLOAD, HANDOVER, KERNEL, SCRIPT, START
+from guestmark.workloads.netboot import DOWNLOAD, HANDOVER, KERNEL, SCRIPT, START, Lease, Netboot
 
 _NAMES = (*(metric.name.removesuffix("_s") for metric in START), "files", "kernel", "handover")
 _LETTERS = "RLDSFKH"

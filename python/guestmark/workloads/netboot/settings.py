@@ -12,7 +12,7 @@ from guestmark.core.architectures import X86_64
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size
-from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.platforms.qemu import ACCELERATORS
 from guestmark.setting.machine import CPU, MACHINE, MEMORY, SMP
 from guestmark.setting.network import (
     CONSOLE,
@@ -28,9 +28,8 @@ from guestmark.setting.network import (
     Nic,
     Protocol,
 )
-from guestmark.workloads.netboot import rom
+from guestmark.workloads.netboot import Fetched, rom
 from guestmark.workloads.netboot.content import Serving
-from guestmark.workloads.netboot.metrics import Fetched
 from guestmark.workloads.netboot.nested import inner_of
 
 _MIB = 1 << 20

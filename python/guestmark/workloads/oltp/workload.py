@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from pydantic import BeforeValidator, field_validator
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.findings import TARGET, Reached
@@ -27,22 +29,23 @@ from guestmark.disks.location import in_memory
 from guestmark.disks.mounted import working_directory
 from guestmark.disks.preflight import free_bytes
 from guestmark.foreign.packages import owner_of
+from guestmark.plan.schema import Strict, param
 from guestmark.setting.disk import DiskSpec, disks_of
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
+from guestmark.workloads import oltp
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below, Changes
-from guestmark.workloads.common.factors import THREADS, crowded
+from guestmark.workloads.common.factors import THREADS, count, crowded
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
-from guestmark.workloads.oltp import metrics
-from guestmark.workloads.oltp.databases import kinds
+from guestmark.workloads.oltp import SERVER, Oltp, OltpTest, databases
+from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
-from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
 from guestmark.workloads.oltp.databases.server import Launcher, Server, launcher
-from guestmark.workloads.oltp.metrics import SERVER, Oltp, OltpTest
+from guestmark.workloads.sysbench import Sysbench
 from guestmark.workloads.sysbench import output as sysbench_report
-from guestmark.workloads.sysbench.metrics import Sysbench
+from guestmark.workloads.sysbench.options import whole_seconds
 from guestmark.workloads.sysbench.workload import spread
 
 if TYPE_CHECKING:
@@ -51,8 +54,85 @@ if TYPE_CHECKING:
     from guestmark.workloads.sysbench.output import Report
 
 
+_TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+_DIRECTORY = "/var/tmp"  # on a disk: servers treat files in shared memory differently
+_SMALLEST = 5 << 20
+_UNMOUNTED = frozenset({"format", "bus", "aio", "cluster_size"})  # of a loop device on the host
 _SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 _TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours
+
+
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class OltpParams(Strict):
+    """`time` ends a measurement, or `transactions` when that is not 0; `buffer` is the server's own cache, `log` the
+    size of its log, `settings` any others of its settings. `host_disk` is as in the workload `sysbench`.
+    """
+
+    server: Literal["mariadb", "postgresql"] = param("mariadb", "the database server")
+    test: Literal["read_only", "read_write", "write_only"] = param("read_write", "sysbench's test")
+    tables: int = param(4, "tables", ge=1, le=1000)
+    rows: int = param(10_000, "rows of each table", ge=1, le=1_000_000_000)
+    threads: Annotated[str, BeforeValidator(_text)] = param("1", "connections at once", "number")
+    time: Annotated[str, BeforeValidator(_text)] = param(
+        "10", "how long a measurement lasts", "duration, whole s"
+    )
+    transactions: Annotated[str, BeforeValidator(_text)] = param(
+        "0", "end after so many; 0: after `time`", "number"
+    )
+    buffer: str = param("64M", "the server's cache", "size")
+    log: str = param("48M", "the server's log", "size")
+    settings: dict[str, str | int | bool] = param({}, "further settings of the server")
+    host_disk: Literal["directory", "loop"] = param("directory", "what the host has for a disk")
+
+    @field_validator("threads")
+    @classmethod
+    def _is_a_number_of_threads(cls, threads: str) -> str:
+        return THREADS.parse(threads)
+
+    @field_validator("time")
+    @classmethod
+    def _is_a_time(cls, time: str) -> str:
+        return whole_seconds(time)
+
+    @field_validator("transactions")
+    @classmethod
+    def _is_a_count(cls, transactions: str) -> str:
+        return count(transactions)
+
+    @field_validator("buffer", "log")
+    @classmethod
+    def _is_a_size(cls, size: str) -> str:
+        number = parse_size(size)
+        if number < _SMALLEST or number % (1 << 20):
+            raise ValueError(f"{size!r} is not whole MiB, at least {format_size(_SMALLEST)}")
+        return f"{number >> 20}M"
+
+    @field_validator("settings")
+    @classmethod
+    def _are_settings(cls, settings: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+        for name in settings:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not the name of a server's setting")
+        return settings
+
+    def to_params(self) -> dict[str, Any]:
+        """As the workload gets them. Raises `ValueError` for a test without end and for a setting that is ours."""
+        from guestmark.workloads.oltp.databases import KINDS
+
+        if self.time == "0" and self.transactions == "0":
+            raise ValueError("without a limit of time or transactions the test would not end")
+        settings: dict[str, str] = {}
+        for name, value in self.settings.items():
+            if name.replace("-", "_") in KINDS[self.server].reserved:
+                raise ValueError(f"settings.{name} is set by guestmark")
+            settings[name.replace("-", "_")] = str(int(value)) if isinstance(value, bool) else str(value)
+        params = self.model_dump(mode="json", exclude={"host_disk"})
+        disk = {"role": "target", "location": _DIRECTORY, "host": self.host_disk}
+        return {**params, "settings": settings, "disks": [disk]}
 
 
 def check(cells: Iterable[Cell], account: Account) -> list[str]:
@@ -319,11 +399,11 @@ def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float
             "not one transaction was finished in time", hint="give it longer (params.time) or fewer rows"
         )
     return [
-        (metrics.TRANSACTIONS, sql.transactions_per_s),
-        (metrics.QUERIES, sql.queries_per_s),
+        (oltp.TRANSACTIONS, sql.transactions_per_s),
+        (oltp.QUERIES, sql.queries_per_s),
         *spread(report),
-        (metrics.IGNORED_ERRORS, float(sql.ignored_errors)),
-        (metrics.RECONNECTS, float(sql.reconnects)),
+        (oltp.IGNORED_ERRORS, float(sql.ignored_errors)),
+        (oltp.RECONNECTS, float(sql.reconnects)),
         (WALL, result.wall_s),
         (GUEST_WALL, result.guest_wall_s),
     ]
@@ -342,22 +422,22 @@ def _for_each(
         directly = on_host and counted.guest_flushes is None  # not through a loop device
         host_flushes = server_flushes if directly and verdict == Reached.YES else reached.get(verdict)
     shares: list[tuple[Metric, int | None]] = [
-        (metrics.SERVER_FLUSHES, server_flushes),
-        (metrics.GUEST_FLUSHES, counted.guest_flushes),
-        (metrics.HOST_FLUSHES, host_flushes),
-        (metrics.HOST_WRITTEN, counted.host_written),
-        (metrics.HOST_WRITES, counted.host_writes),
+        (oltp.SERVER_FLUSHES, server_flushes),
+        (oltp.GUEST_FLUSHES, counted.guest_flushes),
+        (oltp.HOST_FLUSHES, host_flushes),
+        (oltp.HOST_WRITTEN, counted.host_written),
+        (oltp.HOST_WRITES, counted.host_writes),
     ]
     known = {measurement.metric: measurement.value for measurement in changes.measurements(transactions)}
     return [
         *((metric, value / transactions) for metric, value in shares if value is not None),
-        *((metric, known[metric]) for metric in metrics.BELOW if metric in known),
+        *((metric, known[metric]) for metric in oltp.BELOW if metric in known),
     ]
 
 
 def of_server(params: OltpTest) -> tuple[str, ...]:
     """The packages that this host's server was installed by; none if it is not here, or no package's."""
-    database = kinds.KINDS[params.server]
+    database = databases.KINDS[params.server]
     names = set()
     for program in database.packages:
         try:

@@ -1,7 +1,41 @@
 """What a power cut would leave of a machine's disk."""
 
+from typing import Any
+
+import msgspec
+
+from guestmark.core.findings import Proven
+from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.workloads.powercut.metrics import ALL, Cut
+
+STATES = Metric("crash_states", "", Better.HIGHER)
+LOSING = Metric("losing_states", "", Better.LOWER)
+REPAIRED = Metric("repaired_states", "", Better.LOWER)
+ALL = (LOSING, STATES, REPAIRED)
+
+
+def measured(found: Proven) -> list[Measurement]:
+    """As measurements of a trial."""
+    values = ((STATES, found.states), (LOSING, found.losing), (REPAIRED, found.repaired))
+    return [Measurement(metric, float(value), (float(value),)) for metric, value in values]
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters as a stored plan has them; see `Powercut`. `words` say how records are made durable."""
+
+    method: str
+    words: str
+    records: int
+    states: int
+    disks: list[dict[str, Any]]
+    settings: dict[str, str] = {}
+    command: list[str] = []
+    check: str = ""
+    before: list[str] = []
+    files: dict[str, str] = {}
+    env: dict[str, str] = {}
+    cwd: str = ""
+    statuses: tuple[int, ...] = (0,)
 
 
 def _label(params: Cut) -> str:
@@ -12,7 +46,7 @@ WORKLOADS = (
     WorkloadKind(
         "powercut",
         "cuts the power at every moment of a log of writes, and looks for acknowledged data",
-        params="guestmark.workloads.powercut.params:Powercut",
+        params="guestmark.workloads.powercut.workload:Powercut",
         run="guestmark.workloads.powercut.workload:PowercutWorkload",
         metrics=lambda _params: ALL,
         label=_label,

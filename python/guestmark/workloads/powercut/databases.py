@@ -11,11 +11,11 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.powercut import records
 from guestmark.powercut.recovery import Recovered
+from guestmark.workloads.oltp import Sizes
+from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account, Database
-from guestmark.workloads.oltp.databases.kinds import KINDS
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
 from guestmark.workloads.oltp.databases.server import Server, launcher
-from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent

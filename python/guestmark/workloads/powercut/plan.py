@@ -13,7 +13,7 @@ from guestmark.core.model import Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
-from guestmark.workloads.powercut import metrics
+from guestmark.workloads import powercut
 
 _TITLE = "what a power cut leaves"
 
@@ -34,6 +34,6 @@ def build(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
     entry = Entry(WorkloadSpec(kind.name, params, kind.label(kind.read(params))), kind=kind)
     shape = Shape((entry,), parse_platforms(given.on or ()), title=_TITLE, null=Null.NONE)
     policy = Policy(blocks=1, warmup=0, iterations=1)
-    outline = Outline("powercut", shape, policy, metrics.ALL)
+    outline = Outline("powercut", shape, policy, powercut.ALL)
     plan = assemble(override(outline, given), caller)
     return replace(plan, context=replace(plan.context, typed=True))

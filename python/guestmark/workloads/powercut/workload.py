@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.results import CallError
@@ -25,15 +26,16 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks import logged
 from guestmark.disks.traffic import block_columns
+from guestmark.plan.schema import Strict, param
 from guestmark.powercut import proof, records, recovery, writelog
 from guestmark.powercut.records import Method
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.drive import Bus
+from guestmark.workloads import powercut
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.program import check_command
+from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account
-from guestmark.workloads.oltp.databases.kinds import KINDS
-from guestmark.workloads.powercut import metrics
 from guestmark.workloads.powercut.command import Acknowledging, Program, Syncing
 from guestmark.workloads.powercut.databases import Rows
 
@@ -44,16 +46,59 @@ if TYPE_CHECKING:
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine, Platform
 
+
+_STATES, _OF_SERVERS = 300, 40
 _DEEPEST = 2  # layers
 _FULL_BYTES = 1 << 20
 _STAT_FLUSHES = 15  # the field of a disk's statistics
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
 
-class PowercutWorkload(Workload[metrics.Cut]):
+class Powercut(Strict):
+    """`method`: how each of `records` is written and made durable; `states`: how many crash states are judged: 300 if
+    not given, 40 of a database server, which has to be started for each. `settings` are the server's.
+    The method `command` runs `command`, whose lines are acknowledgements, and `check` on what is left. `syncs` runs
+    `command`, whose own calls of `fsync` and the like are; `before` are shell commands that run first, `files` texts by
+    their names, `env` variables besides the caller's, `cwd` where it runs if not on the disk.
+    """
+
+    method: Literal[
+        "append", "replace", "overwrite", "dsync", "sqlite", "mariadb", "postgresql", "command", "syncs"
+    ] = param("append", "how records are made durable")
+    records: int = param(100, "how many", ge=2, le=100_000)
+    settings: dict[str, str] = param({}, "settings of the database server")
+    command: list[str] = param([], "the program of the methods `command` and `syncs`", "words")
+    check: str = param("", "judges each recovered disk, for the method `command`", "shell command")
+    before: list[str] = param([], "run first", "shell commands")
+    files: dict[str, str] = param({}, "texts of files that the command finds, by name")
+    env: dict[str, str] = param({}, "environment variables")
+    cwd: str = param("", "where the command runs, if not on the disk", "path")
+    statuses: list[int] = param([0], "exit statuses of success")
+    states: int | None = param(
+        None, "crash states that are judged: 300, of a database server 40", ge=1, le=100_000
+    )
+
+    def to_params(self) -> dict[str, Any]:
+        """As the workload gets them; on the host an image is mounted through a loop device."""
+        method = Method(self.method)
+        if self.settings and not method.served:
+            raise ValueError(f"settings belong to a database server, and {self.method} has none")
+        if bool(self.check) != (method is Method.COMMAND) or bool(self.command) != method.of_program:
+            raise ValueError("command and check belong together, and to the method command")
+        disk = {"role": "target", "host": "loop", "logged": True}
+        states = self.states or (_OF_SERVERS if method.served else _STATES)
+        given = {**self.model_dump(mode="json"), "states": states}
+        return {
+            **given,
+            "words": shlex.join(self.command) or method.words,
+            "disks": [{**disk, **({"size": "256M"} if method.served else {})}],
+        }
+
+
+class PowercutWorkload(Workload[powercut.Cut]):
     """Writes numbered records, then the same without barriers as a control, and judges both."""
 
-    PARAMS = metrics.Cut
+    PARAMS = powercut.Cut
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
@@ -145,7 +190,7 @@ class PowercutWorkload(Workload[metrics.Cut]):
                 found.word = Durability.UNKNOWN
                 found.why = f"one log loses records, another does not confirm it; {found.why}"
         self.facts.add(Proof(proven=found))
-        return metrics.measured(found)
+        return powercut.measured(found)
 
     def _proven(self, machine: Machine) -> Proven:
         """Writes, cuts the power, judges; the disk is unmounted then."""

@@ -1,12 +1,77 @@
-"""The distribution's own sysbench: cpu, memory, threads, mutex, fileio."""
+"""The distribution's own sysbench: cpu, memory, threads, mutex, fileio.
 
+Durations in seconds, rates a second; bytes a second are shown in MB/s, which is 10^6.
+"""
+
+import msgspec
+
+from guestmark.core.findings import Fact
+from guestmark.core.metric import Better, Metric
+from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.setting.base import is_disk_setting
 from guestmark.workloads.common.factors import decides_on_host
-from guestmark.workloads.sysbench import metrics
+from guestmark.workloads.common.metrics import BELOW, THROUGHPUT
 from guestmark.workloads.sysbench.options import FACTORS, OPTIONS, TESTS, SysbenchRun
+
+EVENTS_RATE = Metric("events_per_s", "1/s", Better.HIGHER)
+TOTAL_TIME = Metric("total_time_s", "s")
+EVENT_TOTAL = Metric(
+    "event_total_s", "s"
+)  # of all events, summed over threads: the "e.total" of older versions
+OUTSIDE = Metric("outside_events_s", "s")  # threads × total time − event total
+LATENCY_MIN = Metric("latency_min_s", "s")
+LATENCY_AVG = Metric("latency_avg_s", "s")
+LATENCY_MAX = Metric("latency_max_s", "s")
+LATENCY_P95 = Metric("latency_p95_s", "s")
+EVENTS_STDDEV = Metric("thread_events_stddev", "1")  # fairness: of the threads' numbers of events
+TIME_STDDEV = Metric("thread_time_stddev_s", "s")  # fairness: of the threads' times in events
+READ_THROUGHPUT = Metric("read_throughput", "B/s", Better.HIGHER)
+WRITE_THROUGHPUT = Metric("write_throughput", "B/s", Better.HIGHER)
+READS = Metric("reads_per_s", "1/s", Better.HIGHER)
+WRITES = Metric("writes_per_s", "1/s", Better.HIGHER)
+FSYNCS = Metric("fsyncs_per_s", "1/s", Better.HIGHER)
+OPERATIONS = Metric("operations_per_s", "1/s", Better.HIGHER)
+
+COMMON = (
+    EVENTS_RATE,
+    TOTAL_TIME,
+    EVENT_TOTAL,
+    OUTSIDE,
+    LATENCY_AVG,
+    LATENCY_P95,
+    LATENCY_MIN,
+    LATENCY_MAX,
+    EVENTS_STDDEV,
+    TIME_STDDEV,
+    WALL,
+    GUEST_WALL,
+    USER,
+    SYSTEM,
+)
+FILEIO = (THROUGHPUT, READ_THROUGHPUT, WRITE_THROUGHPUT, READS, WRITES, FSYNCS)
+MEMORY = (THROUGHPUT, OPERATIONS)
+
+
+def of_test(test: str) -> tuple[Metric, ...]:
+    """The metrics of one of sysbench's tests; the primary one, which is of every test, first."""
+    if test == "fileio":
+        return (EVENTS_RATE, *FILEIO, *COMMON[1:], *BELOW)
+    if test == "memory":
+        return (EVENTS_RATE, *MEMORY, *COMMON[1:])
+    return COMMON
+
+
+class Sysbench(Fact, kw_only=True):
+    """How sysbench was called, and how long making and removing its files took, outside of the timing."""
+
+    version: str | None = msgspec.field(name="sysbench", default=None)
+    command: str | None = msgspec.field(name="sysbench_command", default=None)
+    prepare_s: float | None = msgspec.field(name="sysbench_prepare_s", default=None)
+    prepare_flush_s: float | None = None
+    cleanup_s: float | None = msgspec.field(name="sysbench_cleanup_s", default=None)
 
 
 def _label(run: SysbenchRun) -> str:
@@ -28,9 +93,9 @@ WORKLOADS = (
     WorkloadKind(
         "sysbench",
         f"the distribution's sysbench: {', '.join(TESTS)}",
-        params="guestmark.workloads.sysbench.params:SysbenchParams",
+        params="guestmark.workloads.sysbench.workload:SysbenchParams",
         run="guestmark.workloads.sysbench.workload:SysbenchWorkload",
-        metrics=lambda run: metrics.of_test(run.test),
+        metrics=lambda run: of_test(run.test),
         label=_label,
         reads=SysbenchRun,
         factors=tuple(FACTORS.values()),

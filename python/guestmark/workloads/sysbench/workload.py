@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from guestmark.core.errors import PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.findings import TARGET
@@ -15,19 +17,20 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.mounted import working_directory
 from guestmark.disks.preflight import free_bytes
+from guestmark.plan.schema import Strict, param
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import MEMORY
+from guestmark.workloads import sysbench
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import crowded
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
-from guestmark.workloads.sysbench import metrics
+from guestmark.workloads.sysbench import Sysbench
 from guestmark.workloads.sysbench import output as sysbench_report
-from guestmark.workloads.sysbench.metrics import Sysbench
 from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchRun
 
 if TYPE_CHECKING:
@@ -36,7 +39,95 @@ if TYPE_CHECKING:
     from guestmark.workloads.sysbench.output import Report
 
 
+_ROOM = 1.15  # a disk for the files, by default: journal, inodes and a reserve included
+_GIB = 1 << 30
+_SEED = "1"  # the same requests on every platform and in every trial
+# sysbench's defaults that say what is measured; written down, so that a stored plan holds them.
+_DEFAULTS: Mapping[str, Mapping[str, str]] = {
+    "cpu": {"cpu_max_prime": "10000"},
+    "memory": {"memory_block_size": "1K", "memory_total_size": "100G", "memory_scope": "global",
+               "memory_oper": "write", "memory_access_mode": "seq"},
+    "threads": {"thread_yields": "1000", "thread_locks": "8"},
+    "mutex": {"mutex_num": "4096", "mutex_locks": "50000", "mutex_loops": "10000"},
+    "fileio": {"file_num": "128", "file_total_size": "2G", "file_block_size": "16K", "file_test_mode": "rndrw",
+               "file_io_mode": "sync", "file_extra_flags": "none", "file_fsync_freq": "100", "file_fsync_all": "off",
+               "file_fsync_end": "on", "file_fsync_mode": "fsync", "file_merged_requests": "0",
+               "file_rw_ratio": "1.5"},
+}  # fmt: skip
+_END_BY_THEMSELVES = {"memory", "mutex"}
 _DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ",".join(str(item) for item in value) or "none"
+    return str(value) if isinstance(value, int | float) else value
+
+
+class _Common(Strict):
+    """`host_disk`: what `fileio` has on the host: a directory of its own filesystem, or a formatted image that is
+    mounted with the same options as in a guest (`loop`, needs root).
+    """
+
+    test: Literal["cpu", "memory", "threads", "mutex", "fileio"] = param(..., "sysbench's test")
+    host_disk: Literal["directory", "loop"] = param("directory", "what `fileio` has on the host")
+
+    def to_params(self) -> dict[str, Any]:
+        """As the workload gets them. Raises `ValueError` for an option of another test and for what would not end."""
+        given: dict[str, str] = {}
+        for name, option in OPTIONS.items():
+            text = getattr(self, name)
+            if text is None:
+                continue
+            if option.test not in ("", self.test):
+                raise ValueError(f"{name} is an option of the test {option.test}, not of {self.test}")
+            try:
+                given[name] = option.parse(text)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        options = {
+            "threads": "1",
+            "rand_seed": _SEED,
+            **_limits(self.test, given),
+            **_DEFAULTS[self.test],
+            **given,
+        }
+        params: dict[str, Any] = {"test": self.test, "options": options}
+        if self.test == "fileio":
+            size = parse_size(options["file_total_size"]) * _ROOM
+            disk = {
+                "role": "target",
+                "host": self.host_disk,
+                "size": format_size(-(-round(size) // _GIB) * _GIB),
+            }
+            params["disks"] = [disk]
+        elif self.host_disk != "directory":
+            raise ValueError("host_disk is for the test fileio")
+        return params
+
+
+_OptionText = Annotated[str | None, BeforeValidator(_text), Field()]
+
+
+SysbenchParams: type[BaseModel] = create_model(
+    "SysbenchParams",
+    __base__=_Common,
+    **{name: (_OptionText, param(None, option.help)) for name, option in OPTIONS.items()},
+)  # type: ignore[call-overload]
+
+
+def _limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
+    """sysbench's 10 seconds unless a limit is given; a limit that is given is the only one."""
+    if test in _END_BY_THEMSELVES:
+        return {"events": "0", "time": given.get("time", "0")}
+    limits = {"events": given.get("events", "0"), "time": given.get("time", "0")}
+    if limits == {"events": "0", "time": "0"}:
+        if given.keys() & limits.keys():
+            raise ValueError("without a limit of events or time the test would not end")
+        limits["time"] = "10"
+    return limits
 
 
 def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
@@ -257,25 +348,25 @@ class SysbenchWorkload(Workload[SysbenchRun]):
 def spread(report: Report) -> list[tuple[Metric, float]]:
     """How the events' times spread, and with several threads, how evenly these shared them."""
     values = [
-        (metrics.LATENCY_AVG, report.latency_avg_s),
-        (metrics.LATENCY_P95, report.percentile_s or 0.0),
-        (metrics.LATENCY_MIN, report.latency_min_s),
-        (metrics.LATENCY_MAX, report.latency_max_s),
+        (sysbench.LATENCY_AVG, report.latency_avg_s),
+        (sysbench.LATENCY_P95, report.percentile_s or 0.0),
+        (sysbench.LATENCY_MIN, report.latency_min_s),
+        (sysbench.LATENCY_MAX, report.latency_max_s),
     ]
     if report.threads > 1:
         values += [
-            (metrics.EVENTS_STDDEV, report.thread_events_stddev),
-            (metrics.TIME_STDDEV, report.thread_time_stddev_s),
+            (sysbench.EVENTS_STDDEV, report.thread_events_stddev),
+            (sysbench.TIME_STDDEV, report.thread_time_stddev_s),
         ]
     return values
 
 
 def _common(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
     values = [
-        (metrics.EVENTS_RATE, report.events_per_s),
-        (metrics.TOTAL_TIME, report.total_time_s),
-        (metrics.EVENT_TOTAL, report.event_total_s),
-        (metrics.OUTSIDE, report.overhead_s),
+        (sysbench.EVENTS_RATE, report.events_per_s),
+        (sysbench.TOTAL_TIME, report.total_time_s),
+        (sysbench.EVENT_TOTAL, report.event_total_s),
+        (sysbench.OUTSIDE, report.overhead_s),
         *spread(report),
     ]
     return [
@@ -291,7 +382,7 @@ def _of_memory(report: Report) -> list[tuple[Metric, float]]:
     memory = report.memory
     if memory is None:
         return []
-    values = [(metrics.OPERATIONS, memory.operations_per_s)]
+    values = [(sysbench.OPERATIONS, memory.operations_per_s)]
     return values if memory.mib_per_s is None else [(THROUGHPUT, memory.mib_per_s * _MIB), *values]
 
 
@@ -305,11 +396,11 @@ def _of_files(report: Report, options: Mapping[str, str]) -> dict[Metric, float]
     written = _precise(files.written_mib_per_s, files.writes_per_s * block, options)
     return {
         THROUGHPUT: read + written,
-        metrics.READ_THROUGHPUT: read,
-        metrics.WRITE_THROUGHPUT: written,
-        metrics.READS: files.reads_per_s,
-        metrics.WRITES: files.writes_per_s,
-        metrics.FSYNCS: files.fsyncs_per_s,
+        sysbench.READ_THROUGHPUT: read,
+        sysbench.WRITE_THROUGHPUT: written,
+        sysbench.READS: files.reads_per_s,
+        sysbench.WRITES: files.writes_per_s,
+        sysbench.FSYNCS: files.fsyncs_per_s,
     }
 
 

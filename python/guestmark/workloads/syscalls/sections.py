@@ -7,9 +7,9 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.platforms.counters import COUNTS, LEGEND, PREFIX, by_kind
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.common.counted import COUNTS, LEGEND, PREFIX, by_kind
-from guestmark.workloads.syscalls.facts import Syscalls
+from guestmark.workloads.syscalls import Syscalls
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:

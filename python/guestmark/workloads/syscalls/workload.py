@@ -8,28 +8,57 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pydantic import field_validator
+
 from guestmark import __version__
-from guestmark.agent import syscalls
 from guestmark.agent.binary import NAME, PROGRAM, agent_binary
-from guestmark.agent.syscalls import Section
-from guestmark.core.errors import AttestationError
+from guestmark.agent.syscalls import Section, measure
+from guestmark.agent.wire import SYSTEM_CALLS
+from guestmark.core.errors import AttestationError, unknown
 from guestmark.core.findings import Build
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
+from guestmark.plan.schema import Strict, param
+from guestmark.workloads import syscalls
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.program import disagreement, sha256_here
-from guestmark.workloads.syscalls import metrics
-from guestmark.workloads.syscalls.facts import Call, Syscalls
-from guestmark.workloads.syscalls.metrics import Mix
+from guestmark.workloads.syscalls import Call, Mix, Syscalls
 
 if TYPE_CHECKING:
     from guestmark.agent.clocks import Ping
     from guestmark.platforms.base import Machine
 
+
+_SHORTEST_S, _LONGEST_S = 0.001, 60.0
 _HOST_CPU = "host_cpu_s"
 _LEAST = 0.01  # nanoseconds; times below the clock's resolution still need a logarithm
+
+
+class SyscallsParams(Strict):
+    """Each operation is done at least `operations` times and for `time`; `calls` limits them to some."""
+
+    operations: int = param(50, "of each call, at least", ge=1, le=10_000_000)
+    time: str = param("50ms", "for each call, at least", "duration")
+    calls: list[str] = param([*SYSTEM_CALLS], "which calls", "names")
+
+    @field_validator("time")
+    @classmethod
+    def _is_a_time(cls, time: str) -> str:
+        if not _SHORTEST_S <= parse_duration(time) <= _LONGEST_S:
+            raise ValueError(f"{time!r} is not between {_SHORTEST_S * 1e3:.0f} ms and {_LONGEST_S:.0f} s")
+        return time
+
+    @field_validator("calls")
+    @classmethod
+    def _are_known(cls, calls: list[str]) -> list[str]:
+        for name in calls:
+            if name not in SYSTEM_CALLS:
+                raise ValueError(unknown("call", name, SYSTEM_CALLS).message)
+        if not calls:
+            raise ValueError(f"no call is named; there are {', '.join(SYSTEM_CALLS)}")
+        return [name for name in SYSTEM_CALLS if name in calls]
 
 
 class SyscallsWorkload(Workload[Mix]):
@@ -61,7 +90,7 @@ class SyscallsWorkload(Workload[Mix]):
             )
         if (counter := self._counter) and counter not in machine.counters():
             self.warnings.append(
-                f"{metrics.COUNTED[counter].name} is unknown: this hypervisor does not report it, "
+                f"{syscalls.COUNTED[counter].name} is unknown: this hypervisor does not report it, "
                 "and the kernel's statistics cannot be read"
             )
 
@@ -70,7 +99,7 @@ class SyscallsWorkload(Workload[Mix]):
         from guestmark.platforms import counters
 
         before = machine.agent.ping()
-        found = syscalls.measure(
+        found = measure(
             machine.agent,
             operations=self.params.operations,
             time_s=parse_duration(self.params.time),
@@ -83,18 +112,18 @@ class SyscallsWorkload(Workload[Mix]):
         self._found.calls = {section.measured.name: _described(section, nothing) for section in sections}
         times = [max(section.measured.median_ns, _LEAST) for section in sections]
         values: list[tuple[Metric, float]] = [
-            (metrics.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
+            (syscalls.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
         ]
         values += [
-            (metrics.of_call(section.measured.name), time)
+            (syscalls.of_call(section.measured.name), time)
             for section, time in zip(sections, times, strict=True)
         ]
-        for counter, metric in metrics.COUNTED.items():
+        for counter, metric in syscalls.COUNTED.items():
             if all(counter in section.counted for section in sections):
                 each = [per_operation(section, nothing, counter) for section in sections]
                 values.append((metric, math.fsum(each) / len(each)))
         values += _processor(sections)
-        values.append((metrics.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
+        values.append((syscalls.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def _check_clocks(self, before: Ping, after: Ping) -> None:
@@ -143,4 +172,4 @@ def _processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
     guest_s = math.fsum(section.measured.cpu_ns for section in sections) / 1e9
     if guest_s <= 0 or not all(_HOST_CPU in section.counted for section in sections):
         return []
-    return [(metrics.PROCESSOR, math.fsum(section.counted[_HOST_CPU] for section in sections) / guest_s)]
+    return [(syscalls.PROCESSOR, math.fsum(section.counted[_HOST_CPU] for section in sections) / guest_s)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.workloads.oltp.metrics import Sizes
+from guestmark.workloads.oltp import Sizes
 
 if TYPE_CHECKING:
     from guestmark.agent.background import Background

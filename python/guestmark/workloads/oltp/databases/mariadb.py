@@ -7,8 +7,8 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from guestmark.workloads.oltp import Sizes
 from guestmark.workloads.oltp.databases.base import Database, Session
-from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
     from guestmark.workloads.oltp.databases.base import Link

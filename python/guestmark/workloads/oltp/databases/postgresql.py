@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.units import parse_size
+from guestmark.workloads.oltp import Sizes
 from guestmark.workloads.oltp.databases.base import Database, Session
-from guestmark.workloads.oltp.metrics import Sizes
 
 if TYPE_CHECKING:
     from guestmark.workloads.oltp.databases.base import Link
