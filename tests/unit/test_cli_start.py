@@ -10,6 +10,7 @@ import pytest
 
 from guestmark.cli.verbs import FIRST, GROUPED, SYNONYMS, VERBS, ungrouped
 from tests.framework import PACKAGES
+from tests.framework.preloaded import call as guestmark
 
 HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec", "jinja2", "vl_convert")
 
@@ -22,14 +23,6 @@ def python(code: str, *arguments: str, **environment: str) -> subprocess.Complet
         text=True,
         timeout=60,
         check=False,
-    )
-
-
-def guestmark(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return python(
-        "import sys; sys.argv[0] = 'guestmark'; from guestmark.cli import main; sys.exit(main())",
-        *arguments,
-        **environment,
     )
 
 
@@ -100,7 +93,8 @@ def test_synonyms_lead_to_commands_that_exist() -> None:
 
 
 def test_version() -> None:
-    assert guestmark("--version").stdout == "guestmark 0.3.0\n"
+    code = "import sys; sys.argv = ['guestmark', '--version']; from guestmark.cli import main; sys.exit(main())"
+    assert python(code).stdout == "guestmark 0.3.0\n"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from guestmark.ledger import open_ledger, tally
 from guestmark.ledger.attempts import Attempts, lose
 from guestmark.ledger.store import Ledger
 from tests.framework.ledgers import WALL
-from tests.framework.postgresql import postgresql
+from tests.framework.postgresql import Server, postgresql
 
 CELLS = ("a", "b", "c")
 PLAN = Plan(
@@ -28,14 +28,17 @@ PLAN = Plan(
 )
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with postgresql() as running:
+        yield running
+
+
 @pytest.fixture(params=["file", "server"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    """A new one."""
-    if request.param == "file":
-        with open_ledger(tmp_path / "ledger.sqlite") as made:
-            yield made
-        return
-    with postgresql() as server, open_ledger(server.url) as made:
+    """A new file, or the server's, in which other tests' runs are."""
+    where = tmp_path / "ledger.sqlite" if request.param == "file" else request.getfixturevalue("server").url
+    with open_ledger(where) as made:
         yield made
 
 

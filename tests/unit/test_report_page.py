@@ -30,10 +30,10 @@ from guestmark.page.tables import Table
 from guestmark.page.text import text_of
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import page
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import Analysis, analyse
 from tests.framework.run_kinds import RUNS
-from tests.framework.runs import print_report
 
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 CHARTED = re.compile(r"\d+\.\d+")  # in the words of a chart
@@ -43,10 +43,25 @@ def flat(text: str) -> str:
     return " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
 
 
-def terminal(run: StoredRun, width: int = 260) -> str:
+@functools.cache
+def run_of(name: str) -> StoredRun:
+    return RUNS[name]()
+
+
+@functools.cache
+def analysed(name: str) -> Analysis:
+    run = run_of(name)
+    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+
+
+@functools.cache
+def made(name: str) -> Page:
+    return page(run_of(name), analysed(name))
+
+
+def terminal(name: str, width: int = 260) -> str:
     out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    print_report(run, console, published=True, environment=True, details=True)
+    print_page(made(name), Console(file=out, width=width, highlight=False))
     return out.getvalue()
 
 
@@ -74,14 +89,14 @@ class Reader(HTMLParser):
             self.texts.append(data)
 
 
-def html(run: StoredRun) -> str:
+def html(name: str) -> str:
     reader = Reader()
-    reader.feed(render(run, Format.HTML).decode())
+    reader.feed(render(run_of(name), Format.HTML, analysed(name)).decode())
     return "".join(reader.texts)
 
 
-def markdown(run: StoredRun) -> str:
-    text = render(run, Format.MARKDOWN).decode()
+def markdown(name: str) -> str:
+    text = render(run_of(name), Format.MARKDOWN, analysed(name)).decode()
     plain = re.sub(r"(?<!\\)(\*\*|`|\|)|^#+ |^- ", " ", text, flags=re.MULTILINE)
     return re.sub(r"\\(\W|_)", r"\1", plain)
 
@@ -98,8 +113,8 @@ def strings(value: Any) -> Iterator[str]:
                 yield from strings(item)
 
 
-def document(run: StoredRun) -> str:
-    report = json.loads(render(run, Format.JSON))["report"]
+def document(name: str) -> str:
+    report = json.loads(render(run_of(name), Format.JSON, analysed(name)))["report"]
     report.pop("title")
     return " ".join(strings(report))
 
@@ -109,7 +124,7 @@ FORMATS = {"terminal": terminal, "markdown": markdown, "html": html, "json": doc
 
 @functools.cache
 def written(name: str, format_: str) -> str:
-    return FORMATS[format_](RUNS[name]())
+    return FORMATS[format_](name)
 
 
 def said(node: Node) -> list[str]:
@@ -144,28 +159,23 @@ def said(node: Node) -> list[str]:
     return [flat(text) for text in texts if flat(text)]
 
 
-def made(run: StoredRun) -> Page:
-    return page(run, analyse(run.plan, run.trials, run.unusable))
-
-
-def nodes(run: StoredRun) -> Iterator[Node]:
-    for section in made(run).sections:
+def nodes(name: str) -> Iterator[Node]:
+    for section in made(name).sections:
         yield from section.nodes
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("name", RUNS)
 def test_every_node_is_said_in_every_format(name: str, format_: str) -> None:
-    run = RUNS[name]()
     text = flat(written(name, format_))
     count = 0
-    for node in nodes(run):
+    for node in nodes(name):
         wanted = said(node)
         starts = [match.start() for match in re.finditer(re.escape(wanted[0]), text)] if wanted else [0]
         assert any(in_order(wanted, text, start) for start in starts), (node, text)
         count += len(wanted)
     assert count > (5 if name == "nothing" else 40)
-    for section in made(run).sections:
+    for section in made(name).sections:
         assert not section.subtitle or flat(section.subtitle) in text
 
 
@@ -188,8 +198,7 @@ def test_no_format_has_a_figure_that_another_has_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_figures_of_charts_are_in_the_text_of_every_format(name: str) -> None:
-    run = RUNS[name]()
-    charts = [node for node in nodes(run) if isinstance(node, Chart)]
+    charts = [node for node in nodes(name) if isinstance(node, Chart)]
     assert charts or name == "nothing"
     texts = [written(name, format_) for format_ in FORMATS]
     for chart in charts:
@@ -200,7 +209,7 @@ def test_figures_of_charts_are_in_the_text_of_every_format(name: str) -> None:
 
 
 def test_each_kind_of_node_and_drawing_was_among_them() -> None:
-    found = [node for build in RUNS.values() for node in nodes(build())]
+    found = [node for name in RUNS for node in nodes(name)]
     kinds = {type(node).__name__ for node in found}
     drawings = {type(node.drawing).__name__ for node in found if isinstance(node, Chart)}
     assert kinds >= {"Paragraph", "Note", "Bullets", "Command", "Definitions", "Matrix", "Chart", "Table"}
@@ -210,11 +219,10 @@ def test_each_kind_of_node_and_drawing_was_among_them() -> None:
 @pytest.mark.parametrize("width", [20, 32, 40, 55, 80])
 @pytest.mark.parametrize("name", RUNS)
 def test_narrow_terminals_cut_no_figure(name: str, width: int) -> None:
-    run = RUNS[name]()
-    printed = terminal(run, width)
+    printed = terminal(name, width)
     assert all(cell_len(line) <= width for line in printed.splitlines())
     text = flat(printed)
-    for node in nodes(run):
+    for node in nodes(name):
         if isinstance(node, Table):
             for row in node.rows:
                 for cell in row.cells:
@@ -222,30 +230,30 @@ def test_narrow_terminals_cut_no_figure(name: str, width: int) -> None:
                         if NUMBER.search(span.text) and cell_len(span.text) <= width - 2:
                             assert re.search(rf"(?<![\d.]){re.escape(flat(span.text))}(?![\d.]|…)", text)
         if isinstance(node, Command):
-            assert flat(node.command) in text or width < len(run.id)
+            assert flat(node.command) in text or width < len(run_of(name).id)
 
 
 def test_a_command_to_copy_is_whole_at_forty_columns() -> None:
-    lines = terminal(RUNS["plain"](), 40).splitlines()
+    lines = terminal("plain", 40).splitlines()
     assert lines[-1].strip() == "20261121-213000-k3f"
     assert lines[-2].strip() == "See again: guestmark show"
 
 
 def test_figures_keep_their_units_where_lines_fold() -> None:
     for width in range(30, 100):
-        for line in terminal(RUNS["starts"](), width).splitlines():
+        for line in terminal("starts", width).splitlines():
             assert not re.match(r" *(%|s|ms|MB)(\W|$)", line), (width, line)
 
 
 def test_bars_go_first() -> None:
-    wide, narrow = terminal(RUNS["plain"](), 80), terminal(RUNS["plain"](), 62)
+    wide, narrow = terminal("plain", 80), terminal("plain", 62)
     assert "██" in wide.partition("Trials")[0]
     assert "██" not in narrow.partition("Trials")[0]
     assert "×24.03  [23.79, 24.24]" in narrow
 
 
 def test_where_nothing_else_helps_each_row_is_a_list() -> None:
-    lines = [line.rstrip() for line in terminal(RUNS["plain"](), 36).splitlines()]
+    lines = [line.rstrip() for line in terminal("plain", 36).splitlines()]
     start = lines.index("tcg")
     assert lines[start + 1 : start + 4] == [
         "  wall, s: 29.9 ± 0.9",

@@ -134,9 +134,14 @@ def _has_libc(architecture: Architecture) -> bool:
 
 
 def _rust_packages(*, sources: bool) -> str:
-    """Debian 12 keeps a new enough Rust under another name."""
-    web = "-web" if _version(candidate("rustc")) < _LEAST_RUST and candidate("rustc-web") else ""
+    web = _web()
     return f"cargo{web} rustc{web}" + (f" rust{web}-src" if sources else "")
+
+
+@functools.cache
+def _web() -> str:
+    """Debian 12 keeps a new enough Rust under another name. apt-cache takes a second where apt keeps no caches."""
+    return "-web" if _version(candidate("rustc")) < _LEAST_RUST and candidate("rustc-web") else ""
 
 
 def toolchain(architecture: Architecture) -> Toolchain | None:
@@ -174,6 +179,7 @@ def look_again() -> None:
     """Forgets which compilers there are, when others have been installed."""
     _toolchains.cache_clear()
     _sysroot.cache_clear()
+    _web.cache_clear()
     owner_of.cache_clear()
     package_of.cache_clear()
 

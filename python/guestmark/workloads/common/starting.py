@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _GONE_S = 5.0  # within which nothing of a machine that was ended may be left
 _POLL_S = 0.001
-_RENEWED = "renewed"  # of a restored guest's agent: it goes on
 _APART_S, _APART = 0.01, 0.1  # seconds and a share of the start that a machine's clock may be wrong by
 _DECLARED = "1G"  # where a cell says nothing, as guests and sandboxes have
 _OVERHEAD = 64 << 20  # of a machine beside its own memory: a hypervisor, a runtime, their page tables

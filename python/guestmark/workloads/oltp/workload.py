@@ -58,7 +58,6 @@ _TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 _DIRECTORY = "/var/tmp"  # on a disk: servers treat files in shared memory differently
 _SMALLEST = 5 << 20
-_UNMOUNTED = frozenset({"format", "bus", "aio", "cluster_size"})  # of a loop device on the host
 _SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 _TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours
 
