@@ -1,5 +1,6 @@
 """A constructed run of every kind of workload that adds something of its own to a report, and of what can go wrong."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, RunState, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
+from guestmark.stats.analysis import Analysis, analyse
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Boot, Initcall, Initcalls
 from guestmark.workloads.netboot import Netboot
@@ -218,3 +220,16 @@ RUNS: Mapping[str, Callable[[], StoredRun]] = {
     "nothing": lambda: host_uml_tcg(blocks=0, state=RunState.FAILED),
     "no baseline": lambda: host_uml_tcg(failing={("host", block) for block in range(12)}),
 }
+
+
+@functools.cache
+def run_of(name: str) -> StoredRun:
+    """The run of that kind, made once."""
+    return RUNS[name]()
+
+
+@functools.cache
+def analysed(name: str) -> Analysis:
+    """Its analysis, made once: most of what a report takes."""
+    run = run_of(name)
+    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)

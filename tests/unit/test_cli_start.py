@@ -93,7 +93,9 @@ def test_synonyms_lead_to_commands_that_exist() -> None:
 
 
 def test_version() -> None:
-    code = "import sys; sys.argv = ['guestmark', '--version']; from guestmark.cli import main; sys.exit(main())"
+    code = (
+        "import sys; sys.argv = ['guestmark', '--version']; from guestmark.cli import main; sys.exit(main())"
+    )
     assert python(code).stdout == "guestmark 0.3.0\n"
 
 

@@ -12,7 +12,6 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Stack
 from guestmark.page.nodes import (
     Bullets,
@@ -32,8 +31,7 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import page
-from guestmark.stats.analysis import Analysis, analyse
-from tests.framework.run_kinds import RUNS
+from tests.framework.run_kinds import RUNS, analysed, run_of
 
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 CHARTED = re.compile(r"\d+\.\d+")  # in the words of a chart
@@ -41,17 +39,6 @@ CHARTED = re.compile(r"\d+\.\d+")  # in the words of a chart
 
 def flat(text: str) -> str:
     return " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
-
-
-@functools.cache
-def run_of(name: str) -> StoredRun:
-    return RUNS[name]()
-
-
-@functools.cache
-def analysed(name: str) -> Analysis:
-    run = run_of(name)
-    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
 
 
 @functools.cache

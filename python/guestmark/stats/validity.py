@@ -136,15 +136,15 @@ def order_effects(
     levels = sorted(set(kinds))
     before = _before(place, np.array([levels.index(one) for one in kinds]))
     block, cell = (np.asarray(index) for index in np.indices(logs.shape))
+    drawn_in = _drawn_in(logs)
     findings = []
     for name, factor in ((OrderFinding.CARRY_OVER, before), (OrderFinding.POSITION, place)):
         use = ~np.isnan(logs) & ~np.isnan(factor)
-        fitted = _f_test(_drawn_in(logs)[use], block[use], cell[use], factor[use].astype(np.int64))
+        below = max(alpha, CORRECTED) if name is OrderFinding.CARRY_OVER else alpha
+        fitted = _f_test(drawn_in[use], block[use], cell[use], factor[use].astype(np.int64), below / 2)
         if fitted is None:
             continue
-        p = min(1.0, 2 * fitted.p)
-        if p >= (max(alpha, CORRECTED) if name is OrderFinding.CARRY_OVER else alpha):
-            continue
+        p = 2 * fitted.p
         effect = float(np.expm1(fitted.effect))
         what = "what ran before it" if name is OrderFinding.CARRY_OVER else "its position in the block"
         said = f"a trial depends on {what}, by {effect:.1%}"
@@ -262,8 +262,8 @@ class _Fit:
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), dtype=np.float64)
 
 
-def _f_test(y: Array, block: Index, cell: Index, factor: Index) -> _Fit | None:
-    """The F test of the factor beside blocks and cells; None if there is too little to tell."""
+def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) -> _Fit | None:
+    """The F test of the factor beside blocks and cells; None unless p is `below`, or there is too little to tell."""
     plain, cells = _columns(block, cell)
     full = np.hstack([plain, *[(factor == level)[:, None] for level in np.unique(factor)[1:]]])
     if full.shape[1] == plain.shape[1]:
@@ -274,13 +274,16 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index) -> _Fit | None:
     if full_rank == reduced_rank or left < MIN_TRIALS_LEFT or full_rss <= 1e-24 * max(float(y @ y), 1e-300):
         return None
     f = (reduced_rss - full_rss) / (full_rank - reduced_rank) / (full_rss / left)
+    p = float(fdtrc(full_rank - reduced_rank, left, max(f, 0.0)))
+    if p >= below:
+        return None
     shifts = np.append(0.0, full_fit[plain.shape[1] :])
     mine = slice(plain.shape[1] - len(cells), plain.shape[1])
     covariance = np.linalg.pinv(full.T @ full) * full_rss / left
     shift_scatter = np.zeros((shifts.size, shifts.size))
     shift_scatter[1:, 1:] = covariance[plain.shape[1] :, plain.shape[1] :]
     return _Fit(
-        p=float(fdtrc(full_rank - reduced_rank, left, max(f, 0.0))),
+        p=p,
         effect=float(np.ptp(shifts)),
         levels=np.unique(factor).astype(np.float64),
         shifts=shifts,
