@@ -108,7 +108,7 @@ step_end() {
 stop_step() {
     trap '' INT TERM HUP
     [ -z "$ticker" ] || kill "$ticker" 2>/dev/null
-    [ -z "$step_pid" ] || kill -TERM -- "-$step_pid" 2>/dev/null
+    [ -z "$step_pid" ] || kill -s TERM -- "-$step_pid" 2>/dev/null
     [ -z "$beside" ] || { kill -TERM "$beside" && wait "$beside"; } 2>/dev/null
     [ -z "$1" ] || {
         [ -n "$alone" ] || exit "$1"

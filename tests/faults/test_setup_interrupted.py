@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.framework import CHECKOUT
 from tests.framework.checkouts import STUB_STATUS, Checkout, copy_checkout, handed_over
 from tests.framework.processes import wait_until
 
@@ -55,6 +56,14 @@ def assert_completed(checkout: Checkout) -> None:
     again = checkout.run()
     handed_over(again)
     assert again.stderr == ""
+
+
+def test_groups_are_ended_in_words_that_every_shell_knows() -> None:
+    """dash takes `kill -TERM -- -GROUP` for a number that it cannot read, and ends nobody."""
+    scripts = [CHECKOUT / "guestmark", CHECKOUT / "test", *sorted((CHECKOUT / "tools").glob("*.sh"))]
+    kills = [line for script in scripts for line in script.read_text().splitlines() if '-- "-$' in line]
+    assert kills
+    assert all("kill -s TERM -- " in line for line in kills)
 
 
 @pytest.mark.long
