@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -284,8 +284,9 @@ CHECK = """
 import json, sys
 from guestmark import testing
 
-check = getattr(testing, f"check_{sys.argv[1]}")
-print(json.dumps([[str(found.rule), found.what] for found in check(*sys.argv[2:])]))
+for kind, *words in json.loads(sys.argv[1]):
+    found = getattr(testing, f"check_{kind}")(*words)
+    print(json.dumps([[str(each.rule), each.what] for each in found]), flush=True)
 """
 
 
@@ -332,23 +333,28 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checks]:
         path = brought(folder, name, module)
     environment = {**os.environ, **path}
 
-    def check(*words: str) -> Found:
+    def checked(asked: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Found]:
         done = subprocess.run(
-            [sys.executable, "-c", CHECK, *words],
+            [sys.executable, "-c", CHECK, json.dumps(asked)],
             env=environment, capture_output=True, text=True, timeout=200, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        return [(rule, what) for rule, what in json.loads(done.stdout)]
+        answers = [[(rule, what) for rule, what in json.loads(line)] for line in done.stdout.splitlines()]
+        return dict(zip(asked, answers, strict=True))
 
+    broken = [
+        (kind, name)
+        for kind, names in (("workload", WORKLOADS), ("platform", PLATFORMS))
+        for name, *_ in names
+    ]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
+        parts = [broken[number::_AT_ONCE] for number in range(_AT_ONCE)]
         begun = {
-            (kind, name): pool.submit(check, kind, name)
-            for kind, names in (("workload", WORKLOADS), ("platform", PLATFORMS))
-            for name, *_ in names
+            words: answers for part in parts for answers in [pool.submit(checked, part)] for words in part
         }
 
         def found(*words: str) -> Found:
-            return begun[words].result() if words in begun else check(*words)
+            return (begun[words].result() if words in begun else checked([words]))[words]
 
         yield found
 
