@@ -6,7 +6,7 @@ import html
 import json
 import re
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from tests.framework.browser import FLAGS, browser, probing
-from tests.framework.run_kinds import RUNS
+from tests.framework.run_kinds import RUNS, analysed, run_of
 
 # How wide everything is, and the contrast of every text with what is painted below it (WCAG 2.2, relative luminance).
 _PROBE = """<script>addEventListener('load',()=>{
@@ -44,30 +44,58 @@ const o=s.getBoundingClientRect();return{width:o.width,outside:[...s.querySelect
 const b=e.getBoundingClientRect();return Math.min(b.left-o.left,b.top-o.top,o.right-b.right,o.bottom-b.bottom)})
 .filter(m=>m<-2).length}})};
 (window.parent||window).postMessage(JSON.stringify(out),'*')})</script>"""
-_FRAME = """<!doctype html><body><iframe src="page.html" style="width:{width}px;height:4000px;border:0"></iframe>
-<script>addEventListener('message',e=>{{const p=document.createElement('pre');p.id='probe';p.textContent=e.data;
-document.body.replaceChildren(p)}})</script></body>"""
+# All pages at once, as a browser takes longer to start than to lay them out; the answers are in their order.
+_FRAMES = """<!doctype html><body>{frames}<script>const got={{}};addEventListener('message',e=>{{
+const all=[...document.querySelectorAll('iframe')];got[all.findIndex(f=>f.contentWindow===e.source)]=e.data;
+if(Object.keys(got).length<all.length)return;const p=document.createElement('pre');p.id='probe';
+p.textContent='['+all.map((_,n)=>got[n]).join()+']';document.body.replaceChildren(p)}})</script></body>"""
 
 
-def laid_out(page: str, folder: Path, *, width: int, dark: bool) -> dict[str, Any]:
-    (folder / "page.html").write_text(probing(page, _PROBE))
-    frame = folder / "frame.html"
-    frame.write_text(_FRAME.format(width=width))
+def laid_out(
+    pages: Sequence[tuple[str, int]], folder: Path, *, dark: bool, probe: str = _PROBE
+) -> list[dict[str, Any]]:
+    """What the probe finds on each page at its width."""
+    frames = ""
+    for number, (page, width) in enumerate(pages):
+        (folder / f"{number}.html").write_text(probing(page, probe))
+        frames += f'<iframe src="{number}.html" style="width:{width}px;height:4000px;border:0"></iframe>'
+    document = folder / "frames.html"
+    document.write_text(_FRAMES.format(frames=frames))
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-    command = [browser(), *FLAGS, scheme, f"--user-data-dir={folder}/profile", "--dump-dom", frame.as_uri()]
+    command = [
+        browser(),
+        *FLAGS,
+        scheme,
+        f"--user-data-dir={folder}/profile",
+        "--dump-dom",
+        document.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stdout[:2000]
-    answer: dict[str, Any] = json.loads(html.unescape(found[1]))
-    return answer
+    answers: list[dict[str, Any]] = json.loads(html.unescape(found[1]))
+    return answers
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1200])
-@pytest.mark.parametrize("name", ["plain", "starts", "matrix", "disks"])
-def test_a_page_can_be_read(name: str, width: int, dark: bool, tmp_path: Path) -> None:
-    page = render(RUNS[name](), Format.HTML).decode()
-    found = laid_out(page, tmp_path, width=width, dark=dark)
+NAMES, WIDTHS = ("plain", "starts", "matrix", "disks"), (400, 1200)
+Found = dict[tuple[str, int], dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["light", "dark"])
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[bool, Found]:
+    """Whether it is night, and what was found on each page at each width."""
+    asked = [(name, width) for name in NAMES for width in WIDTHS]
+    made = {name: render(run_of(name), Format.HTML, analysed(name)).decode() for name in NAMES}
+    folder = tmp_path_factory.mktemp("pages")
+    answers = laid_out([(made[name], width) for name, width in asked], folder, dark=request.param)
+    return request.param, dict(zip(asked, answers, strict=True))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_can_be_read(name: str, width: int, pages: tuple[bool, Found]) -> None:
+    dark, answers = pages
+    found = answers[name, width]
     assert found["window"] == width
     assert found["page"] <= width  # nothing scrolls sideways but tables in their own boxes
     assert (sum(found["paper"]) < 150) is dark
@@ -98,9 +126,9 @@ svg.dispatchEvent(new MouseEvent('dblclick'));out.after=places();out.afterTicks=
 (window.parent||window).postMessage(JSON.stringify(out),'*')})</script>"""
 
 
-def test_a_chart_answers_the_pointer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "_PROBE", _POINTER)
-    found = laid_out(render(RUNS["plain"](), Format.HTML).decode(), tmp_path, width=1200, dark=False)
+def test_a_chart_answers_the_pointer(tmp_path: Path) -> None:
+    page = render(RUNS["plain"](), Format.HTML).decode()
+    (found,) = laid_out([(page, 1200)], tmp_path, dark=False, probe=_POINTER)
     assert re.fullmatch(r"uml, block 1: ×[\d.]+", found["tip"])
     before, zoomed = found["before"], found["zoomed"]
     low, high = min(before), max(before)
