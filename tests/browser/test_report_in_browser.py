@@ -45,10 +45,11 @@ const b=e.getBoundingClientRect();return Math.min(b.left-o.left,b.top-o.top,o.ri
 .filter(m=>m<-2).length}})};
 (window.parent||window).postMessage(JSON.stringify(out),'*')})</script>"""
 # All pages at once, as a browser takes longer to start than to lay them out; the answers are in their order.
-_FRAMES = """<!doctype html><body>{frames}<script>const got={{}};addEventListener('message',e=>{{
+_FRAMES = """<!doctype html><script>const got={{}};addEventListener('message',e=>{{
 const all=[...document.querySelectorAll('iframe')];got[all.findIndex(f=>f.contentWindow===e.source)]=e.data;
-if(Object.keys(got).length<all.length)return;const p=document.createElement('pre');p.id='probe';
-p.textContent='['+all.map((_,n)=>got[n]).join()+']';document.body.replaceChildren(p)}})</script></body>"""
+if(Object.keys(got).length<{count})return;const p=document.createElement('pre');p.id='probe';
+p.textContent='['+all.map((_,n)=>got[n]).join()+']';document.body.replaceChildren(p)}})</script>
+<body>{frames}</body>"""
 
 
 def laid_out(
@@ -60,7 +61,7 @@ def laid_out(
         (folder / f"{number}.html").write_text(probing(page, probe))
         frames += f'<iframe src="{number}.html" style="width:{width}px;height:4000px;border:0"></iframe>'
     document = folder / "frames.html"
-    document.write_text(_FRAMES.format(frames=frames))
+    document.write_text(_FRAMES.format(frames=frames, count=len(pages)))
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     command = [
         browser(),

@@ -1,6 +1,7 @@
 """Starts of real machines: each phase has what belongs to it, and liars are found."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -67,12 +68,12 @@ def test_staggered_starts_are_all_kept() -> None:
 
 @pytest.mark.parametrize("launch", ["fork", "resumed"])
 def test_what_is_not_made_anew_is_quicker(launch: str) -> None:
-    """Of the touch, which both have, a busy machine makes what it likes."""
-    new, other = (
-        min(each.create + each.answer for each in found)
-        for found in (starts("host"), starts("host", launch=launch))
-    )
-    assert other < new
+    """Of the touch, which both have, a busy machine makes what it likes, and of a few starts too: the best of many."""
+    least = {"new": math.inf, launch: math.inf}
+    for kind in [*least] * 3:
+        found = starts("host", launch=kind, starts=20)
+        least[kind] = min(least[kind], *(each.create + each.answer for each in found))
+    assert least[launch] < least["new"]
 
 
 @pytest.mark.long
