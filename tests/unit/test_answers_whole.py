@@ -379,6 +379,18 @@ def test_more_blocks_are_no_remedy_for_a_severe_finding() -> None:
     assert "Reason: throttling." in said
 
 
+def test_of_a_cell_that_failed_the_beginning_of_its_reason_is_said() -> None:
+    run = failing(PLATFORM)
+    told = tuple(
+        replace(trial, reason="mount: wrong fs type: dmesg may say more") if trial.reason else trial
+        for trial in run.trials
+    )
+    (question,) = answers.document(analyse(run.plan, told, run.unusable))
+    said = " ".join(question["sentences"])
+    assert "ext3 (12 of 12 trials failed: mount)" in said
+    assert "wrong fs type" not in said
+
+
 def test_every_value_of_an_answer_in_a_document() -> None:
     found = {}
     for name, made in ASKED.items():
