@@ -28,12 +28,12 @@ from guestmark.core.model import (
     WorkloadSpec,
 )
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.ledger.model import StoredRun
+from guestmark.ledger.model import Origin, StoredRun
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.text import Span, Tone, text_of
 from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections import answers, conclusion
+from guestmark.report.sections import answering, answers, conclusion
 from guestmark.report.sections import published as then_and_now
 from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import Comparison, Verdict
@@ -48,6 +48,7 @@ PLATFORM = Question("Which filesystem is fastest on each platform?", Asked.BEST,
 WORKLOAD = Question(
     "Which is fastest for each workload?", Asked.BEST, per=("platform", "workload"), metric="wall_s"
 )
+WORKLOAD_OWN = Question("Which is fastest for each workload?", Asked.BEST, per=("platform", "workload"))
 EXT3 = Question(
     "Is ext3 slower?",
     Asked.COMPARE,
@@ -391,6 +392,31 @@ def test_of_a_cell_that_failed_the_beginning_of_its_reason_is_said() -> None:
     assert "wrong fs type" not in said
 
 
+def test_a_table_that_does_not_have_the_plans_first_metric_is_ranked_by_its_own() -> None:
+    run = filesystems({"write tcg": ALL, "read tcg": ALL}, WORKLOAD_OWN)
+    told = tuple(
+        replace(trial, measurements=trial.measurements[1:]) if trial.cell_id.startswith("read") else trial
+        for trial in run.trials
+    )
+    found = answering.answers(analyse(run.plan, told, run.unusable))
+    ranked = [each for answer in found for each in answer.findings if isinstance(each, answering.Ranked)]
+    assert [each.metric.name for each in ranked] == [run.plan.metrics[0].name, run.plan.metrics[1].name]
+    assert all(len(each.cells) == len(ALL) for each in ranked)
+
+
+def test_nobody_is_told_to_measure_for_a_difference_that_no_run_would_find() -> None:
+    unclear = Comparison(
+        n=8, ratio=1.0000001, ci=(0.9, 1.1), median_ratio=None, median_ci=None, p=0.9, q=0.9, equivalence_p=None,
+        equivalence_q=None, noise_floor=None, verdict=Verdict.INCONCLUSIVE, reason="the interval is too wide",
+    )  # fmt: skip
+    assert answering.more_blocks(unclear) is None
+    wide = replace(unclear, ratio=1.05)
+    more = answering.more_blocks(wide)
+    assert more is not None
+    assert 10 < more < 200
+    assert answering.more_blocks(replace(wide, withdrawn=True)) is None
+
+
 def test_every_value_of_an_answer_in_a_document() -> None:
     found = {}
     for name, made in ASKED.items():
@@ -500,7 +526,20 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "slow runs of all": lambda: on_host("abcde", dict.fromkeys("abcde", 3)),
     "few runs": lambda: on_host("abc", {}, iterations=5),
     "equal": lambda: on_host("abc", {}, iterations=400),
+    "imported": lambda: replace(alone(12), origin=Origin("lab.gmk", 1.8e9, "ab" * 32)),
+    "two workloads": lambda: two_workloads(),
 }  # fmt: skip
+
+
+def two_workloads() -> StoredRun:
+    """In each of them a row that scatters and is not decided, in one of them a processor that was too hot."""
+    times: Times = {"ext4": 1.0, "ext3": 1.15}
+    run = filesystems({"write tcg": times, "read tcg": times}, blocks=8, ext3=0.3)
+    trials = (
+        replace(trial, noise={"throttled": 3}) if trial.cell_id == "read tcg ext3" else trial
+        for trial in run.trials
+    )
+    return replace(run, trials=tuple(trials))
 
 
 def figures_of(
