@@ -503,6 +503,17 @@ def troubled() -> StoredRun:
     )
 
 
+def two_workloads() -> StoredRun:
+    """In each of them a row that scatters and is not decided, in one of them a processor that was too hot."""
+    times: Times = {"ext4": 1.0, "ext3": 1.15}
+    run = filesystems({"write tcg": times, "read tcg": times}, blocks=8, ext3=0.3)
+    trials = (
+        replace(trial, noise={"throttled": 3}) if trial.cell_id == "read tcg ext3" else trial
+        for trial in run.trials
+    )
+    return replace(run, trials=tuple(trials))
+
+
 FIRST: Mapping[str, Callable[[], StoredRun]] = {
     **RUNS,
     "asked": ASKED["each platform"],
@@ -527,19 +538,8 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "few runs": lambda: on_host("abc", {}, iterations=5),
     "equal": lambda: on_host("abc", {}, iterations=400),
     "imported": lambda: replace(alone(12), origin=Origin("lab.gmk", 1.8e9, "ab" * 32)),
-    "two workloads": lambda: two_workloads(),
+    "two workloads": two_workloads,
 }  # fmt: skip
-
-
-def two_workloads() -> StoredRun:
-    """In each of them a row that scatters and is not decided, in one of them a processor that was too hot."""
-    times: Times = {"ext4": 1.0, "ext3": 1.15}
-    run = filesystems({"write tcg": times, "read tcg": times}, blocks=8, ext3=0.3)
-    trials = (
-        replace(trial, noise={"throttled": 3}) if trial.cell_id == "read tcg ext3" else trial
-        for trial in run.trials
-    )
-    return replace(run, trials=tuple(trials))
 
 
 def figures_of(
