@@ -449,15 +449,15 @@ $key"
 }
 
 # What takes the network goes on beside what takes the processors.
-make_venv_and_agent() {
-    $die_with_us sh -c 'root=$0 python=$1 die_with_us=$2 alone= step_pid= ticker=
+make_beside() { # PYTHON-STEPS BUILDS: functions
+    $die_with_us sh -c 'root=$0 python=$1 die_with_us=$2 want_dev=$3 alone= step_pid= ticker=
         . "$root/tools/setup.sh"
         alone= log=$state/python.log
         : >"$log"
         trap "stop_step 143" INT TERM HUP
-        make_venv' "$root" "$python" "$die_with_us" &
+        for each in $4; do "$each"; done' "$root" "$python" "$die_with_us" "$want_dev" "$1" &
     beside=$!
-    make_agent
+    for each in $2; do "$each"; done
     wait "$beside" || { beside='' && fail 3 "the Python environment is not complete" "the log: $state/python.log"; }
     beside=
 }
@@ -584,17 +584,18 @@ prepare() {
             # supermin, which makes libguestfs's appliance, gives up without it; container images have none.
             [ -d /lib/modules ] || step_apt "making /lib/modules" $(as_root) mkdir -p /lib/modules
         fi
-        if venv_ready; then
-            agent_ready || make_agent
-        elif agent_ready; then
-            make_venv
+        steps='' builds=''
+        venv_ready || steps=make_venv
+        [ -z "$want_dev" ] || steps="$steps make_dev"
+        [ -z "$want_fleet" ] || fleet_ready || steps="$steps make_fleet"
+        [ -z "$want_history" ] || history_ready || steps="$steps make_history"
+        agent_ready || builds=make_agent
+        if [ -n "$want_capture$want_dev" ] || capture_there; then capture_ready || builds="$builds make_capture"; fi
+        if [ -n "$steps" ] && [ -n "$builds" ]; then
+            make_beside "$steps" "$builds"
         else
-            make_venv_and_agent
+            for each in $steps $builds; do "$each"; done
         fi
-        if [ -n "$want_capture$want_dev" ] || capture_there; then capture_ready || make_capture; fi
-        [ -z "$want_dev" ] || make_dev
-        [ -z "$want_fleet" ] || fleet_ready || make_fleet
-        [ -z "$want_history" ] || history_ready || make_history
         [ -z "$want_library" ] || library_ready "$want_library" || make_library "$want_library"
         sync -f "$root" 2>/dev/null || sync # a power cut must not leave a stamp without what it stands for
     fi
