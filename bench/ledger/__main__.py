@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
+from threading import BrokenBarrierError
 
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts
@@ -29,6 +30,14 @@ def prepared(ready: Barrier) -> None:
 
 def write(url: str, writer: int, trials: int, begun: bool) -> list[float]:
     """Stores the trials of one run; how long each took to be durable, begun to stored, and when it all ended."""
+    try:
+        return _written(url, writer, trials, begun)
+    except BaseException:
+        _READY[0].abort()  # nobody waits for this one
+        raise
+
+
+def _written(url: str, writer: int, trials: int, begun: bool) -> list[float]:
     with open_ledger(url) as ledger, contextlib.ExitStack() as stack:
         run_id = ledger.create_run(PLAN, {}, writer)
         stack.enter_context(ledger.claim(run_id))
@@ -51,8 +60,12 @@ def measure(server: Server, writers: int, trials: int, begun: bool) -> str:
     with ProcessPoolExecutor(writers, mp_context=context, initializer=prepared, initargs=(ready,)) as pool:
         share = max(1, trials // writers)
         jobs = [pool.submit(write, server.url, writer, share, begun) for writer in range(writers)]
-        ready.wait()
+        with contextlib.suppress(BrokenBarrierError):  # a job says why
+            ready.wait()
         begin = time.monotonic()
+        for error in [job.exception() for job in jobs]:
+            if error is not None and not isinstance(error, BrokenBarrierError):
+                raise error
         told = [job.result() for job in jobs]
     took = max(each[-1] for each in told) - begin
     each = sorted(time_s for times in told for time_s in times[:-1])

@@ -20,6 +20,7 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.model import (
     Asked,
     Cell,
+    LeftOut,
     Policy,
     Published,
     PublishedFigure,
@@ -39,7 +40,7 @@ from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import Comparison, Verdict
 from tests.framework import GOLDEN, made_facts
 from tests.framework.run_kinds import RUNS, with_facts
-from tests.framework.runs import EXEC, constructed
+from tests.framework.runs import EXEC, constructed, host_uml_tcg
 
 WRITE = WorkloadSpec("filewrite", {}, "sequential write", key="write")
 READ = WorkloadSpec("fileread", {}, "sequential read", key="read")
@@ -390,6 +391,12 @@ def test_of_a_cell_that_failed_the_beginning_of_its_reason_is_said() -> None:
     said = " ".join(question["sentences"])
     assert "ext3 (12 of 12 trials failed: mount)" in said
     assert "wrong fs type" not in said
+    unusable = replace(host_uml_tcg(), unusable=(LeftOut("kvm", "there is no /dev/kvm: modprobe kvm"),))
+    run = asking(unusable, Question("Which platform is fastest?", Asked.BEST))
+    (found,) = answers.document(analyse(run.plan, run.trials, run.unusable))
+    said = " ".join(found["sentences"])
+    assert "kvm (there is no /dev/kvm)" in said
+    assert "modprobe" not in said
 
 
 def test_a_table_that_does_not_have_the_plans_first_metric_is_ranked_by_its_own() -> None:
