@@ -1,12 +1,13 @@
 """What a server's URL means: libpq's parameters, variables and password files."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy.engine import make_url
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger.server import parameters_of
+from guestmark.ledger.server import is_transient, parameters_of
 
 
 def parameters(url: str, **environment: str) -> dict[str, str]:
@@ -38,3 +39,18 @@ def test_passwords_come_from_a_file_that_nobody_else_reads(tmp_path: Path) -> No
     assert parameters("postgresql://me:mine@db/lab", PGPASSFILE=str(file))["password"] == "mine"
     file.chmod(0o644)
     assert "password" not in parameters("postgresql://me@db/lab", PGPASSFILE=str(file))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "again"), [("pg_type_typname_nsp_index", True), ("trials_pkey", False), (None, False)]
+)
+def test_a_table_that_another_driver_says_is_being_made_is_there_the_next_time(
+    constraint: str | None, again: bool
+) -> None:
+    """As psycopg words it: attributes in place of the fields of the protocol's message."""
+
+    class UniqueError(Exception):
+        sqlstate = "23505"
+        diag = SimpleNamespace(constraint_name=constraint)
+
+    assert is_transient(UniqueError("duplicate key value violates unique constraint")) is again
