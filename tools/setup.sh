@@ -450,12 +450,12 @@ $key"
 
 # What takes the network goes on beside what takes the processors.
 make_beside() { # PYTHON-STEPS BUILDS: functions
-    $die_with_us sh -c 'root=$0 python=$1 die_with_us=$2 want_dev=$3 alone= step_pid= ticker=
+    $die_with_us sh -c 'root=$0 python=$1 die_with_us=$2 alone= step_pid= ticker=
         . "$root/tools/setup.sh"
         alone= log=$state/python.log
         : >"$log"
         trap "stop_step 143" INT TERM HUP
-        for each in $4; do "$each"; done' "$root" "$python" "$die_with_us" "$want_dev" "$1" &
+        for each in $3; do "$each"; done' "$root" "$python" "$die_with_us" "$1" &
     beside=$!
     for each in $2; do "$each"; done
     wait "$beside" || { beside='' && fail 3 "the Python environment is not complete" "the log: $state/python.log"; }

@@ -128,9 +128,7 @@ def _show(request: Request, found: Document, lines: tuple[str, ...]) -> None:
         if (line := verdict.waits(trace)) and not request.extract and not request.live:
             console.print(line)
         if request.details:
-            from guestmark.capture.table import request_lines
-
-            for line in request_lines(trace):
+            for line in table.request_lines(trace):
                 console.print(line)
     for line in lines:
         console.print(line)

@@ -22,7 +22,7 @@ class Accelerator:
     """One accelerator."""
 
     name: str
-    firmware_cpu: str  # that of a machine that only runs firmware
+    firmware_cpu: str  # where nothing but firmware runs
     counter: str  # what is counted when a system call leaves the guest, or would
     start_limit_s: float
     emulates: bool = False  # every instruction is translated

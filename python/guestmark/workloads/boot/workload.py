@@ -16,8 +16,7 @@ from guestmark.platforms.base import Machine
 from guestmark.workloads import boot
 from guestmark.workloads.base import Workload
 from guestmark.workloads.boot import Boot, Booted
-from guestmark.workloads.exec import workload
-from guestmark.workloads.exec.workload import ExecWorkload
+from guestmark.workloads.exec.workload import ExecWorkload, of_program, runnable
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Platform
@@ -44,16 +43,14 @@ class BootParams(Strict):
     initcalls: bool = param(False, "trace the kernel's initcalls")
 
     def to_params(self) -> dict[str, Any]:
-        """As the workload and, for `watch`, the platform get them. Raises `ValueError` for no command at all."""
-        if any("\0" in word for word in self.command) or self.command[:1] == [""]:
-            raise ValueError("an empty name or a NUL character cannot be run")
-        work = {"command": self.command} if self.command else {}
+        """As the workload and, for `watch`, the platform get them. Raises `ValueError` for what cannot be run."""
+        work = {"command": runnable(self.command)} if self.command else {}
         return {"watch": {"initcalls": self.initcalls}, **work}
 
 
 def of_command(params: Booted) -> tuple[str, ...]:
     """As of `exec`; none without a command."""
-    return workload.of_program(params.command[0]) if params.command else ()
+    return of_program(params.command[0]) if params.command else ()
 
 
 class _Ends(Machine, Protocol):

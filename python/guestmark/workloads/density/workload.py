@@ -20,10 +20,18 @@ from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import slope
 from guestmark.workloads import density
 from guestmark.workloads.base import Workload
-from guestmark.workloads.common import starting
-from guestmark.workloads.common.starting import Started, at_once, groups_of, members, unplaced
+from guestmark.workloads.common.starting import (
+    Started,
+    at_once,
+    declared,
+    groups_of,
+    members,
+    refuse_too_many,
+    spare,
+    unplaced,
+)
 from guestmark.workloads.density import GUESTS, Crowd, Fleet, Held
-from guestmark.workloads.exec import workload
+from guestmark.workloads.exec.workload import of_program, runnable
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
@@ -49,17 +57,16 @@ class DensityParams(Strict):
 
     def to_params(self) -> dict[str, Any]:
         """In bytes and seconds. Raises `ValueError` for what cannot be."""
-        if not self.command or not self.command[0] or any("\0" in word for word in self.command):
-            raise ValueError("an empty name or a NUL character cannot be run")
+        command = runnable(self.command)
         touch, idle_s, time_s = parse_size(self.touch), parse_duration(self.idle), parse_duration(self.time)
         if not (touch > 0 and idle_s > 0 and time_s > 0):
             raise ValueError("touch, idle and time are above 0")
-        return {"command": self.command, "touch": touch, "idle_s": idle_s, "time_s": time_s}
+        return {"command": command, "touch": touch, "idle_s": idle_s, "time_s": time_s}
 
 
 def of_command(params: Crowd) -> tuple[str, ...]:
     """The packages with the program that all run, as of `exec`."""
-    return workload.of_program(params.command[0])
+    return of_program(params.command[0])
 
 
 class DensityWorkload(Workload[Crowd]):
@@ -80,7 +87,7 @@ class DensityWorkload(Workload[Crowd]):
         for cell in cells:
             if not cell.platform.is_elsewhere:
                 touch = cls.read(cell.workload.params).touch
-                starting.refuse_too_many(cell, GUESTS.among(cell.factors), touch)
+                refuse_too_many(cell, GUESTS.among(cell.factors), touch)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
@@ -150,10 +157,10 @@ class DensityWorkload(Workload[Crowd]):
 
     def _check_room(self) -> None:
         """The host has to stay usable: memory for one more, and nothing that waits for it now."""
-        wanted = max(starting.declared(self.cell), self.params.touch) // 4
-        if starting.spare() < wanted or _pressure() > _PRESSED:
+        wanted = max(declared(self.cell), self.params.touch) // 4
+        if spare() < wanted or _pressure() > _PRESSED:
             raise WorkloadError(
-                f"this host has no room for machine {len(self._fleet) + 1}: {format_size(max(0, starting.spare()))} to "
+                f"this host has no room for machine {len(self._fleet) + 1}: {format_size(max(0, spare()))} to "
                 f"spare, and {_pressure():.0f} % of the time something waits for memory",
                 hint="ask for fewer: --set guests=…",
             )

@@ -75,9 +75,7 @@ class ExecParams(Strict):
     @field_validator("command")
     @classmethod
     def _runnable(cls, command: list[str]) -> list[str]:
-        if not command[0] or any("\0" in word for word in command):
-            raise ValueError("an empty name or a NUL character cannot be run")
-        return command
+        return runnable(command)
 
     @field_validator("expect")
     @classmethod
@@ -461,6 +459,13 @@ def _cannot_run(argv: list[str], error: CommandError, *, there: bool = False) ->
             cause=Cause.NOT_FOUND,
         )
     return error
+
+
+def runnable(words: list[str]) -> list[str]:
+    """The words of a command as they are. Raises `ValueError` for those that no kernel runs."""
+    if not words or not words[0] or any("\0" in word for word in words):
+        raise ValueError("an empty name or a NUL character cannot be run")
+    return words
 
 
 def of_command(command: Command) -> tuple[str, ...]:
