@@ -35,7 +35,10 @@ _MOST = 65536
 
 @dataclass
 class Relay:
-    """Packets on their way, soonest first."""
+    """Packets on their way, soonest first.
+
+    Each connection's way has draws of its own, so what is lost on it does not depend on the others.
+    """
 
     links: dict[int, Link]
     due: list[tuple[float, int, int, bytes]] = field(default_factory=list)
@@ -43,7 +46,8 @@ class Relay:
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
     tokens: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     number: int = 0
-    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    seed: int = 1
+    chances: dict[tuple[int, int], random.Random] = field(default_factory=dict)
 
     def take(self, packet: bytes, out: int, towards_server: bool) -> None:
         """Decide what becomes of a packet that was read."""
@@ -57,7 +61,8 @@ class Relay:
         large = len(packet) > link.spare
         if link.lose and large and count % link.lose == 0:
             return
-        if link.loss and self.chance.random() < link.loss:
+        chance = self.chances.setdefault(way, random.Random(f"{self.seed} {way}"))
+        if (link.lose_first and towards_server and count == 1) or (link.loss and chance.random() < link.loss):
             return
         now = time.monotonic()
         if link.burst and not self._passes_policer(way, len(packet), link, now):
@@ -68,7 +73,7 @@ class Relay:
             return
         self.free_at[way] = done
         late = link.late_s if link.reorder and large and count % link.reorder == 0 else 0.0
-        late += self.chance.uniform(0.0, link.jitter_s)
+        late += chance.uniform(0.0, link.jitter_s)
         self._put(done + link.delay_s + late, out, packet)
         if link.double and large and count % link.double == 0:
             self._put(done + link.delay_s + 0.0002, out, packet)
@@ -154,7 +159,7 @@ def relay(folder: Path, scenarios: Sequence[Scenario], seed: int = 1, *, stamps:
         processes.append(process)
     tunnels = [socket.recv_fds(channel, 1, 1)[1][0] for channel in ours]
     links = {scenario.port: scenario.link for scenario in scenarios}
-    relaying = Relay(links, chance=random.Random(seed))
+    relaying = Relay(links, seed=seed)
     finished = threading.Event()
     thread = threading.Thread(target=relaying.run, args=(*tunnels, finished.is_set), daemon=True)
     thread.start()

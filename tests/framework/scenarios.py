@@ -10,7 +10,7 @@ class Link:
     """What the relay does to packets: each so-many-th large one (above `spare` bytes) is lost, late or doubled.
 
     `loss` is the probability that any packet is lost, `jitter_s` the most that one is delayed beyond `delay_s`, both
-    drawn at random; with jitter packets overtake each other. A policer lets `rate` pass and `burst` bytes at once, and
+    drawn at random; with jitter packets overtake each other. `lose_first` loses the client's first packet. A policer lets `rate` pass and `burst` bytes at once, and
     loses the rest instead of queueing it.
     """
 
@@ -25,6 +25,7 @@ class Link:
     loss: float = 0.0
     jitter_s: float = 0.0
     burst: int = 0
+    lose_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,16 @@ VERDICTS = (
     Scenario("small send buffer", 7204, Link(0.02), reply=1_500_000, server=End(send=16_384)),
     Scenario("jitter without loss", 7205, Link(0.01, jitter_s=0.006), turns=30, reply=20_000),
     Scenario("Nagle", 7206, Link(0.005), turns=20, upload=400, client=End(parts=2, nodelay=False)),
+    Scenario(
+        "Nagle, jitter",
+        7211,
+        Link(0.005, jitter_s=0.003),
+        turns=20,
+        upload=400,
+        client=End(parts=2, nodelay=False),
+    ),
     Scenario("loss 3 %", 7207, Link(0.02, loss=0.03), reply=600_000),
     Scenario("very far", 7208, Link(0.1), turns=6, reply=20_000),
+    Scenario("lost SYN", 7210, Link(0.02, lose_first=True), turns=8, reply=40_000),
     Scenario("thinking", 7209, Link(0.005), turns=20, reply=40_000, server_s=0.03),
 )

@@ -28,6 +28,7 @@ TRUTH = {
     "small send buffer": "server_send_buffer",
     "jitter without loss": "latency",
     "Nagle": "nagle",
+    "Nagle, jitter": "nagle",
     "very far": "latency",
     "thinking": "server",
 }
@@ -60,12 +61,16 @@ def judged(found: list[cf.Packet], folder: Path) -> Trace:
     return analyse_file(path)
 
 
-def shares(trace: Trace, name: str) -> dict[str, float]:
-    def is_it(connection: Connection) -> bool:
-        return PORTS[name] in {connection.server.port, connection.client.port}
+def connection(trace: Trace, name: str) -> Connection:
+    def is_it(known: Connection) -> bool:
+        return PORTS[name] in {known.server.port, known.client.port}
 
-    (connection,) = [known for known in trace.connections if is_it(known)]
-    return {part.cause: part.share for part in verdict.parts(connection.causes)}
+    (found,) = [known for known in trace.connections if is_it(known)]
+    return found
+
+
+def shares(trace: Trace, name: str) -> dict[str, float]:
+    return {part.cause: part.share for part in verdict.parts(connection(trace, name).causes)}
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -89,6 +94,14 @@ def test_both_ends_of_a_path_that_loses_tell_the_same(points: dict[str, Trace]) 
     near, far = (shares(points[point], "loss 3 %") for point in POINTS)
     assert near["recovery"] > 0.2
     assert max(abs(share - far[cause]) for cause, share in near.items()) < 0.1, (near, far)
+
+
+def test_a_connection_whose_first_packet_was_lost_is_longer_for_the_client(points: dict[str, Trace]) -> None:
+    """It waits for its second attempt, a second later; the server never sees the first."""
+    near, far = (connection(points[point], "lost SYN") for point in POINTS)
+    assert near.causes.recovery_s == pytest.approx(1.0, abs=0.2)
+    assert far.causes.recovery_s == 0
+    assert near.duration_s - near.causes.recovery_s == pytest.approx(far.duration_s, abs=0.2)
 
 
 @pytest.mark.parametrize("name", ["very far", "thinking", "loss 3 %"])

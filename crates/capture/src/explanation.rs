@@ -190,7 +190,8 @@ impl Conn {
             .and_then(|arrived| arrived.at)
             .map(|at| segment.ts.saturating_sub(at).max(0) as u64);
         let paused = self.has_paused(segment, from);
-        let released = since.is_some_and(|since| since <= trip + slack) && !paused;
+        let within = |most: u64| !paused && since.is_some_and(|since| since <= most);
+        let released = within(trip + slack);
         let whole = self.was_full(from);
         let flies_on = path
             .view
@@ -217,8 +218,9 @@ impl Conn {
         // Of a window whose scale is not known, only so much is sure as its plain number says.
         let least = segment.payload.min(u32::from(self.limit[from].max(536)));
         let unproven = blind && !arrived.is_some_and(|known| known.has_room(segment.seq, least));
-        if flying && !flies_on && released && !whole && path.pushed && !unproven {
-            // Nagle's rule: a small segment waited until the one before was acknowledged.
+        let answered = within(path.varies_to().max(trip + slack));
+        if flying && !flies_on && answered && !whole && path.pushed && !unproven {
+            // Nagle's rule: a small segment waited until the one before was acknowledged, over a path that varies.
             self.causes.release_held(false);
             self.causes.held = gap;
             return;
