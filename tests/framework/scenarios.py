@@ -107,7 +107,7 @@ VERDICTS = (
         upload=400,
         client=End(parts=2, nodelay=False),
     ),
-    Scenario("loss 3 %", 7207, Link(0.02, loss=0.03), reply=600_000),
+    Scenario("loss 3 %", 7207, Link(0.04, loss=0.03), reply=600_000),
     Scenario("very far", 7208, Link(0.1), turns=6, reply=20_000),
     Scenario("lost SYN", 7210, Link(0.02, lose_first=True), turns=8, reply=40_000),
     Scenario("thinking", 7209, Link(0.005), turns=20, reply=40_000, server_s=0.03),

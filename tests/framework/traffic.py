@@ -239,49 +239,25 @@ def by_tcptrace(path: Path) -> list[Traced]:
     return out
 
 
-_TICK_S, _LATE_S, _CALM, _ATTEMPTS = 0.002, 0.005, 0.02, 4
+_CALM_S, _ATTEMPTS = 0.003, 4
 
 
 def relayed(folder: Path, *scenarios: str) -> None:
     """Captures these at both ends of a relay: `client.pcapng` and `server.pcapng` in the folder.
 
-    Who lets whom wait is measured in real time. So what is captured while programs wait for processors is captured
-    again, and the calmest of a few captures is taken.
+    Who lets whom wait is measured in real time. So what is captured while the relay gets no processor in time is
+    captured again, and the calmest of a few captures is taken.
     """
     found: list[tuple[float, Path]] = []
-    while len(found) < _ATTEMPTS and (not found or min(found)[0] > _CALM):
+    while len(found) < _ATTEMPTS and (not found or min(found)[0] > _CALM_S):
         attempt = folder / f"attempt-{len(found)}"
         attempt.mkdir()
-        with _waits() as waited:
-            _relayed(attempt, *scenarios)
-        found.append((waited[0], attempt))
+        found.append((_relayed(attempt, *scenarios), attempt))
     for file in min(found)[1].iterdir():
         file.rename(folder / file.name)
 
 
-@contextlib.contextmanager
-def _waits() -> Iterator[list[float]]:
-    """The share of the time that a thread waited that only sleeps, known at the end."""
-    ended, late, began = threading.Event(), [0.0], time.monotonic()
-
-    def doze() -> None:
-        while not ended.is_set():
-            before = time.monotonic()
-            time.sleep(_TICK_S)
-            over = time.monotonic() - before - _TICK_S
-            late[0] += over if over > _LATE_S else 0.0
-
-    thread = threading.Thread(target=doze)
-    thread.start()
-    try:
-        yield late
-    finally:
-        ended.set()
-        thread.join()
-        late[0] /= time.monotonic() - began
-
-
-def _relayed(folder: Path, *scenarios: str) -> None:
+def _relayed(folder: Path, *scenarios: str) -> float:
     done = subprocess.run(
         [sys.executable, "-m", "tests.framework.relay", str(folder), *scenarios],
         env={**os.environ, "PYTHONPATH": IMPORTABLE},
@@ -291,3 +267,4 @@ def _relayed(folder: Path, *scenarios: str) -> None:
         check=False,
     )
     assert done.returncode == 0, f"the relay needs root and /dev/net/tun: {done.stderr}"
+    return float(done.stdout)
