@@ -82,7 +82,9 @@ NAMES, WIDTHS = ("plain", "starts", "matrix", "disks"), (400, 1200)
 Found = dict[tuple[str, int], dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["light", "dark"])
+@pytest.fixture(
+    scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["light", "dark"]
+)
 def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[bool, Found]:
     """Whether it is night, and what was found on each page at each width."""
     asked = [(name, width) for name in NAMES for width in WIDTHS]

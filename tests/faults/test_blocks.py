@@ -127,6 +127,7 @@ def test_a_block_is_claimed_without_reading_what_others_measured(guestmark: Comm
             opened.load_run(made.run)
 
 
+@pytest.mark.long
 def test_a_run_with_blocks_under_way_is_not_resumed_and_one_in_others_hands_is_said_to_be(
     guestmark: CommandLine, ledger: str
 ) -> None:
@@ -176,6 +177,7 @@ def test_what_this_machine_cannot_measure_is_left_to_others(guestmark: CommandLi
     assert "uml cannot be used on this machine" in refused.stderr
 
 
+@pytest.mark.long
 def test_an_interrupted_block_is_lost_and_made_up_for(guestmark: CommandLine, ledger: str) -> None:
     made = Cluster(guestmark, ledger, 1, '"3.07"')
     with guestmark.running(*made.arguments("one"), env=made.environment) as process:

@@ -23,7 +23,9 @@ def only_trial(result: Result) -> Any:
     return trial
 
 
-@pytest.mark.parametrize("filtered", [[], ["--kill"]], ids=["refused", "killed"])
+@pytest.mark.parametrize(
+    "filtered", [[], pytest.param(["--kill"], marks=pytest.mark.long)], ids=["refused", "killed"]
+)
 def test_uml_without_ptrace_says_what_the_host_forbids(guestmark: CommandLine, filtered: list[str]) -> None:
     command: list[str | Path] = [
         sys.executable,

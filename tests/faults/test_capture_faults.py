@@ -335,6 +335,7 @@ def test_ten_gigabytes_through_a_pipe() -> None:
     assert peak < LIMIT_KB
 
 
+@pytest.mark.long
 def test_a_flood_of_open_connections_stays_within_the_limit() -> None:
     """Two million SYNs from different addresses: the idle ones are put away, with a mark."""
     import numpy as np

@@ -48,7 +48,7 @@ def nothing_is_left() -> Iterator[None]:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform: str) -> None:
     with start(platform, mount="data=nonsense") as machine:
         with pytest.raises(MachineError, match=r"mount -t ext4 -o data=nonsense /dev/\w+: Invalid") as caught:
@@ -85,7 +85,7 @@ def test_a_disk_that_is_not_what_was_asked_for_fails_attestation() -> None:
             machine.attest()
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_full_disk_in_the_guest_is_told(platform: str, direct: bool) -> None:
     with start(platform) as machine:
@@ -125,7 +125,7 @@ def test_an_image_corrupted_underneath_is_found(platform: str) -> None:
             disk.image.check()
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_a_hypervisor_killed_while_it_writes(platform: str) -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start(platform, size="1G"))

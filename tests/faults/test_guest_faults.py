@@ -60,7 +60,7 @@ def test_running_out_of_memory_is_the_reason(guestmark: CommandLine, platform: s
     assert "memory" in trial["reason"]
 
 
-@pytest.mark.parametrize("platform", GUESTS)
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_a_command_past_its_limit(guestmark: CommandLine, platform: str) -> None:
     trial = failed(guestmark, platform, "--trial-limit", "1s", "--", "sleep", "300")
     assert "past its limit" in trial["reason"]

@@ -88,7 +88,9 @@ def test_a_read_only_home_is_named_when_the_ledger_would_be_there(tmp_path: Path
     assert "--ledger FILE" in done.stderr
 
 
-@pytest.mark.parametrize("home", [{}, {"HOME": ""}, {"HOME": "relative"}])
+@pytest.mark.parametrize(
+    "home", [{}, *(pytest.param({"HOME": odd}, marks=pytest.mark.long) for odd in ("", "relative"))]
+)
 def test_no_home_is_needed(tmp_path: Path, home: Mapping[str, str]) -> None:
     environment: Any = {"XDG_CACHE_HOME": str(tmp_path / "cache"), **home}
     assert_measured(measured(tmp_path, **environment))
@@ -105,6 +107,7 @@ def test_a_cache_that_is_somebody_elses_is_not_used(tmp_path: Path, read_only: P
     assert "XDG_CACHE_HOME=DIRECTORY" in done.stderr
 
 
+@pytest.mark.long
 def test_spaces_and_other_scripts_in_every_path(tmp_path: Path) -> None:
     folder = tmp_path / "Größe, mit Leerzeichen=日本 'x'"
     folder.mkdir()

@@ -183,6 +183,7 @@ def killing(machine: NetbootMachine, pid: int) -> threading.Thread:
     return killer
 
 
+@pytest.mark.long
 def test_the_server_dies_in_the_middle() -> None:
     with prepared(size="96M") as (booting, machine):
         killer = killing(machine, known(booting._server).pid)
@@ -223,6 +224,7 @@ def test_a_capture_that_grows_too_large(monkeypatch: pytest.MonkeyPatch) -> None
         booting.run(machine)
 
 
+@pytest.mark.long
 def test_no_room_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)

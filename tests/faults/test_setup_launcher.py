@@ -101,6 +101,7 @@ def test_broken_stamp_is_renewed(ready: Checkout, content: str) -> None:
     assert run.stderr == ""
 
 
+@pytest.mark.long
 def test_edited_agent_source_is_rebuilt_and_a_failing_build_shows_line_and_log(ready: Checkout) -> None:
     handed_over(ready.run())
     with (ready.path / "Cargo.toml").open("a") as manifest:
@@ -115,6 +116,7 @@ def test_edited_agent_source_is_rebuilt_and_a_failing_build_shows_line_and_log(r
     handed_over(ready.run())
 
 
+@pytest.mark.long
 def test_wrong_hash_is_refused(bare: Checkout) -> None:
     bare.tiny_lock()
     lock = bare.path / "requirements.txt"

@@ -52,7 +52,9 @@ def test_files_that_do_not_fit_are_said_before_they_are_made() -> None:
         workload.prepare(machine)
 
 
-@pytest.mark.parametrize("mode", ["randread", "write"])  # laid out beforehand, and written by the job itself
+@pytest.mark.parametrize(
+    "mode", ["randread", pytest.param("write", marks=pytest.mark.long)]
+)  # laid out beforehand, and written by the job itself
 def test_a_job_file_that_fills_the_disk_is_the_reason(mode: str) -> None:
     cell = cell_of("uml", "fio", {"size": "32M"}, job=f"[a]\nrw={mode}\nsize=64M\n")
 

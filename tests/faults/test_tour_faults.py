@@ -35,6 +35,7 @@ def test_no_guest_at_all(guestmark: CommandLine) -> None:
     assert not guestmark.ledger.exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("guests_known")
 @pytest.mark.timeout(200)
 def test_an_interrupted_tour(guestmark: CommandLine) -> None:

@@ -33,7 +33,9 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written() -> None:
     assert "size=" in caught.value.hint
 
 
-@pytest.mark.parametrize("kind", ["fill", "dd", "tar"])
+@pytest.mark.parametrize(
+    "kind", ["dd", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("fill", "tar"))]
+)
 def test_a_disk_that_fills_up_is_the_reason(kind: str) -> None:
     # ext2 says how many blocks are free, and needs some of them for its block lists
     cell = cell_of(
@@ -55,7 +57,7 @@ def test_a_disk_that_fills_up_is_the_reason(kind: str) -> None:
     assert "full" in f"{caught.value.message} {caught.value.hint}"
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_a_hypervisor_killed_in_the_middle_of_writing(platform: str) -> None:
     cell = cell_of(platform, "fill", {"size": "2G", "filesystem": "ext2", "mount": "sync"}, amount="1500M")
     directory, reached = [], []
@@ -139,6 +141,7 @@ def test_what_guestfish_says_is_the_reason(script: list[str | Mark], words: str)
         libguestfs.run("tcg", script, 150)
 
 
+@pytest.mark.long
 @needs_guestfish
 def test_guestfish_that_takes_too_long_is_ended_with_its_guest(monkeypatch: pytest.MonkeyPatch) -> None:
     libguestfs.prepare("tcg")

@@ -10,8 +10,8 @@ class Link:
     """What the relay does to packets: each so-many-th large one (above `spare` bytes) is lost, late or doubled.
 
     `loss` is the probability that any packet is lost, `jitter_s` the most that one is delayed beyond `delay_s`, both
-    drawn at random; with jitter packets overtake each other. `lose_first` loses the client's first packet. A policer lets `rate` pass and `burst` bytes at once, and
-    loses the rest instead of queueing it.
+    drawn at random; with jitter packets overtake each other. `lose_first` loses the client's first packet. A policer
+    lets `rate` pass and `burst` bytes at once, and loses the rest instead of queueing it.
     """
 
     delay_s: float = 0.0

@@ -75,6 +75,7 @@ def test_an_argument_qemu_refuses_is_quoted() -> None:
         pass
 
 
+@pytest.mark.long
 def test_features_that_cannot_be_had_are_not_dropped_silently() -> None:
     with pytest.raises(MachineError, match="TCG doesn't support requested feature"), start("tcg", cpu="EPYC"):
         pass
@@ -91,6 +92,7 @@ USABLE = sorted(os.sched_getaffinity(0))
 apart = pytest.mark.skipif(len(USABLE) < 2, reason="one processor is everybody's")
 
 
+@pytest.mark.long
 @apart
 @pytest.mark.parametrize("platform", ["tcg", "uml"])
 def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform: str) -> None:
@@ -106,6 +108,7 @@ def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform: str)
     assert sorted(os.sched_getaffinity(0)) == USABLE
 
 
+@pytest.mark.long
 @apart
 def test_every_virtual_processor_has_one_of_its_own() -> None:
     with start("tcg", placement="pinned", smp="2") as guest:

@@ -48,5 +48,6 @@ def test_either_way_of_renewal_is_enough_and_neither_is_not() -> None:
     assert any(words(neither, BOOT_ID)[BOOT_ID.name] is Word.IDENTICAL for _ in range(4))
 
 
+@pytest.mark.long
 def test_a_program_that_lived_before_goes_on_as_the_same_in_all() -> None:
     assert set(words(Extras(programs=resident()), *RESIDENTS).values()) == {Word.IDENTICAL}

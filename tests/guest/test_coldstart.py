@@ -45,7 +45,7 @@ def test_every_start_has_every_phase(platform: str) -> None:
         assert each.start < 5
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_a_guest_takes_most_of_its_start_between_hypervisor_and_answer(platform: str) -> None:
     [each] = starts(platform, starts=1)
     assert each.create + each.answer > each.prepare + each.touch

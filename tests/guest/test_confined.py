@@ -216,6 +216,7 @@ def test_qemu_gives_up_what_it_does_not_need() -> None:
         assert found.seccomp
 
 
+@pytest.mark.long
 def test_it_is_recorded_with_the_trial(guestmark: CommandLine) -> None:
     done = guestmark.measure("--on", "host,uml", "--blocks", "1", "--", "true")
     assert done.status == 0, done.stderr
@@ -240,7 +241,7 @@ needs_groups = pytest.mark.skipif(not confinement.can_be_had(), reason="control 
 
 
 @needs_groups
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", [pytest.param("uml", marks=pytest.mark.long), "tcg"])
 def test_a_guest_that_takes_too_much_memory_ends_and_the_error_says_so(
     platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_hypervisor_that_takes_too_much_memory_is_ended(monkeypatch: pytest.Mo
         process.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
 def test_a_hypervisor_is_ended_first_when_memory_runs_out(platform: str) -> None:
     with start(platform) as machine:

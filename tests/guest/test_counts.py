@@ -57,7 +57,11 @@ def test_stops_are_the_system_calls_inside_another_guest() -> None:
     assert stops == pytest.approx(20_000, rel=WITHIN)
 
 
-@pytest.mark.parametrize("beside", [contextlib.nullcontext, busy_processors], ids=["alone", "beside loops"])
+@pytest.mark.parametrize(
+    "beside",
+    [contextlib.nullcontext, pytest.param(busy_processors, marks=pytest.mark.long)],
+    ids=["alone", "beside loops"],
+)
 def test_blocks_and_flushes_are_those_of_the_program(
     beside: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> None:

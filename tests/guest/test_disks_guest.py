@@ -39,6 +39,7 @@ UML = [
     *({"filesystem": name} for name in ("ext2", "ext3", "ext4", "btrfs")),
 ]
 QEMU = [
+    {},
     {
         "bus": "virtio-scsi",
         "format": "qcow2",
@@ -47,7 +48,6 @@ QEMU = [
         "cache": "unsafe",
     },
     {"bus": "nvme", "filesystem": "btrfs", "cache": "none", "aio": "native"},
-    {},
     {"bus": "ide", "filesystem": "ext3", "cache": "writethrough", "mount": "data=journal,barrier=0"},
     {"machine": "pc", "bus": "ide", "filesystem": "ext4", "preallocation": "falloc", "mount": "sync,noatime"},
     {

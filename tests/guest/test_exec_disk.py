@@ -53,6 +53,7 @@ def test_a_command_runs_on_its_disk(platform: str, filesystem: str) -> None:
     assert (found.filesystem, found.source, found.mounted_at) == (filesystem, disk.device, disk.directory)
 
 
+@pytest.mark.long
 def test_the_path_of_the_disk_stands_in_a_command() -> None:
     command = "cp /bin/true {disk}/copy && pwd && stat -f -c %T {disk}"
     with started(on("tcg", "ext2", "sh", "-c", command)) as (machine, workload):
@@ -106,6 +107,7 @@ def test_a_directory_that_was_only_read_is_not_said_to_be_unused(guestmark: Comm
     assert "disk not used" not in findings
 
 
+@pytest.mark.long
 def test_nothing_is_said_of_a_disk_that_was_not_written(tmp_path: Path) -> None:
     result = guestmark.exec(
         "true",

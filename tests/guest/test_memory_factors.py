@@ -23,11 +23,13 @@ def backing(**levels: str) -> Backing:
         return found.backing
 
 
+@pytest.mark.long
 def test_transparent_huge_pages_are_there_or_not() -> None:
     assert backing(thp="off").thp_bytes == 0
     assert not backing(thp="off").thp_allowed
 
 
+@pytest.mark.long
 def test_memory_is_there_from_the_start() -> None:
     assert backing(prealloc="on", numa="0") == backing(prealloc="on", numa="0")
     found = backing(prealloc="on", numa="0")

@@ -55,6 +55,7 @@ def uploaded(cell: Cell, machine: Machine) -> tuple[dict[str, float], Mapping[st
     return values, workload.facts.facts().kept
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_block")
 def test_kvm_inside_tcg_is_kvm_and_has_a_disk() -> None:
     cell = cell_of("tcg/kvm")
@@ -111,6 +112,7 @@ def test_a_filesystem_is_checked_where_its_image_is() -> None:
         guest.disks[0].image.check()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_block")
 def test_an_inner_guest_that_cannot_start_is_told_from_the_outer() -> None:
     begin = time.monotonic()

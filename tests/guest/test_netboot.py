@@ -125,6 +125,7 @@ def _both(part: str, name: str) -> Iterator[int]:
     return map(int, known(re.search(rf"{name}:\s+(\d+)\s+{name}:\s+(\d+)", part)).groups())
 
 
+@pytest.mark.long
 def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     check_fetched = workloads.check_fetched

@@ -48,6 +48,7 @@ def test_mariadb_in_tcg(factors: dict[str, str]) -> None:
     assert values["host_flushes_per_transaction"] == pytest.approx(values["guest_flushes_per_transaction"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("uml_disk", [pytest.param("ubd", marks=pytest.mark.long), "vhost-user"])
 def test_commits_in_uml_are_as_durable_as_its_disk(uml_disk: str) -> None:
     values, workload = values_of("uml", {"uml_disk": uml_disk}, test="write_only")
@@ -84,6 +85,7 @@ def test_a_guest_without_enough_memory_is_the_reason() -> None:
     assert "memory" in caught.value.hint
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "server",
     [

@@ -60,7 +60,7 @@ with start_cell(cells[1]) as machine:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (0, "attested"),
+        pytest.param(0, "attested", marks=pytest.mark.long),
         (1, "the target disk's preferred transfer is not what was asked for: asked 65536, found 65537"),
     ],
 )

@@ -179,8 +179,7 @@ def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
     "method",
     [
         "append",
-        "overwrite",
-        *(pytest.param(way, marks=pytest.mark.long) for way in ("replace", "dsync", "sqlite")),
+        *(pytest.param(way, marks=pytest.mark.long) for way in ("overwrite", "replace", "dsync", "sqlite")),
     ],
 )
 def test_every_way_to_make_a_record_durable(method: str) -> None:

@@ -22,7 +22,11 @@ def named(keys: Iterator[str] | list[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("run", "arguments"),
     [
-        ("20261122-215509-9ty", ["exec", "--on", "host,uml,tcg", "--", "/bin/sh", "-c", ":"]),
+        pytest.param(
+            "20261122-215509-9ty",
+            ["exec", "--on", "host,uml,tcg", "--", "/bin/sh", "-c", ":"],
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "20261122-220850-mjn", ["exec", "--on", "tcg/uml", "--", "/bin/true"], marks=pytest.mark.long
         ),

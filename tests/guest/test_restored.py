@@ -65,6 +65,7 @@ def test_clones_of_one_template_are_no_twins(block: None) -> None:
         assert abs(float(host) - float(guest)) < 5  # the template is older
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "bus", ["virtio-blk", *(pytest.param(bus, marks=pytest.mark.long) for bus in ("virtio-scsi", "ide"))]
 )
@@ -132,6 +133,7 @@ def test_what_cannot_be_restored_is_refused() -> None:
     assert caught.value.hint == "give them start=cold"
 
 
+@pytest.mark.long
 def test_without_a_block_the_template_goes_with_its_guest() -> None:
     before = templates()
     with start("tcg", start="restored", memory="256M"):

@@ -40,7 +40,10 @@ def test_bubblewrap_and_crun_are_tried_by_these_tests() -> None:
     assert {"bwrap", "crun"} <= set(HERE), "install the packages bubblewrap and crun"
 
 
-@every
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in {"bwrap", "gvisor"} else [pytest.mark.long]) for name in HERE],
+)
 def test_it_keeps_the_contract(name: str) -> None:
     assert check_platform(name) == []
 

@@ -48,10 +48,12 @@ def measured(
     ("kind", "platform"),
     [
         *(("dd", platform) for platform in ("uml", "tcg")),
-        *((kind, "uml") for kind in ("tar", "filewrite")),
-        *((kind, "tcg") for kind in ("direct", "share")),
-        *(pytest.param(kind, "tcg", marks=pytest.mark.long) for kind in ("tar", "fill", "filewrite")),
-        *(pytest.param(kind, "uml", marks=pytest.mark.long) for kind in ("direct", "share", "fill")),
+        ("filewrite", "uml"),
+        *(
+            pytest.param(kind, "tcg", marks=pytest.mark.long)
+            for kind in ("direct", "share", "tar", "fill", "filewrite")
+        ),
+        *(pytest.param(kind, "uml", marks=pytest.mark.long) for kind in ("direct", "share", "tar", "fill")),
     ],
 )
 def test_what_is_written_arrives_and_is_measured(platform: str, kind: str) -> None:
@@ -87,6 +89,7 @@ def test_the_host_is_the_ceiling(kind: str) -> None:
     assert "host_written_bytes" not in values
 
 
+@pytest.mark.long
 def test_direct_does_not_pass_through_the_guests_memory() -> None:
     through = {}
     for kind in ("dd", "direct"):
@@ -96,6 +99,7 @@ def test_direct_does_not_pass_through_the_guests_memory() -> None:
     assert through == {"dd": False, "direct": True}
 
 
+@pytest.mark.long
 def test_block_size_is_a_factor() -> None:
     factors = {**FACTORS, "mount": "sync"}
     small, _ = measured("uml", "fill", {**factors, "block_size": "64K"})
@@ -112,7 +116,11 @@ def test_iterations_write_anew() -> None:
 
 @pytest.mark.parametrize(
     ("platform", "factors"),
-    [("uml", FACTORS), ("tcg", FACTORS), ("uml", {"size": "400M", "filesystem": "xfs"})],
+    [
+        ("uml", FACTORS),
+        pytest.param("tcg", FACTORS, marks=pytest.mark.long),
+        ("uml", {"size": "400M", "filesystem": "xfs"}),
+    ],
     ids=["debugfs-uml", "debugfs-tcg", "guest"],
 )
 def test_a_byte_that_changed_on_the_image_fails_the_trial(platform: str, factors: dict[str, str]) -> None:

@@ -121,6 +121,7 @@ def test_files_of_a_machine_are_looked_at(tmp_path: Path) -> None:
     assert not parse_platforms(["uml"])[0].takes("qemu")
 
 
+@pytest.mark.long
 def test_two_values_of_a_variable_in_one_command(guestmark: CommandLine) -> None:
     done = guestmark(
         "ab", "--env", "PAUSE", "0.001", "0.6", "--blocks", "6", "--iterations", "1", "--warmup", "0", "--quiet",

@@ -3,6 +3,7 @@
 A word of a verdict, a figure or a reason that changes is seen here, whatever else is asserted of it.
 """
 
+import functools
 import io
 import json
 import os
@@ -36,7 +37,7 @@ from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import answering, answers, conclusion
 from guestmark.report.sections import published as then_and_now
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import Analysis, analyse
 from guestmark.stats.compare import Comparison, Verdict
 from tests.framework import GOLDEN, made_facts
 from tests.framework.run_kinds import RUNS, with_facts
@@ -616,12 +617,17 @@ def test_every_word_of_a_conclusion() -> None:
     whole(pages, "conclusions.txt")
 
 
+@functools.cache
+def first(name: str) -> tuple[StoredRun, Analysis]:
+    run = FIRST[name]()
+    return run, analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+
+
 @pytest.mark.parametrize("width", [60, 80, 110, 140])
 def test_every_word_of_the_first_screen(width: int) -> None:
     pages = {}
-    for name, made in FIRST.items():
-        run = made()
-        found = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    for name in FIRST:
+        run, found = first(name)
         latest = name != "plain"
         pages[name] = drawn(answer(run, found, width=width, latest=latest), width)
     whole(pages, f"answer-{width}.txt")

@@ -27,7 +27,9 @@ CASES = (
 )
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture(
+    params=[pytest.param(name, marks=[] if name == "bash" else [pytest.mark.long]) for name in SHELLS]
+)
 def shell(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if shutil.which(name) is None:

@@ -183,6 +183,7 @@ def test_a_change_has_its_sides_and_what_to_do() -> None:
     assert "guestmark compare r7 r8" in shown
 
 
+@pytest.mark.long
 @needs_otava
 def test_a_step_is_found_in_forty_stored_runs(ledger: Ledger) -> None:
     """From the ledger to the page: the 25th run and no other, with the command that compares around it."""

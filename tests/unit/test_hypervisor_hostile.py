@@ -162,6 +162,7 @@ def _answers(line: socket.socket, shape: object) -> None:
             line.sendall(json.dumps({"return": shape if own else {}, **own}).encode() + b"\n")
 
 
+@pytest.mark.long
 def test_events_do_not_pile_up() -> None:
     ours, theirs = socket.socketpair()
     monitor = Monitor(ours)

@@ -21,6 +21,7 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.durability import MEANING
 from guestmark.report.shared import whole
+from guestmark.stats.analysis import Analysis, analyse
 from guestmark.workloads.boot import Boot
 from guestmark.workloads.fio import Fio
 from guestmark.workloads.guestfs.libguestfs import Guestfs
@@ -72,10 +73,17 @@ def test_every_recorded_run_is_here(runs: Mapping[str, StoredRun]) -> None:
     assert sum(len(run.trials) for run in runs.values()) > 60
 
 
+@pytest.fixture(scope="module")
+def analyses(runs: Mapping[str, StoredRun]) -> Mapping[str, Analysis]:
+    return {name: analyse(run.plan, run.trials, run.unusable) for name, run in runs.items()}
+
+
 @pytest.mark.parametrize("run", recorded.KEYS)
 @pytest.mark.parametrize("form", list(Format))
-def test_every_run_can_be_exported(runs: Mapping[str, StoredRun], run: str, form: Format) -> None:
-    assert render(runs[run], form)
+def test_every_run_can_be_exported(
+    runs: Mapping[str, StoredRun], analyses: Mapping[str, Analysis], run: str, form: Format
+) -> None:
+    assert render(runs[run], form, analyses[run])
 
 
 @pytest.mark.parametrize("run", recorded.KEYS)

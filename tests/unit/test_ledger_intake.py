@@ -247,7 +247,7 @@ PLACES = list(places(RICH))
 @example([(("trials", 0, "body", "measurements", 4, "value"), -1.6421143998800675e154)])
 @example([(("environments", 0, "packages"), "host")])
 @example([])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES | st.just("gone")), min_size=1, max_size=3))
 def test_what_is_taken_can_be_shown(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     """Any value anywhere: the bundle is refused in one line, or the run is stored and every view of it works."""

@@ -67,7 +67,7 @@ def filled(ledger: Ledger, seed: int, blocks: int) -> tuple[str, list[Trial]]:
     return run_id, stored
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_what_is_counted_is_what_the_trials_say(ledger: Ledger, seed: int) -> None:
     run_id, trials = filled(ledger, seed, 24)
     other, _ = filled(ledger, seed + 10, 24)  # which must not count

@@ -69,6 +69,7 @@ def test_a_file_is_the_content_turned(size: int) -> None:
         assert fetched(client, "kernel")[0] == b"a kernel"
 
 
+@pytest.mark.long
 def test_blocks_are_counted_on_beyond_sixteen_bits() -> None:
     content = os.urandom(8 * 65_600)
     with client_of(content) as client:

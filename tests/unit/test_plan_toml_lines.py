@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guestmark.plan.problems import line_of, lines
@@ -111,6 +111,7 @@ def written(value: object) -> str:
     return "{" + ", ".join(f"{key} = {written(item)}" for key, item in value.items()) + "}"
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(words, st.dictionaries(words, values, max_size=4), max_size=4))
 def test_whatever_a_text_holds_is_found_where_its_key_is_written(document: dict[str, Any]) -> None:
     rows = []

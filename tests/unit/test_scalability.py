@@ -26,8 +26,11 @@ def test_a_known_law_is_found(contention: float, coherence: float) -> None:
     assert found.error < 1e-9
 
 
-@pytest.mark.parametrize("blocks", [4, 8])
-@pytest.mark.parametrize(("contention", "coherence"), [(0.1, 0.02), (0.3, 0.0), (0.05, 0.002)])
+@pytest.mark.parametrize("blocks", [4, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("contention", "coherence"),
+    [(0.1, 0.02), *(pytest.param(*law, marks=pytest.mark.long) for law in ((0.3, 0.0), (0.05, 0.002)))],
+)
 def test_intervals_hold_a_known_law(blocks: int, contention: float, coherence: float) -> None:
     random = np.random.default_rng(3)
     knee = math.sqrt((1 - contention) / coherence) if coherence else math.inf

@@ -61,6 +61,7 @@ def ids(ledger: Ledger) -> list[str]:
     return [run.id for run in ledger.runs()]
 
 
+@pytest.mark.long
 def test_sessions_that_differ_decide_what_one_session_would_claim(ledger: Ledger, tmp_path: Path) -> None:
     for ratio, where in ((2.3, ENVIRONMENT), (2.0, ELSEWHERE), (2.15, ENVIRONMENT)):
         a_run(ledger, ratio, environment=where)

@@ -53,6 +53,7 @@ def test_a_report_of_equal_cells_seldom_claims_anything_anywhere(name: str) -> N
     check_equal_cells(simulate(CASES[name], MANY, 2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["guest: +5 %, carry-over", "guest: +5 %"])
 def test_five_percent_are_found_also_where_what_ran_before_matters(name: str) -> None:
     found = simulate(CASES[name], SOME, 3)
@@ -60,6 +61,7 @@ def test_five_percent_are_found_also_where_what_ran_before_matters(name: str) ->
     assert found.share("covered") >= 0.93 - scatter(found.runs, 0.07)
 
 
+@pytest.mark.long
 def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten() -> None:
     case = replace(CASES["guest: +5 %, spikes"], policy=Policy(blocks=20))
     assert simulate(case, SOME, 6).share("typical slower") >= 0.85 - scatter(SOME, 0.15)

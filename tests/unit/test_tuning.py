@@ -83,7 +83,11 @@ def test_one_that_had_no_rival_is_not_called_best() -> None:
     ]
 
 
-@pytest.mark.parametrize("scenario", simulation.SCENARIOS[-2:], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(simulation.SCENARIOS[-2], marks=pytest.mark.long), simulation.SCENARIOS[-1]],
+    ids=lambda scenario: scenario.name,
+)
 def test_equal_cells_are_rarely_dropped(scenario: simulation.Scenario) -> None:
     """Stated on the screen: in under 5 % of races; 12 in 60 would happen by chance once in ten thousand times."""
     settings = Settings("wall_s", Better.LOWER, screen=False, max_blocks=6)
