@@ -112,6 +112,7 @@ def test_a_cell_that_never_succeeds_is_given_up_by_all(guestmark: CommandLine, l
     assert tried == list(range(GIVE_UP_AFTER))
 
 
+@pytest.mark.long
 def test_a_block_is_claimed_without_reading_what_others_measured(guestmark: CommandLine, ledger: str) -> None:
     """Each call used to read the whole run: a plan of thousands of blocks took longer with each of them."""
     made = Cluster(guestmark, ledger, 3, '"0", "0.01"')

@@ -97,7 +97,7 @@ def test_a_full_disk_in_the_guest_is_told(platform: str, direct: bool) -> None:
         assert machine.agent.fill(f"{directory}/f", MB, timeout_s=60).bytes == MB
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_an_image_corrupted_underneath_is_found(platform: str) -> None:
     with start(platform) as machine:
         disk = machine.disks[0]

@@ -74,6 +74,7 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         yield running
 
 
+@pytest.mark.long
 @needs_engine
 def test_every_machine_measures_the_plan(guestmark: CommandLine, server: Server, reached: Sshd) -> None:
     made = lab(guestmark, server.url, ["lab1", "lab2"])

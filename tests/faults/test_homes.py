@@ -74,6 +74,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         yield home
 
 
+@pytest.mark.long
 def test_a_read_only_home_is_no_hindrance_when_the_ledger_is_elsewhere(
     tmp_path: Path, read_only: Path
 ) -> None:

@@ -64,6 +64,7 @@ def run_plan(
     return run
 
 
+@pytest.mark.long
 def test_a_rom_that_is_none(run_plan: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "bad.rom").write_bytes(b"this is not a ROM" * 1000)
     result = run_plan(f'rom = "{tmp_path}/bad.rom"')

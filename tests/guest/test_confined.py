@@ -134,7 +134,7 @@ def test_root_in_a_guest_changes_nothing_of_the_host(platform: str, tmp_path: Pa
         assert saw == (platform == "uml")
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_a_hypervisor_has_no_descriptors_but_its_own(platform: str) -> None:
     with start(platform) as machine:
         guest = a(Guest, machine)
@@ -174,7 +174,7 @@ def test_root_in_a_nested_guest_and_in_the_one_around_it_likewise(kernel: str, t
             assert attempts(inner, tmp_path / "inner")[0] == ""
 
 
-@pytest.mark.parametrize("platform", ["uml", "tcg"])
+@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_a_hypervisor_listens_nowhere_but_in_its_own_directory(platform: str) -> None:
     """QEMU's monitor is a descriptor that it was given; User-Mode Linux has a socket that only its user reaches."""
     with start(platform) as machine:

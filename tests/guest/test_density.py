@@ -35,7 +35,9 @@ def _memory(platform: str) -> dict[str, str]:
     return {} if platform == "host" else {"memory": "256M"}
 
 
-@pytest.mark.parametrize("platform", ["host", "bwrap", "crun"])
+@pytest.mark.parametrize(
+    "platform", ["bwrap", *(pytest.param(name, marks=pytest.mark.long) for name in ("host", "crun"))]
+)
 def test_a_known_footprint_has_a_known_slope(platform: str) -> None:
     small, large = (fleet(platform, 4, touch=touch)[0] for touch in ("8M", "72M"))
     for metric in (density.MEMORY, density.PSS, density.RSS):

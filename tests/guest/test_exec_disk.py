@@ -21,8 +21,8 @@ WRITES = "head -c 1048576 /dev/urandom > file && sync file"
 SIZES = {"xfs": "320M", "btrfs": "128M"}
 SHARES = ("9p", "virtiofs", "hostfs")
 PLACES = [
-    ("tcg", "ext4"), ("tcg", "virtiofs"), ("uml", "ext4"), ("uml", "hostfs"), ("host", "ext4"),
-    *(pytest.param("tcg", name, marks=pytest.mark.long) for name in ("xfs", "btrfs", "9p")),
+    ("tcg", "ext4"), ("uml", "ext4"), ("uml", "hostfs"), ("host", "ext4"),
+    *(pytest.param("tcg", name, marks=pytest.mark.long) for name in ("xfs", "btrfs", "9p", "virtiofs")),
     pytest.param("tcg/kvm", "ext4", marks=pytest.mark.long),
 ]  # fmt: skip
 

@@ -17,7 +17,7 @@ def on(platform: str, text: str, **params: object) -> Cell:
     return Cell("test", WorkloadSpec("exec", plan), PlatformSpec.read(platform), {})
 
 
-@pytest.mark.parametrize("platform", ["host", "uml", "tcg"])
+@pytest.mark.parametrize("platform", ["host", "uml", pytest.param("tcg", marks=pytest.mark.long)])
 def test_standard_output_goes_to_dev_null_and_standard_error_is_kept(platform: str) -> None:
     with started(on(platform, WHERE)) as (machine, workload):
         workload.prepare(machine)

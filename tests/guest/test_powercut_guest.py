@@ -174,14 +174,9 @@ def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
     assert Ext().repaired(image).repairs == ()
 
 
+@pytest.mark.long
 @on_loop
-@pytest.mark.parametrize(
-    "method",
-    [
-        "append",
-        *(pytest.param(way, marks=pytest.mark.long) for way in ("overwrite", "replace", "dsync", "sqlite")),
-    ],
-)
+@pytest.mark.parametrize("method", ["append", "overwrite", "replace", "dsync", "sqlite"])
 def test_every_way_to_make_a_record_durable(method: str) -> None:
     found = cut("host", method=method)
     assert (found.word, found.losing, found.repaired) == (Durability.PROVEN, 0, 0)

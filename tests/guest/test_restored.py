@@ -88,6 +88,7 @@ def test_clones_have_disks_of_their_own(block: None, bus: str) -> None:
     assert templates_seen[0] == templates_seen[1] != templates_seen[2]
 
 
+@pytest.mark.long
 def test_clones_that_differ_in_their_filesystem_share_a_template() -> None:
     levels = {"start": "restored", "memory": "256M", "size": "320M"}
     cells = [

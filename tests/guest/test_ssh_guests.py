@@ -78,6 +78,7 @@ def _ssh_after(tmp_path: Path, before: str) -> str:
     return str(script)
 
 
+@pytest.mark.long
 def test_what_a_login_prints_is_not_taken_for_the_guests_words(
     scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_daemon_that_ends_at_once_ends_the_start_at_once_in_its_own_words(
     assert time.monotonic() - begin < 20
 
 
+@pytest.mark.long
 @needs_daemon
 def test_a_daemon_that_dies_takes_the_guest_along(kernel: Path) -> None:
     with start("tcg", kernel=str(kernel)) as machine:

@@ -47,10 +47,9 @@ def test_the_page_claims_what_is_seen(name: str) -> None:
     assert kept == seen
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="sandboxes take root")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "bwrap" else [pytest.mark.long]) for name in RUNTIMES]
-)
+@pytest.mark.parametrize("name", RUNTIMES)
 def test_the_page_claims_what_programs_in_sandboxes_do(name: str) -> None:
     if platform_kinds()[name].programs[0].path is None:
         pytest.skip(f"needs {name}")

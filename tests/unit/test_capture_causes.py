@@ -141,7 +141,7 @@ def picked(path: Path, *options: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("name", "end"), [("slow server", "server"), ("slow client", "client")])
-@pytest.mark.parametrize("point", ["client", "server"])
+@pytest.mark.parametrize("point", [pytest.param("client", marks=pytest.mark.long), "server"])
 def test_the_guilty_packets_are_those_of_the_slow_end(
     name: str, end: str, point: str, captures: Path, tmp_path: Path
 ) -> None:
@@ -243,7 +243,7 @@ def test_round_trips_windows_and_flights_are_those_of_tshark(
 
 def _assert_same(side: Side, fields: Fields, name: str) -> None:
     assert side.rtt.count == len(fields.trips), name
-    assert side.rtt.min_s == pytest.approx(min(fields.trips), abs=2e-9), name
+    assert side.rtt.min_s == pytest.approx(max(min(fields.trips), 0.0), abs=2e-9), name
     assert side.rtt.max_s == pytest.approx(max(fields.trips), abs=2e-9), name
     assert side.rtt.mean_s == pytest.approx(sum(fields.trips) / len(fields.trips), abs=2e-9), name
     ranked = sorted(fields.trips)

@@ -92,7 +92,16 @@ def test_suffixes_name_formats(ledger: str, tmp_path: Path, name: str, start: st
     assert target.read_text().startswith(start)
 
 
-@pytest.mark.parametrize("options", [(), ("--html", "-"), ("--json", "-"), ("--console", "uml")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        *(
+            pytest.param(options, marks=pytest.mark.long)
+            for options in (("--html", "-"), ("--json", "-"), ("--console", "uml"))
+        ),
+    ],
+)
 def test_a_full_disk_is_one_line(ledger: str, options: tuple[str, ...]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGES), "GUESTMARK_LEDGER": ledger}
     with Path("/dev/full").open("w") as full:

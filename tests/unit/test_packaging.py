@@ -137,6 +137,7 @@ def test_the_action_of_a_build_server(
     assert (tmp_path / "guestmark.gmk.html").exists() == measured
 
 
+@pytest.mark.long
 def test_the_job_of_gitlab(guestmark: CommandLine, tmp_path: Path) -> None:
     """The script of the hidden job, with the variables that its example sets; the package is installed already."""
     text = (ACTION / "gitlab.yml").read_text()

@@ -42,6 +42,7 @@ def test_a_metric_says_that_its_expression_is_too_costly() -> None:
     assert "repeated group" in caught.value.hint
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_an_expression_that_takes_memory_is_ended() -> None:
     with pytest.raises((regex.TooCostlyError, regex.PatternError)):
