@@ -32,6 +32,7 @@ from guestmark.core.model import (
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import Origin, StoredRun
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Part, Section
+from guestmark.page.tables import Table
 from guestmark.page.text import Span, Tone, text_of
 from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
@@ -338,13 +339,19 @@ def whole(pages: Mapping[str, str], name: str) -> None:
 
 
 def drawn(page: Page, width: int) -> str:
-    """The page, and below it what has a colour."""
+    """The page, and below it what has a colour and what only pages of another form show."""
     out = io.StringIO()
     print_page(page, Console(file=out, width=width))
     toned = dict.fromkeys(
         f"[{span.tone}] {span.text.strip()}\n" for span in spans_of(page) if span.tone in COLOURS
     )
-    return out.getvalue() + "".join(toned)
+    captions = [
+        f"[caption] {node.caption}\n"
+        for section in page.sections
+        for node in section.nodes
+        if isinstance(node, Table)
+    ]
+    return "".join([out.getvalue(), *toned, *captions])
 
 
 def alone_on_a_page(part: Part, name: str, run: StoredRun, nodes: Sequence[Node]) -> str:
@@ -547,6 +554,11 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "equal": lambda: on_host("abc", {}, iterations=400),
     "imported": lambda: replace(alone(12), origin=Origin("lab.gmk", 1.8e9, "ab" * 32)),
     "two workloads": two_workloads,
+    "slow runs of more than three": lambda: on_host("abcdef", dict.fromkeys("bcde", 6)),
+    "disks that were proven": lambda: with_facts(
+        guests({}),
+        {"uml": [proven(Durability.PROVEN, of_row=False)], "tcg": [proven(Durability.LOST, 3, of_row=False)]},
+    ),
 }  # fmt: skip
 
 
@@ -631,6 +643,13 @@ def test_every_word_of_the_first_screen(width: int) -> None:
         latest = name != "plain"
         pages[name] = drawn(answer(run, found, width=width, latest=latest), width)
     whole(pages, f"answer-{width}.txt")
+
+
+@pytest.mark.parametrize(("title", "called"), [("What is fastest?", "What is fastest?"), ("", "test")])
+def test_the_first_screen_is_called_what_its_plan_is(title: str, called: str) -> None:
+    run = RUNS["plain"]()
+    run = replace(run, plan=replace(run.plan, name="test", title=title))
+    assert answer(run, analyse(run.plan, run.trials), width=80, latest=True).title == called
 
 
 @pytest.mark.parametrize(
