@@ -28,19 +28,17 @@ os.environ["GUESTMARK_PAGER"] = ""  # on a terminal of a test nobody presses a k
 # The files that take longest, and then the folders: what starts last should be over soon. By the durations that ./test
 # prints; a file that is missing here is only started later.
 _FIRST = (
-    "guest/test_nested.py",
+    "guest/test_nested.py",  # by `./test --long`
+    "faults/test_exec_host.py",
     "faults/test_guest_faults.py",
     "faults/test_plan_faults.py",
     "guest/test_workloads_disk.py",
-    "faults/test_exec_host.py",
-    "faults/test_netboot_faults.py",
-    "faults/test_exec_interrupted.py",
-    "faults/test_workloads_disk_faults.py",
-    "faults/test_nested_faults.py",
-    "guest/test_disks_guest.py",
-    "guest/test_netboot.py",
-    "faults/test_setup_interrupted.py",
     "unit/test_stats_acceptance.py",
+    "faults/test_ledger_faults.py",
+    "faults/test_conformance.py",
+    "guest/test_sandboxes.py",
+    "guest/test_confined.py",
+    "unit/test_cli_hostile.py",
 )
 _THEN = ("guest", "faults", "browser", "unit")
 
