@@ -1,7 +1,7 @@
 """Questions of a plan: any two cells are compared, and the last sentences answer them or say what is missing."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -19,6 +19,7 @@ from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.answering import Against, Ranked, answers
+from guestmark.report.sections.answers import names_of
 from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import Verdict
 from guestmark.stats.pairwise import between
@@ -149,6 +150,27 @@ def test_levels_of_different_factors_are_named_with_their_factor() -> None:
     assert " of thp=on in " in str(other)
     assert ": off is ×1.2" in str(same)
     assert " of on in " in str(same)
+
+
+@pytest.mark.parametrize(
+    ("guests", "called"),
+    [
+        ([{"memory": "1G", "smp": "2"}, {"memory": "2G", "smp": "2"}], ["host", "tcg 1G", "tcg 2G"]),
+        (
+            [{"memory": "1G", "smp": "1"}, {"memory": "2G", "smp": "2"}],
+            ["host", "tcg memory=1G smp=1", "tcg memory=2G smp=2"],
+        ),
+        ([{"memory": "1G", "smp": "2"}], ["host", "tcg"]),
+    ],
+    ids=["one factor", "two factors", "none"],
+)
+def test_a_level_that_all_share_who_have_it_tells_none_apart(
+    guests: Sequence[Mapping[str, str]], called: Sequence[str]
+) -> None:
+    cells = [Cell("host", WRITE, PlatformSpec.read("host"), {}, True)]
+    cells += [Cell(f"tcg{at}", WRITE, PlatformSpec.read("tcg"), each) for at, each in enumerate(guests)]
+    run = constructed([(cell, 1.0) for cell in cells], blocks=2)
+    assert list(names_of(analyse(run.plan, run.trials).cells).values()) == called
 
 
 def test_cells_that_were_not_measured_are_named() -> None:
