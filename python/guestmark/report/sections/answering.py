@@ -248,12 +248,7 @@ def _against(question: Question, analysis: Analysis) -> Iterator[Against]:
         if metric is not None:
             pairs.setdefault(metric, []).append((first, second))
     for metric, some in pairs.items():
-        measured = [
-            (first.cell.id, second.cell.id)
-            for first, second in some
-            if metric.name in first.summary and metric.name in second.summary
-        ]
-        found = between(measured, metric, analysis)
+        found = between([(first.cell.id, second.cell.id) for first, second in some], metric, analysis)
         for first, second in some:
             yield Against(
                 metric,
