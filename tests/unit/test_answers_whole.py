@@ -27,6 +27,7 @@ from guestmark.core.model import (
     PublishedFigure,
     Question,
     RunState,
+    TrialStatus,
     WorkloadSpec,
 )
 from guestmark.core.platform_spec import PlatformSpec
@@ -529,6 +530,18 @@ def two_workloads() -> StoredRun:
     return replace(run, trials=tuple(trials))
 
 
+def few_runs_and_a_failed_trial() -> StoredRun:
+    """Whose trials have one metric each."""
+    run = on_host("abc", {}, iterations=5)
+    trials = (
+        replace(trial, status=TrialStatus.FAILED, measurements=(), reason="exit status 1")
+        if (trial.cell_id, trial.block) == ("b", 3)
+        else replace(trial, measurements=trial.measurements[:1])
+        for trial in run.trials
+    )
+    return replace(run, trials=tuple(trials))
+
+
 FIRST: Mapping[str, Callable[[], StoredRun]] = {
     **RUNS,
     "asked": ASKED["each platform"],
@@ -552,6 +565,7 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "slow runs of all": lambda: on_host("abcde", dict.fromkeys("abcde", 3)),
     "few runs": lambda: on_host("abc", {}, iterations=5),
     "equal": lambda: on_host("abc", {}, iterations=400),
+    "few runs and a failed trial": few_runs_and_a_failed_trial,
     "imported": lambda: replace(alone(12), origin=Origin("lab.gmk", 1.8e9, "ab" * 32)),
     "two workloads": two_workloads,
     "slow runs of more than three": lambda: on_host("abcdef", dict.fromkeys("bcde", 6)),
