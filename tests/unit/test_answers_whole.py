@@ -611,10 +611,27 @@ PUBLISHED: Mapping[str, Callable[[], StoredRun]] = {
     "of another baseline": lambda: figures_of(tcg(ALL), 8.0, of={"filesystem": "ufs"}),
     "unmeasured": lambda: figures_of(tcg({"ext2": None, "ext3": 1.0}), 8.0, 8.5),
     "of another metric": lambda: figures_of(tcg(ALL), 8.0, 8.5, metric="user_s"),
+    "of a metric that some lack": lambda: without(
+        "user_s", "ext3", figures_of(tcg(ALL), 8.0, 8.5, metric="user_s")
+    ),
     "at a smaller scale": lambda: smaller(figures_of(tcg(ALL), 8.0, 8.5)),
     "a copy": RUNS["disks"],
     "nothing": lambda: tcg(ALL),
 }  # fmt: skip
+
+
+def without(metric: str, filesystem: str, run: StoredRun) -> StoredRun:
+    """The run whose trials on one filesystem lack one metric."""
+    trials = (
+        replace(
+            trial,
+            measurements=tuple(each for each in trial.measurements if each.metric.name != metric),
+        )
+        if trial.cell_id.endswith(filesystem)
+        else trial
+        for trial in run.trials
+    )
+    return replace(run, trials=tuple(trials))
 
 
 def smaller(run: StoredRun) -> StoredRun:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Plan, Published, PublishedFigure
+from guestmark.core.model import CellStatus, Plan, Published, PublishedFigure
 from guestmark.core.units import unit_size
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -129,7 +129,7 @@ def _other_baseline(pairs: Sequence[Pair], published: Published) -> str:
 def _now(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return words(result.status.value if result.status.value != "ok" else "–")
+        return words("–" if result.status is CellStatus.OK else result.status.value)
     return figure(figures.estimate(summary.typical, summary.typical_ci, unit)[0])
 
 
