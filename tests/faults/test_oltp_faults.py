@@ -17,7 +17,7 @@ from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account
 from tests.framework.databases import SERVERS, started
 from tests.framework.known import known
-from tests.framework.processes import gone, others
+from tests.framework.processes import gone, others, started_at
 
 
 def processes_at(machine: Machine) -> dict[int, list[bytes]]:
@@ -32,7 +32,7 @@ def servers_of(machine: Machine) -> list[int]:
     def serves(first: bytes, *more: bytes) -> bool:
         return b"sysbench" not in first and more[:1] not in ((b"connect",), (b"confine",))
 
-    return sorted(pid for pid, words in processes_at(machine).items() if serves(*words))
+    return sorted((pid for pid, words in processes_at(machine).items() if serves(*words)), key=started_at)
 
 
 @pytest.mark.parametrize("server", SERVERS)

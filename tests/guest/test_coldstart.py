@@ -23,7 +23,7 @@ from guestmark.workloads.common.starting import Started
 from tests.framework.cells import cell, cell_of, plan_of
 from tests.framework.guests import prepared
 
-SLEEP_S = 0.3
+SLEEP_S = 0.6
 
 
 def starts(platform: str, factors: dict[str, str] | None = None, **params: Any) -> list[OneStart]:

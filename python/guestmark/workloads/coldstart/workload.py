@@ -52,6 +52,7 @@ _DROP = Path("/proc/sys/vm/drop_caches")
 _PAUSE_S = 0.02  # that a machine is stopped for
 _STOPPED_S = 2.0
 _PROBED = 1 << 16
+_DROPS = 3
 
 
 class ColdstartParams(Strict):
@@ -303,20 +304,31 @@ def _stopped(machine: Machine) -> Callable[[], None]:
 
 
 def _drop(probe: Path) -> None:
-    """Empties the page cache. Raises `WorkloadError` when a file that was written is still in it."""
+    """Empties the page cache. Raises `WorkloadError` when a file that was written is still in it.
+
+    The kernel leaves pages that are in use at this moment, so a few attempts are made.
+    """
     probe.write_bytes(os.urandom(_PROBED))
-    os.sync()
-    try:
-        _DROP.write_text("3\n")
-    except OSError as error:
-        raise WorkloadError(f"the page cache cannot be dropped: {error.strerror}") from error
+    for _ in range(_DROPS):
+        os.sync()
+        try:
+            _DROP.write_text("3\n")
+        except OSError as error:
+            raise WorkloadError(f"the page cache cannot be dropped: {error.strerror}") from error
+        if not _is_cached(probe):
+            return
+    raise WorkloadError("the page cache was not dropped: a file that was in it still is")
+
+
+def _is_cached(probe: Path) -> bool:
+    """Whether a file's first page is in memory."""
     descriptor = os.open(probe, os.O_RDONLY)
     try:
         os.preadv(descriptor, [bytearray(4096)], 0, os.RWF_NOWAIT)
     except BlockingIOError:
-        return
+        return False
     except OSError as error:  # a filesystem in memory, or one that cannot say
         raise WorkloadError(f"whether the page cache was dropped is not known: {error.strerror}") from error
     finally:
         os.close(descriptor)
-    raise WorkloadError("the page cache was not dropped: a file that was in it still is")
+    return True
