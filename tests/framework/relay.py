@@ -63,7 +63,9 @@ class Relay:
         large = len(packet) > link.spare
         if link.lose and large and count % link.lose == 0:
             return
-        chance = self.chances.setdefault(way, random.Random(f"{self.seed} {way}"))
+        if way not in self.chances:
+            self.chances[way] = random.Random(f"{self.seed} {way}")
+        chance = self.chances[way]
         if (link.lose_first and towards_server and count == 1) or (link.loss and chance.random() < link.loss):
             return
         now = time.monotonic()
