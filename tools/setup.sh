@@ -193,6 +193,7 @@ why() {
         python) echo "the tool is written in Python (at least $python_wanted, with venv)" ;;
         rustfmt) echo "checks the Rust sources' format" ;;
         clippy) echo "checks the Rust sources" ;;
+        rust-src) echo "Rust's library, compiled for the agent's other architectures" ;;
         zstd) echo "compresses captures" ;;
         tshark | tcptrace) echo "reads the captures that ours are compared with" ;;
         strace) echo "sees whether a flush of UML reaches the host" ;;
@@ -220,6 +221,10 @@ package() {
         debian:cargo) debian_rust ;;
         debian:rustfmt) debian_rust_tool rustfmt rustfmt-web ;;
         debian:clippy) debian_rust_tool rust-clippy rust-web-clippy ;;
+        debian:rust-src) # of the distribution's own compiler, whichever compiles the rest
+            rust=$(debian_rust)
+            case $rust in *-web*) echo "$rust rust-web-src" ;; *) echo "$rust rust-src" ;; esac
+            ;;
         other:python) echo "python (at least $python_wanted)" ;;
         *) packaged "$1" "$2" ;;
     esac
@@ -469,6 +474,10 @@ missing_dev() {
     find_cargo
     "$cargo" fmt --version >/dev/null 2>&1 || echo rustfmt
     "$cargo" clippy --version >/dev/null 2>&1 || echo clippy
+    for place in "$("$rustc" --print sysroot)" /usr; do
+        [ ! -e "$place/lib/rustlib/src/rust/library/std/Cargo.toml" ] || break
+    done
+    [ -e "$place/lib/rustlib/src/rust/library/std/Cargo.toml" ] || echo rust-src
     for program in $test_programs; do
         command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || echo "$program"
     done

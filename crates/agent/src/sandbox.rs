@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -134,28 +134,15 @@ fn first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usize>)> 
     let mut groups = options.groups.iter();
     if let Some(newer) = groups.position(|group| !group.join(TASKS).exists()) {
         let group = File::open(&options.groups[newer])?;
-        // SAFETY: these are numbers, all of which may be zero.
-        let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-        arguments.flags = flags as u64 | INTO_CGROUP;
-        arguments.exit_signal = libc::SIGCHLD as u64;
-        arguments.cgroup = group.as_raw_fd() as u64;
-        let size = size_of::<libc::clone_args>();
-        // SAFETY: this process has a single thread, so that a copy of it can go on as it is; the arguments outlive the call.
-        let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) };
-        if pid >= 0 {
-            return Ok((pid as libc::pid_t, Some(newer)));
+        if let Ok(pid) = sys::fork_into_group(flags, group.as_fd()) {
+            return Ok((pid, Some(newer)));
         }
     }
-    let flags = libc::c_long::from(flags | libc::SIGCHLD);
-    // SAFETY: as above.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
-    Ok((check(pid as libc::c_int)?, None))
+    Ok((sys::fork_into(flags)?, None))
 }
 
 /// Of a control group of the older kind: its threads.
 const TASKS: &str = "tasks";
-/// `CLONE_INTO_CGROUP` of `linux/sched.h`.
-const INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Puts this process, which has a single thread, into its groups but for the one that it is born in.
 fn join(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {

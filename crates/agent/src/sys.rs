@@ -196,6 +196,68 @@ pub fn close_inherited_on_exec() {
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 4_u32) };
 }
 
+/// Forks into new namespaces (`CLONE_NEW…`): returns 0 in the child, its process id in the parent, which stays where it is.
+///
+/// The caller must have a single thread. Not by the C library's `clone`, which wants a stack and a function, nor by
+/// `clone3`, which filters of older container runtimes refuse.
+pub fn fork_into(namespaces: libc::c_int) -> io::Result<libc::pid_t> {
+    copies_return_twice()?;
+    let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
+    // `CONFIG_CLONE_BACKWARDS2` of the kernel: the stack comes first.
+    let (first, second): (libc::c_long, libc::c_long) = if cfg!(target_arch = "s390x") {
+        (0, flags)
+    } else {
+        (flags, 0)
+    };
+    let none: libc::c_long = 0;
+    // SAFETY: without a stack of its own the child goes on as a copy of this single-threaded process.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, first, second, none, none, none) };
+    check(pid as libc::c_int)
+}
+
+/// As [`fork_into`], with the child born in a control group of the newer kind, an open directory.
+pub fn fork_into_group(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
+    copies_return_twice()?;
+    let arguments = CloneArguments {
+        flags: namespaces as u64 | INTO_CGROUP,
+        exit_signal: libc::SIGCHLD as u64,
+        cgroup: group.as_raw_fd() as u64,
+        ..CloneArguments::default()
+    };
+    let size = size_of::<CloneArguments>();
+    // SAFETY: as for `fork_into`; the arguments outlive the call and are as long as is said.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) };
+    check(pid as libc::c_int)
+}
+
+/// `ENOSYS` on SPARC, whose kernel tells child and parent apart in a second register, which `syscall` does not return.
+fn copies_return_twice() -> io::Result<()> {
+    if cfg!(target_arch = "sparc64") {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
+    Ok(())
+}
+
+/// `struct clone_args` of `linux/sched.h` as of Linux 5.7; the libc crate has it for some targets only.
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// `CLONE_INTO_CGROUP` of `linux/sched.h`.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
 /// Makes orphaned descendants our children.
 pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: plain system call.

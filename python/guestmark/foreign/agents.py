@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -158,6 +158,16 @@ def compiling(architecture: Architecture) -> Toolchain | None:
     )
 
 
+def library_compiler(architecture: Architecture) -> Toolchain | None:
+    """A compiler that makes the target's library from its sources; None where they are not installed."""
+    return next((chain for chain in _able(architecture) if chain.library is Library.COMPILED), None)
+
+
+def library_sources_hint() -> str:
+    """How the sources of Rust's library are installed."""
+    return f"as root: apt-get install {_rust_packages(sources=True)}"
+
+
 def _able(architecture: Architecture) -> Iterator[Toolchain]:
     """Every compiler with every library that it can use."""
     for chain in _toolchains():
@@ -229,22 +239,12 @@ def make(architecture: Architecture, progress: Progress) -> Path:
             f"--remap-path-prefix={folder}={name}" for folder, name in _named(root, chain, making.scratch)
         )
         environment = {
-            "PATH": f"{chain.cargo.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            "RUSTC": str(chain.rustc),
-            "RUSTC_BOOTSTRAP": "1",  # compiling the library is not among the stable features
-            "CARGO_TARGET_DIR": str(making.scratch),
+            **cargo_environment(chain, making.scratch),
             f"CARGO_TARGET_{triple}_LINKER": architecture.cross.name,
             f"CARGO_TARGET_{triple}_RUSTFLAGS": " ".join(flags),
-            "CARGO_TERM_COLOR": "never",
         }
-        # The user's own flags would replace those that link statically.
-        without = ("env", "-u", "RUSTFLAGS", "-u", "CARGO_ENCODED_RUSTFLAGS", "-u", "CARGO_BUILD_RUSTFLAGS")
-        build = (str(chain.cargo), "build", "--profile", _PROFILE, "--locked", "-p", NAME, "--bin", NAME)
-        options = ["--no-default-features", "--target", architecture.target]
-        if chain.library is Library.COMPILED:
-            options += ["-Zbuild-std=std,panic_abort", "-Zbuild-std-features="]  # no backtraces
         run(
-            [*without, *build, *options],
+            cargo_command(chain, ("build", "--profile", _PROFILE), [architecture]),
             f"building the agent for {architecture.name}",
             log=making.log,
             progress=progress,
@@ -254,6 +254,31 @@ def make(architecture: Architecture, progress: Progress) -> Path:
         )
         shutil.copy2(making.scratch / architecture.target / _PROFILE / NAME, making.path / NAME)
         return making.complete(_tools(architecture, chain), (NAME,)) / NAME
+
+
+def cargo_command(
+    chain: Toolchain, verb: Sequence[str], architectures: Iterable[Architecture]
+) -> tuple[str, ...]:
+    """Applies a verb of cargo, with its options, to the agent for these architectures."""
+    # The user's own flags would replace those that link statically.
+    without = ("env", "-u", "RUSTFLAGS", "-u", "CARGO_ENCODED_RUSTFLAGS", "-u", "CARGO_BUILD_RUSTFLAGS")
+    options = ["--locked", "-p", NAME, "--bin", NAME, "--no-default-features"]
+    for architecture in architectures:
+        options += ["--target", architecture.target]
+    if chain.library is Library.COMPILED:
+        options += ["-Zbuild-std=std,panic_abort", "-Zbuild-std-features="]  # no backtraces
+    return (*without, str(chain.cargo), *verb, *options)
+
+
+def cargo_environment(chain: Toolchain, target_directory: Path) -> dict[str, str]:
+    """Environment variables for `cargo_command`."""
+    return {
+        "PATH": f"{chain.cargo.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "RUSTC": str(chain.rustc),
+        "RUSTC_BOOTSTRAP": "1",  # compiling the library is not among the stable features
+        "CARGO_TARGET_DIR": str(target_directory),
+        "CARGO_TERM_COLOR": "never",
+    }
 
 
 def about_s(architecture: Architecture) -> float:
@@ -273,13 +298,12 @@ def _with_library(
     packages = Packages(architecture, progress)
     packages.refresh(making.log)
     if not packages.has(package.name, package.version):
-        compiling = [each for each in _able(architecture) if each.library is Library.COMPILED]
-        if not compiling:
-            raise GuestmarkError(
-                f"the package sources of this system have no {package.name} {package.version} for {architecture.name}",
-                hint=f"as root: apt-get install {_rust_packages(sources=True)}",
-            )
-        return compiling[0]
+        if compiling := library_compiler(architecture):
+            return compiling
+        raise GuestmarkError(
+            f"the package sources of this system have no {package.name} {package.version} for {architecture.name}",
+            hint=library_sources_hint(),
+        )
     archive = f"{package.name}={package.version}"
     (file,) = packages.download([archive], making.scratch / "archives", making.log, alone=True)
     tree, sysroot = making.scratch / "library", making.scratch / "sysroot"

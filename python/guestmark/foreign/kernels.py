@@ -137,8 +137,9 @@ def _built(architecture: Architecture, making: store.Making, progress: Progress)
     corrected = correct(tree, architecture.name)
     out = scratch / "out"
     out.mkdir()
+    # The agent is compiled at the same time and goes first: where it does not compile, the kernel is in vain.
     make_it = [
-        "make", "-s", "-C", str(tree), f"O={out}", f"ARCH={architecture.kernel_arch}",
+        "nice", "make", "-s", "-C", str(tree), f"O={out}", f"ARCH={architecture.kernel_arch}",
         f"CROSS_COMPILE={architecture.cross_prefix}", "KCFLAGS=-w",
     ]  # fmt: skip
     # The same bytes whoever builds it, and whenever.

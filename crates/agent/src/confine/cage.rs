@@ -69,18 +69,7 @@ pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
     );
     let (hear, said) = sys::pipe()?;
     let (outer, ours) = sys::pipe()?;
-    // SAFETY: this process has a single thread, so that a copy of it can go on as it is.
-    let pid = unsafe {
-        libc::syscall(
-            libc::SYS_clone,
-            libc::c_long::from(walls.flags() | libc::SIGCHLD),
-            0_usize,
-            0_usize,
-            0_usize,
-            0_usize,
-        )
-    };
-    match check(pid as libc::c_int) {
+    match sys::fork_into(walls.flags()) {
         Err(error) if super::is_unavailable(&error) => Ok(Place::Outside),
         Err(error) => Err(error),
         Ok(0) => {
