@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -22,8 +21,8 @@ from guestmark.core.errors import (
     ExitStatus,
     Interrupted,
 )
-from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.model import Cell, Plan, Policy
+from guestmark.core.trial_order import TrialOrder
 from guestmark.disks.processes import descendants, status
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Silent
@@ -104,7 +103,7 @@ def interrupted(cell: Cell) -> Iterator[Violation]:
     """A trial in a process of its own, which is told to end, and then one that is killed."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with tempfile.TemporaryDirectory() as folder, orphans() as left:
-            order = json.dumps([cell.workload.name, cell.workload.params, str(cell.platform)])
+            order = TrialOrder.of(cell, _LIMIT_S).encode()
             with subprocess.Popen(
                 [sys.executable, "-m", SELF, "trial", order],
                 env={**environment(), "TMPDIR": folder},
@@ -197,8 +196,7 @@ def _say_when_it_runs(thread: int) -> None:
 
 def one_trial(order: str) -> int:
     """Runs a trial of many iterations until it is interrupted."""
-    name, params, on = json.loads(order)
-    cell = Cell("checked", WorkloadSpec(name, params), PlatformSpec.read(on))
+    cell = TrialOrder.decode(order).cell()
     interruption = Interruption()
     threading.Thread(target=_say_when_it_runs, args=[threading.get_ident()], daemon=True).start()
     with interruption.handled():

@@ -1,7 +1,6 @@
 """Runs inside an outer guest: a whole network boot there, whose findings go back as one line of JSON."""
 
 import fcntl
-import json
 import socket
 import struct
 import sys
@@ -10,26 +9,26 @@ from typing import Any, cast
 import msgspec
 
 from guestmark.core.errors import GuestmarkError, MachineError
-from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.core.platform_spec import parse_platform
-from guestmark.workloads import netboot
+from guestmark.core.trial_order import TrialOrder
 from guestmark.workloads.netboot import InnerBoot
 from guestmark.workloads.netboot.machine import NetbootMachine
-from guestmark.workloads.netboot.nested import Answer
+from guestmark.workloads.netboot.nested import Failed, Measured, Reply
 from guestmark.workloads.netboot.workload import NetbootWorkload
 
 _SIOCSIFFLAGS, _UP_RUNNING = 0x8914, 0x41
 
 
-def main(order_text: str) -> None:
-    """Carries out `order_text` (JSON: platform, factors, params, limit_s) and prints what came of it."""
-    order: dict[str, Any] = json.loads(order_text)
+def main(order: str) -> None:
+    """Carries out an encoded `TrialOrder` and prints an encoded `Reply`."""
     _loopback_up()
-    spec = WorkloadSpec("netboot", order["params"])
-    cell = Cell("inner", spec, parse_platform(order["platform"]), order["factors"], baseline=True)
-    plan = Plan(
-        "inner", (cell,), Policy(blocks=1, trial_limit_s=order["limit_s"]), netboot.of(order["params"])
-    )
+    reply = measure_boot(TrialOrder.decode(order))
+    sys.stdout.write(msgspec.json.encode(reply).decode() + "\n")
+
+
+def measure_boot(order: TrialOrder) -> Reply:
+    """One boot with its downloads."""
+    plan = order.plan()
+    (cell,) = plan.cells
     workload = NetbootWorkload(plan, cell)
     try:
         with workload.machine(_NONE) as machine:
@@ -43,11 +42,10 @@ def main(order_text: str) -> None:
                 facts=workload.found,
                 command_line=list(machine.command_line),
             )
-            answer = msgspec.to_builtins(Answer(values=values, warnings=workload.warnings, boot=boot))
+            return Measured(values=values, warnings=workload.warnings, boot=boot)
     except GuestmarkError as error:
         console = error.console if isinstance(error, MachineError) else ""
-        answer = {"error": error.message, "hint": error.hint, "console": console}
-    sys.stdout.write(json.dumps(answer) + "\n")
+        return Failed(message=error.message, hint=error.hint, cause=error.cause, console=console)
 
 
 def _loopback_up() -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.trial_order import TrialOrder
 from guestmark.core.units import format_size
 from guestmark.platforms.nested.platform import NestedPlatform
 from guestmark.setting.machine import MEMORY, SMP
@@ -41,12 +42,24 @@ _KEPT_VARIABLES = (
 )
 
 
-class Answer(msgspec.Struct):
-    """What comes back from inside: values by metric, remarks for the user, and what was found out."""
+class Measured(msgspec.Struct, tag="measured", kw_only=True):
+    """A boot inside that went well: values by metric, remarks for the user, and what was found out."""
 
     values: dict[str, float]
     warnings: list[str]
     boot: InnerBoot
+
+
+class Failed(msgspec.Struct, tag="failed", kw_only=True):
+    """A boot inside that failed, with the error's own words."""
+
+    message: str
+    hint: str
+    cause: Cause
+    console: str
+
+
+Reply = Measured | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +97,7 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
 
     Raises `MachineError` with the reason, and the console, from inside.
     """
-    order = {
-        "platform": inner_of(cell.platform),
-        "factors": dict(cell.factors),
-        "params": dict(cell.workload.params),
-        "limit_s": limit_s,
-    }
+    order = TrialOrder.of(cell, limit_s, platform=PlatformSpec((cell.platform.inner,)))
     source = str(Path(__file__).resolve().parents[3])
     code = (
         f"import sys; sys.path.insert(0, {source!r}); "
@@ -97,26 +105,26 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
     )
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     done = guest.agent.exec(
-        [sys.executable, "-I", "-c", code, json.dumps(order)], env=environment, timeout_s=limit_s + _BOOT_S
+        [sys.executable, "-I", "-c", code, order.encode()], env=environment, timeout_s=limit_s + _BOOT_S
     )
+    lines = done.stdout.splitlines() or [b""]
     try:
-        answer: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
-        found = None if "error" in answer else msgspec.convert(answer, Answer)
-    except (ValueError, IndexError):
+        reply: Reply = msgspec.json.decode(lines[-1], type=Reply)
+    except msgspec.DecodeError:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise MachineError(
             f"the boot inside the outer guest failed: {said[0]}", console=guest.console()
         ) from None
-    if found is None:
+    if isinstance(reply, Failed):
         raise MachineError(
-            f"inside {cell.platform.outer}: {answer['error']}",
-            hint=answer["hint"],
-            console=answer["console"],
+            f"inside {cell.platform.outer}: {reply.message}",
+            hint=reply.hint,
+            cause=reply.cause,
+            console=reply.console,
         )
-    values = found.values
     measurements = [
-        Measurement(metric, values[metric.name], (values[metric.name],))
+        Measurement(metric, reply.values[metric.name], (reply.values[metric.name],))
         for metric in netboot.of(msgspec.convert(cell.workload.params, netboot.Fetched))
-        if metric.name in values
+        if metric.name in reply.values
     ]
-    return Inside(measurements, found.warnings, found.boot)
+    return Inside(measurements, reply.warnings, reply.boot)

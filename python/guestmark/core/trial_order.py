@@ -1,0 +1,66 @@
+"""One trial as a document for another process of guestmark, which may run inside a guest.
+
+Both sides import this definition: what is encoded here is decoded here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.workload_kind import workload_kind
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a cell's trial depends on: platform, factors, the workload with its final parameters, and its time limit."""
+
+    platform: str
+    factors: dict[str, str]
+    workload: str
+    params: dict[str, Any]
+    processors: int
+    limit_s: float
+
+    @classmethod
+    def of(cls, cell: Cell, limit_s: float, *, platform: PlatformSpec | None = None) -> Self:
+        """The order for a trial of `cell`, on its own platform or on `platform`."""
+        return cls(
+            platform=str(platform or cell.platform),
+            factors=dict(cell.factors),
+            workload=cell.workload.name,
+            params=dict(cell.workload.params),
+            processors=cell.processors,
+            limit_s=limit_s,
+        )
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Self:
+        """The order that `encode` made. Raises `msgspec.DecodeError` for anything else."""
+        return msgspec.json.decode(text, type=cls)
+
+    def encode(self) -> str:
+        """As one line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+    def cell(self) -> Cell:
+        """The only cell of the plan that is ordered."""
+        return Cell(
+            "ordered",
+            WorkloadSpec(self.workload, self.params),
+            PlatformSpec.read(self.platform),
+            self.factors,
+            baseline=True,
+            processors=self.processors,
+        )
+
+    def plan(self) -> Plan:
+        """The plan of that cell: one block, with the workload's own metrics."""
+        kind = workload_kind(self.workload)
+        policy = Policy(blocks=1, trial_limit_s=self.limit_s)
+        return Plan(self.workload, (self.cell(),), policy, kind.metrics(kind.read(self.params)))

@@ -1,0 +1,103 @@
+"""What one process of guestmark asks of another arrives as it was sent: every workload, factor and platform."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from guestmark.core import registry
+from guestmark.core.architectures import ARCHITECTURES
+from guestmark.core.cause import Cause
+from guestmark.core.context import Caller
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.core.trial_order import TrialOrder
+from guestmark.core.workload_kind import workload_kinds
+from guestmark.plan import library
+from guestmark.plan.load import load
+from guestmark.plan.outline import assemble
+from guestmark.workloads import base
+from guestmark.workloads.netboot import Netboot, inside
+from guestmark.workloads.netboot.nested import Failed, Reply
+from tests.framework.runs import EXEC
+
+
+def cells_of(name: str) -> tuple[Cell, ...]:
+    """The cells of a built-in plan."""
+    return assemble(load(library.builtin(name), name), Caller()).cells
+
+
+def planned_cells() -> Iterator[Cell]:
+    """Every cell of every built-in plan: between them they have every kind of parameters."""
+    for name in library.names():
+        yield from cells_of(name)
+
+
+def arrived(cell: Cell) -> TrialOrder:
+    """The order for the cell's trial, on the other side."""
+    return TrialOrder.decode(TrialOrder.of(cell, 30.0).encode())
+
+
+@pytest.mark.parametrize("name", library.names())
+def test_every_cell_of_a_built_in_plan_arrives(name: str) -> None:
+    for cell in cells_of(name):
+        order = arrived(cell)
+        there = order.cell()
+        assert (there.platform, there.factors, there.processors) == (
+            cell.platform, dict(cell.factors), cell.processors,
+        )  # fmt: skip
+        workload = base.of(cell.workload.name)
+        assert workload.read(there.workload.params) == workload.read(cell.workload.params)
+        kind = workload_kinds()[cell.workload.name]
+        assert order.plan().metrics == kind.metrics(kind.read(cell.workload.params))
+
+
+def test_the_plans_have_every_workload() -> None:
+    planned = {cell.workload.name for cell in planned_cells()}
+    without_plan = set(workload_kinds()) - planned
+    for name in without_plan:
+        try:
+            params = workload_kinds()[name].checked({})
+        except ValueError:
+            continue  # what it needs is the user's
+        there = arrived(Cell("it", WorkloadSpec(name, params), HOST))
+        assert base.of(name).read(there.params) == base.of(name).read(params)
+
+
+def test_every_level_of_every_factor_arrives() -> None:
+    for factor in registry.factors().values():
+        for level in factor.levels:
+            cell = Cell("it", EXEC, PlatformSpec.read("tcg"), {factor.name: level})
+            assert arrived(cell).cell().factors == cell.factors
+
+
+@pytest.mark.parametrize(
+    "platform",
+    [*registry.platform_kinds(), "tcg/kvm", "tcg/tcg/uml", "ssh:user@lab/kvm", *(f"tcg@{name}" for name in ARCHITECTURES)],
+)  # fmt: skip
+def test_every_platform_arrives(platform: str) -> None:
+    spec = PlatformSpec.read(platform)
+    assert arrived(Cell("it", EXEC, spec)).cell().platform == spec
+
+
+def test_an_order_of_another_version_is_refused() -> None:
+    plain = msgspec.json.decode(TrialOrder.of(Cell("it", EXEC, HOST), 1.0).encode())
+    for wrong in ({**plain, "more": 1}, {key: value for key, value in plain.items() if key != "params"}):
+        with pytest.raises(msgspec.ValidationError):
+            TrialOrder.decode(msgspec.json.encode(wrong))
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_why_a_boot_inside_failed_arrives(cause: Cause) -> None:
+    sent = Failed(message="no", hint="do", cause=cause, console="said")
+    assert msgspec.json.decode(msgspec.json.encode(sent), type=Reply) == sent
+
+
+def test_a_boot_that_cannot_start_is_answered() -> None:
+    """The other side of the order, here: what it lacks is an answer, and no traceback."""
+    params = workload_kinds()["netboot"].checked({"size": "4K", "files": 1, "kernel": True})
+    cell = Cell("it", WorkloadSpec("netboot", params), PlatformSpec.read("tcg"), {"rom": "/nonexistent"})
+    reply = inside.measure_boot(arrived(cell))
+    assert isinstance(reply, Failed)
+    assert "/nonexistent" in reply.message
+    assert msgspec.json.decode(msgspec.json.encode(Netboot()), type=Netboot) == Netboot()
