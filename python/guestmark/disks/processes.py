@@ -4,14 +4,14 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from guestmark.core import procfs
+
 
 def children(pid: int) -> list[int]:
     """Process ids of what `pid` started and is still there, whichever of its threads did; empty when it is gone."""
     found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
-                found += map(int, (task / "children").read_text().split())
+    for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
+        found += map(int, procfs.read_text(task / "children").split())
     return found
 
 
@@ -31,7 +31,7 @@ def status(pid: int) -> list[str]:
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped it."""
     with contextlib.suppress(OSError):
-        return status(pid)[0] == "T"
+        return status(pid)[:1] == ["T"]
     return False
 
 
@@ -48,34 +48,30 @@ def program_of(pid: int) -> int | None:
 def threads(pid: int) -> dict[int, int]:
     """The threads of a process: their numbers here, by those that it knows itself."""
     found: dict[int, int] = {}
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found[_numbers(task / "status")[-1]] = int(task.name)
+    for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
+        for number in _numbers(task / "status")[-1:]:
+            found[number] = int(task.name)
     return found
 
 
 def named_inside(number: int, word: str) -> Iterator[int]:
     """Processes that know themselves by `number` in a cage, and have `word` on their command line."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                numbers = _numbers(folder / "status")
-                named = word.encode() in (folder / "cmdline").read_bytes()
-                if numbers[-1] == number and named and not _is_cage(int(folder.name)):
-                    yield int(folder.name)
+    for pid in procfs.list_processes():
+        numbers = _numbers(procfs.PROC / str(pid) / "status")
+        named = word in procfs.read_text(procfs.PROC / str(pid) / "cmdline")
+        if numbers[-1:] == [number] and named and not _is_cage(pid):
+            yield pid
 
 
 def _is_cage(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"confine"]
-    return False
+    return procfs.read_words(pid)[1:2] == ["confine"]
 
 
 def _numbers(status: Path) -> list[int]:
-    """Of a process or thread: its number here, and in every namespace that it is in below."""
-    lines = status.read_text(errors="replace").splitlines()
-    said = next((line for line in lines if line.startswith("NSpid:")), None) or next(
-        line for line in lines if line.startswith("Pid:")
-    )
-    return [int(word) for word in said.split()[1:]]
+    """A process's or thread's number here and in every namespace below; empty once it has ended."""
+    lines = procfs.read_text(status).splitlines()
+    for name in ("NSpid:", "Pid:"):
+        for line in lines:
+            if line.startswith(name):
+                return [int(word) for word in line.split()[1:]]
+    return []

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from guestmark.core import procfs
 from guestmark.core.machine_facts import Mount, mounts
 from guestmark.setting.location import number_of
 
@@ -316,7 +317,7 @@ def _loop_file(name: str, number: str) -> tuple[int, int] | None:
 def _mount_of_device(device: str) -> Mount | None:
     """A mount of the filesystem with that device number, in this or in any other mount namespace that can be seen."""
     looked = set()
-    processes = ["self", *sorted(entry for entry in os.listdir("/proc") if entry.isdecimal())]
+    processes = ["self", *sorted(map(str, procfs.list_processes()))]
     for process in processes:
         with contextlib.suppress(OSError):
             namespace = os.readlink(f"/proc/{process}/ns/mnt")

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import guestmark
 from guestmark.agent.binary import agent_binary
-from guestmark.core import registry
+from guestmark.core import procfs, registry
 from guestmark.core.environment import Environment
 from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Plan
@@ -104,16 +104,8 @@ def record_for(plan: Plan) -> Environment:
     )
 
 
-def text_of(file: Path) -> str:
-    """A file of the kernel's; empty where it is not there, not allowed, or its process just ended."""
-    try:
-        return file.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def _line(file: Path) -> str:
-    return text_of(file).strip()
+    return procfs.read_text(file).strip()
 
 
 def _machine(file: Path) -> str:
@@ -125,7 +117,7 @@ def _machine(file: Path) -> str:
 def _processor(root: Path) -> dict[str, Any]:
     """The first processor; its flags also as a short hash, because nobody compares 130 words by eye."""
     fields: dict[str, str] = {}
-    for line in text_of(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
+    for line in procfs.read_text(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
         name, _, value = line.partition(":")
         fields[name.strip()] = value.strip()
     flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
@@ -191,7 +183,7 @@ def _disks(folder: Path) -> list[dict[str, Any]]:
 
 def _filesystems(mounts: Path) -> dict[str, Any]:
     """The filesystems of the directories that images and host files usually go to."""
-    live = [line.split(" ") for line in text_of(mounts).splitlines()]
+    live = [line.split(" ") for line in procfs.read_text(mounts).splitlines()]
     found = {}
     for directory in _DIRECTORIES:
         holds = [fields for fields in live if len(fields) > 3 and _below(directory, fields[1])]
@@ -213,7 +205,7 @@ def _chosen(text: str) -> str:
 
 
 def _distribution(file: Path) -> str:
-    for line in text_of(file).splitlines():
+    for line in procfs.read_text(file).splitlines():
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":
             return value.strip().strip('"')
@@ -225,7 +217,7 @@ def _virtualization(root: Path) -> dict[str, Any]:
     the CPUID bit.
     """
     dmi = root / "sys/class/dmi/id"
-    cpuinfo = text_of(root / "proc/cpuinfo")
+    cpuinfo = procfs.read_text(root / "proc/cpuinfo")
     found: dict[str, Any] = {
         "hypervisor": any(
             line.startswith("flags") and " hypervisor" in line for line in cpuinfo.splitlines()[:64]
@@ -244,7 +236,7 @@ def _virtualization(root: Path) -> dict[str, Any]:
 
 def _load(file: Path) -> list[float]:
     try:
-        return [float(field) for field in text_of(file).split()[:3]]
+        return [float(field) for field in procfs.read_text(file).split()[:3]]
     except ValueError:
         return []
 

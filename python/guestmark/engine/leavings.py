@@ -17,6 +17,7 @@ from pathlib import Path
 
 from guestmark.agent.keeper import is_in_use
 from guestmark.appliance.paths import cache_directory, scratch_parent
+from guestmark.core import procfs
 from guestmark.core.machine_facts import mounts
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
@@ -106,12 +107,10 @@ def orphans() -> list[Orphan]:
 
 def _orphans() -> dict[int, str]:
     words: dict[int, list[str]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                if folder.stat().st_uid == os.geteuid() and not _has_ended(int(folder.name)):
-                    text = (folder / "cmdline").read_text(errors="replace")
-                    words[int(folder.name)] = text.rstrip("\0").split("\0")
+    for pid in procfs.list_processes():
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == os.geteuid() and not _has_ended(pid):
+                words[pid] = procfs.read_words(pid) or [""]
     ours = {
         pid
         for pid, said in words.items()
@@ -138,12 +137,13 @@ def _has_lost_controller(pid: int, words: list[str], writers: set[str]) -> bool:
 def _written_pipes() -> set[str]:
     """Pipes that a process of this machine can write to."""
     found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if (end := os.readlink(link)).startswith("pipe:") and end not in found:
-                info = (link.parents[1] / "fdinfo" / link.name).read_text().split()
-                if int(info[info.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY:
-                    found.add(end)
+    for pid in procfs.list_processes():
+        for link, end in procfs.open_files(pid):
+            if end.startswith("pipe:") and end not in found:
+                with contextlib.suppress(ValueError, IndexError):  # it has just been closed
+                    info = procfs.read_text(link.parents[1] / "fdinfo" / link.name).split()
+                    if int(info[info.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                        found.add(end)
     return found
 
 
@@ -162,7 +162,8 @@ def _is_lost_part(pid: int, words: dict[int, list[str]]) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    return status(pid)[0] in "ZX"
+    fields = status(pid)
+    return not fields or fields[0] in "ZX"
 
 
 def find(more: Iterable[Path] = ()) -> list[Leaving]:
@@ -229,18 +230,14 @@ def _is_part(path: Path) -> bool:
 def _in_use_by_processes() -> str:
     """Every path that a process of this machine names or has open, as far as this user may know."""
     found: list[str] = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+    for pid in procfs.list_processes():
+        if pid == os.getpid():
             continue
+        folder = procfs.PROC / str(pid)
         with contextlib.suppress(OSError):
             found.append((folder / "cmdline").read_text(errors="surrogateescape"))
-        for name in ("cwd", "root", "exe"):
-            with contextlib.suppress(OSError):
-                found.append(os.readlink(folder / name))
-        with contextlib.suppress(OSError):
-            for link in (folder / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    found.append(os.readlink(link))
+        found += filter(None, (procfs.read_link(folder / name) for name in ("cwd", "root", "exe")))
+        found += (end for _, end in procfs.open_files(pid))
     return "\n".join(found)
 
 

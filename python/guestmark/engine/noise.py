@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from guestmark.core import procfs
 from guestmark.core.placement import read_list
-from guestmark.engine.environment import text_of
 
 if TYPE_CHECKING:
     from guestmark.core.machine_facts import Placed
@@ -135,7 +135,7 @@ class NoiseRecorder:
 def _pressure(file: Path) -> dict[str, int]:
     """Microseconds of stall so far, by `some` and `full`."""
     found = {}
-    for line in text_of(file).splitlines():
+    for line in procfs.read_text(file).splitlines():
         kind, _, rest = line.partition(" ")
         with contextlib.suppress(ValueError):
             found[kind] = int(rest.rpartition("total=")[2])
@@ -156,10 +156,12 @@ def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
         with contextlib.suppress(OSError):
             threads = os.listdir(folder)
         for thread in threads:
-            fields = text_of(folder / thread / "schedstat").split()
+            fields = procfs.read_text(folder / thread / "schedstat").split()
             if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():
                 found[thread] = (int(fields[0]), int(fields[1]))
-            children = {int(pid) for pid in text_of(folder / thread / "children").split() if pid.isdigit()}
+            children = {
+                int(pid) for pid in procfs.read_text(folder / thread / "children").split() if pid.isdigit()
+            }
             waiting += children - known
             known |= children
     return found
@@ -174,19 +176,17 @@ def _own(proc: Path, processors: Collection[int]) -> _Own:
     waiting = sorted(known)
     while waiting and len(running) < _MAX_THREADS:
         pid = waiting.pop()
-        fields = text_of(proc / str(pid) / "stat").rpartition(")")[2].split()
+        fields = procfs.read_text(proc / str(pid) / "stat").rpartition(")")[2].split()
         if len(fields) > 14:
             ended[pid] = int(fields[13]) + int(fields[14])  # cutime and cstime
             if _may_be_on(pid, processors):
                 whole[pid] = int(fields[11]) + int(fields[12])  # utime and stime
-        threads: list[str] = []
-        with contextlib.suppress(OSError):
-            threads = os.listdir(proc / str(pid) / "task")
-        for thread in threads:
-            used = text_of(proc / str(pid) / "task" / thread / "schedstat").partition(" ")[0]
+        for task in procfs.list_entries(proc / str(pid) / "task"):
+            thread = task.name
+            used = procfs.read_text(proc / str(pid) / "task" / thread / "schedstat").partition(" ")[0]
             if used.isdigit():
                 running[thread] = _Thread(pid, int(used), _may_be_on(int(thread), processors))
-            listed = text_of(proc / str(pid) / "task" / thread / "children")
+            listed = procfs.read_text(proc / str(pid) / "task" / thread / "children")
             children = {int(child) for child in listed.split() if child.isdigit()}
             waiting += children - known
             known |= children
@@ -204,7 +204,7 @@ def _busy(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
     """Ticks that tasks ran on these processors, and those that were stolen; None where the kernel does not say."""
     wanted = {f"cpu{number}" for number in processors}
     ran, stolen, found = 0, 0, False
-    for line in text_of(file).splitlines():
+    for line in procfs.read_text(file).splitlines():
         name, *fields = line.split() or [""]
         if name in wanted and len(fields) >= 8 and all(field.isdigit() for field in fields[:8]):
             ran += sum(
@@ -218,7 +218,7 @@ def _busy(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
 def _stat(file: Path) -> dict[str, int]:
     """Ticks of all processors together, ticks stolen by the host's own host, and context switches."""
     found: dict[str, int] = {}
-    for line in text_of(file).splitlines():
+    for line in procfs.read_text(file).splitlines():
         name, *fields = line.split() or [""]
         if name == "cpu" and len(fields) >= 8:
             with contextlib.suppress(ValueError):
@@ -231,7 +231,7 @@ def _stat(file: Path) -> dict[str, int]:
 
 def _pairs(file: Path, names: tuple[str, ...]) -> dict[str, int]:
     found = {}
-    for line in text_of(file).splitlines():
+    for line in procfs.read_text(file).splitlines():
         name, _, value = line.partition(" ")
         if name in names and value.strip().isdigit():
             found[name] = int(value)
@@ -242,7 +242,7 @@ def _throttled(folder: Path) -> int | None:
     counts = [
         int(text)
         for counter in folder.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
-        if (text := text_of(counter).strip()).isdigit()
+        if (text := procfs.read_text(counter).strip()).isdigit()
     ]
     return sum(counts) if counts else None
 
@@ -253,10 +253,10 @@ def _frequency(root: Path) -> float | None:
     found = [
         int(text) / 1000
         for number in range(_MAX_CPUS)
-        if (text := text_of(folder / f"cpu{number}/cpufreq/scaling_cur_freq").strip()).isdigit()
+        if (text := procfs.read_text(folder / f"cpu{number}/cpufreq/scaling_cur_freq").strip()).isdigit()
     ]
     if not found:
-        for line in text_of(root / "proc/cpuinfo").splitlines():
+        for line in procfs.read_text(root / "proc/cpuinfo").splitlines():
             if line.startswith("cpu MHz"):
                 with contextlib.suppress(ValueError):
                     found.append(float(line.partition(":")[2]))
@@ -265,7 +265,7 @@ def _frequency(root: Path) -> float | None:
 
 def _load(file: Path) -> float | None:
     try:
-        return float(text_of(file).split()[0])
+        return float(procfs.read_text(file).split()[0])
     except (IndexError, ValueError):
         return None
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core import procfs
 from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import Placed
@@ -266,10 +267,7 @@ def _process_of(thread: int) -> int:
 
 
 def _tasks(pid: int) -> list[int]:
-    try:
-        return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return []
+    return procfs.list_threads(pid)
 
 
 def _allowed(pid: int, thread: int) -> frozenset[int]:

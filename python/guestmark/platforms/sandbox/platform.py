@@ -20,6 +20,7 @@ from guestmark.agent.binary import agent_binary, supervised
 from guestmark.agent.client import Agent
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
+from guestmark.core import procfs
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import Sandboxed, mounts
 from guestmark.core.model import Cell
@@ -265,15 +266,14 @@ class SandboxMachine(Host):
 
 def _mechanism(kernel: int) -> str:
     """How gVisor's kernel, process `kernel`, gets at system calls of its programs: by what it holds, not by options."""
-    with contextlib.suppress(OSError):
-        held = {os.readlink(link) for link in Path(f"/proc/{kernel}/fd").iterdir()}
-        if any("kvm-vcpu" in name or name == "/dev/kvm" for name in held):
-            return "kvm"
-        if "systrap" in Path(f"/proc/{kernel}/maps").read_text(errors="replace"):
-            return "systrap"
-        threads = set(os.listdir(f"/proc/{kernel}/task"))
-        for pid in processes.descendants(kernel):
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            if any(line.startswith("TracerPid:") and line.split()[1] in threads for line in lines):
-                return "ptrace"
+    held = {end for _, end in procfs.open_files(kernel)}
+    if any("kvm-vcpu" in name or name == "/dev/kvm" for name in held):
+        return "kvm"
+    if "systrap" in procfs.read_text(procfs.PROC / str(kernel) / "maps"):
+        return "systrap"
+    threads = set(map(str, procfs.list_threads(kernel)))
+    for pid in processes.descendants(kernel):
+        lines = procfs.read_text(procfs.PROC / str(pid) / "status").splitlines()
+        if any(line.startswith("TracerPid:") and line.split()[1] in threads for line in lines):
+            return "ptrace"
     return "unknown"

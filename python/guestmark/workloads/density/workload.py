@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core import procfs
 from guestmark.core.errors import WorkloadError
 from guestmark.core.meminfo import meminfo
 from guestmark.core.metric import Measurement, Metric
@@ -244,12 +245,11 @@ def _used(pids: Sequence[int]) -> _Used:
     """Processor time of all threads, and how often they gave the processor up: each time they wait for a wake-up."""
     ran, switches = 0, 0
     for pid in pids:
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                with contextlib.suppress(OSError, ValueError, StopIteration):
-                    ran += int((task / "schedstat").read_text().split()[0])
-                    lines = (task / "status").read_text().splitlines()
-                    switches += int(next(line for line in lines if line.startswith("voluntary")).split()[1])
+        for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
+            ran += int((procfs.read_text(task / "schedstat").split() or ["0"])[0])
+            for line in procfs.read_text(task / "status").splitlines():
+                if line.startswith("voluntary"):
+                    switches += int(line.split()[1])
     return _Used(ran / 1e9, switches)
 
 

@@ -24,10 +24,12 @@ from guestmark.agent.confinement import BUILDER, TEMPORARY_FILES
 from guestmark.agent.keeper import keeper
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.paths import cache_directory
+from guestmark.core import procfs
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import Confined
 from guestmark.core.units import parse_size
+from guestmark.disks import processes
 from guestmark.platforms.confinement import attested
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu import KVM, TCG
@@ -300,14 +302,9 @@ def _descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     waiting = [root]
     while waiting:
         pid = waiting.pop()
-        base = Path("/proc", str(pid))
-        try:
-            waiting += [int(child) for child in (base / "task" / str(pid) / "children").read_text().split()]
-            command = tuple((base / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1])
-            fds = [str(entry.readlink()) for entry in (base / "fd").iterdir()]
-        except OSError:
-            continue
-        yield command, fds
+        waiting += processes.children(pid)
+        if command := procfs.read_words(pid):
+            yield tuple(command), [end for _, end in procfs.open_files(pid)]
 
 
 def _last_words(process: SupervisedProcess) -> str:
