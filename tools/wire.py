@@ -167,17 +167,17 @@ def constants(source: str) -> Iterator[str]:
 
 
 def mix() -> str:
-    """The operations of the system-call mix by name, in their order, and what the empty one is called."""
+    """The operations of the system-call mix by name, in their order, and the parts that are none."""
     (listed,) = re.findall(
         r"^pub const ALL: .*? = &\[\n(.*?)^\];", (MIX / "mix.rs").read_text(), re.MULTILINE | re.DOTALL
     )
     names = re.findall(r'^    \("(\w+)", \|\|', listed, re.MULTILINE)
-    (nothing,) = re.findall(
-        r'^pub const NOTHING: &str = "(\w+)";', (MIX / "mod.rs").read_text(), re.MULTILINE
+    parts = re.findall(
+        r'^pub const (NOTHING|COMPUTE): &str = "(\w+)";', (MIX / "mod.rs").read_text(), re.MULTILINE
     )
     lines = [
         "# The system-call mix, in the order in which it is measured, after the empty timed part.",
-        f'NOTHING = "{nothing}"',
+        *(f'{name} = "{value}"' for name, value in parts),
         f"SYSTEM_CALLS = ({', '.join(map(repr, names))})",
     ]
     return "\n".join(lines)

@@ -29,6 +29,7 @@ MAX_HOLDER = 4096
 
 # The system-call mix, in the order in which it is measured, after the empty timed part.
 NOTHING = "nothing"
+COMPUTE = "compute"
 SYSTEM_CALLS = (
     "null",
     "read",

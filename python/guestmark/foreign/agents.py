@@ -263,8 +263,8 @@ def cargo_command(
     # The user's own flags would replace those that link statically.
     without = ("env", "-u", "RUSTFLAGS", "-u", "CARGO_ENCODED_RUSTFLAGS", "-u", "CARGO_BUILD_RUSTFLAGS")
     options = ["--locked", "-p", NAME, "--bin", NAME, "--no-default-features"]
-    for architecture in architectures:
-        options += ["--target", architecture.target]
+    for row in architectures:
+        options += ["--target", row.target]
     if chain.library is Library.COMPILED:
         options += ["-Zbuild-std=std,panic_abort", "-Zbuild-std-features="]  # no backtraces
     return (*without, str(chain.cargo), *verb, *options)

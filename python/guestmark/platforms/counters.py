@@ -19,15 +19,20 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from guestmark.agent import syscalls
 from guestmark.agent.confinement import STOPS
+from guestmark.agent.wire import COMPUTE
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
 from guestmark.page import figures
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.qmp import UnknownCommandError, understood
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine
 
 Query = Callable[..., Any]
 _CPUCLOCK_SCHED = 2  # Linux, include/linux/posix-timers.h: the processor time of a whole process
@@ -79,6 +84,62 @@ def steady(advanced: Mapping[str, float]) -> dict[str, float]:
     """
     restarted = ("tcg_blocks", "tcg_code_bytes") if advanced.get("tcg_flushes") else ()
     return {name: value for name, value in advanced.items() if name not in restarted}
+
+
+_BACKGROUND_S = 1.0
+_TICKS = "ticks"  # a counter of ours beside the hypervisor's: the guest's own timer interrupts
+_FEWEST_TICKS = 20
+# Interrupts of the kernel below. How many find the guest running depends on how much of the time it runs, so they
+# cannot be estimated from another span; KVM counts them apart.
+_INTERRUPTS = ("kvm_irq_exits", "kvm_irq_window_exits")
+
+
+def with_ticks(machine: Machine) -> dict[str, float]:
+    """The machine's counters and the timer interrupts that its guest has had. Raises `MachineError`."""
+    ticks = 0
+    for line in machine.agent.read_file("/proc/interrupts").decode(errors="replace").splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == "LOC" or counts.rstrip().endswith("timer"):
+            ticks += sum(int(word) for word in counts.split() if word.isdecimal())
+    return {**machine.counters(), _TICKS: float(ticks)}
+
+
+def per_tick(machine: Machine) -> dict[str, float]:
+    """What the hypervisor counts for each tick of the guest's clock, without interrupts of the kernel below.
+
+    The agent computes on one of the guest's processors meanwhile and asks for nothing, so that ticks are all there is.
+    Raises `GuestmarkError` when the machine has gone; empty where the guest hardly ticks.
+    """
+    _, computing = syscalls.measure(
+        machine.agent,
+        operations=1,
+        time_s=_BACKGROUND_S,
+        names=[COMPUTE],
+        counters=lambda: with_ticks(machine),
+        timeout_s=_BACKGROUND_S * 20 + 60,
+    )
+    ticks = computing.counted.get(_TICKS, 0.0)
+    if ticks < _FEWEST_TICKS:
+        return {}
+    return {name: value / ticks for name, value in without_interrupts(steady(computing.counted)).items()}
+
+
+def without_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> dict[str, float]:
+    """The counts of `with_ticks` without what ticks and interrupts caused; `each` is what `per_tick` found."""
+    ticks = counted.get(_TICKS, 0.0)
+    return {
+        name: max(0.0, value - ticks * each.get(name, 0.0))
+        for name, value in without_interrupts(counted).items()
+        if name != _TICKS
+    }
+
+
+def without_interrupts(counted: Mapping[str, float]) -> dict[str, float]:
+    """The counts without exits that an interrupt of the kernel below caused, whoever it was for."""
+    rest = {name: value for name, value in counted.items() if name not in _INTERRUPTS}
+    if "kvm_exits" in rest:
+        rest["kvm_exits"] -= sum(counted.get(name, 0.0) for name in _INTERRUPTS)
+    return rest
 
 
 _STOPS_BYTES = 8

@@ -18,10 +18,15 @@ use mix::{Nothing, Repeated};
 
 /// The name of a part without operations; as a command: nothing is done, for `exec` to measure.
 pub const NOTHING: &str = "nothing";
+/// A part that computes for the time given, in one batch that asks the kernel for nothing.
+pub const COMPUTE: &str = "compute";
 /// A batch is this part of an operation's least time, so that there are enough of them for a median.
 const BATCHES: u64 = 20;
 /// Longest batch: what disturbs it must not disturb many others.
 const LONGEST_BATCH_NS: u64 = 5_000_000;
+
+/// What a turn of an empty loop takes at least, where the clock is too coarse to see it.
+const LEAST_TURN_NS: f64 = 0.1;
 
 /// How much is done at least of each operation.
 struct Effort {
@@ -35,7 +40,7 @@ pub fn syscalls(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCod
         io::Error::other("usage: guestmark-agent syscalls --operations N --time NS [NAME]...")
     })?;
     for name in &names {
-        if !mix::ALL.iter().any(|(known, _)| known == name) {
+        if name != COMPUTE && !mix::ALL.iter().any(|(known, _)| known == name) {
             return Err(io::Error::other(format!("there is no operation {name}")));
         }
     }
@@ -43,6 +48,13 @@ pub fn syscalls(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCod
     let overhead = Overhead::measure()?;
     if !section(NOTHING, || Ok(Vec::new()), &overhead, None)? {
         return Ok(ExitCode::SUCCESS);
+    }
+    if names.iter().any(|wanted| wanted == COMPUTE) {
+        let turns = effort.time_ns as f64 / overhead.turn_ns.max(LEAST_TURN_NS);
+        let computed = || Ok(vec![Nothing.batch(turns as u64)?]);
+        if !section(COMPUTE, computed, &overhead, None)? {
+            return Ok(ExitCode::SUCCESS);
+        }
     }
     for (name, make) in mix::ALL {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
