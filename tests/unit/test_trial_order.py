@@ -71,10 +71,12 @@ def test_every_level_of_every_factor_arrives() -> None:
             assert arrived(cell).cell().factors == cell.factors
 
 
+NESTED = ("tcg/kvm", "tcg/tcg/uml", "ssh:user@lab/kvm")
+
+
 @pytest.mark.parametrize(
-    "platform",
-    [*registry.platform_kinds(), "tcg/kvm", "tcg/tcg/uml", "ssh:user@lab/kvm", *(f"tcg@{name}" for name in ARCHITECTURES)],
-)  # fmt: skip
+    "platform", [*registry.platform_kinds(), *NESTED, *(f"tcg@{name}" for name in ARCHITECTURES)]
+)
 def test_every_platform_arrives(platform: str) -> None:
     spec = PlatformSpec.read(platform)
     assert arrived(Cell("it", EXEC, spec)).cell().platform == spec
