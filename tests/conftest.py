@@ -11,6 +11,8 @@ from guestmark.core import single_threaded_blas  # noqa: F401 (before a test imp
 from tests.framework.caches import TriedPlatforms
 from tests.framework.command_line import CommandLine
 
+pytest_plugins = ["tests.framework.long_tests"]
+
 # A busy machine makes no test wrong: what an example takes is not judged.
 settings.register_profile("guestmark", deadline=None)
 settings.load_profile("guestmark")

@@ -210,6 +210,7 @@ why() {
         tmux) echo "is the terminal of the tests" ;;
         mksquashfs) echo "makes read-only images" ;;
         ip) echo "makes the network namespaces of the tests" ;;
+        qemu-user-static) echo "runs programs of other architectures" ;;
         mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
         cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
     esac
@@ -482,7 +483,10 @@ missing_dev() {
         command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || echo "$program"
     done
     [ -d /usr/share/OVMF ] || [ -d /usr/share/edk2 ] || echo ovmf
-    [ "$want_dev" != long ] || command -v mmdebstrap >/dev/null || echo mmdebstrap
+    [ "$want_dev" = long ] || return 0
+    command -v mmdebstrap >/dev/null || echo mmdebstrap
+    # Programs of other architectures: those of the tests are arm64's.
+    command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null || echo qemu-user-static
 }
 
 # What the tests compare with, look at pages with, make file systems with, or measure.

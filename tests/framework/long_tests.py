@@ -1,0 +1,201 @@
+"""A plugin of pytest: long tests within a time, limits that are too close, and what tests leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guestmark.appliance.paths import cache_directory
+from guestmark.core import procfs
+from tests.framework import picking
+from tests.storm import leavings
+
+_MARK = "GUESTMARK_TESTS"  # in the environment of whatever a run of the tests starts
+_UNTIL = "GUESTMARK_TESTS_UNTIL"
+_NOT_REACHED = "not picked: the time is over"
+_TIMES = 4  # a limit is this many times what a test takes alone, at least
+_ENDING_S = 10.0
+_WORKER = "exec(eval(sys.stdin.readline()))"  # on the command line of execnet's processes
+_COARSE_S = 0.01  # of the clock that files are stamped with
+_MEMORY = Path("tests", "long.json")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The time for long tests."""
+    parser.addoption("--within", type=float, metavar="SECONDS", help="take long tests for this long, by need")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whatever this run starts is marked; workers hear of the mark and of the end by their environment."""
+    if os.environ.setdefault(_MARK, secrets.token_hex(8)) and not hasattr(config, "workerinput"):
+        if (within := config.getoption("--within")) is not None:
+            os.environ[_UNTIL] = repr(time.time() + within)
+        config.pluginmanager.register(_Run(config), "guestmark-long-tests")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With a time, in the order of `picking.order_of`."""
+    if config.getoption("--within") is None:
+        return
+    remembered = picking.read_memory(cache_directory() / _MEMORY)
+    tests = [(item.nodeid, item.path) for item in items]
+    commit = picking.git("rev-parse", "HEAD").strip()
+    touched = picking.touched_packages(picking.latest_paths())
+    order = {name: rank for rank, name in enumerate(picking.order_of(tests, touched, remembered, commit))}
+    items.sort(key=lambda item: order[item.nodeid])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begins no test that would not end in time."""
+    if until := os.environ.get(_UNTIL):
+        remembered = picking.read_memory(cache_directory() / _MEMORY)
+        if not picking.fits(item.nodeid, float(until) - time.time(), remembered):
+            pytest.skip(_NOT_REACHED)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Reports know the limit of their test, wherever they are read."""
+    outcome = yield
+    marker = item.get_closest_marker("timeout")
+    given = marker.args[0] if marker and marker.args else item.config.getini("timeout")
+    with contextlib.suppress(TypeError, ValueError):
+        outcome.get_result().user_properties.append(("limit", float(given)))  # type: ignore[attr-defined]
+
+
+class _Run:
+    """One whole run, where its reports come together."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._within = config.getoption("--within")
+        self._alone = not config.getoption("numprocesses", None)
+        self._mounts = _mounted()
+        self._directories = set(leavings.nobodys())
+        self._seconds: dict[str, float] = {}
+        self._limits: dict[str, float] = {}
+        self._long: set[str] = set()
+        self._running: list[tuple[float, float, str]] = []
+        self._picked: dict[str, int] = {}
+        self._not_reached = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Adds up what each test takes."""
+        name = report.nodeid
+        if report.skipped and isinstance(report.longrepr, tuple) and _NOT_REACHED in report.longrepr[2]:
+            self._not_reached += 1
+            return
+        self._seconds[name] = self._seconds.get(name, 0.0) + report.duration
+        if report.when == "call" and "long" in report.keywords:
+            self._long.add(name)
+        for key, value in report.user_properties:
+            if key == "limit" and isinstance(value, float):
+                self._limits[name] = value
+        self._running.append((report.start, report.stop, name))
+        if report.when == "call":
+            file = name.partition("::")[0]
+            self._picked[file] = self._picked.get(file, 0) + 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Remembers when each long test ran; a run that left something has failed."""
+        if self._long:
+            file = cache_directory() / _MEMORY
+            now = {name: picking.Remembered(time.time(), self._seconds[name]) for name in self._long}
+            picking.write_memory(file, picking.read_memory(file) | now)
+        self._left = self._find_left()
+        if self._left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """What was picked, which limits are close, and what was left."""
+        write = terminalreporter.write_line
+        if self._within is not None:
+            each = ", ".join(f"{name} {count}" for name, count in self._picked.items())
+            write(
+                f"picked within {self._within:.0f} s: {sum(self._picked.values())} tests ({each or 'none'})"
+            )
+            write(f"not reached: {self._not_reached}; they come first next time")
+        close = [
+            f"{name}: {took:.0f} s of {self._limits[name]:.0f} s"
+            for name, took in self._seconds.items()
+            if took > 5 and took * _TIMES > self._limits.get(name, took * _TIMES)
+        ]
+        if close and self._alone:
+            write("their limit is less than four times what they took alone:")
+            for line in close:
+                write(f"  {line}")
+        for line in self._left:
+            write(f"left behind: {line}", red=True)
+
+    def _find_left(self) -> list[str]:
+        """What is there now and was not at the beginning, after a moment for what is about to end."""
+        deadline = time.monotonic() + _ENDING_S
+        while (found := list(self._look())) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return found
+
+    def _look(self) -> Iterator[str]:
+        mark = f"{_MARK}={os.environ[_MARK]}".encode()
+        own = {os.getpid(), *_ancestors(os.getpid())}
+        for pid, command in leavings.processes(mark, {}):
+            if pid not in own and _WORKER not in command:
+                yield f"process {pid} ({command.strip()}), by {_test_of_process(pid)}"
+        if _others_test(mark):
+            return  # what has no mark may be theirs
+        for place in sorted(_mounted() - self._mounts):
+            yield f"a mount at {place}"
+        for path in sorted(set(leavings.nobodys()) - self._directories):
+            yield f"{path}, by {self._test_at(path)}"
+
+    def _test_at(self, path: Path) -> str:
+        """The tests that ran when a directory was changed last."""
+        with contextlib.suppress(OSError):
+            changed = path.stat().st_mtime
+            names = [name for begin, end, name in self._running if begin - _COARSE_S <= changed <= end]
+            return " or ".join(dict.fromkeys(names)) or "an unknown test"
+        return "an unknown test"
+
+
+def _others_test(own: bytes) -> bool:
+    """Whether a run of tests goes on on this machine that is neither this one nor one that this one is a test of."""
+    family = {own.decode(), *(word for pid in _ancestors(os.getpid()) for word in _marks(pid))}
+    return any(word not in family for pid in procfs.list_processes() for word in _marks(pid))
+
+
+def _marks(pid: int) -> Iterator[str]:
+    for word in procfs.read_text(procfs.PROC / str(pid) / "environ").split("\0"):
+        if word.startswith(f"{_MARK}="):
+            yield word
+
+
+def _mounted() -> set[str]:
+    lines = procfs.read_text(Path("/proc/self/mountinfo")).splitlines()
+    return {line.split(" ")[4] for line in lines}
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        pid = int(_field(pid, "PPid:") or 0)
+        yield pid
+
+
+def _field(pid: int, name: str) -> str:
+    for line in procfs.read_text(procfs.PROC / str(pid) / "status").splitlines():
+        if line.startswith(name):
+            return line.split()[1]
+    return ""
+
+
+def _test_of_process(pid: int) -> str:
+    """The test in whose environment a process was started."""
+    for word in procfs.read_text(procfs.PROC / str(pid) / "environ").split("\0"):
+        if word.startswith("PYTEST_CURRENT_TEST="):
+            return word.partition("=")[2]
+    return "an unknown test"
