@@ -13,6 +13,7 @@ import pytest
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core import procfs
+from guestmark.engine import leavings as lost
 from tests.framework import picking
 from tests.storm import leavings
 
@@ -22,6 +23,7 @@ _NOT_REACHED = "not picked: the time is over"
 _TIMES = 4  # a limit is this many times what a test takes alone, at least
 _ENDING_S = 10.0
 _WORKER = "exec(eval(sys.stdin.readline()))"  # on the command line of execnet's processes
+_KEEPER = "guestmark-agent keep "
 _COARSE_S = 0.01  # of the clock that files are stamped with
 _MEMORY = Path("tests", "long.json")
 
@@ -144,8 +146,10 @@ class _Run:
     def _look(self) -> Iterator[str]:
         mark = f"{_MARK}={os.environ[_MARK]}".encode()
         own = {os.getpid(), *_ancestors(os.getpid())}
+        orphans = {orphan.pid for orphan in lost.orphans()}
         for pid, command in leavings.processes(mark, {}):
-            if pid not in own and _WORKER not in command:
+            kept = _KEEPER in command and pid not in orphans  # by a process of this run, and ends with it
+            if pid not in own and _WORKER not in command and not kept:
                 yield f"process {pid} ({command.strip()}), by {_test_of_process(pid)}"
         if _others_test(mark):
             return  # what has no mark may be theirs

@@ -1,8 +1,9 @@
 """Guests with a QEMU and a root filesystem of their own: they have just these."""
 
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,8 @@ from guestmark.agent.binary import agent_binary
 from guestmark.core import registry
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import AttestationError, GuestmarkError
-from guestmark.platforms.guest import Guest
 from tests.framework.guests import start
-from tests.framework.known import a, known
+from tests.framework.known import known
 from tests.framework.root_images import FORMS, squashfs
 
 
@@ -35,11 +35,45 @@ def test_a_guest_has_the_qemu_and_the_root_that_were_asked_for(tmp_path: Path) -
         assert machine.command_line[0] == str(program)
         done = machine.agent.exec(["/bin/only-here", "--version"], env={}, cwd="/", timeout_s=20)
         assert done.stdout.startswith(b"guestmark-agent")
-        # What was asked for afterwards is not what runs.
-        guest = a(Guest, machine)
-        guest.cell = replace(guest.cell, factors={"qemu": str(agent_binary())})
-        with pytest.raises(AttestationError, match="QEMU"):
-            machine.attest()
+
+
+OTHER_PROGRAM = """
+#include <unistd.h>
+int main(int argc, char **argv) { execv("%s", argv); return 126; }
+"""
+
+
+def test_a_program_that_becomes_another_is_noticed(tmp_path: Path) -> None:
+    asked = tmp_path / "qemu"
+    real = known(shutil.which(host_architecture().emulator.name))
+    source = tmp_path / "other.c"
+    source.write_text(OTHER_PROGRAM % real)
+    subprocess.run(["cc", "-static", "-o", asked, source], check=True)
+    with (
+        start("tcg", qemu=str(asked)) as machine,
+        pytest.raises(AttestationError, match="the hypervisor") as caught,
+    ):
+        machine.attest()
+    assert str(asked) in caught.value.message
+    assert os.path.realpath(real) in caught.value.message
+
+
+def test_a_root_that_is_another_is_noticed(tmp_path: Path) -> None:
+    """A script may start what it likes; what the guest then has as its root is looked at."""
+    asked, other = tree(tmp_path / "asked"), tree(tmp_path / "other")
+    script = tmp_path / "qemu"
+    real = known(shutil.which(host_architecture().emulator.name))
+    script.write_text(
+        f"#!/bin/bash\nasked={asked} other={other}\n"
+        f'exec {real} "${{@//$asked/$other}}"\n'  # every argument with one path for the other
+    )
+    script.chmod(0o755)
+    with (
+        start("tcg", qemu=str(script), rootfs=str(asked)) as machine,
+        pytest.raises(AttestationError, match="the root filesystem") as caught,
+    ):
+        machine.attest()
+    assert str(other) in caught.value.message
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import mmap
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify
+from guestmark.core import procfs
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.distribution import to_install
@@ -93,6 +95,8 @@ def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) 
     backing = backing_of(guest) if memory.is_asked(guest.cell.factors) else None
     hold(checks(factors, Started(inside, vmm, _program(guest), loaded, backing)), guest)
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
+    if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
+        same("the root filesystem", str(boot.root), _shared_directory(guest.vmm_pid, boot.root), guest)
     expected = guest.cell.platform.foreign or host_architecture()
     same("the architecture", expected.machine_name, inside.arch, guest)
     return GuestMachine(
@@ -110,6 +114,19 @@ def _program(guest: Guest) -> str:
     if guest.place is not HERE or guest.vmm_pid is None:
         return ""
     return os.path.realpath(f"/proc/{guest.vmm_pid}/exe")
+
+
+def _shared_directory(pid: int, wanted: Path) -> str:
+    """`wanted` if QEMU, process `pid`, has this very directory open, as what it shares; else those that it has open."""
+    expected, others = os.stat(wanted), []
+    for link, target in procfs.open_files(pid):
+        with contextlib.suppress(OSError):
+            found = link.stat()
+            if os.path.samestat(found, expected):
+                return str(wanted)
+            if stat.S_ISDIR(found.st_mode):
+                others.append(target)
+    return ", ".join(others) or "no directory"
 
 
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}  # of the host's own architecture
