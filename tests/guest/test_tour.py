@@ -27,7 +27,7 @@ def test_the_whole_tour(guestmark: CommandLine, tmp_path: Path) -> None:
         assert "failed" not in line
         assert "not yet" not in line
     assert "What to run next" in result.stdout
-    assert result.stderr.count("guestmark: block") >= 3 * 16  # progress all along
+    assert result.stderr.count("guestmark: block") >= 3  # one for each, and what a long one does
     document = guestmark("export", "last").document()
     assert document["run"]["name"] == "tour"
     assert document["run"]["blocks"] == 3

@@ -1,5 +1,6 @@
 """Progress where standard error is no terminal: how many lines, how long, and what they say."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -92,3 +93,24 @@ def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -
     last = printed(capsys)[-1]
     assert cell_len(last) <= 79
     assert "cache=none ×2.0" in last
+
+
+def test_a_long_block_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines(quiet_s=0.2) as lines:
+        lines.started(PLAN, 0)
+        lines.trial_started(CELLS[0], 0)
+        lines.trial_ended(CELLS[0], Trial("host", 0, 0, TrialStatus.OK))
+        lines.trial_started(CELLS[1], 0)
+        lines.phase("booting")
+        time.sleep(0.5)
+        lines.phase("measuring 1/3")
+        time.sleep(0.2)
+        for _ in range(5):  # what is said anyway takes its place
+            time.sleep(0.1)
+            lines.note("a remark")
+    time.sleep(0.3)
+    told = printed(capsys)
+    assert told[0].startswith("guestmark: block 1, 1 of 3 cells done; tcg booting, ")
+    assert any("tcg measuring 1/3, " in line for line in told)
+    assert told[-5:] == ["guestmark: a remark"] * 5
+    assert len(told) <= 9

@@ -1,12 +1,17 @@
-"""Progress without a terminal: at most one plain line on standard error for each block, and one a second."""
+"""Progress without a terminal: at most one plain line on standard error for each block, and one a second.
+
+A block that takes longer than half a minute says every half minute what it does.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.reminder import Reminder
 from guestmark.core.units import counted, format_duration
 from guestmark.page.say import say
 
@@ -15,6 +20,7 @@ if TYPE_CHECKING:
     from guestmark.stats.analysis import CellResult
 
 _WIDTH = 79  # columns of a line about a block: a log that is 80 wide does not wrap it
+_QUIET_S = 30.0  # after which it is said what goes on
 _APART_S = 1.0  # blocks that pass more quickly than this share a line
 
 
@@ -26,12 +32,21 @@ def left(seconds: float | None, limit_s: float) -> str:
 
 
 class Lines:
-    """An observer that prints plain lines."""
+    """An observer that prints plain lines; a context manager, inside which no silence is longer than `quiet_s`."""
 
     wants_estimates = True
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, show_output: bool = False) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        show_output: bool = False,
+        quiet_s: float = _QUIET_S,
+    ) -> None:
         self._show_output = show_output
+        self._reminder = Reminder(self._remind, first_s=quiet_s, every_s=quiet_s)
+        self._cells, self._in_block, self._block = 0, 0, 0
+        self._cell, self._phase, self._since = "", "", 0.0
         self._clock = clock
         self._metric = ""
         self._unit = ""
@@ -40,24 +55,47 @@ class Lines:
         self._next = 0.0
         self._foreseen = False  # whether it was said what to expect
 
+    def __enter__(self) -> Lines:
+        self._reminder.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reminder.__exit__(kind, error, trace)
+
     def started(self, plan: Plan, blocks: int) -> None:
         """How much there is to do."""
+        self._cells, self._block = len(plan.cells), blocks
         self._metric, self._unit = plan.metrics[0].name, plan.metrics[0].unit
         self._limit_s = plan.policy.time_limit_s
         self._next = self._clock()
         least = "" if plan.policy.blocks else "at least "
         goal = least + counted(plan.policy.blocks or plan.policy.min_blocks, "block")
         resumed = f", {blocks} done before" if blocks else ""
-        _line(f"{counted(len(plan.cells), 'cell')}, {goal}{resumed}, seed {plan.policy.seed}")
+        self._line(f"{counted(len(plan.cells), 'cell')}, {goal}{resumed}, seed {plan.policy.seed}")
 
     def trial_started(self, cell: Cell, block: int) -> None:
-        """Nothing: the line comes when the block ends."""
+        """What would be said of a long block; its line comes when it ends."""
+        if block != self._block:
+            self._block, self._in_block = block, 0
+        self._cell, self._phase, self._since = cell.id, "", time.monotonic()
 
     def phase(self, name: str) -> None:
-        """Nothing."""
+        """Likewise."""
+        self._phase = name
+
+    def _remind(self, _elapsed_s: float) -> None:
+        if not self._cell:
+            return
+        cells = f"{self._in_block} of {counted(self._cells, 'cell')} done"
+        now = f"{self._cell} {self._phase}".rstrip()
+        took = format_duration(time.monotonic() - self._since)
+        self._line(f"block {self._block + 1}, {cells}; {now}, {took} so far")
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
         """Shows what was printed if that was asked for, and remembers a failure for the block's line."""
+        self._in_block += 1
         if self._show_output:
             _write(printed(cell, trial))
         if trial.status is not TrialStatus.OK:
@@ -74,17 +112,22 @@ class Lines:
         head += f", {left(estimate.left_s, self._limit_s)}" if estimate.left_s or not estimate.goal else ""
         if estimate.foreseen is not None and not self._foreseen:
             self._foreseen = True
-            _line(ahead(estimate.foreseen))
+            self._line(ahead(estimate.foreseen))
         results = estimate.analysis.cells
         shown = [text for text in map(self._estimate, results) if text]
         if not shown:  # nothing is compared yet
             shown = [text for text in map(self._mean, results) if text]
         _write(_fitted(head, self._failures, shown))
+        self._reminder.postpone()
         self._failures.clear()
 
     def note(self, text: str) -> None:
         """The remark."""
-        _line(text)
+        self._line(text)
+
+    def _line(self, text: str) -> None:
+        _write(f"guestmark: {text}")
+        self._reminder.postpone()
 
     def _estimate(self, result: CellResult) -> str:
         from guestmark.page import figures
@@ -145,10 +188,6 @@ def _fitted(head: str, failures: Iterable[str], estimates: Iterable[str]) -> str
         else:
             return f"{set_cell_size(longer, _WIDTH - 1).rstrip()}…"
     return line
-
-
-def _line(text: str) -> None:
-    _write(f"guestmark: {text}")
 
 
 def _write(line: str) -> None:

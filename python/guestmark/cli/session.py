@@ -308,4 +308,4 @@ def _observer(show_output: bool) -> AbstractContextManager[Observer]:
         return Live(show_output=show_output)
     from guestmark.cli.lines import Lines
 
-    return nullcontext(Lines(show_output=show_output))
+    return Lines(show_output=show_output)

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from threading import Timer
 from typing import TYPE_CHECKING, cast
 
 from guestmark.core.actions import actions
 from guestmark.core.context import Extension
 from guestmark.core.errors import BlockStatus, Interrupted, LedgerError, PlatformUnusableError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, runnable
+from guestmark.core.reminder import Reminder
+from guestmark.core.units import format_duration
 from guestmark.engine import budget, foresight, preflight
 from guestmark.engine.asking import with_askable
 from guestmark.engine.budget import prices
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.probe import Startable
     from guestmark.stats.analysis import Analysis
 
+_REMINDED_S = 30.0
 _PATIENCE_S = 0.5  # a check of platforms that takes longer is mentioned
 
 
@@ -407,12 +409,12 @@ def prober(
     def check(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
         # Of files that cells ask for, the name has their state, too, by which findings are remembered.
         names = ", ".join(dict.fromkeys(platform.name.partition(" ")[0] for platform in platforms))
-        slow = Timer(_PATIENCE_S, audience.mention, (f"checking whether {names} can be used here …",))
-        slow.daemon = True
-        slow.start()
-        try:
+
+        def mention(elapsed_s: float) -> None:
+            sofar = "" if elapsed_s < _REMINDED_S else f" {format_duration(elapsed_s)} so far"
+            audience.mention(f"checking whether {names} can be used here …{sofar}")
+
+        with Reminder(mention, first_s=_PATIENCE_S, every_s=_REMINDED_S):
             return probe_all(cast("list[Startable]", platforms), deadline_s=deadline_s)
-        finally:
-            slow.cancel()
 
     return check
