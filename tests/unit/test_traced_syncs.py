@@ -137,24 +137,55 @@ def test_what_was_written_and_never_synced_is_named(
     tmp_path: Path, lines: tuple[str, ...], named: str
 ) -> None:
     (tmp_path / "old").write_bytes(b"o" * 9000)
-    said = python(tmp_path, *lines).unsynced
-    assert said == (f"{named} has data that was written and never synced" if named else "")
+    left = python(tmp_path, *lines).unsynced
+    assert [(Path(file.path).name, file.bytes > 0) for file in left] == ([(named, True)] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ((KEPT, "os.rename('kept', 'new')"), ["new"]),
+        ((KEPT, "os.rename('kept', 'new'); os.fsync(fd)"), []),
+        ((KEPT, "os.rename('kept', 'new')", "os.fsync(os.open('.', os.O_RDONLY))"), []),
+        ((KEPT, "os.rename('kept', 'new')", "os.sync()"), []),
+        ((KEPT, "os.link('kept', 'also')"), ["also"]),
+        ((KEPT, "os.mkdir('d'); os.rename('kept', 'd/kept')", "os.fsync(os.open('.', os.O_RDONLY))"), ["kept"]),
+        ((KEPT, "os.mkdir('d'); os.rename('kept', 'd/kept')", "os.fsync(os.open('d', os.O_RDONLY))"), []),
+        ((KEPT, "os.rename('old', 'kept')"), ["kept"]),
+        ((KEPT, "os.unlink('old')"), []),
+        ((KEPT, "os.open('empty', os.O)"), []),
+        (("os.rename('old', 'new')", KEPT), ["new"]),
+    ],
+)  # fmt: skip
+def test_a_name_that_was_never_synced_is_named(
+    tmp_path: Path, lines: tuple[str, ...], named: list[str]
+) -> None:
+    (tmp_path / "old").write_bytes(b"o" * 9000)
+    left = python(tmp_path, *lines).unsynced
+    assert [(Path(file.path).name, file.bytes) for file in left] == [(name, 0) for name in named]
+
+
+def test_bytes_that_were_never_synced_are_counted(tmp_path: Path) -> None:
+    left = python(
+        tmp_path, KEPT, "os.pwrite(fd, b'y' * 10000, 4096)", "os.write(os.open('b', os.O), b'x' * 5)"
+    )
+    assert [(Path(file.path).name, file.bytes) for file in left.unsynced] == [("b", 5), ("kept", 10000)]
 
 
 def test_a_program_that_was_stopped_is_not_blamed_for_what_it_had_yet_to_sync(tmp_path: Path) -> None:
     loop = "while True: os.write(fd, b'y'); os.fsync(fd)"
     found = python(tmp_path, KEPT, "os.write(os.open('other', os.O), b'x')", loop, status="stopped")
-    assert found.unsynced == "other has data that was written and never synced"
+    assert [Path(file.path).name for file in found.unsynced] == ["other"]
     (tmp_path / "other").unlink()
     loop = (
         "while True: os.pwrite(fd, b'y' * 8192, 0); g = os.open('sync', os.O); os.write(g, b'x'); os.fsync(g)"
     )
-    assert python(tmp_path, KEPT, loop, status="stopped").unsynced == ""
+    assert python(tmp_path, KEPT, loop, status="stopped").unsynced == []
 
 
-def test_files_that_were_never_synced_are_counted(tmp_path: Path) -> None:
+def test_all_files_that_were_never_synced_are_named(tmp_path: Path) -> None:
     found = python(tmp_path, KEPT, "[os.write(os.open(name, os.O), b'x') for name in 'cab']")
-    assert found.unsynced == "3 files, a among them, have data that was written and never synced"
+    assert [Path(file.path).name for file in found.unsynced] == ["a", "b", "c"]
 
 
 def test_a_file_whose_name_was_removed_is_looked_for_under_another_one(tmp_path: Path) -> None:

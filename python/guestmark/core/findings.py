@@ -143,6 +143,7 @@ class Durability(StrEnum):
     PROVEN = (
         "proven"  # no crash state of a log of writes loses anything, and nothing below the log is volatile
     )
+    PART = "synced part proven"  # likewise, of what was synced; the workload left more on the disk than that
     REACHED = "reached the kernel"  # this host's kernel was asked to flush
     CLAIMED = "claimed"  # the hypervisor's own counter says so, and nothing else
     LOST = (
@@ -231,6 +232,13 @@ class Again(msgspec.Struct, kw_only=True, frozen=True):
     kept: str = ""
 
 
+class Unsynced(msgspec.Struct, frozen=True):
+    """A file that a program left on the disk with `bytes` that none of its syncs covered; 0: only its name was not."""
+
+    path: str
+    bytes: int
+
+
 class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What crash states of a log of writes have shown."""
 
@@ -255,6 +263,8 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     again: Again | None = None  # a loss is one only if a second log has it, too
     asked: int | None = None  # flushes by the guest's kernel
     of_row: bool = False  # what was judged is what the row itself acknowledged, not records of guestmark's
+    syncs: bool = False  # what was judged are the program's own syncs, of which `acknowledged` is the number
+    unsynced: list[Unsynced] = []  # what these syncs did not cover, files in the order of their names
 
 
 class Proof(Fact, kw_only=True):

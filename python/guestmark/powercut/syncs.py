@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from guestmark.core.findings import Unsynced
+
 _STOPPED = "stopped"  # there was enough
 BLOCK = 4096  # bytes that have a digest of their own
 
@@ -97,7 +99,7 @@ class Promises:
         self.status: str | None = None  # how it ended
         self.said = ""  # the last line of its errors
         self.elsewhere = ""  # why it may have flushed in other ways
-        self.unsynced = ""  # what it wrote and never synced, in words
+        self.unsynced: list[Unsynced] = []  # what it wrote, left on the disk, and never synced
         self._files: dict[int, _File] = {}
         self._directories: list[tuple[int, str, frozenset[str]]] = []
         self._known: dict[tuple[int, bool], tuple[Expected, ...]] = {}
@@ -121,7 +123,7 @@ class Promises:
             case "sync":
                 self.calls.append((words[0], words[1] == "1"))
             case "unsynced":
-                self.unsynced = _unsynced(int(words[0]), _text(words[1]))
+                self.unsynced.append(Unsynced(_text(words[1]), int(words[0])))
             case "said":
                 lines = _text(words[0]).strip().splitlines()
                 self.said = lines[-1] if lines else ""
@@ -203,13 +205,6 @@ def _digests(words: Iterable[str]) -> Iterator[tuple[int, int]]:
     for word in words:
         number, _, digest = word.partition(":")
         yield int(number), int(digest, 16)
-
-
-def _unsynced(count: int, path: str) -> str:
-    name = PurePosixPath(path).name
-    if count == 1:
-        return f"{name} has data that was written and never synced"
-    return f"{count:,} files, {name} among them, have data that was written and never synced"
 
 
 def _text(name: str) -> str:

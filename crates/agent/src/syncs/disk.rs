@@ -38,6 +38,8 @@ pub struct Disk {
     known: HashMap<Key, Known>,
     /// What was on the disk when the program began, and what has been promised since.
     safe: HashMap<Key, Blocks>,
+    /// The files' names, likewise.
+    safe_names: HashMap<PathBuf, Key>,
     touched: BTreeMap<Key, Touched>,
     /// Files that the program may change at any time without a call.
     mapped: HashSet<Key>,
@@ -52,6 +54,7 @@ impl Disk {
             elsewhere: BTreeSet::new(),
             known: HashMap::new(),
             safe: HashMap::new(),
+            safe_names: HashMap::new(),
             touched: BTreeMap::new(),
             mapped: HashSet::new(),
         };
@@ -60,6 +63,7 @@ impl Disk {
             .into_iter()
             .map(|(key, content)| (key, content.blocks))
             .collect();
+        disk.safe_names = keyed(files_below(&disk.root)).collect();
         disk.digested = 0;
         disk
     }
@@ -143,6 +147,11 @@ impl Disk {
             blocks: Blocks::new(),
         });
         known.path = path_now(&known.file, &self.root);
+        if first < end {
+            // Whoever finds the data finds it by the name that the file has now.
+            self.safe_names
+                .insert(crate::sys::os_path(&known.path).into(), key);
+        }
         let path = hex(&known.path);
         let _ = write!(self.lines, "file {} {path} {size} {first} {end}", known.id);
         for number in either(&known.blocks, &blocks) {
@@ -202,6 +211,9 @@ impl Disk {
     /// Promises the names in a directory.
     pub fn list(&mut self, path: &Path) {
         if let Ok(names) = names(path) {
+            let inside = fs::read_dir(path).into_iter().flatten().flatten();
+            self.safe_names
+                .extend(keyed(inside.map(|entry| entry.path())));
             let path = hex(path.as_os_str().as_bytes());
             let _ = writeln!(self.lines, "directory {path} {names}");
         }
@@ -264,30 +276,39 @@ impl Disk {
         for file in files {
             self.observe(file, 0..0, None)?;
         }
-        let unsynced = self.unsynced(stopped);
-        if let Some(path) = unsynced.first() {
+        for (path, bytes) in self.unsynced(stopped) {
             let path = hex(path.as_os_str().as_bytes());
-            let _ = writeln!(self.lines, "unsynced {} {path}", unsynced.len());
+            let _ = writeln!(self.lines, "unsynced {bytes} {path}");
         }
         Ok(())
     }
 
-    /// Files that have data which no call has promised; of a program that was stopped before it could sync them, only
-    /// those that it has never synced.
-    fn unsynced(&mut self, stopped: bool) -> Vec<PathBuf> {
-        let mut found = files_below(&self.root);
-        found.retain(|path| {
-            let Some((key, content)) = self.content(path) else {
-                return false;
+    /// Files with data that no call has promised, in bytes, or with a name that none has: 0. Of a program that was
+    /// stopped before it could sync them, only those that it has never synced.
+    fn unsynced(&mut self, stopped: bool) -> Vec<(PathBuf, u64)> {
+        let mut paths = files_below(&self.root);
+        paths.sort();
+        let mut found = Vec::new();
+        for path in paths {
+            let Some((key, content)) = self.content(&path) else {
+                continue;
             };
+            if stopped && self.known.contains_key(&key) {
+                continue;
+            }
             let safe = self.safe.get(&key);
-            let differs = content
+            let bytes: u64 = content
                 .blocks
                 .iter()
-                .any(|(number, digest)| safe.and_then(|safe| safe.get(number)) != Some(digest));
-            differs && !(stopped && self.known.contains_key(&key))
-        });
-        found.sort();
+                .filter(|(number, digest)| safe.and_then(|safe| safe.get(number)) != Some(digest))
+                .map(|(number, _)| (content.size - number * BLOCK as u64).min(BLOCK as u64))
+                .sum();
+            // An empty file, such as one that is only locked, holds nothing that could be missing.
+            let unnamed = content.size > 0 && self.safe_names.get(&path) != Some(&key);
+            if bytes > 0 || unnamed {
+                found.push((path, bytes));
+            }
+        }
         found
     }
 
@@ -298,6 +319,14 @@ impl Disk {
         self.lines.clear();
         Ok(())
     }
+}
+
+/// Paths with the files that they lead to; those of no file are left out.
+fn keyed(paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = (PathBuf, Key)> {
+    paths.into_iter().filter_map(|path| {
+        let about = fs::symlink_metadata(&path).ok()?;
+        about.is_file().then(|| (path, key(&about)))
+    })
 }
 
 /// The numbers of the blocks that are in one or the other.

@@ -16,7 +16,8 @@
 //! - `path ID PATH`: a file has another path now; `-` when it has none.
 //! - `directory PATH NAME,…`: the names in it are promised.
 //! - `sync CALL EXACT`: the end of a promise; `EXACT` is 1 when nothing else of the program runs now.
-//! - `unsynced COUNT PATH`: so many files have data in the end that no call has promised; the path of one of them.
+//! - `unsynced BYTES PATH`: in the end a file has so many bytes that no call has promised, in whole blocks; with 0 it
+//!   is its name that none has promised.
 //! - `said TEXT`: the end of what the program wrote to its standard error.
 //! - `end STATUS REASON…`: the program ended; `stopped` after as many promises or digested bytes as were allowed.
 

@@ -38,6 +38,7 @@ _NAMED = 6  # cells in one sentence
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
 _LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run as its   ? not told apart"
 _MEANINGS = {
+    Durability.PART: "what was never synced may be gone",
     Durability.REACHED: "this host's kernel was asked to flush; --prove cuts the power",
     Durability.CLAIMED: "by the hypervisor's own count; --prove cuts the power",
     Durability.LOST: "flushes do not arrive",
@@ -344,8 +345,14 @@ def _states(result: CellResult) -> str:
     ]
     if not found:
         return ""
-    losing, states = found[-1].losing, found[-1].states
-    return f"{losing} of {counted(states, 'crash state')} {'loses' if losing == 1 else 'lose'} acknowledged records"
+    from guestmark.workloads.powercut.sections import not_covered
+
+    proven = found[-1]
+    states = counted(proven.states, "crash state")
+    what = "what was synced" if proven.syncs else "acknowledged records"
+    return (
+        f"{proven.losing} of {states} {'loses' if proven.losing == 1 else 'lose'} {what}{not_covered(proven)}"
+    )
 
 
 # --- words --------------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def _durable(disk: CellResult) -> str:
         return f" Its flushes do not reach {whose} disk: these times leave that part out."
     if said == {Durability.MEMORY}:
         return " Its disk is in memory: nothing of it is on any disk."
-    if said and said <= {Durability.PROVEN, Durability.REACHED}:
+    if said and said <= {Durability.PROVEN, Durability.PART, Durability.REACHED}:
         return f" Its flushes reach {whose} disk."
     if said == {Durability.CLAIMED}:
         return f" That its flushes reach {whose} disk is its hypervisor's claim."

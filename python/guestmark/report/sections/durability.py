@@ -13,8 +13,8 @@ from guestmark.setting.disk import asked_of
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
 MEANING = (
-    "durability of what the row itself flushed: proven by power cuts, seen to reach the kernel, claimed by the "
-    "hypervisor, lost, in memory"
+    "durability of what the row itself flushed: proven by power cuts, of the synced part only if it left more, seen to "
+    "reach the kernel, claimed by the hypervisor, lost, in memory"
 )
 DISK_MEANING = (
     "its disk: what power cuts showed for records that guestmark synced on such a disk, not for the row"

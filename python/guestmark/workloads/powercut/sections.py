@@ -1,10 +1,12 @@
 """The table of a proof: what a power cut would leave, and how that was found out."""
 
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
-from guestmark.core.findings import Again, Durability, Proof, Proven
+from guestmark.core.findings import Again, Durability, Proof, Proven, Unsynced
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
 from guestmark.page.names import row_names
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
@@ -62,17 +64,44 @@ def _log(found: Proven) -> str:
 
 def _comes_to(found: Proven) -> str:
     """How many crash states lose what was acknowledged; for another verdict why."""
-    records = counted(found.acknowledged, "acknowledged record")
-    if found.word is Durability.PROVEN:
-        return f"none of {found.states:,} crash states loses any of {records}"
+    records = acknowledged(found)
+    if found.word in {Durability.PROVEN, Durability.PART}:
+        return f"none of {found.states:,} crash states loses any of {records}{not_covered(found)}"
     if not found.losing:
-        return found.why
+        return f"{found.why}{not_covered(found)}"
     again = found.again
     twice = f"; {again.losing:,} of {again.states:,} in a second log" if again and again.states else ""
     dropped = ""
     if found.asked and found.flushes < found.asked:
         dropped = f"; of {found.asked} flushes this host saw {found.flushes or 'none'}"
     return f"{found.losing:,} of {found.states:,} crash states lose some of {records}{twice}{dropped}"
+
+
+def acknowledged(found: Proven) -> str:
+    """What was looked for in each state: records that a check or guestmark counts, or the program's own syncs."""
+    return counted(found.acknowledged, "sync" if found.syncs else "acknowledged record")
+
+
+_FILES_NAMED = 3
+
+
+def not_covered(found: Proven) -> str:
+    """What the program left on the disk without a sync, as the end of a sentence; empty where it synced all."""
+    if not found.unsynced:
+        return ""
+    named = [_uncovered(file) for file in found.unsynced[:_FILES_NAMED]]
+    more = len(found.unsynced) - len(named)
+    others = f" and {counted(more, 'more file')}" if more else ""
+    return f"; never synced: {', '.join(named)}{others}"
+
+
+def _uncovered(file: Unsynced) -> str:
+    name = PurePosixPath(file.path).name
+    if not file.bytes:
+        return f"the name {name}"
+    unit = figures.fitting_unit("B", [file.bytes])
+    amount = file.bytes / unit.size
+    return f"{figures.number(amount, 0 if amount >= 100 or unit.size == 1 else 1)} {unit.name} of {name}"
 
 
 def table(headings: Sequence[str], found: Sequence[tuple[RowName, Proven]]) -> Table:
@@ -128,12 +157,12 @@ def sentence(found: Proven) -> str:
     kept = f"; guestmark powercut replay {_log(found)} looks into it" if found.kept else ""
     if found.losing:
         return (
-            f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {found.acknowledged} "
-            f"acknowledged records; {found.why}{_again(found.again)}{checked}{kept}"
+            f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {acknowledged(found)}; "
+            f"{found.why}{not_covered(found)}{_again(found.again)}{checked}{kept}"
         )
     repairs = f", {found.repaired} need repairs ({found.first_repair})" if found.repaired else ", 0 repairs"
-    acknowledged = f"{found.acknowledged} acknowledged records, 0 lost"
-    return f"{found.word}: {counts}, {acknowledged}{repairs}; {found.why}{checked}{kept}"
+    kept_all = f"{acknowledged(found)}, 0 lost"
+    return f"{found.word}: {counts}, {kept_all}{repairs}; {found.why}{not_covered(found)}{checked}{kept}"
 
 
 def _again(again: Again | None) -> str:

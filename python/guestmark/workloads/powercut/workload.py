@@ -215,10 +215,9 @@ class PowercutWorkload(Workload[powercut.Cut]):
             settled = self._settled(machine.agent, disk, log)
             controlled = None if self._command else self._without_barriers(machine.agent, disk)
         followed = self._command.promises if isinstance(self._command, Syncing) else None
-        unsynced = f"; {followed.unsynced}" if followed is not None and followed.unsynced else ""
         if followed is not None and not followed.calls:
             nothing = _nothing(followed.elsewhere, self._method.words)
-            nothing.why += unsynced
+            nothing.unsynced = followed.unsynced
             return nothing
         found = proof.prove(
             proof.Request(
@@ -237,7 +236,10 @@ class PowercutWorkload(Workload[powercut.Cut]):
                 unfollowed=followed.elsewhere if followed is not None else "",
             )
         )
-        found.why += unsynced
+        if followed is not None:
+            found.syncs, found.unsynced = True, followed.unsynced
+            if found.unsynced and found.word is Durability.PROVEN:
+                found.word = Durability.PART
         found.run_s = written - begin
         return found
 
