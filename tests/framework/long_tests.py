@@ -22,7 +22,10 @@ _UNTIL = "GUESTMARK_TESTS_UNTIL"
 _NOT_REACHED = "not picked: the time is over"
 _TIMES = 4  # a limit is this many times what a test takes alone, at least
 _ENDING_S = 10.0
-_WORKER = "exec(eval(sys.stdin.readline()))"  # on the command line of execnet's processes
+_OURS = (
+    "exec(eval(sys.stdin.readline()))",
+    "-m tests.framework.",
+)  # execnet's processes, and helpers of the tests
 _KEEPER = "guestmark-agent keep "
 _COARSE_S = 0.01  # of the clock that files are stamped with
 _MEMORY = Path("tests", "long.json")
@@ -149,7 +152,7 @@ class _Run:
         orphans = {orphan.pid for orphan in lost.orphans()}
         for pid, command in leavings.processes(mark, {}):
             kept = _KEEPER in command and pid not in orphans  # by a process of this run, and ends with it
-            if pid not in own and _WORKER not in command and not kept:
+            if pid not in own and not kept and not any(word in command for word in _OURS):
                 yield f"process {pid} ({command.strip()}), by {_test_of_process(pid)}"
         if _others_test(mark):
             return  # what has no mark may be theirs

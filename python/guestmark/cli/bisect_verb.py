@@ -1,4 +1,4 @@
-"""`guestmark bisect`: which commit made it slower."""
+"""`guestmark bisect`: which commit made it slower, or removed a sync."""
 
 from __future__ import annotations
 
@@ -63,19 +63,30 @@ def command(
             " wall time cannot decide.",
         ),
     ] = "auto",
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="With --fail-if lost, part or unproven: as --check of powercut; without it the command's own syncs "
+            "are judged. {build} in it is the directory of the build.",
+        ),
+    ] = None,
     on: Annotated[list[str] | None, options.on("Where to run it. Default: host.")] = None,
     metrics: options.Metrics = None,
     stdin: options.Input = None,
     ignore_failure: options.IgnoreFailure = False,
     given: Measuring,
 ) -> None:
-    """Find the commit that made a command slower, as git bisect does, with measurements that can say "undecided".
+    """Find the commit that made a command slower, or lose data, as git bisect does, but with "undecided" as a verdict.
 
     The good commit is built once and kept. Every candidate is measured beside it in one run, in random order, never
     against an earlier figure. A candidate gets 8 blocks, and twice as many while --fail-if is undecided. Both are
     built in temporary worktrees; your checkout stays as it is.
 
-    Exit status: 0 the commit was found, 1 the bad commit is not slower, 125 only commits that could not be judged are
+    With --fail-if lost, part or unproven the power of each candidate is cut instead, as by guestmark powercut: this
+    finds the commit that removed a sync.
+
+    Exit status: 0 the commit was found, 1 the bad commit keeps the limit, 125 only commits that could not be judged are
     left, 128 or more measuring failed.
     """
 
@@ -83,9 +94,11 @@ def command(
     from guestmark.appliance.paths import scratch_parent
     from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError
-    from guestmark.engine.bisection import PARAMETER, Bisection, Search, Wanted
+    from guestmark.core.gate import is_about_power
+    from guestmark.engine.bisection import PARAMETER, Bisection, PowerCuts, Search, Wanted
     from guestmark.engine.run import Audience
     from guestmark.ledger import open_ledger
+    from guestmark.plan.outline import Overrides
     from guestmark.workloads.exec.plan import ExecOptions
 
     if not given.fail_if or len(given.fail_if) > 1:
@@ -103,13 +116,28 @@ def command(
         caller=Caller.current(),
         **{**given.overrides(), "precision": None, "time_limit_s": None},
     )
+    caller = Caller.current()
+    power = None
+    if is_about_power(given.fail_if[0]):
+        overrides = Overrides(on=on or ("host",), **given.overrides())
+        power = PowerCuts(overrides, caller, check)
+    elif check is not None:
+        raise UsageError("--check is for a limit about power cuts", hint="e.g. --fail-if lost")
     wanted = Wanted(
-        argv, options_of_run, given.fail_if, build, max_blocks, given.wait, _deciding(by, metrics or ())
+        argv,
+        options_of_run,
+        given.fail_if,
+        build,
+        max_blocks,
+        given.wait,
+        _deciding(by, metrics or ()),
+        power,
     )
 
     def looking(commit: Commit, blocks: int) -> None:
         if not given.quiet:
-            say(f"{commit.shown}: measuring it beside the good one, {blocks} blocks …")
+            doing = "cutting its power" if power else f"measuring it beside the good one, {blocks} blocks"
+            say(f"{commit.shown}: {doing} …")
 
     folder = keeper().directory("bisect", scratch_parent())
     try:
@@ -150,20 +178,30 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
 
     words = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skipped"}
     shown: dict[str, str] = {}  # by hash, what was found
+    if search.cuts_power:
+        good_one = search.check_good()
+        if good_one.judged is not None and good_one.outcome is not Outcome.KEPT:
+            say(
+                f"{bisection.good.shown}: {said(good_one.judged)}; the good commit does not keep the limit itself"
+            )
+            return GateStatus.UNDECIDED
     for step in search.steps():
         if step.judged is None:
             say(f"{step.commit.shown}: not built ({step.failed}), skipped")
             continue
         found = shown[step.commit.hash] = said(replace(step.judged, blocks=None, finds=None))
-        say(f"{step.commit.shown}: {words[step.outcome]}, {found}, {step.judged.n} blocks")
+        blocks = "" if search.cuts_power else f", {step.judged.n} blocks"
+        say(f"{step.commit.shown}: {words[step.outcome]}, {found}{blocks}")
     bad, good = bisection.bad.shown, bisection.good.shown
     if search.fell_back:
         say(f"{search.fell_back} decided: wall time could not on this machine")
     if search.end is End.NOT_SLOWER:
-        say(f"{bad}: it is not shown to be slower than {good}; nothing is searched")
+        less = "it keeps the limit" if search.cuts_power else f"it is not shown to be slower than {good}"
+        say(f"{bad}: {less}; nothing is searched")
         return GateStatus.BROKEN
     if search.end is End.UNJUDGED:
-        say(f"{bad}: could not be shown slower than {good}; nothing is searched")
+        shown_ = "judged" if search.cuts_power else f"shown slower than {good}"
+        say(f"{bad}: could not be {shown_}; nothing is searched")
         say("guestmark show last says why; stop what else runs here, or give more --max-blocks")
     if search.found is None:
         if search.end is End.ONLY_SKIPPED:

@@ -322,7 +322,8 @@ FailIf = Annotated[
         "--fail-if",
         metavar="LIMIT",
         help="Exit with 1 when this is shown of the ratio to the baseline, with 125 when undecided: "
-        "'tcg wall_s > +5%', 'kernel=new > +2%'. Repeatable.",
+        "'tcg wall_s > +5%', 'kernel=new > +2%'. Of power cuts: lost, part (something was never synced), unproven. "
+        "Repeatable.",
     ),
 ]
 Junit = Annotated[

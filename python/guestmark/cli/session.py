@@ -92,7 +92,7 @@ class Outputs:
 
 def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     """Runs a new plan to its end, shows and writes what came of it, and returns the exit status."""
-    from guestmark.core.gate import with_gates
+    from guestmark.core.gate import check_proofs, with_gates
     from guestmark.engine import preflight
     from guestmark.engine.clock import of_process
     from guestmark.engine.run import make
@@ -102,6 +102,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     gc.disable()  # looking for garbage while modules are loaded takes a tenth of the time
     outputs.check()
     plan = with_gates(plan, outputs.gates)
+    check_proofs(plan, proving=outputs.prove)
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     audience = audience_of(outputs)
     with _quieted(outputs), open_ledger(ledger_path) as ledger:

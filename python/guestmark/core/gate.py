@@ -1,16 +1,29 @@
-"""What must not be: `tcg wall_s > +5%`, a limit to a cell's ratio to its baseline."""
+"""What must not be: `tcg wall_s > +5%`, a limit to a cell's ratio to its baseline, or `tcg lost` by a power cut."""
 
 import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.model import Cell, Plan
+from guestmark.core.workload_kind import workload_kinds
 
-_FORM = "write CELL METRIC > +5%, e.g. 'tcg wall_s > +5%', 'kernel=new > +2%' or 'throughput < -3%'"
+_FORM = "write CELL METRIC > +5%, e.g. 'tcg wall_s > +5%' or 'throughput < -3%'; of power cuts lost, part or unproven"
+_DURABILITY = re.compile(
+    r"(?P<what>(?:.*?\s)??)(?:durability\s*=\s*)?(?P<word>lost|part|unproven)", re.DOTALL
+)
 _GATE = re.compile(r"(?P<what>[^<>]*)(?P<sign>[<>])(?P<limit>[^<>]*)", re.DOTALL)
 _LIMIT = re.compile(r"(?P<sign>[+-]?)(?P<number>[0-9]+(\.[0-9]+)?)\s*%|[x×]\s*(?P<factor>[0-9]+(\.[0-9]+)?)")
+
+
+class Loss(StrEnum):
+    """What a gate about power cuts refuses, the mildest first: each refuses what those before it do."""
+
+    LOST = "lost"  # a crash state lacks what was acknowledged, or flushes are dropped
+    PART = "part"  # something that was never synced was left on the disk
+    UNPROVEN = "unproven"  # anything but `proven`
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +31,7 @@ class Gate:
     """The ratio to the baseline must not be above `limit` (with `above`), or below it.
 
     `words` select cells: a platform, a workload's key, `FACTOR=LEVEL`; none: every cell but the baseline. An empty
-    `metric` is the primary one of each table.
+    `metric` is the primary one of each table. With `loss` it is about power cuts, of every cell, and has no limit.
     """
 
     text: str  # as typed
@@ -26,10 +39,11 @@ class Gate:
     metric: str
     limit: float
     above: bool
+    loss: Loss | None = None
 
     def selects(self, cell: Cell) -> bool:
-        """Whether it is about the cell; never a baseline, or a copy that shows the noise."""
-        if cell.baseline or cell.null_of is not None:
+        """Whether it is about the cell; never a copy that shows the noise, nor a baseline, which has no ratio."""
+        if cell.null_of is not None or (cell.baseline and self.loss is None):
             return False
         return " ".join(self.words) == cell.id or all(word in _names(cell) for word in self.words)
 
@@ -53,7 +67,43 @@ def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
     return replace(plan, context=replace(plan.context, gates=every))
 
 
+def is_about_power(text: str) -> bool:
+    """Whether a gate as typed is about power cuts."""
+    return _DURABILITY.fullmatch(text.strip()) is not None
+
+
+def parse_limits(texts: Iterable[str], cells: Collection[Cell], metrics: Collection[str]) -> tuple[Gate, ...]:
+    """As `parse_gates`, where only ratios can be judged. Raises `UsageError` for a gate about power cuts."""
+    gates = parse_gates(texts, cells, metrics)
+    for gate in gates:
+        if gate.loss is not None:
+            raise UsageError(
+                f"--fail-if {gate.text!r} is about the power cuts of one run",
+                hint=f"guestmark gate RUN --fail-if {gate.text!r}",
+            )
+    return gates
+
+
+def check_proofs(plan: Plan, *, proving: bool) -> None:
+    """Raises `UsageError` for a gate about power cuts whose cells' power is not cut in this run."""
+    if proving or plan.context.prove:
+        return
+    kinds = workload_kinds()
+    for gate in gates_of(plan):
+        cells = [cell for cell in plan.cells if gate.loss is not None and gate.selects(cell)]
+        if any(not kinds[cell.workload.name].proves for cell in cells):
+            raise UsageError(
+                f"--fail-if {gate.text!r}: nothing here cuts the power",
+                hint="add --prove, or use guestmark powercut",
+            )
+
+
 def _parse(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate:
+    if lost := _DURABILITY.fullmatch(text.strip()):
+        gate = Gate(text.strip(), tuple(lost["what"].split()), "", 0.0, True, Loss(lost["word"]))
+        if not any(gate.selects(cell) for cell in cells):
+            raise _unmatched(text, gate, cells, metrics)
+        return gate
     found = _GATE.fullmatch(text)
     limit = _LIMIT.fullmatch(found["limit"].strip()) if found else None
     if found is None or limit is None:

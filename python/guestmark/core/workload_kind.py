@@ -94,6 +94,7 @@ class WorkloadKind:
     # Whether several machines of a cell are there at once: they share all processors, unless a plan places them.
     crowd: Callable[[Cell], bool] = lambda _cell: False
     topic: Topic | None = None
+    proves: bool = False  # whether it cuts the power itself
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property

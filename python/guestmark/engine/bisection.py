@@ -1,4 +1,4 @@
-"""Which commit made a command slower: git's own bisection, each candidate measured beside the good build.
+"""Which commit made a command slower, or lose data: git's own bisection, each candidate measured beside the good build.
 
 The worktrees are beside the user's checkout, which is not touched. A candidate is a run of its own, for as
 many blocks as it takes.
@@ -23,11 +23,14 @@ from guestmark.engine.run import Audience, exclusively, prepare
 from guestmark.ledger.remarks import Remarks
 from guestmark.stats.gates import ALPHA, Judged, Outcome, judge
 from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.powercut import plan as powercut_plan
 
 if TYPE_CHECKING:
+    from guestmark.core.context import Caller
     from guestmark.core.gate import Gate
     from guestmark.core.model import Plan
     from guestmark.ledger.store import Ledger
+    from guestmark.plan.outline import Overrides
     from guestmark.stats.analysis import Analysis
 
 PARAMETER = "build"  # `{build}` in the command
@@ -158,6 +161,16 @@ class Bisection:
         return done.returncode == 0, done.stdout + done.stderr
 
 
+def _cut_plan(power: PowerCuts, argv: Sequence[str], folder: Path) -> Plan:
+    """The plan of a power cut of the build in `folder`."""
+    words = [word.replace(f"{{{PARAMETER}}}", str(folder)) for word in argv]
+    raw: dict[str, object] = {"method": "syncs", "command": words}
+    if power.check is not None:
+        check = power.check.replace(f"{{{PARAMETER}}}", str(folder))
+        raw = {"method": "command", "command": words, "check": check}
+    return powercut_plan.build(power.overrides, raw, power.caller)
+
+
 def looks(most: int) -> list[int]:
     """The numbers of blocks after which a candidate is looked at: 8, 16, 32 … and `most`."""
     found = [FIRST_LOOK]
@@ -180,6 +193,16 @@ class Wanted:
     most_blocks: int
     wait: bool = True  # for machines that another guestmark uses
     by: tuple[str, ...] = ()
+    power: PowerCuts | None = None  # how the power is cut, for a gate about that: no good build runs beside
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCuts:
+    """Options of a run of `guestmark powercut`; `check` judges each state, without it the command's own syncs are."""
+
+    overrides: Overrides
+    caller: Caller
+    check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +244,16 @@ class Search:
     ) -> None:
         self._bisection, self._wanted = bisection, wanted
         self._ledger, self._audience, self._looking = ledger, audience, looking
-        self._looks = looks(wanted.most_blocks)
+        self._looks = looks(wanted.most_blocks) if wanted.power is None else [1]
         self._by = wanted.by or ("",)
         self.end = End.ONLY_SKIPPED
         self.found: Commit | None = None
         self.fell_back = ""  # the metric that decided in place of the preferred one
+
+    @property
+    def cuts_power(self) -> bool:
+        """Whether each candidate is judged alone, by power cuts."""
+        return self._wanted.power is not None
 
     def steps(self) -> Iterator[Step]:
         """Judges the bad commit, then candidates until the first bad one is found; see `end` and `found`."""
@@ -252,7 +280,10 @@ class Search:
         """
         if failed := self._bisection.build(self._bisection.candidate_build, self._wanted.build):
             return Step(commit, None, failed)
-        judged = self._measured(commit)
+        return self._judged_step(commit, self._bisection.candidate_build)
+
+    def _judged_step(self, commit: Commit, folder: Path) -> Step:
+        judged = self._measured(commit, folder)
         worst = next((one for one in judged if one.outcome is not Outcome.KEPT), judged[0])
         if worst.outcome not in _WORDS:
             raise GuestmarkError(
@@ -260,16 +291,22 @@ class Search:
             )
         return Step(commit, worst)
 
-    def _plan(self, commit: Commit) -> Plan:
+    def check_good(self) -> Step:
+        """Judges the good build alone, which a gate about power cuts can: the search trusts it."""
+        return self._judged_step(self._bisection.good, self._bisection.good_build)
+
+    def _plan(self, commit: Commit, folder: Path) -> Plan:
+        if self._wanted.power is not None:
+            return with_gates(_cut_plan(self._wanted.power, self._wanted.argv, folder), self._wanted.gates)
         levels = (
             Labelled("good", str(self._bisection.good_build)),
-            Labelled(commit.short, str(self._bisection.candidate_build)),
+            Labelled(commit.short, str(folder)),
         )
         options = replace(self._wanted.options, blocks=self._looks[0], parameters={PARAMETER: levels})
         return with_gates(build(options, self._wanted.argv), self._wanted.gates)
 
-    def _measured(self, commit: Commit) -> tuple[Judged, ...]:
-        plan = self._plan(commit)
+    def _measured(self, commit: Commit, folder: Path) -> tuple[Judged, ...]:
+        plan = self._plan(commit, folder)
         labels = {
             "bisect": f"{self._bisection.good.short}..{self._bisection.bad.short}",
             "commit": commit.hash,
@@ -292,6 +329,8 @@ class Search:
         What is no slower by another metric than the preferred one may still be slower by that: such a metric can only
         break a gate. Each of several looks and metrics has its share of what one would be allowed (Bonferroni).
         """
+        if self._wanted.power is not None:
+            return judge(gates, analysis)
         alpha = ALPHA / len(self._looks) / len(self._by)
         preferred = analysis.plan.metrics[0].name
         first, *others = (

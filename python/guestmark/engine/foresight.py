@@ -93,7 +93,9 @@ def _gates(plan: Plan, last: Sequence[Compared]) -> tuple[tuple[Gate, float], ..
     from guestmark.stats.paired import NOMINAL, t_quantile
 
     found = []
-    gates = [gate for gate in gates_of(plan) if gate.metric in {"", plan.metrics[0].name}]
+    gates = [
+        gate for gate in gates_of(plan) if gate.loss is None and gate.metric in {"", plan.metrics[0].name}
+    ]
     for gate in gates:
         cells = {cell.id for cell in plan.cells if gate.selects(cell)}
         sizes = [

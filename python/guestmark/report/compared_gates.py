@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guestmark.core.gate import Gate, gates_of, parse_gates
+from guestmark.core.gate import Gate, gates_of, parse_limits
+from guestmark.core.model import Plan
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page, Part, Section
@@ -43,6 +44,11 @@ class _Claim:
     missing: str = "not in both runs with a ratio"
 
 
+def _limits_of(plan: Plan) -> tuple[Gate, ...]:
+    """The run's own gates about ratios; what its power cuts have shown needs no second run."""
+    return tuple(gate for gate in gates_of(plan) if gate.loss is None)
+
+
 def judge(comparisons: Sequence[Comparison], texts: Sequence[str]) -> tuple[Judged, ...]:
     """Every gate with each of its cells, in order. A gate without words is about the cells that both runs have.
 
@@ -57,7 +63,7 @@ def judge_sides(found: Result, texts: Sequence[str]) -> tuple[Judged, ...]:
     plan = found.runs[-1].plan
     rows = {(each.cell, each.metric): each.found for each in found.cells if each.baseline is not None}
     claims = []
-    for gate in parse_gates(texts, plan.cells, {metric.name for metric in plan.metrics}):
+    for gate in parse_limits(texts, plan.cells, {metric.name for metric in plan.metrics}):
         for cell in plan.cells:
             if not gate.selects(cell):
                 continue
@@ -82,7 +88,9 @@ def judge_sessions(
     """
     plan = runs[0][0].plan
     gates = (
-        parse_gates(texts, plan.cells, {metric.name for metric in plan.metrics}) if texts else gates_of(plan)
+        parse_limits(texts, plan.cells, {metric.name for metric in plan.metrics})
+        if texts
+        else _limits_of(plan)
     )
     claims = []
     for gate in gates:
@@ -143,7 +151,7 @@ def document_over(runs: Sequence[StoredRun], found: Sequence[Judged]) -> dict[st
 def _of_pairs(each: Comparison, texts: Sequence[str]) -> Iterator[_Claim]:
     plan, pairs = each.after.plan, {pair.cell: pair for pair in each.pairs}
     metric = plan.metrics[0].name  # the one that is compared
-    for gate in parse_gates(texts, plan.cells, {metric}):
+    for gate in parse_limits(texts, plan.cells, {metric}):
         cells = [cell.id for cell in plan.cells if gate.selects(cell)]
         if not gate.words:
             cells = [cell for cell in cells if cell in pairs] or cells

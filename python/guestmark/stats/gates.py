@@ -12,15 +12,17 @@ never keeps such a gate, as it does not see all of a run.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.gate import Gate
+from guestmark.core.findings import Durability, Proof, Proven
+from guestmark.core.gate import Gate, Loss
 from guestmark.core.metric_spec import USER, WALL
+from guestmark.core.units import counted
 from guestmark.stats import paired
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import holm
@@ -30,6 +32,14 @@ from guestmark.stats.pairwise import by_block, doubt
 from guestmark.stats.repetition import blocks_until_within
 from guestmark.stats.special import stdtrit
 from guestmark.stats.validity import free_of
+
+_REFUSED: Mapping[Loss, frozenset[Durability]] = {
+    Loss.LOST: frozenset({Durability.LOST}),
+    Loss.PART: frozenset({Durability.LOST, Durability.PART, Durability.NOTHING}),
+    Loss.UNPROVEN: frozenset(Durability) - {Durability.PROVEN, Durability.UNKNOWN},
+}
+DURABILITY = "durability"  # what stands for a metric where a gate is about power cuts
+_NOT_CUT = "its power was not cut; --prove does that"
 
 Array = NDArray[np.float64]
 
@@ -91,7 +101,9 @@ def beyond(gate: Gate, away: float) -> float | None:
 def judge(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[Judged, ...]:
     """Every gate with each of the cells that it is about, in order; `alpha` is what each side may err by."""
     found = [
-        _beside_others(_measured(gate, result, workload, analysis), result, workload, analysis)
+        _kept(gate, gate.loss, result)
+        if gate.loss
+        else _beside_others(_measured(gate, result, workload, analysis), result, workload, analysis)
         for gate in gates
         for workload in analysis.workloads
         for result in workload.cells
@@ -110,6 +122,45 @@ def overall(judged: Sequence[Judged]) -> Outcome:
     """What all gates together say: the worst of them; one whose cell was not measured leaves nothing to say."""
     worst = (Outcome.UNMEASURED, Outcome.BROKEN, Outcome.UNDECIDED)
     return next((outcome for outcome in worst if any(one.outcome is outcome for one in judged)), Outcome.KEPT)
+
+
+def _kept(gate: Gate, loss: Loss, result: CellResult) -> Judged:
+    """What the row's own power cuts say, the worst of its trials."""
+    proofs = [
+        proof.proven
+        for trial in result.trials
+        if (proof := trial.facts.of(Proof)) is not None and proof.proven.of_row
+    ]
+    if not proofs:
+        return Judged(gate, result.cell.id, DURABILITY, Outcome.UNMEASURED, result.reason or _NOT_CUT)
+    each = [_of_proof(loss, proven) for proven in proofs]
+    outcome = min(each, key=_WORST.index)
+    proven = proofs[each.index(outcome)]
+    return Judged(gate, result.cell.id, DURABILITY, outcome, _reason(proven), n=len(proofs))
+
+
+_WORST = (Outcome.BROKEN, Outcome.UNDECIDED, Outcome.KEPT)
+
+
+def _of_proof(loss: Loss, proven: Proven) -> Outcome:
+    """One proof. A loss that needs no proof of safety is still undecided where nothing could have been seen."""
+    if proven.word in _REFUSED[loss] or (loss is not Loss.LOST and proven.unsynced):
+        return Outcome.BROKEN
+    blind = any(not control.caught for control in proven.controls) or not proven.states
+    if proven.word in {Durability.UNKNOWN, Durability.MEMORY, Durability.NOTHING} or blind:
+        return Outcome.UNDECIDED
+    return Outcome.KEPT
+
+
+def _reason(proven: Proven) -> str:
+    seen = (
+        f"{proven.losing:,} of {counted(proven.states, 'crash state')} lose something"
+        if proven.states
+        else ""
+    )
+    left = f"{counted(len(proven.unsynced), 'file')} not wholly synced" if proven.unsynced else ""
+    why = proven.why if proven.word in {Durability.UNKNOWN, Durability.NOTHING, Durability.MEMORY} else ""
+    return ", ".join(filter(None, (str(proven.word), seen, left, why)))
 
 
 @dataclass(frozen=True, slots=True)

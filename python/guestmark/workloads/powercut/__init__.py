@@ -51,6 +51,7 @@ WORKLOADS = (
         metrics=lambda _params: ALL,
         label=_label,
         reads=Cut,
+        proves=True,
         compared=False,
         decides=lambda _params, factor, platform: (
             True

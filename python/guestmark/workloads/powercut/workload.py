@@ -184,6 +184,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
     def run(self, machine: Machine) -> list[Measurement]:
         """Writes, cuts the power, judges; what loses something, once more on another machine."""
         found = self._proven(machine)
+        found.of_row = True  # `--prove`, which looks at other rows' disks, says so itself
         if found.word is Durability.LOST:
             found.again = self._again()
             if found.again.word != found.word:
