@@ -102,6 +102,65 @@ def test_a_loop_device_whose_file_is_memory(place: Path, covered: str) -> None:
     assert lost(found) is Loses.MEMORY
 
 
+_ON_A_DISK = """
+mkdir $on/m $on/there
+mount -t tmpfs -o size=400M memory $on/m
+device() { truncate -s 320M $1 && losetup -f --show $1; }
+trap 'umount $on/there; losetup -d $data $log' EXIT
+"""
+
+
+@as_root
+@pytest.mark.parametrize("journal", ["$on/m/journal", "$on/journal"], ids=["in memory", "on the disk"])
+@pytest.mark.parametrize("kind", ["ext3", "ext4"])
+def test_a_journal_on_a_device_of_its_own(place: Path, kind: str, journal: str) -> None:
+    found = seen(
+        f"""{_ON_A_DISK}
+        log=$(device {journal}); data=$(device $on/data)
+        mke2fs -qF -O journal_dev -b 4096 $log
+        mke2fs -qF -t {kind} -b 4096 -J device=$log $data
+        mount -t {kind} $data $on/there
+        """,
+        place / "there",
+        on=place,
+    )
+    assert sum("/dev/loop" in layer.name for layer in found) == 2
+    assert lost(found) is (Loses.MEMORY if "/m/" in journal else Loses.NOTHING)
+
+
+@as_root
+@pytest.mark.parametrize("log", ["$on/m/log", "$on/log"], ids=["in memory", "on the disk"])
+def test_a_log_of_xfs_on_a_device_of_its_own(place: Path, log: str) -> None:
+    found = seen(
+        f"""{_ON_A_DISK}
+        log=$(device {log}); data=$(device $on/data)
+        mkfs.xfs -q -f -l logdev=$log,size=64m $data
+        mount -o logdev=$log $data $on/there
+        """,
+        place / "there",
+        on=place,
+    )
+    assert sum("/dev/loop" in layer.name for layer in found) == 2
+    assert lost(found) is (Loses.MEMORY if "/m/" in log else Loses.NOTHING)
+
+
+@as_root
+@pytest.mark.parametrize("kind", ["ext4", "ext2"])
+def test_a_loop_device_that_gets_no_flush(place: Path, kind: str) -> None:
+    found = seen(
+        f"""{_ON_A_DISK}
+        data=$(device $on/data) log=
+        mke2fs -qF -t {kind} $data
+        echo write through > /sys/block/${{data#/dev/}}/queue/write_cache
+        mount $data $on/there
+        trap 'umount $on/there; echo write back > /sys/block/${{data#/dev/}}/queue/write_cache; losetup -d $data' EXIT
+        """,
+        place / "there",
+        on=place,
+    )
+    assert lost(found) is Loses.FLUSHES
+
+
 @as_root
 @pytest.mark.parametrize(("alive", "loses"), [("exec sleep 5", Loses.MEMORY), ("", Loses.UNKNOWN)])
 def test_a_loop_device_whose_file_is_memory_of_another_namespace(
@@ -301,6 +360,7 @@ def test_a_mapping_is_on_all_its_slaves(made: Devices) -> None:
             Loses.NOTHING,
         ),
         ("vdb", {"queue/write_cache": "write through", "cache_type": "write back"}, Loses.FLUSHES),
+        ("nvme0n1", {"queue/write_cache": "write through"}, Loses.UNKNOWN),  # nobody else says so
     ],
 )
 def test_a_device_says_what_it_is(made: Devices, name: str, files: dict[str, str], loses: Loses) -> None:

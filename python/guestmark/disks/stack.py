@@ -5,8 +5,11 @@ layer is found by what the kernel says of the open file: its mount by `mnt_id` i
 number, a loop device's file by the numbers of `LOOP_GET_STATUS64`, an overlay's upper directory by a file that shows up
 in it. What cannot be found that way is unknown.
 
+A filesystem's journal or log may be on another device, to which the same applies: of ext3 and ext4 the kernel's thread
+for it is called after that device, xfs and others name it among their options.
+
 Sources: proc(5) on mountinfo and fdinfo, the kernel's documentation of overlayfs ("volatile mount"), of
-`queue/write_cache` and `slaves` in sysfs, loop(4).
+`queue/write_cache` and `slaves` in sysfs, of ext4's `journal_task`, xfs(5) on `logdev` and `rtdev`, loop(4).
 """
 
 from __future__ import annotations
@@ -35,6 +38,11 @@ _ON_DEVICES = frozenset({
     "ntfs3", "reiserfs", "udf", "vfat", "xfs",
 })  # fmt: skip
 _WITHOUT_BARRIERS = frozenset({"nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"})
+_WITH_JBD2 = frozenset({"ext3", "ext4"})
+# Options that name a further device of a filesystem by its path, or by its number in hexadecimal.
+_FURTHER_DEVICES = ("logdev", "rtdev", "journal_path", "jdev")
+_JOURNAL_NUMBER = "journal_dev"
+_COMM = 15  # characters of a thread's name that older kernels keep
 _MEMORY_DISKS = ("ram", "zram", "nullb")
 _SERVED_DISKS = ("nbd", "ublkb", "rbd", "drbd")
 _PERSISTENT = "pmem"
@@ -130,8 +138,38 @@ def _below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
         numbers = _btrfs_devices(path or mount.where) if mount.kind == "btrfs" else [mount.device]
         for number in numbers or [""]:
             yield from below_device(number, depth - 1)
+        yield from _below_journal(mount, depth - 1)
     else:
         yield Layer(mount.source, Loses.UNKNOWN, "the devices of a ZFS pool are not followed")
+
+
+def _below_journal(mount: Mount, depth: int) -> Iterator[Layer]:
+    """The layers of what the filesystem keeps on further devices: its journal, its log, its realtime data."""
+    if mount.kind in _WITH_JBD2:
+        yield from _below_jbd2(mount, depth)
+        return
+    for option in mount.options:
+        name, _, value = option.partition("=")
+        if name in _FURTHER_DEVICES:
+            found = number_of(value) or _line(Path("/sys/class/block") / Path(value).name / "dev")
+            yield from below_device(found, depth)
+        elif name == _JOURNAL_NUMBER:
+            number = int(value, 16)
+            yield from below_device(f"{os.major(number)}:{os.minor(number)}", depth)
+
+
+def _below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
+    """`jbd2/sda1-8` is the thread of a journal in the filesystem, `jbd2/sdb1` that of one on a device of its own."""
+    device = Path(os.path.realpath(f"/sys/dev/block/{mount.device}")).name
+    task = _line(Path("/sys/fs/ext4") / device / "journal_task")
+    if task == "<none>":
+        return
+    thread = procfs.read_text(procfs.PROC / task / "comm").strip().removeprefix("jbd2/") if task else ""
+    cut = len(thread) >= _COMM - len("jbd2/")  # before Linux 5.17
+    if not thread:
+        yield Layer(f"the journal of {mount.where}", Loses.UNKNOWN, "its device cannot be seen from here")
+    elif not thread.startswith(f"{device}-") and not (cut and f"{device}-".startswith(thread)):
+        yield from below_device(_line(Path("/sys/class/block") / thread / "dev"), depth)
 
 
 def _filesystem(mount: Mount) -> Layer:
@@ -246,8 +284,15 @@ def _block_device(folder: Path) -> Layer:
     if (folder / "md").is_dir():
         return Layer(f"{name} (md {_line(folder / 'md' / 'level')})")
     cache, fua = _line(folder / "queue" / "write_cache"), _line(folder / "queue" / "fua")
-    if not why and cache == "write through" and "write back" in _own_caches(folder):
-        loses, why = Loses.FLUSHES, "it caches writes, and the kernel was told that it does not"
+    if not why and cache == "write through":
+        own = _own_caches(folder)
+        if "write back" in own:
+            loses, why = Loses.FLUSHES, "it caches writes, and the kernel was told that it does not"
+        elif "write through" not in own:
+            loses, why = (
+                Loses.UNKNOWN,
+                "the kernel sends it no flush; whether it caches writes cannot be seen",
+            )
     said = f"cache {cache}{', FUA' if fua == '1' else ''}" if cache else "its cache is not known"
     return Layer(name, loses, why or said)
 
@@ -278,7 +323,9 @@ def _below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]:
     if identity is None:
         yield Layer(f"{name} on {said}", Loses.UNKNOWN, "its file is unknown without the right to open it")
         return
-    yield Layer(f"{name} on {said}")
+    unflushed = _line(folder / "queue" / "write_cache") == "write through"
+    why = "the kernel was told that it has no cache, so no flush reaches its file" if unflushed else ""
+    yield Layer(f"{name} on {said}", Loses.FLUSHES if unflushed else Loses.NOTHING, why)
     device, inode = identity
     with contextlib.suppress(OSError):
         there = os.stat(said)
