@@ -118,13 +118,9 @@ def _ledger() -> str:
         return str(default_path())
     if "://" not in where:
         return os.path.abspath(os.path.expanduser(where))
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
+    from guestmark.core.redaction import redact_url
 
-    try:
-        return make_url(where).render_as_string(hide_password=True)
-    except ArgumentError:
-        return "GUESTMARK_LEDGER is not a database URL"
+    return redact_url(where)
 
 
 def _finding(name: str, result: Usable | Unusable | None) -> dict[str, Any]:

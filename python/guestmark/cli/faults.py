@@ -11,6 +11,7 @@ from typing import Any
 from guestmark.cli import gates
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
 from guestmark.core.home import state_directory
+from guestmark.core.redaction import redact, redact_words
 from guestmark.page.say import say
 
 _OTHER_NAMES = re.compile(r"('--[\w-]+')(?: / '-[^']*')+")  # of an option: `'--blocks' / '-r' / '--runs'`
@@ -112,12 +113,14 @@ def _crashed(error: Exception) -> int:
     """Writes the traceback of a bug to a file and reports that in one line."""
     import traceback
 
-    text = "".join(traceback.format_exception(error))
+    text = redact("".join(traceback.format_exception(error)))
     path = state_directory() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{sys.argv!r}\n{text}", encoding="utf-8", errors="replace")
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(f"{redact_words(sys.argv)!r}\n{text}")
         where = f"the details are in {path}"
     except OSError:
         where = text

@@ -81,9 +81,9 @@ def command(
 
 def _shown(source: str) -> str:
     """The source as it is remembered, without a password."""
-    from guestmark.ledger.connect import shown
+    from guestmark.core.redaction import redact_url
 
-    return shown(source) if "://" in source else str(Path(source).absolute())
+    return redact_url(source) if "://" in source else str(Path(source).absolute())
 
 
 def _check_shown(packed: Packed) -> None:

@@ -24,6 +24,7 @@ from guestmark.agent.clocks import host_boot_id
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.home import home, state_directory
 from guestmark.core.model import Plan, RunState
+from guestmark.core.redaction import without_password
 from guestmark.engine.run import Audience, Run, prepare
 from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.remarks import Remarks
@@ -217,7 +218,7 @@ class Campaign:
         self._state = State(
             name=self._path.stem,
             plan=codec.dump(replace(plan, context=recorded(plan.context))),
-            ledger=ledger,
+            ledger=without_password(ledger) if "://" in ledger else ledger,
             cwd=plan.context.cwd,
             sides=(both[0], both[1]),
             order=tuple(named[letter] for letter in order(rounds)),
@@ -264,7 +265,7 @@ class Campaign:
             number = f"boot {len(state.done) + 1} of {len(state.order)}"
             if state.is_fresh and self.is_side(side):
                 audience.tell(f"{number}: {side}")
-                with open_ledger(state.ledger or ledger) as opened:
+                with open_ledger(_with_password(state.ledger, ledger)) as opened:
                     if self.measure(side, opened, audience) is RunState.INTERRUPTED:
                         return Ended.INTERRUPTED
                 continue
@@ -321,6 +322,12 @@ class Campaign:
             stdin=subprocess.DEVNULL,
             check=False,
         ).returncode
+
+
+def _with_password(stored: str, given: str | None) -> str | None:
+    """The campaign's ledger; as it was given now, where that has the password that is not stored."""
+    is_same = given is not None and "://" in given and without_password(given) == stored
+    return given if is_same or not stored else stored
 
 
 def _read(path: Path) -> State:

@@ -22,6 +22,7 @@ from guestmark.core.environment import Environment
 from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Plan
 from guestmark.core.platform_kind import Program, leaving_nothing
+from guestmark.core.redaction import redact_words
 from guestmark.core.workload_kind import packages_measured
 from guestmark.engine.quiet import attested
 
@@ -59,7 +60,7 @@ def record_environment(
     memory = meminfo(root / "proc/meminfo")
     found: dict[str, Any] = {
         "recorded_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "command_line": list(sys.orig_argv if argv is None else argv),
+        "command_line": redact_words(sys.orig_argv if argv is None else argv),
         "machine": _machine(root / "etc/machine-id"),
         "processor": _processor(root),
         "frequency": _frequency(root / "sys/devices/system/cpu"),

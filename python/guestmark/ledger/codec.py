@@ -19,6 +19,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.findings import Facts
 from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.redaction import redact, redact_words
 from guestmark.ledger.intake import Budget
 
 T = TypeVar("T")
@@ -121,7 +122,14 @@ def pack_trial(trial: Trial) -> tuple[str, bytes]:
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:
-    """The columns of a trial's row, but for its run."""
+    """The columns of a trial's row, but for its run: of what machines and commands say, without known secrets."""
+    trial = replace(
+        trial,
+        reason=redact(trial.reason),
+        console=redact(trial.console),
+        warnings=tuple(map(redact, trial.warnings)),
+        command_line=tuple(redact_words(trial.command_line)),
+    )
     body, console = pack_trial(trial)
     return {
         "block": trial.block,

@@ -22,6 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from guestmark.core.errors import LedgerError
 from guestmark.core.home import default_path
 from guestmark.core.model import Plan
+from guestmark.core.redaction import know, redact_url
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.faults import NOT_ALLOWED, OTHER, explained, not_a_database, sqlstate
 from guestmark.ledger.schema import (
@@ -96,9 +97,12 @@ def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) 
             url = make_url(where)
         except (ArgumentError, ValueError) as error:
             raise LedgerError(
-                f"{shown(where)} is not a database URL",
+                f"{redact_url(where)} is not a database URL",
                 hint="as in postgresql://ROLE@HOST:PORT/DATABASE?sslmode=verify-full, with PORT a number",
             ) from error
+        know(url.password)
+        for value in url.normalized_query.get("password", ()):
+            know(value)
         if url.get_backend_name() == "postgres":  # libpq takes both
             url = url.set(drivername="postgresql")
         if url.get_backend_name() != "sqlite":
@@ -435,11 +439,6 @@ def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
             f"the ledger {shown} is an older guestmark's, and this role may not bring it up to date",
             hint="open it once as its owner: guestmark runs --ledger URL; then `guestmark ledger role` again",
         ) from error
-
-
-def shown(where: str) -> str:
-    """What was given for a URL, without a password."""
-    return re.sub(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*", "***", where)
 
 
 def _connect_server(url: URL) -> Store:

@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import delete, insert, select
 
 from guestmark.core.errors import LedgerError
+from guestmark.core.redaction import redact
 from guestmark.ledger.model import Origin
 from guestmark.ledger.schema import is_made
 from guestmark.ledger.schema import remarks as table
@@ -86,7 +87,8 @@ def add(connection: Connection, run_id: str, more: Remarks) -> None:
     check_free(connection, more.name, run_id)
     known = of_runs(connection)
     first = len(known.get(run_id, NOTHING).notes)
-    for kind, key, value in more.rows():
+    for kind, key, said in more.rows():
+        value = redact(said)
         place = f"{first + int(key):06}" if kind == NOTE else key
         _remove(connection, run_id, kind, place)
         connection.execute(insert(table).values(run_id=run_id, kind=kind, key=place, value=value))

@@ -28,6 +28,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import LedgerError
+from guestmark.core.redaction import know
 from guestmark.ledger import schema
 from guestmark.ledger.faults import CONNECT_S, WRONG_PASSWORD, no_password, sqlstate
 
@@ -200,6 +201,7 @@ def parameters_of(url: URL, environment: Mapping[str, str] | None = None) -> dic
         raise LedgerError(f"the ledger's port {found['port']!r} is not a number", hint=f"usually {_PORT}")
     if "password" not in found and (password := _from_file(found)) is not None:
         found["password"] = password
+    know(found.get("password"))
     return found
 
 

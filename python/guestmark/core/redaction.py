@@ -1,0 +1,57 @@
+"""What is known to be a secret: nothing that is stored, printed or written to a file has it.
+
+Passwords reach guestmark in URLs of ledgers (options, arguments, plans, variables), in libpq's variables and in its
+password file. Whoever takes one in tells it to `know`; whatever goes out passes `redact`. URLs are redacted by their
+form, too, as a command line is stored before anything has read it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+GONE = "***"
+_SHORTEST = 4  # characters; a shorter one is in too many words, and is nobody's secret for long
+_VARIABLES = ("PGPASSWORD", "PGSSLPASSWORD")
+# In a word everything up to its last `@` may be the password; in a text a quote or a blank ends the URL.
+_IN_WORD = re.compile(r"(?<=://)([^:/?#]*):.*@", re.DOTALL)
+_IN_TEXT = re.compile(r"(?<=://)([^\s:/?#'\"<>]*):[^\s'\"<>]*@")
+_PARAMETER = re.compile(r"((?:^|[?&;\s'\"])(?:ssl)?password=)[^&\s'\"<>]*", re.IGNORECASE)
+_known: set[str] = set()
+
+
+def know(secret: str | None) -> None:
+    """From now on this is a secret, in each spelling that a URL has for it."""
+    from urllib.parse import quote, quote_plus, unquote  # which most calls do without
+
+    if secret and len(secret) >= _SHORTEST:
+        _known.update({secret, quote(secret), quote(secret, safe=""), quote_plus(secret), unquote(secret)})
+
+
+def redact(text: str) -> str:
+    """The text with `***` for every secret in it."""
+    text = _PARAMETER.sub(rf"\1{GONE}", _IN_TEXT.sub(rf"\1:{GONE}@", text))
+    for secret in sorted(_known | _of_variables(), key=len, reverse=True):
+        text = text.replace(secret, GONE)
+    return text
+
+
+def redact_words(words: Iterable[str]) -> list[str]:
+    """The words of a command line with `***` for every secret in them."""
+    return [redact(_IN_WORD.sub(rf"\1:{GONE}@", word)) for word in words]
+
+
+def redact_url(url: str) -> str:
+    """A URL as it is shown: with `***` for its password."""
+    return redact_words([url])[0]
+
+
+def without_password(url: str) -> str:
+    """A URL as it is stored to be used again: the password is taken from elsewhere then."""
+    bare = _IN_WORD.sub(r"\1@", url)
+    return re.sub(r"(?<=[?&])(?:ssl)?password=[^&]*&?", "", bare).rstrip("?&")
+
+
+def _of_variables() -> set[str]:
+    return {value for name in _VARIABLES if len(value := os.environ.get(name, "")) >= _SHORTEST}
