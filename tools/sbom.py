@@ -29,7 +29,6 @@ _OPTIONAL_LOCKS = (
     "requirements-history.txt",
     "requirements-frames.txt",
 )
-_OTHER_PYTHON = "implementation_name == 'pypy'"
 _PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)([^\\\n]*)", re.MULTILINE | re.IGNORECASE)
 # What older metadata calls its licence, by its classifier or its words.
 _SPDX = {
@@ -95,7 +94,7 @@ def python_packages() -> Iterator[dict[str, Any]]:
         pinned = [
             (name.lower(), version)
             for name, version, marker in _PINNED.findall((ROOT / lock).read_text())
-            if _OTHER_PYTHON not in marker and name.lower() not in needed
+            if name.lower() not in needed
         ]  # a name may be there twice, by Python's version
         for name in dict.fromkeys(name for name, _ in pinned):
             versions = [version for another, version in pinned if another == name]

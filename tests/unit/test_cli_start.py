@@ -12,7 +12,18 @@ from guestmark.cli.verbs import FIRST, GROUPED, SYNONYMS, VERBS, ungrouped
 from tests.framework import PACKAGES
 from tests.framework.preloaded import call as guestmark
 
-HEAVY = ("numpy", "scipy", "polars", "sqlalchemy", "pydantic", "rich", "msgspec", "jinja2", "vl_convert")
+HEAVY = (
+    "numpy",
+    "scipy",
+    "polars",
+    "sqlalchemy",
+    "pydantic",
+    "rich",
+    "msgspec",
+    "jinja2",
+    "vl_convert",
+    "nacl",
+)
 
 
 def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.ledger import open_ledger
+from guestmark.ledger import open_ledger, signatures
 from guestmark.ledger.past import history, judged, remember
 from guestmark.ledger.store import Ledger
 from guestmark.report.document import result_document
@@ -271,6 +271,9 @@ def test_a_ledger_of_500_runs_is_looked_through_in_no_time(tmp_path: Path) -> No
                     {"id": f"copy-{number}", "n": number, "first": first},
                 )
         link.commit()
+    with open_ledger(file) as ledger, ledger.writing("signing the copies") as connection:
+        for number in range(500):
+            signatures.sign(connection, f"copy-{number}")
     with open_ledger(file, writable=False) as ledger:
         run = ledger.load_run(first)
         history(ledger, run)

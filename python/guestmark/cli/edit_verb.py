@@ -28,7 +28,7 @@ def command(
 ) -> None:
     """Give a run a name, a note, labels and tags, or remove labels and tags."""
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.remarks import NOTHING, take_away
+    from guestmark.ledger.remarks import NOTHING
 
     said = options.remarks(name, note, label, tag)
     if said == NOTHING and not unlabel and not untag:
@@ -36,6 +36,5 @@ def command(
     with open_ledger(ledger) as opened:
         run_id = opened.annotate(run, said)
         if unlabel or untag:
-            with opened.writing(f"remarking run {run_id}") as connection:
-                take_away(connection, run_id, labels=unlabel or (), tags=untag or ())
+            opened.take_away(run_id, labels=unlabel or (), tags=untag or ())
     say(f"run {run_id} is annotated")

@@ -52,6 +52,7 @@ def command(
     Results of hyperfine, fio and the Phoronix Test Suite become runs of one session each, labelled `foreign`. They can
     be shown and compared, and never count among earlier runs.
     """
+    from guestmark.engine.run import show_actions
     from guestmark.ledger import open_ledger, past
     from guestmark.ledger.model import Origin
     from guestmark.ledger.shelf import Shelf
@@ -62,8 +63,8 @@ def command(
         shelf = Shelf(opened)
         for source, (digest, runs) in found:
             new, known = 0, 0
-            origin = Origin(_shown(source), time.time(), digest, trusted=trust)
             for packed in runs:
+                origin = Origin(_shown(source), time.time(), digest, trusted=trust, signer=packed.signer)
                 _check_shown(packed)
                 run_id = shelf.add(packed.run, replace(packed.said, origin=origin))
                 if run_id is None:
@@ -74,6 +75,7 @@ def command(
                     opened.annotate(run_id, options.remarks(None, None, None, tags))
                 if trust:
                     stored = opened.load_run(run_id)
+                    show_actions(run_id, stored.plan, origin, say)
                     past.remember(opened, stored, past.judged(opened, stored))
             there = f", {known} there already" if known else ""
             say(f"{source}: {counted(new, 'new run')}{there}")

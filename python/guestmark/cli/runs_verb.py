@@ -9,6 +9,7 @@ import typer
 
 from guestmark.cli import options
 from guestmark.core.units import counted
+from guestmark.ledger.model import Standing
 from guestmark.page.say import say, tell, tell_json
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def command(
 def _said(run: RunOverview) -> str:
     """`before-upgrade commit=1a2b3c #release`, and of each note its text."""
     words = ["imported"] if run.imported else []
+    words += [run.standing.value] if run.standing is not Standing.OWN else []
     words += [run.given_name] if run.given_name else []
     words += [f"{name}={value[:12]}" for name, value in run.labels.items()]
     words += [f"#{tag}" for tag in run.tags]
@@ -140,4 +142,5 @@ def _check(ledger: str | None) -> None:
         if found.without_checksum
         else ""
     )
-    say(f"{said}every row is as it was stored{rest}")
+    signed = f"; {counted(found.not_own, 'run')} not signed by your key" if found.not_own else ""
+    say(f"{said}every row is as it was stored{rest}{signed}")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guestmark.core.model import Plan
+from guestmark.core.quoting import measure, quote_word, quote_words, spell_out
 
 
 def actions(plan: Plan) -> list[tuple[str, str]]:
     """Name and value of everything that a run of this plan would run or open, each once, in the plan's order, and as
     whom, where, and with which variables.
+
+    The plan may be a stranger's: nothing in a value is invisible, and long ones begin with their length.
     """
-    found: dict[tuple[str, str], None] = {}
+    found: dict[tuple[str, str | tuple[str, ...]], None] = {}
     for cell in plan.cells:
         workload = cell.workload
         name = workload.key or workload.name
@@ -28,17 +30,23 @@ def actions(plan: Plan) -> list[tuple[str, str]]:
         said = {"cwd": caller.cwd, "uid": caller.uid, "gid": caller.gid, "env": caller.env}
         for name, value in said.items():
             found |= dict.fromkeys(_flat(name, value))
-    return list(found)
+    return [(spell_out(name), _measured(value)) for name, value in found]
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Each value of nested tables, under the names on the way to it; a list of words as a shell would take it."""
+def _measured(value: str | tuple[str, ...]) -> str:
+    said = quote_word(value) if isinstance(value, str) else quote_words(value)
+    length = measure(value if isinstance(value, str) else " ".join(value))
+    return f"({length}) {said}" if length else said
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+    """Each value of nested tables, under the names on the way to it; a list of words is one value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(f"{name}.{key}", inner)
     elif isinstance(value, str):
         yield name, value
     elif isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):
-        yield name, shlex.join(value)
+        yield name, tuple(value)
     elif value not in ((), [], None):
         yield name, json.dumps(value, default=str)

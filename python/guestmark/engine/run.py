@@ -37,7 +37,7 @@ from guestmark.platforms.probe import probe_all
 
 if TYPE_CHECKING:
     from guestmark.ledger.attempts import Attempts
-    from guestmark.ledger.model import RunHead, StoredRun
+    from guestmark.ledger.model import Origin, RunHead, StoredRun
     from guestmark.ledger.store import Ledger
     from guestmark.platforms.base import Platform, Unusable, Usable
     from guestmark.platforms.probe import Startable
@@ -203,16 +203,21 @@ def spent_s(stored: StoredRun) -> float:
 
 
 def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, trust: bool) -> None:
-    """Shows what a run from elsewhere would run here. Raises `UsageError` for one that is not trusted."""
+    """Shows what a run of somebody else's would run here. Raises `UsageError` for one that is not trusted."""
     if stored.origin is None:
         return
+    show_actions(stored.id, stored.plan, stored.origin, tell)
     if not trust and not stored.origin.trusted:
         raise UsageError(
-            f"run {stored.id} comes from {stored.origin.source}: its commands are not run without being trusted",
-            hint=f"guestmark show {stored.id} --details lists them; --trust runs them",
+            f"run {stored.id} {stored.origin.describe()}",
+            hint="its commands, shown above, are run with --trust alone",
         )
-    tell(f"run {stored.id} comes from {stored.origin.source}, and this is what it runs:")
-    for name, value in actions(stored.plan):
+
+
+def show_actions(run_id: str, plan: Plan, origin: Origin, tell: Callable[[str], None]) -> None:
+    """All that a run of somebody else's would run, exactly and whole."""
+    tell(f"run {run_id} {origin.describe()}, and this is what it runs:")
+    for name, value in actions(plan):
         tell(f"  {name}: {value}")
 
 

@@ -21,7 +21,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import TakenError
 from guestmark.core.findings import Facts, MeasuredOn, with_fact
 from guestmark.core.model import Trial, TrialStatus
-from guestmark.ledger import checksums, codec, schema
+from guestmark.ledger import checksums, codec, schema, signatures
 from guestmark.ledger.remarks import IMPORTED, LABEL
 from guestmark.ledger.rows import BEGUN, LOST
 from guestmark.ledger.schema import attempts as table
@@ -58,7 +58,9 @@ class Attempts:
         values |= {"machine": self._machine, "begun_at": time.time(), "outcome": BEGUN, "refused": 0}
         doing = f"beginning the trial of cell {cell_id!r} in block {block + 1} of run {self._run_id}"
         if self._ledger.is_file:
-            kept = self._ledger.write(doing, lambda made: made.execute(_begun(sqlite), values).scalar_one())
+            kept = self._ledger.change(
+                doing, self._run_id, lambda made: made.execute(_begun(sqlite), values).scalar_one()
+            )
         else:
             from sqlalchemy.dialects import postgresql  # which ledgers in files do without
 
@@ -108,7 +110,7 @@ def lose(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) 
 
     if not pending(ledger, [run_id], block=block):  # most often: so nothing is written
         return 0
-    return ledger.write(f"recording what run {run_id} has lost", store)
+    return ledger.change(f"recording what run {run_id} has lost", run_id, store)
 
 
 def pending(ledger: Ledger, run_ids: Collection[str], *, block: int | None = None) -> set[str]:
@@ -146,7 +148,10 @@ def runs_with(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
             found = ids if found is None else found & ids
         # Labels of imported runs are somebody else's words.
         elsewhere = connection.execute(select(said.c.run_id).where(said.c.kind == IMPORTED)).scalars()
-        return sorted((found or set()) - set(elsewhere))
+        mine = sorted((found or set()) - set(elsewhere))
+        if not signatures.covers_rows(connection):
+            return mine
+        return [run_id for run_id in mine if signatures.is_own(connection, run_id)]
 
     return ledger.write("looking for runs by their labels", find)
 

@@ -1,8 +1,8 @@
 """Runs in one file, to be handed around: a page for people, and in it the runs themselves for another ledger.
 
 A bundle is an HTML document with one data block that no browser runs: JSON with a schema, a SHA-256 and the runs,
-compressed. Of the caller's environment it holds the variables that decide how programs run and name nobody; consoles
-and the host's name are left out unless they are asked for.
+compressed, signed with the key of whoever packed it. Of the caller's environment it holds the variables that decide
+how programs run and name nobody; consoles and the host's name are left out unless they are asked for.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState
-from guestmark.ledger import codec
+from guestmark.ledger import codec, keys
 from guestmark.ledger.intake import MALFORMED, Budget, check, check_said, said_of
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.remarks import Remarks
 from guestmark.ledger.variables import without_values
 
 SCHEMA = "guestmark-bundle/1"
+_SIGNED = b"guestmark-bundle/1\n"  # before what is signed, so that a signature is of nothing else
 _OPEN = '<script type="application/vnd.guestmark-bundle+json" id="guestmark-bundle">'
 _SHARED = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|LD_BIND_NOW|GLIBC_TUNABLES|MALLOC_[A-Z_]+|OMP_[A-Z_]+|GOMAXPROCS|GOGC"
@@ -35,10 +36,11 @@ _NAMING = ("HOSTNAME", "USER", "LOGNAME")  # variables whose values are taken ou
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A run as it is in a bundle, with what is said of it."""
+    """A run as it is in a bundle, with what is said of it, and the public key of the bundle's signer, if it has one."""
 
     run: StoredRun
     said: Remarks
+    signer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ def pack(runs: Iterable[Packed], page: str) -> bytes:
     head = {
         "schema": SCHEMA,
         "sha256": hashlib.sha256(content).hexdigest(),
+        "key": keys.public_key(),
+        "signature": keys.sign_message(_SIGNED + content),
         "size": len(content),
         "data": base64.b64encode(zlib.compress(content, 9)).decode(),
     }
@@ -112,14 +116,25 @@ def _read_all(head: Mapping[str, Any], where: str, budget: Budget) -> list[Packe
     content = budget.inflated(base64.b64decode(head["data"], validate=True))
     if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
         raise ValueError("its checksum does not fit")
+    signer = _signer(head, content)
     budget.take_json(content)
     stored = json.loads(content, object_pairs_hook=_without_doubles)
     found = []
     for each in stored:
         budget.check_time()
-        found.append(_read(each, budget))
+        found.append(replace(_read(each, budget), signer=signer))
         check(found[-1].run)
     return found
+
+
+def _signer(head: Mapping[str, Any], content: bytes) -> str:
+    """The key that has signed it; empty for bundles of earlier versions. Raises `ValueError` for a wrong signature."""
+    if "key" not in head and "signature" not in head:
+        return ""
+    key = str(head["key"])
+    if not keys.has_signed(key, _SIGNED + content, str(head["signature"])):
+        raise ValueError("its signature does not fit")
+    return key
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import hmac
-import json
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.home import default_path, state_directory
-from guestmark.ledger import checksums, remarks, schema
+from guestmark.ledger import checksums, remarks, schema, signatures
 from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
 
@@ -26,55 +18,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
     from guestmark.ledger.model import Origin
-
-_KIND = "made"  # among the remarks of a run
-_SIZE = 32  # bytes of a key
-
-
-def sign(connection: Connection, run_id: str) -> None:
-    """Signs the run's plan as it is stored now. Where no key can be kept, the run has no signature."""
-    key, table = _key(make=True), schema.remarks
-    if key is None:
-        return
-    row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
-    table.create(connection, checkfirst=True)
-    connection.execute(delete(table).where(table.c.run_id == run_id, table.c.kind == _KIND))
-    connection.execute(insert(table).values(run_id=run_id, kind=_KIND, key="", value=_signature(key, row)))
-
-
-def is_own(connection: Connection, file: Path, row: Row[Any]) -> bool:
-    """Whether the user of this process made the run of that row of `runs`."""
-    table = schema.remarks
-    found = None
-    if schema.is_made(connection, table):
-        statement = select(table.c.value).where(table.c.run_id == row.id, table.c.kind == _KIND)
-        found = connection.execute(statement).scalar()
-    if found is None:
-        return file == default_path().resolve()
-    key = _key(make=False)
-    return key is not None and hmac.compare_digest(str(found).encode(), _signature(key, row).encode())
-
-
-def _signature(key: bytes, row: Row[Any]) -> str:
-    said = json.dumps([row.id, row.created_at, row.seed, row.plan]).encode()
-    return hashlib.blake2b(said, key=key, digest_size=32).hexdigest()
-
-
-def _key(*, make: bool) -> bytes | None:
-    file = state_directory() / "key"
-    with contextlib.suppress(OSError):
-        if make and not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_name(f".key.{secrets.token_hex(8)}")
-            part.touch(mode=0o600)
-            part.write_bytes(secrets.token_bytes(_SIZE))
-            with contextlib.suppress(FileExistsError):  # another process was faster
-                os.link(part, file)
-            part.unlink()
-        found = file.read_bytes()
-        return found if len(found) == _SIZE else None
-    return None
-
 
 _TABLES: tuple[Table, ...] = (schema.runs, schema.environments, schema.unusable, schema.trials, schema.checks)
 
@@ -118,12 +61,13 @@ def copy_runs(source: Store, target: Store, origin_of: Callable[[str], Origin | 
                     f"run {run_id} is another one in {target.where}",
                     hint="neither was changed; copy into another ledger",
                 )
+            was_own = before is not None and signatures.is_own(connection, run_id)
             changed = before is not None and _went_on(connection, before, run)
             added = sum(_added(connection, table, run_id, rows[table.name]) for table in _TABLES)
             checksums.verify(connection, run_id)
-            _note_origin(
-                connection, run_id, origin, target, is_new=before is None, is_changed=bool(changed or added)
-            )
+            _note_origin(connection, run_id, origin, is_new=before is None, is_changed=bool(changed or added))
+            if was_own or (before is None and (target.file is not None or origin is None)):
+                signatures.sign(connection, run_id)
             now = int(connection.execute(count).scalar_one())
         runs += before is None
         there += before is not None and not changed and not added
@@ -135,7 +79,6 @@ def _note_origin(
     connection: Connection,
     run_id: str,
     origin: Origin | None,
-    target: Store,
     *,
     is_new: bool,
     is_changed: bool,
@@ -148,8 +91,6 @@ def _note_origin(
         )
     if origin is not None and is_new:
         remarks.add(connection, run_id, remarks.Remarks(origin=origin))
-    elif origin is None and target.file is not None and is_changed:
-        sign(connection, run_id)
 
 
 def _rows(source: Store, run_id: str) -> dict[str, list[dict[str, Any]]]:

@@ -2,9 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
+
+
+class Standing(StrEnum):
+    """What the signature of a run in a file says of it."""
+
+    OWN = "own"  # the user's own key has signed it as it is
+    UNSIGNED = "unsigned"  # an earlier version wrote it, or somebody who put it there
+    OTHERS = "others"  # another key has signed it
+    CHANGED = "changed"  # the user's own key has signed it, but as something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,7 @@ class RunOverview:
     tags: tuple[str, ...] = ()
     removed: float | None = None  # Unix time: out of sight until the ledger is vacuumed
     imported: str = ""  # from where; empty: made here
+    standing: Standing = Standing.OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +70,36 @@ class Check:
     without_checksum: int
     problems: tuple[str, ...]
     checked: bool
+    not_own: int = 0  # runs that the user's own key has not signed
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a run that was not made in this ledger comes from: a file or a URL, and the bundle's digest.
+    """Where a run that is not this user's own comes from: a file or a URL, the bundle's digest and its signer's key.
 
-    The commands of one that is not `trusted` are somebody else's: they are shown, and not run.
+    The commands of one that is not `trusted` are somebody else's: they are shown, and not run. Only where `standing` is
+    OWN has the user's own key signed that it was imported, and whether it is trusted.
     """
 
     source: str
     at: float = 0.0  # when it was imported; Unix time, seconds
     sha256: str = ""
     trusted: bool = False
+    signer: str = ""  # public key; empty: nobody has signed the bundle
+    standing: Standing = Standing.OWN
+
+    def describe(self) -> str:
+        """What makes the run somebody else's, as a predicate of it."""
+        match self.standing:
+            case Standing.OWN:
+                signed = f", signed by {self.signer}" if self.signer else ""
+                return f"comes from {self.source}{signed}"
+            case Standing.UNSIGNED:
+                return f"in {self.source} is not signed: an earlier version stored it, or somebody else did"
+            case Standing.OTHERS:
+                return f"in {self.source} is signed by another key than yours"
+            case Standing.CHANGED:
+                return f"in {self.source} was changed after you had signed it"
 
 
 @dataclass(frozen=True, slots=True)

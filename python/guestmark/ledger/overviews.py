@@ -18,9 +18,9 @@ from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.home import LATEST
 from guestmark.core.model import Cell, Plan, RunState, TrialStatus
 from guestmark.core.units import parse_duration
-from guestmark.ledger import checksums, codec, remarks, schema
+from guestmark.ledger import checksums, codec, remarks, schema, signatures
 from guestmark.ledger.intake import is_moment
-from guestmark.ledger.model import Compared, RunOverview
+from guestmark.ledger.model import Compared, RunOverview, Standing
 from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.schema import comparisons
 
@@ -143,15 +143,28 @@ def overviews(
     rows = connection.execute(statement).all()
     damaged = checksums.damaged_plans(connection) if checked else set()
     said = remarks.of_runs(connection)
+    wanted = [row for row in rows if (said.get(row.id, NOTHING).removed is not None) == removed]
+    ids = [row.id for row in wanted]
+    standings = signatures.standings(connection, ids) if signatures.covers_rows(connection) else {}
     return [
-        _overview(row, said.get(row.id, NOTHING), state, damaged=row.id in damaged)
-        for row in rows
-        if (said.get(row.id, NOTHING).removed is not None) == removed
+        _overview(
+            row,
+            said.get(row.id, NOTHING),
+            standings.get(row.id, Standing.OWN),
+            state,
+            damaged=row.id in damaged,
+        )
+        for row in wanted
     ]
 
 
 def _overview(
-    row: Row[Any], said: Remarks, state: Callable[[str, str], RunState], *, damaged: bool
+    row: Row[Any],
+    said: Remarks,
+    standing: Standing,
+    state: Callable[[str, str], RunState],
+    *,
+    damaged: bool,
 ) -> RunOverview:
     """The overview of a row, whatever SQLite has in its columns: one damaged run must not hide the others."""
     cells: tuple[Cell, ...] = ()
@@ -181,6 +194,7 @@ def _overview(
         tags=said.tags,
         removed=said.removed,
         imported=said.origin.source if said.origin is not None else "",
+        standing=standing,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +16,7 @@ from sqlalchemy import delete, insert, select
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.redaction import redact
-from guestmark.ledger.model import Origin
+from guestmark.ledger.model import Origin, Standing
 from guestmark.ledger.schema import is_made
 from guestmark.ledger.schema import remarks as table
 
@@ -45,7 +45,7 @@ class Remarks:
         found += [(NOTE, f"{number:06}", note) for number, note in enumerate(self.notes)]
         found += [(LABEL, key, value) for key, value in self.labels.items()]
         found += [(TAG, tag, "") for tag in self.tags]
-        found += [(IMPORTED, "", json.dumps(asdict(self.origin)))] if self.origin is not None else []
+        found += [(IMPORTED, "", json.dumps(_of_origin(self.origin)))] if self.origin is not None else []
         return found
 
 
@@ -157,9 +157,13 @@ def _read(rows: Sequence[tuple[str, str, str]]) -> Remarks:
     )
 
 
+def _of_origin(origin: Origin) -> dict[str, object]:
+    return {name: value for name, value in asdict(origin).items() if name != "standing"}  # which is found out
+
+
 def _origin(stored: str) -> Origin:
     """As it was stored; a run with a record that cannot be read is still from elsewhere."""
     try:
-        return msgspec.json.decode(stored, type=Origin)
+        return replace(msgspec.json.decode(stored, type=Origin), standing=Standing.OWN)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return Origin("a source that the ledger no longer knows")

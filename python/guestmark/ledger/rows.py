@@ -138,6 +138,9 @@ class Writer(Protocol):
     def is_file(self) -> bool:
         """Whether it is a file, and no server."""
 
+    def change(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
+        """Does `action`, which changes this run, in a transaction."""
+
     def write(self, doing: str, action: Callable[[Connection], T]) -> T:
         """Does `action` in a transaction."""
 
@@ -153,8 +156,8 @@ def append(ledger: Writer, run_id: str, trial: Trial, token: str | None) -> None
     values = {"run_id": run_id, **codec.trial_row(trial)}
     try:
         if ledger.is_file:
-            in_force, stored = ledger.write(
-                doing, lambda connection: _in_transaction(connection, values, token)
+            in_force, stored = ledger.change(
+                doing, run_id, lambda connection: _in_transaction(connection, values, token)
             )
         else:
             in_force, stored = _on_server(ledger, doing, values, token)

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
-from guestmark.ledger import checksums, codec, remarks, schema
+from guestmark.ledger import checksums, codec, remarks, schema, signatures
 from guestmark.ledger.rows import add_environment, add_left_out, run_row
 from guestmark.ledger.schema import comparisons
 
@@ -38,7 +38,10 @@ class Shelf:
         run_id = self._ledger.resolve(wanted)
         if self._ledger.is_claimed(run_id):
             raise LedgerError(f"run {run_id} is being executed", hint="stop it first")
-        with self._ledger.writing(f"removing run {run_id}") as connection:
+        with (
+            self._ledger.writing(f"removing run {run_id}") as connection,
+            signatures.kept(connection, run_id),
+        ):
             remarks.set_removed(connection, run_id, gone=True)
         return run_id
 
@@ -46,7 +49,8 @@ class Shelf:
         """Brings back a run that was removed, and returns its id."""
         with self._ledger.writing(f"bringing back run {wanted}") as connection:
             run_id = self._ledger.resolve_removed(connection, wanted)
-            remarks.set_removed(connection, run_id, gone=False)
+            with signatures.kept(connection, run_id):
+                remarks.set_removed(connection, run_id, gone=False)
         return run_id
 
     def vacuum(self) -> list[str]:
@@ -83,6 +87,8 @@ class Shelf:
                 checksums.store(connection, table, run_id)
             taken = {other.name for other in remarks.of_runs(connection).values()}
             remarks.add(connection, run_id, replace(said, name="") if said.name in taken else said)
+            # Of what came from elsewhere the importer's key vouches for the mark that says so.
+            signatures.sign(connection, run_id)
         return run_id
 
 

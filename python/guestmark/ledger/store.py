@@ -20,12 +20,12 @@ from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
-from guestmark.ledger import checksums, codec, copying, intake, overviews, remarks, rows, schema
+from guestmark.ledger import checksums, codec, copying, intake, overviews, remarks, rows, schema, signatures
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import Store, begin_writing
 from guestmark.ledger.faults import explained
 from guestmark.ledger.intake import Budget
-from guestmark.ledger.model import Check, Compared, Origin, RunHead, RunOverview, StoredRun
+from guestmark.ledger.model import Check, Compared, Origin, RunHead, RunOverview, Standing, StoredRun
 from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.rows import (
     add_environment,
@@ -98,6 +98,15 @@ class Ledger:
 
         with explained(self.where, doing):
             return once() if self.is_file else self.patience.until_done(once, is_transient)
+
+    def change(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
+        """Does `action`, which changes this run, in one transaction; see `write`. A signed run stays signed."""
+
+        def signed(connection: Connection) -> T:
+            with signatures.kept(connection, run_id):
+                return action(connection)
+
+        return self.write(doing, signed)
 
     def write_at_once(
         self, doing: str, statement: TypedReturnsRows[Any], values: Mapping[str, Any]
@@ -185,10 +194,9 @@ class Ledger:
                 add_environment(connection, run_id, environment)
                 for entry in left_out:
                     add_left_out(connection, run_id, entry)
-                if self.is_file:
-                    copying.sign(connection, run_id)
                 if said != NOTHING:
                     remarks.add(connection, run_id, said)
+                signatures.sign(connection, run_id)
                 return True
 
             if self.write("storing a new run", store):
@@ -197,8 +205,9 @@ class Ledger:
 
     def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
         """Records the environment anew, when a run is resumed: it may be another kernel or another load now."""
-        self.write(
+        self.change(
             f"recording the environment of run {run_id}",
+            run_id,
             lambda connection: add_environment(connection, run_id, environment),
         )
 
@@ -221,7 +230,7 @@ class Ledger:
                 add_environment(connection, run_id, environment)
             remarks.set_seen_at(connection, run_id, place, digest)
 
-        self.write(f"recording the environment of run {run_id}", store)
+        self.change(f"recording the environment of run {run_id}", run_id, store)
 
     def append(self, run_id: str, trial: Trial, *, token: str | None = None) -> None:
         """Stores a trial, completely or not at all; it is on the disk when this returns.
@@ -233,8 +242,9 @@ class Ledger:
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
         """Records what cannot be measured here; a later record of the same replaces it."""
-        self.write(
+        self.change(
             f"recording that {entry.name} is unusable in run {run_id}",
+            run_id,
             lambda connection: add_left_out(connection, run_id, entry),
         )
 
@@ -253,12 +263,12 @@ class Ledger:
             before = codec.load(row.plan, Plan, f"the plan of run {run_id}")
             if (plan := changed(before)) is before:
                 return
-            was_own = self._store.file is not None and copying.is_own(connection, self._store.file, row)
+            was_own = signatures.is_own(connection, run_id)
             kept = codec.dump(replace(plan, context=recorded(plan.context)))
             connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(plan=kept))
             checksums.store(connection, schema.runs, run_id)
             if was_own:
-                copying.sign(connection, run_id)
+                signatures.sign(connection, run_id)
 
         self.write(f"storing the plan of run {run_id}", store)
 
@@ -270,22 +280,46 @@ class Ledger:
             if connection.execute(statement).rowcount == 0:
                 raise overviews.missing(connection, run_id, self.where)
 
-        self.write(f"storing that run {run_id} is {state}", store)
+        self.change(f"storing that run {run_id} is {state}", run_id, store)
 
     def annotate(self, wanted: str, said: Remarks) -> str:
         """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
 
         def store(connection: Connection) -> str:
             run_id = overviews.resolve(connection, wanted, self.where)
-            remarks.add(connection, run_id, said)
+            with signatures.kept(connection, run_id):
+                remarks.add(connection, run_id, said)
             return run_id
 
         return self.write(f"remarking run {wanted}", store)
 
+    def take_away(self, run_id: str, *, labels: Sequence[str] = (), tags: Sequence[str] = ()) -> None:
+        """Takes labels and tags from a run; those it does not have are not errors."""
+        self.change(
+            f"remarking run {run_id}",
+            run_id,
+            lambda connection: remarks.take_away(connection, run_id, labels=labels, tags=tags),
+        )
+
+    def take_as_own(self, run_id: str) -> None:
+        """Signs a run as this user's own, whoever made it: its marks, remarks and rows as they are now.
+
+        Raises `LedgerError` for one whose rows are not what was stored.
+        """
+
+        def sign(connection: Connection) -> None:
+            checksums.verify(connection, run_id)
+            if (origin := remarks.of_run(connection, run_id).origin) is not None:
+                remarks.add(connection, run_id, Remarks(origin=replace(origin, trusted=True)))
+            signatures.sign(connection, run_id)
+
+        self.write(f"signing run {run_id}", sign)
+
     def remember(self, run_id: str, found: Sequence[Compared]) -> None:
         """Stores the ratios that a run found, in place of those it had found before."""
-        self.write(
+        self.change(
             f"storing what run {run_id} found",
+            run_id,
             lambda connection: overviews.replace_rows(connection, run_id, found),
         )
 
@@ -302,6 +336,8 @@ class Ledger:
             with self.reading(f"reading run {run_id}") as connection:
                 row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
                 found = self._origin(connection, row, remarks.of_run(connection, run_id))
+                if found is None and not signatures.is_own(connection, run_id):
+                    found = Origin(f"the ledger {self.where}")
             if found is None:
                 return None
             self.load_run(run_id, budget)
@@ -444,9 +480,12 @@ class Ledger:
     def _origin(self, connection: Connection, run: Row[Any], remarked: Remarks) -> Origin | None:
         """Where the run comes from; None where this user made it. A server's roles say who may write there."""
         said = remarked.origin
-        if said is not None or self._store.file is None or copying.is_own(connection, self._store.file, run):
+        if not self.is_file:
             return said
-        return Origin(f"the ledger {self.where}")
+        found = signatures.standing(connection, str(run.id))
+        if found is Standing.OWN:
+            return said
+        return replace(said or Origin(f"the ledger {self.where}"), trusted=False, standing=found)
 
     def check_name(self, name: str) -> None:
         """Raises `LedgerError` when a run has that name."""
@@ -479,10 +518,13 @@ class Ledger:
             gone = remarks.removed(connection)
             found = read(connection)
             said = remarks.of_runs(connection)
+            named = list(dict.fromkeys(row.run_id for row in found))
+            own = signatures.standings(connection, named) if self.is_file else {}
         return [
             row
             for row in found
             if row.run_id not in gone
+            and own.get(row.run_id, Standing.OWN) is Standing.OWN
             and ((origin := said.get(row.run_id, NOTHING).origin) is None or origin.trusted)
         ]
 
@@ -502,15 +544,22 @@ class Ledger:
             found = checksums.check(connection, is_file=self.is_file, is_checked=is_checked)
             gone = remarks.removed(connection)
             ids = [str(each) for each in connection.execute(select(schema.runs.c.id)).scalars()]
-        problems = list(found.problems)
+        problems, not_own = list(found.problems), 0
         for run_id in ids:
             if run_id in gone or any(run_id in problem for problem in problems):
                 continue
             try:
-                self.load_run(run_id)
+                origin = self.load_run(run_id).origin
             except LedgerError as error:
                 problems.append(error.message)
-        return replace(found, problems=tuple(problems))
+                continue
+            standing = Standing.OWN if origin is None else origin.standing
+            not_own += standing in {Standing.UNSIGNED, Standing.OTHERS}
+            if standing is Standing.CHANGED:
+                problems.append(
+                    f"run {run_id} was changed after it had been signed: its rows, names, notes, labels or marks"
+                )
+        return replace(found, problems=tuple(problems), not_own=not_own)
 
     def _state(self, run_id: str, stored: str, connection: Connection | None = None) -> RunState:
         state = RunState(stored)
@@ -548,7 +597,7 @@ class Ledger:
                     hint="wait for it, or stop that process first",
                 )
             statement = update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner)
-            self.write(f"claiming run {run_id}", lambda connection: connection.execute(statement))
+            self.change(f"claiming run {run_id}", run_id, lambda connection: connection.execute(statement))
             yield
 
     @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from guestmark.core.units import counted
-from guestmark.ledger.model import Compared, RunOverview
+from guestmark.ledger.model import Compared, RunOverview, Standing
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow
 from guestmark.page.nodes import Chart, Node, Note, Page, Part, Section
@@ -109,7 +109,7 @@ def _table(runs: Sequence[RunOverview]) -> Table:
                     figure(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN),
                     *([words(" ".join(filter(None, marks)))] if annotated else []),
                 ),
-                soft=bool(run.imported),
+                soft=bool(run.imported) or run.standing is not Standing.OWN,
             )
         )
     numbers = [Column(name, (Align.RIGHT,)) for name in ("blocks", "trials", "failed")]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from guestmark.core import registry
 from guestmark.core.actions import actions
 from guestmark.core.model import CellStatus
-from guestmark.ledger.model import Origin, StoredRun
-from guestmark.page.nodes import Definitions, Node, Note, NoteKind, Page, Part, Section
+from guestmark.ledger.model import Origin, Standing, StoredRun
+from guestmark.page.nodes import Command, Definitions, Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import Analysis, WorkloadResult
 
@@ -42,7 +42,7 @@ def page(
         for workload in (() if raced else whole.workloads)
     ]
     if run.origin is not None:
-        sections.insert(0, imported(run, run.origin, whole=environment))
+        sections.insert(0, imported(run, run.origin, whole=True))
     if raced:
         shown = (node for node in raced if not isinstance(node, Note))
         sections.append(Section(Part.WORKLOAD, "The race", tuple(shown)))
@@ -146,10 +146,12 @@ def imported(run: StoredRun, origin: Origin, *, whole: bool) -> Section:
     """Its source; with `whole` also its commands, as whom, where, and with which variables they run."""
     nodes: list[Node] = [
         Note(
-            line(f"Imported from {origin.source}: figures and names are unverified"),
+            line(f"This run {origin.describe()}; figures and names are unverified"),
             NoteKind.WARNING,
         )
     ]
+    if origin.standing is not Standing.OWN:
+        nodes.append(Command("If it is yours", f"guestmark ledger sign {run.id}"))
     if whole and (rows := actions(run.plan)):
         nodes.append(Definitions("What it runs", tuple(rows)))
     if whole and origin.sha256:

@@ -1,0 +1,73 @@
+"""Words of strangers as a shell would take them: every character that cannot be seen is spelled out.
+
+A page and a terminal show a line feed, a tab and 3,000 spaces as one space, and some characters not at all: what
+looks like a comment would end in the middle of the screen, and a command follow it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)  # what no shell changes, as `shlex.quote` has it
+_NAMED = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", "'": r"\'"}
+# They are letters and symbols by their category, and are drawn as nothing: fillers of Hangul, blank Braille.
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+_LONG = 100  # characters from which a length is said
+
+
+def quote_words(words: Iterable[str]) -> str:
+    """The words as one line for a shell, each exactly as it is."""
+    return " ".join(map(quote_word, words))
+
+
+def quote_word(word: str) -> str:
+    """The word as a shell takes it: plain, in quotes, or as `$'…'` with all that is invisible spelled out.
+
+    Single spaces are themselves; of more in a row, and at the ends, each is `\\x20`. Bytes that are no text are
+    `\\xff`.
+    """
+    if _PLAIN.fullmatch(word):
+        return word
+    if (seen := spell_out(word)) == word:
+        return f"'{word}'"
+    return f"$'{seen}'"
+
+
+def spell_out(text: str) -> str:
+    """The text with all of it that cannot be seen, quotes and backslashes spelled out, as inside of `$'…'`."""
+    last = len(text) - 1
+    return "".join(
+        _spelled(character)
+        if character != " " or (0 < at < last and text[at - 1] != " " and text[at + 1] != " ")
+        else r"\x20"
+        for at, character in enumerate(text)
+    )
+
+
+def measure(text: str) -> str:
+    """How long a text is, for whoever sees only a part of it at once; empty for a short one of one line."""
+    lines = text.count("\n") + 1
+    if len(text) <= _LONG and lines == 1:
+        return ""
+    return f"{len(text):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
+
+
+def _spelled(character: str) -> str:
+    if character in _NAMED:
+        return _NAMED[character]
+    if character == " " or _is_seen(character):
+        return character
+    code = ord(character)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no text, as `os.fsdecode` keeps it
+        return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _is_seen(character: str) -> bool:
+    """Whether it has a shape and a place of its own: no control, format, separator, or mark on another character."""
+    return unicodedata.category(character)[0] in "LNPS" and character not in _BLANK

@@ -1,0 +1,113 @@
+"""The user's own key (Ed25519): what it has signed is the user's own, and nothing else is.
+
+It is made when it is first needed and never leaves its file, which only its user can read. Signatures are libsodium's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import functools
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import LedgerError
+from guestmark.core.home import state_directory
+
+if TYPE_CHECKING:
+    from nacl.signing import SigningKey
+
+_SIZE = 32  # bytes of a seed, and of a key
+_SIGNATURE = 64  # bytes of a signature
+
+
+def key_file() -> Path:
+    """Where the key is; it need not exist."""
+    return state_directory() / "signing-key"
+
+
+def public_key() -> str:
+    """The user's own public key, which is made if there is none, in Base64: 44 characters."""
+    return _encoded(bytes(_own(key_file()).verify_key))
+
+
+def sign_message(message: bytes) -> str:
+    """The signature of the user's own key, in Base64."""
+    return _encoded(_own(key_file()).sign(message).signature)
+
+
+def has_signed(key: str, message: bytes, signature: str) -> bool:
+    """Whether the owner of that public key has signed the message; False for what is no key and no signature."""
+    from nacl.exceptions import BadSignatureError
+    from nacl.signing import VerifyKey
+
+    try:
+        made = VerifyKey(_decoded(key, _SIZE))
+        made.verify(message, _decoded(signature, _SIGNATURE))
+    except (BadSignatureError, ValueError):
+        return False
+    return True
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decoded(text: str, size: int) -> bytes:
+    try:
+        found = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("it is not Base64") from error
+    # Base64 has several spellings of the same bytes; ours is one.
+    if len(found) != size or _encoded(found) != text:
+        raise ValueError(f"it is not {size} bytes")
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _own(file: Path) -> SigningKey:
+    """The key in the file. Where none can be kept it is this process's alone, and later ones do not know it."""
+    from nacl.signing import SigningKey
+
+    with contextlib.suppress(OSError):
+        if not file.exists():
+            _make(file)
+        return SigningKey(_read(file))
+    return SigningKey.generate()
+
+
+def _make(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(secrets.token_bytes(_SIZE))
+            stream.flush()
+            os.fsync(stream.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.link(part, file)
+    finally:
+        part.unlink()
+
+
+def _read(file: Path) -> bytes:
+    """The seed. Raises `OSError`, and `LedgerError` for a file that others may have read or written."""
+    with file.open("rb") as stream:
+        there = os.fstat(stream.fileno())
+        found = stream.read(_SIZE + 1)
+    if not stat.S_ISREG(there.st_mode) or there.st_mode & 0o077 or there.st_uid not in {0, os.geteuid()}:
+        raise LedgerError(
+            f"the signing key {file} is not its user's alone",
+            hint=f"chmod 600 {file}; if somebody may know it, remove it, and `guestmark ledger sign` your runs anew",
+        )
+    if len(found) != _SIZE:
+        raise LedgerError(
+            f"the signing key {file} is damaged",
+            hint="take it from a backup; or remove it, and `guestmark ledger sign` your runs anew",
+        )
+    return found
