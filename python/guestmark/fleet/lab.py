@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from guestmark.core.errors import UsageError
+from guestmark.core.toml import read_toml
 from guestmark.plan.problems import Problems
 from guestmark.plan.schema import Strict
 from guestmark.platforms.ssh import advice
@@ -55,9 +55,7 @@ def read(path: str) -> tuple[Member, ...]:
         ) from error
     problems = Problems(path, text)
     try:
-        lab = _Lab.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not TOML: {error}", hint="see docs/guide/lab.md") from error
+        lab = _Lab.model_validate(read_toml(text, path, hint="see docs/guide/lab.md"))
     except ValidationError as error:
         problems.add_invalid(error, _Lab)
         problems.raise_if_any()

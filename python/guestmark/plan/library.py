@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from guestmark.core.errors import UsageError, unknown
+from guestmark.core.toml import LARGEST, read_toml
 
 _BUILTIN = Path(__file__).parent / "builtin"
-_LIMIT = 1024 * 1024  # bytes; no real plan is larger
 
 
 def names() -> list[str]:
@@ -37,13 +36,13 @@ def find(wanted: str) -> tuple[str, str]:
         raise unknown("plan", wanted, names())
     try:
         with file.open("rb") as stream:
-            data = stream.read(_LIMIT + 1)
+            data = stream.read(LARGEST + 1)
     except OSError as error:
         raise UsageError(
             f"{wanted} cannot be read: {error.strerror or error}",
             hint=f"built-in plans: {', '.join(names())}",
         ) from error
-    if len(data) > _LIMIT:
+    if len(data) > LARGEST:
         raise UsageError(f"{wanted} is larger than 1 MiB", hint="check that it is a plan")
     try:
         return data.decode("utf-8"), wanted
@@ -79,11 +78,7 @@ def extended(data: Mapping[str, Any], where: str, seen: tuple[str, ...] = ()) ->
         if path in (*seen, where):
             raise UsageError(f"{where} extends itself, by {path}")
         text, called = find(path)
-        try:
-            below = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise UsageError(f"{called} is not TOML: {error}") from error
-        result = merged(result, extended(below, path, (*seen, where)))
+        result = merged(result, extended(read_toml(text, called), path, (*seen, where)))
     return merged(result, {key: value for key, value in data.items() if key != KEY})
 
 
@@ -113,18 +108,15 @@ def overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--override {text!r} is not KEY=VALUE", hint=_HINT)
-        try:
-            path = tomllib.loads(f"{key} = 0")
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"--override {key!r} is not a key of a plan", hint=_HINT) from error
+        path = read_toml(f"{key} = 0", f"--override {key[:80]!r}", hint=_HINT)
         result = merged(result, _put(path, _read(value.strip())))
     return result
 
 
 def _read(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
+        return read_toml(f"value = {text}", "--override")["value"]
+    except (UsageError, KeyError):
         return text
 
 

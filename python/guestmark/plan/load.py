@@ -1,6 +1,5 @@
 """Plans in TOML: read, checked as a whole, and made into an outline."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from guestmark.core.errors import UsageError, unknown
 from guestmark.core.metric import Metric
 from guestmark.core.model import Policy, Published, PublishedFigure, Question, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.toml import read_toml
 from guestmark.core.tuning import Settings
 from guestmark.core.units import check_unit, parse_duration, parse_fraction
 from guestmark.core.workload_kind import WorkloadKind
@@ -38,13 +38,7 @@ def load(text: str, where: str, *, scale: float = 1.0, overrides: Sequence[str] 
     from pydantic import ValidationError
 
     problems = Problems(where, text)
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"{where} is not TOML: {error}", hint="see docs/reference/plan-files.md for the form of a plan"
-        ) from error
-    data = overridden(extended(data, where), overrides)
+    data = overridden(extended(read_toml(text, where), where), overrides)
     try:
         model = schema.Plan.model_validate(data)
     except ValidationError as error:

@@ -1,5 +1,6 @@
 """Collects every mistake in a plan with its place, and reports them all at once."""
 
+import bisect
 import copy
 import difflib
 import itertools
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 Path = tuple[str | int, ...]
+_MOST_SHOWN = 100  # mistakes; to look for the nearest name of each takes time
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class Problems:
         self, error: "ValidationError", model: "type[BaseModel]", path: Sequence[str | int] = ()
     ) -> None:
         """All of pydantic's errors, the common ones in our own words."""
-        for mistake in error.errors():
+        for mistake in error.errors(include_url=False)[:_MOST_SHOWN]:
             loc = tuple(mistake["loc"])
             if mistake["type"] == "extra_forbidden":
                 known = _fields(model, loc[:-1])
@@ -68,11 +70,12 @@ class Problems:
             key=lambda place: place[0],
         )
         count = len(placed)
+        more = " or more" if count >= _MOST_SHOWN else ""
         raise UsageError(
-            f"{self.where} has {count} mistake{'s' if count != 1 else ''}",
+            f"{self.where} has {count}{more} mistake{'s' if count != 1 else ''}",
             hint="\n".join(
                 f"{f'line {line}: ' if line else ''}{_dotted(path)}{problem}"
-                for line, path, problem in placed
+                for line, path, problem in placed[:_MOST_SHOWN]
             ),
         )
 
@@ -175,6 +178,7 @@ class _Walker:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._ends = [at for at, character in enumerate(text) if character == "\n"]
         self._at = 0
         self._found: dict[Path, int] = {}
         self._tables: dict[Path, int] = {}  # how many `[[…]]` there were of each
@@ -301,4 +305,4 @@ class _Walker:
             self._at = match.end()
 
     def _note(self, path: Path, at: int) -> None:
-        self._found.setdefault(path, self._text.count("\n", 0, at) + 1)
+        self._found.setdefault(path, bisect.bisect_left(self._ends, at) + 1)

@@ -1,0 +1,94 @@
+"""TOML of users, read within one budget: of size, depth, values and digits, and so of time.
+
+Python's reader takes the square of a key's parts in time, and whatever comes after it recurses: a plan of 2 kB could
+take all of the stack, one of 40 kB a minute. So depth is looked at before anything is parsed, in one pass.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from guestmark.core.errors import UsageError
+
+LARGEST = 1 << 20  # bytes; no real plan is larger
+_DEEPEST = 32  # tables in tables and lists in lists, and parts of a key
+_MOST = 50_000  # values and tables
+_LARGEST_INTEGER = 1 << 63  # of 64 bits, as TOML has them
+_HINT = "docs/reference/plan-files.md has the form of a plan"
+
+# What begins with three quotes and has no end is no string at all: it is looked through once.
+_STRING = "|".join(
+    (
+        r'"""(?:[^"\\]|\\.|"(?!""))*"{3,5}',
+        r"'''(?:[^']|'(?!''))*'{3,5}",
+        r'"(?:[^"\\\n]|\\.)+"|""(?!")',
+        r"'[^'\n]+'|''(?!')",
+    )
+)
+_TOKEN = re.compile(
+    rf"(?P<skip>#[^\n]*|[ \t\r]+)|(?P<word>{_STRING}|[A-Za-z0-9_+:-]+)|(?P<sign>.)", re.DOTALL
+)
+
+
+def read_toml(text: str, where: str, hint: str = _HINT) -> dict[str, Any]:
+    """The tables of a text that users know as `where`. Raises `UsageError`, also for more than any plan needs."""
+    problem = _too_much(text)
+    if not problem:
+        try:
+            found = tomllib.loads(text)
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # which tomllib's own error and Python's limit of digits are
+            raise UsageError(f"{where} is not TOML: {_short(str(error))}", hint=hint) from error
+        problem = _out_of_range(found)
+    if problem:
+        raise UsageError(f"{where} {problem}", hint=hint)
+    return found
+
+
+def _short(said: str) -> str:
+    return said if len(said) <= 200 else f"{said[:200]}…"
+
+
+def _too_much(text: str) -> str:
+    """What the text has more of than any plan, as a predicate; empty: nothing. In time that grows with its length."""
+    if len(text) > LARGEST:
+        return "is larger than 1 MiB"
+    depth = parts = values = 0
+    dotted = False
+    for token in _TOKEN.finditer(text):
+        if token["skip"] is not None:
+            continue
+        if token["word"] is not None:
+            parts = parts + 1 if dotted else 1
+            dotted = False
+        else:
+            sign = token["sign"]
+            if sign in "\"'":  # a string without an end, which is for the reader to say
+                return ""
+            dotted = sign == "."
+            depth += (sign in "[{") - (sign in "]}")
+            values += sign in "=,[{"
+        if max(depth, parts) > _DEEPEST:
+            return f"has tables or lists more than {_DEEPEST} deep"
+        if values > _MOST:
+            return f"has more than {_MOST:,} values"
+    return ""
+
+
+def _out_of_range(found: dict[str, Any]) -> str:
+    """As `_too_much`, of what was read: headers and keys together, and numbers."""
+    level: list[Any] = [found]
+    for _ in range(_DEEPEST + 1):
+        inner = [value for table in level for value in (table.values() if isinstance(table, dict) else table)]
+        if any(
+            isinstance(value, int) and not -_LARGEST_INTEGER <= value < _LARGEST_INTEGER for value in inner
+        ):
+            return "has an integer of more than 64 bits"
+        level = [value for value in inner if isinstance(value, dict | list)]
+        if not level:
+            return ""
+    return f"has tables or lists more than {_DEEPEST} deep"
