@@ -20,11 +20,11 @@ from unittest.mock import patch
 
 from bench.sidebyside import measure, ratio, table
 
-from guestmark.agent.binary import agent_binary
 from guestmark.agent.confinement import Confinement
 from guestmark.core import registry as kinds
 from guestmark.core.context import Context
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.qemu import platform as qemu

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.sidebyside import measure, ratio, table
 
-from guestmark.agent.binary import agent_binary
+from guestmark.core.own_program import agent_binary
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from bench.sidebyside import measure, ratio, table
 
-from guestmark.agent.binary import agent_binary
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.phases import READY

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from guestmark.agent import binary
 from guestmark.agent.confinement import HYPERVISOR, PROCESSES, WITH_MEMORY_FILE, WITH_NETWORK, Confinement
-from guestmark.agent.keeper import keeper
+from guestmark.core import own_program
 from guestmark.core.errors import AgentError
+from guestmark.core.keeper import keeper
 from guestmark.core.units import format_size
 from guestmark.platforms import confinement
 from guestmark.platforms.sandbox.runtimes import RUNTIMES
@@ -187,7 +187,7 @@ def _state(pid: int) -> str:
 @contextlib.contextmanager
 def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
     folder.chmod(0o755)
-    shutil.copy(binary.agent_binary(), folder / "agent")
+    shutil.copy(own_program.agent_binary(), folder / "agent")
     (folder / "agent").chmod(0o755)
     outside, inside = folder / "outside", folder / "inside"
     for path in (outside, inside):

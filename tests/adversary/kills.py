@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guestmark.agent.keeper import is_in_use
+from guestmark.core.keeper import is_in_use
 from guestmark.disks.processes import descendants
 from tests.adversary.hanging import hang
 from tests.framework import PACKAGES
@@ -65,6 +65,7 @@ class Machine:
     platform: str
     settings: dict[str, str] = field(default_factory=dict)
     blows: tuple[Blow, ...] = ()
+    user: int = 0  # whose machine it is
 
 
 _EVERYTHING = ("the supervisor", "the cage's outer process", "the cage's first process", "the hypervisor", "the keeper",
@@ -79,6 +80,7 @@ BLOWS = (
     Blow((), ("the keeper", "the keeper's second process")),
     Blow(("guestmark",), ("the supervisor", "the cage's outer process")),
     Blow(("guestmark", "the keeper"), ("the supervisor", "the cage's outer process")),
+    Blow(("guestmark", "the keeper", "the keeper's second process")),
     Blow(("guestmark",), _EVERYTHING, cleaned=True),
     Blow(("guestmark",), hung=("the hypervisor",)), Blow((), hung=("the hypervisor",)),
     Blow(("guestmark",), hung=("the supervisor",)), Blow((), hung=("the supervisor",)),
@@ -92,9 +94,21 @@ _WITH_HELPER = (
     Blow(("guestmark",), hung=("the helper",)), Blow((), hung=("the helper",)),
     Blow(("the supervisor",), hung=("the helper",)),
 )  # fmt: skip
+# There is no first process where there are no namespaces.
+_WITHOUT_CAGE = (
+    *(
+        blow
+        for blow in BLOWS
+        if not blow.cleaned and "the cage's first process" not in blow.killed + blow.hung
+    ),
+    Blow(("guestmark", "the supervisor", "the cage's outer process")),
+)
+NOBODY = 65534
 MACHINES = {
     "`uml`": Machine("uml", {}, BLOWS),
     "`tcg`": Machine("tcg", {}, BLOWS),
+    "`uml` of another user": Machine("uml", {}, _WITHOUT_CAGE, NOBODY),
+    "`tcg` of another user": Machine("tcg", {}, _WITHOUT_CAGE, NOBODY),
     "`uml`, a storage daemon": Machine("uml", {"size": "64M", "uml_disk": "vhost-user"}, _WITH_HELPER),
     "`tcg`, virtiofsd": Machine(
         "tcg",
@@ -113,15 +127,22 @@ def left_after(machine: Machine, blow: Blow) -> list[str]:
     """Parts of a machine that are there when they should be gone; files and keepers have some seconds."""
     before = set(_files())
     with tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name:
-        scratch = Path(name, "scratch")
-        scratch.mkdir()
+        Path(name).chmod(0o711)
+        scratch, home = Path(name, "scratch"), Path(name, "home")
+        for folder in (scratch, home):
+            folder.mkdir()
+            os.chown(folder, machine.user, machine.user)
         environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": f"{PACKAGES}{os.pathsep}{_ROOT}"}
+        become: list[str] = []
+        if machine.user:
+            environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home), "XDG_RUNTIME_DIR": ""}
+            become = ["setpriv", f"--reuid={machine.user}", f"--regid={machine.user}", "--clear-groups"]
         settings = {
             key: str(without_9p(Path(name))) if level == _WITHOUT_9P else level
             for key, level in machine.settings.items()
         }
         controller = subprocess.Popen(
-            [sys.executable, "-c", _CONTROLLER, machine.platform, json.dumps(settings)],
+            [*become, sys.executable, "-c", _CONTROLLER, machine.platform, json.dumps(settings)],
             env=environment, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         assert controller.stdout is not None
@@ -209,7 +230,9 @@ def _parts(controller: int) -> dict[str, int]:
     keepers = [pid for pid, word in words.items() if word[1:2] == [b"keep"]]
     of: dict[str, int] = {}
     for supervisor in [pid for pid, word in words.items() if word[1:2] == [b"supervise"]]:
-        outer, first, program, *more = descendants(supervisor)
+        outer, first, *more = descendants(supervisor)
+        # Without a cage the program is the outer process's child.
+        program = first if words.get(first, [])[1:2] != [b"confine"] else more.pop(0)
         name = _program(words.get(program, []))
         if name in _HYPERVISORS:
             of |= {"the supervisor": supervisor, "the cage's outer process": outer,

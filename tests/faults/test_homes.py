@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
+from guestmark.core.own_program import agent_binary
 from tests.framework import PACKAGES
 
 RUN = (

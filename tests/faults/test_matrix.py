@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
 from guestmark.appliance.kernel import find_kernel
+from guestmark.core.own_program import agent_binary
 from guestmark.platforms.qemu import DAEMONS
 from tests.framework import PACKAGES
 from tests.framework.kernels import cloud, without_9p

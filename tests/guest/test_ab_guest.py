@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
 from guestmark.core import registry
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import AttestationError, GuestmarkError
+from guestmark.core.own_program import agent_binary
 from tests.framework.guests import start
 from tests.framework.known import known
 from tests.framework.root_images import FORMS, squashfs

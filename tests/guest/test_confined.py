@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.client import ExecResult
-from guestmark.agent.keeper import keeper
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError
+from guestmark.core.keeper import keeper
 from guestmark.platforms import confinement, registry
 from guestmark.platforms.base import Machine
 from guestmark.platforms.guest import Guest
@@ -138,7 +138,7 @@ def test_root_in_a_guest_changes_nothing_of_the_host(platform: str, tmp_path: Pa
 def test_a_hypervisor_has_no_descriptors_but_its_own(platform: str) -> None:
     with start(platform) as machine:
         guest = a(Guest, machine)
-        ours = os.stat(keeper().lifeline)
+        ours = os.stat(keeper().handles[0])
         for link in Path(f"/proc/{guest.vmm_pid}/fd").iterdir():
             found = link.stat()
             assert (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino), link.readlink()

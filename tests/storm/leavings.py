@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from guestmark.agent.keeper import is_in_use
+from guestmark.core.keeper import is_in_use
 from tests.framework.processes import alive, started_at
 
 _SHARED = (Path("/dev/shm"), Path("/var/tmp"))

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from guestmark.agent.binary import agent_binary, start_host_agent
+from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
 from guestmark.agent.clocks import host_boot_id
 from guestmark.core.errors import AgentError, GuestmarkError
+from guestmark.core.own_program import agent_binary
 from guestmark.core.performance_events import EVENTS, why_not
 from guestmark.platforms import confinement
 from tests.framework import PACKAGES

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
+from guestmark.core.own_program import agent_binary
 from tests.framework.kernels import KERNEL
 
 NOBODY = 65534

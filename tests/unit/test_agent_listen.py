@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
+from guestmark.core.own_program import agent_binary
 from tests.framework.processes import alive, children, wait_until
 
 ECHO = (sys.executable, "-c", "import os\nwhile data := os.read(0, 4096): os.write(1, data.upper())")

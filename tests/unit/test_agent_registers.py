@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
 from guestmark.core.architectures import host_architecture
+from guestmark.core.own_program import agent_binary
 
 pytestmark = pytest.mark.skipif(
     not host_architecture().user_mode_linux, reason="there is no User-Mode Linux here"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guestmark.agent.binary import agent_binary
+from guestmark.core.own_program import agent_binary
 
 VERSION, ATTACH, WALK, CLUNK, OPEN, READ, LIST, LINK, ATTRIBUTES = 100, 104, 110, 120, 12, 116, 40, 22, 24
 ERROR = 7

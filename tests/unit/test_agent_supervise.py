@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary, supervised
+from guestmark.agent.binary import supervised
+from guestmark.core.own_program import agent_binary
 from tests.framework import PACKAGES
 from tests.framework.processes import alive, gone, wait_until
 

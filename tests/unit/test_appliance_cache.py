@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
 from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
@@ -13,6 +12,7 @@ from guestmark.appliance.modules import ModuleTree
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.own_program import agent_binary
 from tests.framework.known import known
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
 from guestmark.cli.doctor_verb import examine_architectures, said
 from guestmark.core.architectures import ARCHITECTURES, Architecture, Source, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.findings import Build, Program
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.engine.preflight import misplaced_cells, unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.keeper import Keeper, keeper
+from guestmark.core.keeper import Keeper, keeper
 from tests.framework import PACKAGES
 from tests.framework.preloaded import call as guestmark
 from tests.framework.processes import alive, children, gone, kill, wait_until
@@ -110,7 +110,7 @@ def test_other_places_are_looked_at_when_they_are_named(scratch: Path, tmp_path:
 
 KILLED = """
 import os, signal, sys
-from guestmark.agent.keeper import keeper
+from guestmark.core.keeper import keeper
 if sys.argv[2] == "before":
     os.mkdir = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 path = keeper().directory("tcg", sys.argv[1])
@@ -135,15 +135,15 @@ def test_a_keeper_that_was_killed_is_replaced(scratch: Path) -> None:
     mine._process.wait()
     second = mine.directory("tcg", scratch)
     assert first.exists()
-    os.close(mine.lifeline)  # as the end of this process would
+    os.close(mine.handles[0])  # as the end of this process would
     assert wait_until(lambda: not list(scratch.iterdir()), 5), second
 
 
 def test_what_is_held_by_a_supervisor_stays_until_that_has_ended(scratch: Path) -> None:
     mine = Keeper()
     path = mine.directory("tcg", scratch)
-    with subprocess.Popen(["sleep", "60"], pass_fds=(mine.lifeline,)) as process:
-        os.close(mine.lifeline)
+    with subprocess.Popen(["sleep", "60"], pass_fds=(mine.handles[0],)) as process:
+        os.close(mine.handles[0])
         time.sleep(0.3)
         assert path.exists()
         process.kill()

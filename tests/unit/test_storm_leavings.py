@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
 from guestmark.agent.confinement import Confinement
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.own_program import agent_binary
 from tests.framework.guests import start
 from tests.framework.processes import called, kill, others, started_at, wait_until
 from tests.storm import leavings

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from guestmark.agent import syscalls
-from guestmark.agent.binary import agent_binary, start_host_agent
+from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.agent.syscalls import Section
@@ -24,6 +24,7 @@ from guestmark.agent.wire import SYSTEM_CALLS as CALLS
 from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import AttestationError, MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.plan.load import load
 from guestmark.platforms import counters

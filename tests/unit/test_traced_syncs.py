@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import agent_binary
+from guestmark.core.own_program import agent_binary
 from guestmark.powercut.syncs import Promises
 
 

@@ -6,6 +6,9 @@
 //! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It takes
 //! over when the first one has ended, with another second one, and acts alone when the first one does not.
 //!
+//! When both have been killed with the controller, whoever still holds the lifeline has the names in a file without a name,
+//! and removes what they stand for: the last of them has ended everything else.
+//!
 //! A supervisor that is stopped when the controller ends would never let go of the lifeline: it is made to go on. One that
 //! hangs, in a circle, is killed; and so is either process of a keeper by the other one, which has done the work.
 
@@ -150,6 +153,69 @@ impl Lifeline {
             running.insert(pid, often);
         }
         self.running.replace(running);
+    }
+}
+
+/// What a supervisor holds of its controller's keeper: the lifeline, and every record that was written to it.
+pub struct Holds {
+    descriptors: Vec<OwnedFd>,
+    /// Our parent, when we were started: another one means that it has ended.
+    controller: Option<rustix::process::Pid>,
+}
+
+impl Default for Holds {
+    fn default() -> Self {
+        Self {
+            descriptors: Vec::new(),
+            controller: rustix::process::getppid(),
+        }
+    }
+}
+
+impl Holds {
+    /// Takes a descriptor, of whatever else: it stays open until this is dropped, and no command inherits it.
+    pub fn take(&mut self, fd: u16) -> Result<(), lexopt::Error> {
+        let held = inherited(fd)?;
+        rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::CLOEXEC)
+            .map_err(|_| format!("--hold {fd}: not an open file descriptor above 2"))?;
+        self.descriptors.push(held);
+        Ok(())
+    }
+
+    /// Removes what was named to a keeper of which nothing is left, nor of its controller; to be called when all that
+    /// used it has ended. (A controller that is alive starts another keeper, and goes on using what it has named.)
+    pub fn remove_unkept(&self) {
+        use rustix::fs::{fstat, FileType};
+        if rustix::process::getppid() == self.controller {
+            return;
+        }
+        let kind = |fd: &&OwnedFd| {
+            fstat(fd).map_or(FileType::Unknown, |data| {
+                FileType::from_raw_mode(data.st_mode)
+            })
+        };
+        let lifeline = self
+            .descriptors
+            .iter()
+            .find(|fd| kind(fd) == FileType::Fifo);
+        let names = self
+            .descriptors
+            .iter()
+            .find(|fd| kind(fd) == FileType::RegularFile);
+        let (Some(lifeline), Some(names)) = (lifeline, names) else {
+            return;
+        };
+        // A pipe that nobody reads from has an error at its other end.
+        if !is_ready(lifeline, 0) {
+            return;
+        }
+        // By a path of its own: the descriptor's position is shared with whoever writes.
+        let records = std::fs::read(format!("/proc/self/fd/{}", names.as_raw_fd()));
+        let mut kept = Kept::default();
+        kept.hear(&records.unwrap_or_default());
+        for path in &kept.paths {
+            remove(path);
+        }
     }
 }
 
@@ -389,6 +455,7 @@ pub fn remove(path: &Path) {
     if path.join(MEMBERS).exists() {
         return remove_group(path);
     }
+    end_confined_in(path);
     unmount_below(path);
     let result = match std::fs::symlink_metadata(path) {
         // `remove_dir_all` does not follow symbolic links, not even ones put there meanwhile.
@@ -402,6 +469,35 @@ pub fn remove(path: &Path) {
         }
         _ => {}
     }
+}
+
+/// Ends what was confined and works in a directory that is to be removed. Where nothing but its parents ends a program's
+/// helpers, those parents may have been killed.
+fn end_confined_in(path: &Path) {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let found: Vec<_> = processes()
+            .filter(|&pid| works_in(pid, path) && is_confined(pid))
+            .collect();
+        if found.is_empty() {
+            return;
+        }
+        for pid in found {
+            let _ = sys::kill(pid, libc::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn works_in(pid: libc::pid_t, path: &Path) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|at| at.starts_with(path))
+}
+
+/// Whether it can gain no rights and has a filter, as all have that are confined, and nobody's shell has.
+fn is_confined(pid: libc::pid_t) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let says = |wanted: &str| status.lines().any(|line| line == wanted);
+    says("NoNewPrivs:\t1") && says("Seccomp:\t2")
 }
 
 /// The processes of a control group.

@@ -45,7 +45,7 @@ mod tsc;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS] [--ahead FD] [--remove DIR]
+const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS] [--ahead FD] [--hold FD]... [--remove DIR]
        guestmark-agent trials --directory DIR [--alive SECONDS]
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
        guestmark-agent keep --lifeline FD [--controller FD]

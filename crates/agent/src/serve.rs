@@ -66,7 +66,7 @@ pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
 ) -> io::Result<ExitCode> {
-    let (alive, ahead, removed) =
+    let options =
         options(arguments).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
@@ -75,8 +75,8 @@ pub fn serve_stdio(
         output: sys::duplicate(1)?,
         may_be_absent: false,
         window: None,
-        alive,
-        ahead,
+        alive: options.alive,
+        ahead: options.ahead,
     };
     let null = File::options().read(true).write(true).open("/dev/null")?;
     sys::duplicate_onto(null.as_fd(), 0)?;
@@ -91,9 +91,10 @@ pub fn serve_stdio(
         at_ns: began_ns,
     };
     let end = serve(&channel, &signals, vec![began], || ());
-    if let Some(directory) = removed.filter(|_| end != End::Left) {
+    if let Some(directory) = options.removed.filter(|_| end != End::Left) {
         keep::remove(&directory);
     }
+    options.holds.remove_unkept();
     match end {
         End::Gone | End::PowerOff => Ok(ExitCode::SUCCESS),
         End::Left => Ok(ExitCode::from(LEFT)),
@@ -102,27 +103,34 @@ pub fn serve_stdio(
     }
 }
 
-type Options = (Option<Duration>, Option<File>, Option<PathBuf>);
+#[derive(Default)]
+struct Options {
+    alive: Option<Duration>,
+    ahead: Option<File>,
+    removed: Option<PathBuf>,
+    holds: keep::Holds,
+}
 
 fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(arguments);
-    let (mut alive, mut ahead, mut removed) = (None, None, None);
+    let mut found = Options::default();
     while let Some(argument) = parser.next()? {
         match argument {
             Arg::Long("alive") => {
-                alive = Some(Duration::from_secs(parser.value()?.parse::<u16>()?.into()));
+                found.alive = Some(Duration::from_secs(parser.value()?.parse::<u16>()?.into()));
             }
             Arg::Long("ahead") => {
                 let inherited = parser.value()?.parse::<u16>()?;
-                ahead = Some(File::from(sys::duplicate(inherited.into()).map_err(
+                found.ahead = Some(File::from(sys::duplicate(inherited.into()).map_err(
                     |error| lexopt::Error::from(format!("--ahead {inherited}: {error}")),
                 )?));
             }
-            Arg::Long("remove") => removed = Some(keep::removable(parser.value()?)?),
+            Arg::Long("hold") => found.holds.take(parser.value()?.parse()?)?,
+            Arg::Long("remove") => found.removed = Some(keep::removable(parser.value()?)?),
             other => return Err(other.unexpected()),
         }
     }
-    Ok((alive, ahead, removed))
+    Ok(found)
 }
 
 /// Greets the controller and answers it until the end; then nothing that it started is left.

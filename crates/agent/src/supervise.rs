@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use lexopt::{Arg, ValueExt};
 
 use crate::exec::inherited_environment;
-use crate::keep::{removable, remove};
+use crate::keep::{removable, remove, Holds};
 use crate::spawn::{self, Command, Step};
 use crate::{reap, sys};
 
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Options {
     lifeline: i32,
     remove: Vec<PathBuf>,
-    holds: Vec<OwnedFd>,
+    holds: Holds,
     grace: Duration,
     spare_keepers: bool,
     command: Vec<OsString>,
@@ -40,7 +40,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     let mut options = Options {
         lifeline: -1,
         remove: Vec::new(),
-        holds: Vec::new(),
+        holds: Holds::default(),
         grace: Duration::ZERO,
         spare_keepers: false,
         command: Vec::new(),
@@ -49,7 +49,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         match argument {
             Arg::Long("lifeline") => lifeline = Some(parser.value()?.parse::<u16>()?),
             Arg::Long("remove") => options.remove.push(removable(parser.value()?)?),
-            Arg::Long("hold") => options.holds.push(held(parser.value()?.parse()?)?),
+            Arg::Long("hold") => options.holds.take(parser.value()?.parse()?)?,
             Arg::Long("grace") => {
                 options.grace = Duration::from_millis(parser.value()?.parse::<u32>()?.into());
             }
@@ -69,16 +69,6 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         return Err("no command given".into());
     }
     Ok(options)
-}
-
-/// Somebody else's lifeline, which shall not end before we do; the command does not get it.
-fn held(fd: u16) -> Result<OwnedFd, lexopt::Error> {
-    let fd = i32::from(fd);
-    if fd <= 2 || rustix::io::fcntl_setfd(borrow(fd), rustix::io::FdFlags::CLOEXEC).is_err() {
-        return Err(format!("--hold {fd}: not an open file descriptor above 2").into());
-    }
-    // SAFETY: it is open, as was just seen, and nothing else in this process uses it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Runs a command until it or the controller ends. Exits with the command's status (128 + its signal).
@@ -114,6 +104,7 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     for path in &options.remove {
         remove(path);
     }
+    options.holds.remove_unkept();
     Ok(ExitCode::from(status))
 }
 

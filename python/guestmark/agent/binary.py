@@ -7,32 +7,12 @@ import functools
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from guestmark.agent.frames import Transport
-from guestmark.core.errors import GuestmarkError
-from guestmark.core.own_program import own_program
+from guestmark.core.own_program import agent_binary
 
 NAME = "guestmark-agent"
 PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agent itself, wherever its file is
-
-
-@functools.cache
-def _find(override: str | None) -> Path:
-    if found := own_program(NAME, override, variable="GUESTMARK_AGENT"):
-        return found
-    raise GuestmarkError(
-        "the agent's binary (guestmark-agent) is missing",
-        hint="build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_AGENT",
-    )
-
-
-def agent_binary() -> Path:
-    """Path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else beside the package's scripts.
-
-    Raises `GuestmarkError` when there is none.
-    """
-    return _find(os.environ.get("GUESTMARK_AGENT"))
 
 
 @functools.cache
@@ -54,7 +34,7 @@ def start_host_agent(
     When the transport is closed, or this process ends for any reason, the agent kills everything it started and exits.
     """
     process = subprocess.Popen(
-        [*within] if named else [*within, str(agent_binary()), "serve"],
+        [*within] if named else [*within, str(agent_binary()), "serve", *(f"--hold={fd}" for fd in hold)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary
+from guestmark.core.own_program import agent_binary
 
 STOPS = (
     "stops"  # in the scratch directory of User-Mode Linux: its guest's stops so far, 8 bytes in native order

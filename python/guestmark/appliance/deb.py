@@ -4,10 +4,11 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
+
+from guestmark.core.temporary import unnamed_file
 
 _ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
 
@@ -15,7 +16,7 @@ _ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
 @contextlib.contextmanager
 def files_of(archive: Path) -> Iterator[IO[bytes]]:
     """A package's files as a tar archive, packed or not. Raises `ValueError` for a file that is no whole package."""
-    with archive.open("rb", buffering=0) as stream, tempfile.TemporaryFile() as packed:
+    with archive.open("rb", buffering=0) as stream, unnamed_file() as packed:
         name, size = _member(stream)
         if shutil.which("dpkg-deb"):  # which unpacks beside us, by several threads in later versions
             with _output(["dpkg-deb", "--fsys-tarfile", str(archive)], packed) as files:

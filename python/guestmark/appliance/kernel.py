@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from guestmark.appliance.paths import cache_directory, put
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.temporary import scratch_directory
 
 Notify = Callable[[str], None]
 Rank = Callable[["Kernel"], int | None]  # the lower the better; None for one that cannot be used
@@ -188,8 +188,8 @@ def _fetched(notify: Notify) -> Kernel:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="guestmark-", dir=_kernel_cache()) as name:
-        yield Path(name)
+    with scratch_directory("packages", _kernel_cache()) as path:
+        yield path
 
 
 def _kept(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:

@@ -1,15 +1,14 @@
 """Where guestmark keeps what it can make again (XDG cache) and what lives only as long as a machine (scratch)."""
 
-import contextlib
 import os
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.home import cache_home
+from guestmark.core.temporary import replacing
 
 
 def cache_directory() -> Path:
@@ -28,13 +27,10 @@ def cache_directory() -> Path:
 
 def put(target: Path, content: bytes, what: str) -> None:
     """Puts a file into the cache, whole or not at all. Raises `GuestmarkError` when there is no room for it."""
-    part = target.with_name(f"{target.name}.{os.getpid()}-{threading.get_ident()}")
     try:
-        part.write_bytes(content)
-        part.rename(target)
+        with replacing(target, 0o644) as part:
+            part.write_bytes(content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         raise GuestmarkError(
             f"{what}, {len(content) / 1e6:.0f} MB, does not get into {target.parent}: {error.strerror}",
             hint="make room there, or name another directory for the cache: XDG_CACHE_HOME=DIRECTORY guestmark …",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.temporary import unnamed_file
 
 _SNAPLEN = 320  # headers, and the messages of DHCP, DNS and TFTP; QUIC's would need whole packets
 _BUFFER_MIB = 64
@@ -38,7 +38,7 @@ def capturing(interface: str, supervised: Supervised) -> Iterator[int]:
             hint=to_install("tcpdump"),
         )
     with (
-        tempfile.TemporaryFile() as messages,
+        unnamed_file() as messages,
         supervised(command) as (words, lifeline),
         subprocess.Popen(words, stdout=subprocess.PIPE, stderr=messages, pass_fds=(lifeline,)) as process,
     ):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from guestmark.capture.binary import Selection, stream
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.own_program import bring
+from guestmark.core.temporary import scratch_directory
 
 
 def write(selection: Selection, by: str, output: Path, options: list[str]) -> int:
@@ -17,8 +17,8 @@ def write(selection: Selection, by: str, output: Path, options: list[str]) -> in
 
     texts = ["file", "protocol", "address", "role", "roles", "captured", "marks", "capture_point"]
     texts += ["client_address", "server_address", "confidence"]
-    with tempfile.TemporaryDirectory(prefix="guestmark-capture-") as folder:
-        rows = Path(folder) / "rows.csv"
+    with scratch_directory("capture") as folder:
+        rows = folder / "rows.csv"
         with rows.open("wb") as out:
             status = stream(selection, ["--format=csv", f"--by={by}", *options], out.fileno())
         if rows.stat().st_size == 0:

@@ -90,11 +90,11 @@ def command(
     left, 128 or more measuring failed.
     """
 
-    from guestmark.agent.keeper import keeper
     from guestmark.appliance.paths import scratch_parent
     from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError
     from guestmark.core.gate import is_about_power
+    from guestmark.core.keeper import keeper
     from guestmark.engine.bisection import PARAMETER, Bisection, PowerCuts, Search, Wanted
     from guestmark.engine.run import Audience
     from guestmark.ledger import open_ledger

@@ -2,7 +2,8 @@
 
 The keeper (`guestmark-agent keep`) is started before the first thing it may have to remove, and reads names from a pipe
 whose write end only this process and its supervisors have. A SIGKILL at any moment thus finds every name in the pipe,
-and the keeper removes what they stand for when the last supervisor has ended what it supervised.
+and the keeper removes what they stand for when the last supervisor has ended what it supervised. The names are also in
+a file without a name, which supervisors hold: if both processes of the keeper are killed with this one, they remove it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary
+from guestmark.core.own_program import agent_binary
 
 PREFIX = "guestmark-"
 _ATTEMPTS = 100
@@ -35,15 +36,13 @@ class Keeper:
             Path, int
         ] = {}  # with the descriptor that says that it is in use, -1 if there is none
         self._lifeline = -1
+        self._names = -1  # every record that was ever written
         self._process: subprocess.Popen[bytes] | None = None
 
     def directory(self, name: str, parent: Path | str, mode: int = 0o700) -> Path:
         """Makes the directory `guestmark-NAME-…` in `parent`, which must be absolute. Raises `OSError`."""
         for _ in range(_ATTEMPTS):
-            path = Path(parent) / f"{PREFIX}{name}-{secrets.token_hex(6)}"
-            if os.path.lexists(path):
-                continue
-            self._keep(path)
+            path = self.name(name, parent)
             try:
                 path.mkdir(mode)
                 with self._lock:
@@ -57,12 +56,25 @@ class Keeper:
                 return path
         raise FileExistsError(f"no free name in {parent}")
 
+    def name(self, name: str, parent: Path | str) -> Path:
+        """A free path `guestmark-NAME-…` in `parent`, which must be absolute: what is made there is removed.
+
+        Raises `OSError`.
+        """
+        while True:
+            path = Path(parent) / f"{PREFIX}{name}-{secrets.token_hex(6)}"
+            if not os.path.lexists(path):
+                self._keep(path)
+                return path
+
     def remove(self, path: Path) -> None:
         """Removes what was made, with all that is in it. May be called twice."""
         if (path / _MEMBERS).exists():
             _end_group(path)
-        else:
+        elif path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
         if not path.exists():  # else the keeper tries once more
             self.forget(path)
 
@@ -75,27 +87,35 @@ class Keeper:
             if descriptor >= 0:
                 os.close(descriptor)
             with contextlib.suppress(OSError):
-                os.write(self._lifeline, b"-" + os.fsencode(path) + b"\0")
+                self._write(b"-", path)
 
     @property
-    def lifeline(self) -> int:
-        """For supervisors: as long as they hold it, nothing is removed. Starts the keeper if there is none."""
+    def handles(self) -> tuple[int, int]:
+        """For supervisors: as long as they hold these, nothing is removed. Starts the keeper if there is none."""
         with self._lock:
             self._ensure()
-            return self._lifeline
+            return self._lifeline, self._names
+
+    def _write(self, sign: bytes, path: Path) -> None:
+        record = sign + os.fsencode(path) + b"\0"
+        os.write(self._names, record)
+        os.write(self._lifeline, record)
 
     def _keep(self, path: Path) -> None:
         with self._lock:
             self._ensure()
             self._kept[path] = -1
             try:
-                os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+                self._write(b"+", path)
             except BrokenPipeError:  # it was killed this very moment
                 self._ensure()
 
     def _ensure(self) -> None:
         if self._lifeline >= 0 and not _broken(self._lifeline):
             return
+        if self._names < 0:
+            self._names = os.memfd_create("names", os.MFD_CLOEXEC)
+            fcntl.fcntl(self._names, fcntl.F_SETFL, os.O_APPEND)
         lifeline, ours = os.pipe()
         myself = _handle()
         handles = (myself,) if myself >= 0 else ()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from guestmark.core.errors import GuestmarkError
 
+_AGENT = "guestmark-agent"
 _PROFILES = ("checkout", "release")
 
 
@@ -44,6 +45,24 @@ def own_program(name: str, override: str | None, *, variable: str) -> Path | Non
     found = max(filter(is_program, built), key=lambda path: path.stat().st_mtime_ns, default=None)
     installed = (Path(sysconfig.get_path("scripts")) / name, Path(sys.prefix) / "bin" / name)
     return found or next(filter(is_program, installed), None)
+
+
+@functools.cache
+def _find(override: str | None) -> Path:
+    if found := own_program(_AGENT, override, variable="GUESTMARK_AGENT"):
+        return found
+    raise GuestmarkError(
+        "the agent's binary (guestmark-agent) is missing",
+        hint="build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_AGENT",
+    )
+
+
+def agent_binary() -> Path:
+    """Path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else beside the package's scripts.
+
+    Raises `GuestmarkError` when there is none.
+    """
+    return _find(os.environ.get("GUESTMARK_AGENT"))
 
 
 @functools.cache  # tried once

@@ -41,10 +41,10 @@ class Program:
 @contextlib.contextmanager
 def leaving_nothing() -> Iterator[dict[str, str]]:
     """The environment for programs that are asked for their version: some make a directory of theirs just to say it."""
-    import tempfile  # not what every command line waits for
+    from guestmark.core.temporary import scratch_directory  # not what every command line waits for
 
-    with tempfile.TemporaryDirectory(prefix="guestmark-") as theirs:
-        yield {**os.environ, "XDG_RUNTIME_DIR": theirs}
+    with scratch_directory("version") as theirs:
+        yield {**os.environ, "XDG_RUNTIME_DIR": str(theirs)}
 
 
 _VERSION_S = 10.0

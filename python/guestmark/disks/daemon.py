@@ -12,10 +12,10 @@ from pathlib import Path
 
 from guestmark.agent.binary import supervised
 from guestmark.agent.confinement import BUILDER
-from guestmark.agent.keeper import keeper
 from guestmark.core.cause import Speaker, heard
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.keeper import keeper
 
 _DEADLINE_S = 300.0
 PACKAGES = {
@@ -131,14 +131,14 @@ def over_nbd(image: Path, socket: Path) -> Iterator[None]:
 
 def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     theirs, ours = os.pipe()
-    held = keeper().lifeline
+    held = keeper().handles
     try:
         daemon = subprocess.Popen(
-            supervised(command, lifeline_fd=theirs, hold=[held]),
+            supervised(command, lifeline_fd=theirs, hold=held),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            pass_fds=(theirs, held),
+            pass_fds=(theirs, *held),
             start_new_session=True,
         )
     except BaseException:

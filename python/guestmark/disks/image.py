@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import stat
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _FILL_S = 600.0
 _checksums: dict[Path, Checksum] = {}
 _sources: dict[tuple[object, ...], Path] = {}
+_number = itertools.count()
 
 
 class Allocation:
@@ -205,7 +206,8 @@ def _made(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, format
 
 def _directory(spec: DiskSpec, directories: list[Path]) -> Path:
     parent = store().directory(spec.location)
-    path = Path(tempfile.mkdtemp(prefix="guestmark-trial-", dir=parent))
+    path = parent / f"guestmark-trial-{next(_number)}"  # the directory above is this process's alone
+    path.mkdir(0o700)
     directories.append(path)
     if spec.tree:  # its files may belong to another user, who must be able to enter
         for directory in (parent, path):
@@ -301,9 +303,8 @@ def _once(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path], None
     was_there = path is not None and path.exists()
     if path is None or not was_there:
         parent = store().directory(spec.location)
-        descriptor, name = tempfile.mkstemp(prefix="source-", suffix=".raw", dir=parent)
-        os.close(descriptor)
-        path = Path(name)
+        path = parent / f"source-{next(_number)}.raw"
+        path.touch(0o600)
         try:
             make(path)
         except BaseException:

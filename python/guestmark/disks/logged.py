@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary
 from guestmark.core.errors import MachineError
 from guestmark.core.machine_facts import mounts
+from guestmark.core.own_program import agent_binary
 from guestmark.disks.daemon import serving
 
 SERVER = "log-writes"  # the agent's word for it

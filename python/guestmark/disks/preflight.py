@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from guestmark.agent.keeper import keeper
 from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.keeper import keeper
 from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Cell, LeftOut
 from guestmark.core.workload_kind import bytes_moved, workload_kinds

@@ -21,7 +21,6 @@ import re
 import shutil
 import struct
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +28,7 @@ from pathlib import Path
 
 from guestmark.core import procfs
 from guestmark.core.machine_facts import Mount, mounts
+from guestmark.core.temporary import scratch_directory
 from guestmark.setting.location import number_of
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -206,9 +206,8 @@ def _upper(mount: Mount, path: str) -> str:
         return ""
     inside = os.path.normpath(f"{_unescaped(upper)}/{mount.root}/{below}")
     try:
-        with tempfile.NamedTemporaryFile(prefix=".guestmark-", dir=folder) as file:
-            name = os.path.basename(file.name)
-            return inside if os.path.exists(f"{inside}/{name}") else ""
+        with scratch_directory("seen", folder) as made:
+            return inside if os.path.exists(f"{inside}/{made.name}") else ""
     except OSError:
         return ""
 

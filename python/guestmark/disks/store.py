@@ -1,6 +1,6 @@
 """Where the images of a run are kept: one directory in each location, removed however the run ends.
 
-The keeper (`agent.keeper`) knows them before they exist.
+The keeper (`core.keeper`) knows them before they exist.
 """
 
 import atexit
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.agent.keeper import keeper
 from guestmark.core.cause import of_errno
 from guestmark.core.errors import MachineError
+from guestmark.core.keeper import keeper
 
 
 class Store:
@@ -46,7 +46,7 @@ class Store:
     def agent(self) -> Agent:
         """An agent on this host for filling and checksumming images."""
         if self._agent is None or self._agent.closed:
-            self._agent_process, transport = start_host_agent(hold=(keeper().lifeline,))
+            self._agent_process, transport = start_host_agent(hold=keeper().handles)
             self._agent = Agent(transport)
         return self._agent
 

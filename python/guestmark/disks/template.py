@@ -18,14 +18,14 @@ import os
 import shlex
 import stat
 import struct
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError
+from guestmark.core.keeper import keeper
+from guestmark.core.temporary import replacing, scratch_directory
 from guestmark.core.units import format_size
 from guestmark.disks import daemon, devices, sparse
 from guestmark.disks.store import store
@@ -175,12 +175,9 @@ def template(spec: DiskSpec) -> tuple[Path, bool]:
     with contextlib.suppress(FileNotFoundError):
         os.utime(target)
         return target, True
-    part = directory / f"{target.name}.{os.getpid()}.part"
-    try:
+    with replacing(target) as part:
+        part.unlink()
         _make(spec, part)
-        part.rename(target)
-    finally:
-        part.unlink(missing_ok=True)
     _forget_old(directory)
     return target, False
 
@@ -247,8 +244,8 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
     if spec.filesystem is not Filesystem.XFS:
         _run_maker(spec, device, known, device)
         return
-    with tempfile.TemporaryDirectory(prefix="guestmark-xfs-", dir=store().directory(BESIDE)) as scratch:
-        image = Path(scratch, "image")
+    with scratch_directory("xfs", store().directory(BESIDE)) as scratch:
+        image = scratch / "image"
         image.touch()
         os.truncate(image, size_of(str(device)))
         _run_maker(spec, image, known, image.parent)

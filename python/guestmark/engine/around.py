@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.agent.keeper import keeper
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.findings import Around
+from guestmark.core.keeper import keeper
 from guestmark.core.model import Plan
 from guestmark.workloads.common.program import OUTPUT_LIMIT, judge
 
@@ -41,7 +41,7 @@ class HostAgent:
         text = self._commands.get(around, {}).get(name)
         if not text:
             return 0.0
-        process, transport = start_host_agent(hold=(keeper().lifeline,))
+        process, transport = start_host_agent(hold=keeper().handles)
         try:
             with contextlib.closing(Agent(transport)) as agent:
                 result = agent.exec(

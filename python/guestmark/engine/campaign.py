@@ -25,6 +25,7 @@ from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.home import home, state_directory
 from guestmark.core.model import Plan, RunState
 from guestmark.core.redaction import without_password
+from guestmark.core.temporary import replacing
 from guestmark.engine.run import Audience, Run, prepare
 from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.remarks import Remarks
@@ -186,13 +187,11 @@ class Campaign:
     def keep(self, **changes: Any) -> State:
         """Stores the state with these changes, on disk when this returns."""
         self._state = replace(self.state, **changes)
-        part = self._path.with_suffix(".part")
-        with open(part, "w") as stream:
-            os.fchmod(stream.fileno(), 0o600)  # command lines and variables are in it
+        # Command lines and variables are in it: it is its user's alone.
+        with replacing(self._path) as part, part.open("w") as stream:
             json.dump({"schema": _SCHEMA, **asdict(self._state)}, stream, indent=1)
             stream.flush()
             os.fsync(stream.fileno())
-        part.rename(self._path)
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import guestmark
-from guestmark.agent.binary import agent_binary
 from guestmark.core import procfs, registry
 from guestmark.core.environment import Environment
 from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Plan
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import Program, leaving_nothing
 from guestmark.core.redaction import redact_words
 from guestmark.core.workload_kind import packages_measured

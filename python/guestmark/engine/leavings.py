@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.agent.keeper import is_in_use
 from guestmark.appliance.paths import cache_directory, scratch_parent
 from guestmark.core import procfs
+from guestmark.core.keeper import is_in_use
 from guestmark.core.machine_facts import mounts
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
@@ -36,11 +36,11 @@ _KEPT = r"[a-z][a-z0-9@_-]*-[0-9a-f]{12}"  # whatever it is for: as keepers name
 _UNIQUE = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
 # In the cache: parts of what was being made. Whoever makes one touches it again and again.
 _PARTS = (
-    "kernels/guestmark-*",
+    "guestmark-part-*",
+    "*/guestmark-*",
     "kernels/vmlinux-*.*",
     "databases/*.part",
-    "foreign/*/guestmark-foreign-*",
-    "foreign/guestmark-foreign-*",
+    "foreign/*/guestmark-*",
     "libguestfs/modules-*",
     "probes.*-*",
 )

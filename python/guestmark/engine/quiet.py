@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.temporary import replacing
 
 ROOT = Path("/")
 _STATE = "run/guestmark-quiet.json"
@@ -234,9 +235,8 @@ def _tell(pipe: int, change: Change) -> None:
 def _remember(root: Path, changes: Sequence[Change]) -> None:
     file = root / _STATE
     try:
-        part = file.with_name(f"{file.name}.{os.getpid()}")
-        part.write_text(json.dumps([asdict(change) for change in changes]))
-        part.replace(file)
+        with replacing(file, 0o644) as part:
+            part.write_text(json.dumps([asdict(change) for change in changes]))
     except OSError as error:
         raise UsageError(
             f"{file} cannot be written: {error.strerror}",

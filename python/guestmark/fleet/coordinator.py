@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.context import FleetOrder
 from guestmark.core.errors import ExitStatus, Interrupted
+from guestmark.core.keeper import keeper
 from guestmark.core.model import RunState
 from guestmark.engine.interrupt import Interruption
 from guestmark.fleet.engine import Engine, EngineError, lost_machine

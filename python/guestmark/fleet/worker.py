@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import msgspec
 
 from guestmark.agent.binary import supervised
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
+from guestmark.core.keeper import keeper
+from guestmark.core.temporary import usual_parent
 from guestmark.fleet import engine, watch
 from guestmark.fleet.machine import LEDGER, NAME, TEMPORARY, Mark, tell
 
@@ -49,14 +49,14 @@ def run() -> int:
     environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}
     # The python that runs us may have been told to look nowhere but here.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
-    environment |= _short_paths()
+    environment |= _temporary(directory)
     tell(Mark.READY)
-    lifeline = os.dup(0)
+    lifeline, held = os.dup(0), keeper().handles
     process = subprocess.Popen(
-        supervised(command, lifeline_fd=lifeline, hold=[keeper().lifeline], spare_keepers=True),
+        supervised(command, lifeline_fd=lifeline, hold=held, spare_keepers=True),
         stdin=subprocess.DEVNULL,
         stdout=2,
-        pass_fds=(lifeline, keeper().lifeline),
+        pass_fds=(lifeline, *held),
         env=environment,
     )
     try:
@@ -85,10 +85,15 @@ def _written(keys: dict[str, str]) -> Path:
     return directory
 
 
-def _short_paths() -> dict[str, str]:
-    """Where the engine's processes meet: a socket's path has 107 characters, and theirs adds 32 to the directory's."""
-    own = tempfile.gettempdir()
-    return {} if len(own) <= _LONGEST_TEMPORARY else {TEMPORARY: own, "TMPDIR": "/tmp"}
+def _temporary(directory: Path) -> dict[str, str]:
+    """Where the engine's processes meet: in a directory that is kept, as they leave theirs when they are killed.
+
+    A socket's path has 107 characters, and theirs adds 32 to the directory's. What is measured has its temporary files
+    where it would have them without a fleet.
+    """
+    if len(os.fspath(directory)) > _LONGEST_TEMPORARY:
+        directory = keeper().directory("fleet", "/tmp")
+    return {TEMPORARY: os.fspath(usual_parent()), "TMPDIR": os.fspath(directory)}
 
 
 def _heard() -> Start:

@@ -14,10 +14,10 @@ from enum import IntEnum
 from pathlib import Path
 
 from guestmark import __version__
-from guestmark.agent.binary import NAME, agent_binary
+from guestmark.agent.binary import NAME
 from guestmark.core.architectures import Architecture, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
-from guestmark.core.own_program import checkout
+from guestmark.core.own_program import agent_binary, checkout
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
 from guestmark.foreign.commands import run

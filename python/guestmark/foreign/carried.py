@@ -7,10 +7,11 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.keeper import keeper
+from guestmark.core.temporary import replacing
 from guestmark.foreign import roots, store
 from guestmark.foreign.progress import Progress
 
@@ -33,18 +34,16 @@ def save(architectures: Iterable[Architecture], archive: Path, progress: Progres
     """Writes the parts that are used to an archive. Raises `GuestmarkError`."""
     home = cache_directory() / "foreign"
     names = [str(part.relative_to(home)) for row in architectures for part in parts_of(row)]
-    part = archive.with_name(f".{archive.name}.part")
     progress.step(f"writing {archive}", 0, None)
     try:
-        _tar(
-            ["-czf", str(part), "--owner=0", "--group=0", "--numeric-owner", "-C", str(home), *names],
-            str(archive),
-        )
-        part.rename(archive)
+        with replacing(archive, 0o644) as part:
+            _tar(
+                ["-czf", str(part), "--owner=0", "--group=0", "--numeric-owner", "-C", str(home), *names],
+                str(archive),
+            )
     except OSError as error:
         raise GuestmarkError(f"{archive} cannot be written: {error.strerror or error}") from error
     finally:
-        part.unlink(missing_ok=True)
         progress.done(f"writing {archive}", 0)
 
 

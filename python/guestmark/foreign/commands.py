@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from guestmark.agent.binary import supervised
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.keeper import keeper
 from guestmark.core.own_program import checkout
 from guestmark.foreign.progress import Progress
 
@@ -41,18 +41,18 @@ def run(
     Raises `GuestmarkError` with the first line that looks like a reason.
     """
     lifeline, ours = os.pipe()
-    held = keeper().lifeline
+    held = keeper().handles
     begin = time.monotonic()
     with log.open("ab") as output:
         output.write(f"==== {what}\n".encode())
         output.flush()
         try:
             process = subprocess.Popen(
-                supervised(command, lifeline_fd=lifeline, hold=[held]),
+                supervised(command, lifeline_fd=lifeline, hold=held),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(lifeline, held),
+                pass_fds=(lifeline, *held),
                 cwd=cwd,
                 env={**os.environ, **(env or {}), "LC_ALL": "C"},
                 start_new_session=True,

@@ -15,12 +15,12 @@ import shutil
 import stat
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from guestmark.appliance.paths import cache_directory
+from guestmark.core.temporary import scratch_directory
 from guestmark.foreign.progress import tell
 
 IMAGE = "image:"  # before an archive's path or an image's name
@@ -77,8 +77,8 @@ def kept(folder: str, name: str, make: Callable[[Path], None]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if target.is_dir():
             return target
-        with tempfile.TemporaryDirectory(prefix="part-", dir=home) as scratch:
-            made = Path(scratch) / "root"
+        with scratch_directory("part", home) as scratch:
+            made = scratch / "root"
             made.mkdir()
             try:
                 make(made)
@@ -148,8 +148,7 @@ def _exported(engine: str, name: str, root: Path) -> None:
 def _layers(archive: Path, root: Path) -> None:
     """Unpacks what `podman save` or `docker save` wrote, in either of its formats."""
     tell(f"unpacking {archive}, once")
-    with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
-        parts = Path(scratch)
+    with scratch_directory("layers", root.parent) as parts:
         unpack(archive, parts)
         _unpack_layers(parts, archive, root)
     _tame(root)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from guestmark.core.architectures import host_architecture
 from guestmark.core.platform_kind import Program
+from guestmark.core.temporary import scratch_directory
 from guestmark.foreign.images import IMAGE, container, inside, kept
 from guestmark.foreign.packages import ask
 from guestmark.foreign.progress import tell
@@ -88,12 +88,12 @@ def _fetch(version: str, root: Path) -> None:
         f"{_DATA}={_REBUILT.sub('', version)}",
         *_FIRMWARE,
     ]
-    with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
+    with scratch_directory("packages", root.parent) as scratch:
         done = subprocess.run(
             ["apt-get", "-oAPT::Sandbox::User=", "download", *wanted],
             cwd=scratch, capture_output=True, text=True, timeout=_FETCH_S, check=False,
         )  # fmt: skip
-        archives = sorted(Path(scratch).glob("*.deb"))
+        archives = sorted(scratch.glob("*.deb"))
         if done.returncode or len(archives) < len(wanted):
             said = done.stderr.strip().splitlines()[-1:] or ["nothing was said"]
             raise ValueError(f"apt-get download of QEMU {version} failed: {said[0]}")

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.keeper import keeper
 from guestmark.foreign.progress import Progress
 
 MADE = "made.json"

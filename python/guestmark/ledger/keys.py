@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.home import state_directory
+from guestmark.core.temporary import scratch_directory
 
 if TYPE_CHECKING:
     from nacl.signing import SigningKey
@@ -82,17 +83,14 @@ def _own(file: Path) -> SigningKey:
 
 def _make(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as stream:
+    with scratch_directory("key", file.parent) as directory:
+        made = directory / file.name
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as stream:
             stream.write(secrets.token_bytes(_SIZE))
             stream.flush()
             os.fsync(stream.fileno())
         with contextlib.suppress(FileExistsError):  # another process was faster
-            os.link(part, file)
-    finally:
-        part.unlink()
+            os.link(made, file)
 
 
 def _read(file: Path) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from guestmark.agent.confinement import PROCESSES
-from guestmark.agent.keeper import is_in_use, keeper
+from guestmark.core.keeper import is_in_use, keeper
 from guestmark.core.machine_facts import Confined, MachineFacts, Mount, mounts
 from guestmark.core.meminfo import spare
 from guestmark.core.units import format_size

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary, start_host_agent
+from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
-from guestmark.agent.keeper import keeper
 from guestmark.core.cause import of_errno
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
+from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import HOST, Layer, PlatformSpec
 from guestmark.disks import loop
@@ -159,7 +160,7 @@ class HostLike:
             try:
                 with starting():
                     process, transport = start_host_agent(
-                        within.command, hold=(keeper().lifeline, *within.passed), named=within.named
+                        within.command, hold=(*keeper().handles, *within.passed), named=within.named
                     )
             except OSError as error:
                 raise MachineError(

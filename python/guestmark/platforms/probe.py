@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from guestmark.agent.binary import agent_binary
 from guestmark.appliance.paths import cache_directory
 from guestmark.core import factor, registry
 from guestmark.core.cause import Cause
 from guestmark.core.discovery import settings_of
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import parse_platform
+from guestmark.core.temporary import replacing
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.confinement import said
 from guestmark.setting.machine import VMM
@@ -200,10 +200,9 @@ def _remember(findings: Mapping[str, Usable | Unusable]) -> None:
             for name, finding in findings.items()
         },
     }
-    with contextlib.suppress(OSError):  # a finding that cannot be stored is found again next time
-        part = _store().with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+    # A finding that cannot be stored is found again next time.
+    with contextlib.suppress(OSError), replacing(_store(), 0o644) as part:
         part.write_text(json.dumps(stored, indent=1))
-        part.rename(_store())
 
 
 def _store() -> Path:

@@ -2,7 +2,7 @@
 
 The agent's `supervise` mode is the parent of the hypervisor. It holds the read end of a pipe, the *lifeline*, whose
 write end only the controller has: when the controller ends, however it ends, the supervisor sees the end of file and
-kills the hypervisor with all its helper processes. The scratch directory is the keeper's (`agent.keeper`), who was
+kills the hypervisor with all its helper processes. The scratch directory is the keeper's (`core.keeper`), who was
 there before it and removes it after that. The hypervisor itself is confined (`agent.confinement`): where namespaces can
 be had, the kernel ends whatever it has started with it, and it ends with the supervisor, which may be killed too.
 """
@@ -12,18 +12,19 @@ import contextlib
 import os
 import re
 import select
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from guestmark.agent.binary import supervised
 from guestmark.agent.confinement import HYPERVISOR, Confinement
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.cause import of_errno
 from guestmark.core.errors import MachineError
+from guestmark.core.keeper import keeper
 from guestmark.disks.processes import program_of
 from guestmark.platforms import confinement
 from guestmark.platforms.affinity import starting
@@ -136,8 +137,8 @@ class SupervisedProcess:
                 self._lifeline = ours
         output, output_write = os.pipe()
         inner = os.dup(lifeline)  # that its cage watches, should the supervisor be stopped
-        held = keeper().lifeline
-        wrapped = supervised(self._confined(command, writable, inner), lifeline_fd=lifeline, hold=[held])
+        held = keeper().handles
+        wrapped = supervised(self._confined(command, writable, inner), lifeline_fd=lifeline, hold=held)
         # Before the process, so that an interruption finds it, and not where the machine belongs: its thread is ours.
         self._console = Console(output)
         self.started_at = time.monotonic()
@@ -148,7 +149,7 @@ class SupervisedProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output_write,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(lifeline, inner, held, *pass_fds),
+                    pass_fds=(lifeline, inner, *held, *pass_fds),
                     cwd=self.scratch,
                     start_new_session=True,
                 )
@@ -160,11 +161,12 @@ class SupervisedProcess:
             os.close(lifeline)
             os.close(inner)
             os.close(output_write)
-        if self.helpers:
-            threading.Thread(target=self._take_along, name=f"end of {command[0]}", daemon=True).start()
+        threading.Thread(target=self._take_along, name=f"end of {command[0]}", daemon=True).start()
 
     def _take_along(self) -> None:
-        self.wait(None)
+        """Waits for the end, and brings about that of all that would stay."""
+        if (self.wait(None) or 0) < 0:  # the supervisor was killed, and cannot have done it
+            end_confined_in(self.scratch)
         for helper in self.helpers.values():
             helper._end()
 
@@ -269,6 +271,31 @@ class SupervisedProcess:
             if self._lifeline >= 0:
                 os.close(self._lifeline)
                 self._lifeline = -1
+
+
+def end_confined_in(scratch: Path) -> None:
+    """Ends the confined processes that work in a machine's directory.
+
+    Where there are no namespaces, which is so for other users than root, its parents end a hypervisor's helpers. When
+    those are killed, the helpers stay, and with them the machine's channels. See also `crates/agent/src/keep.rs`.
+    """
+    deadline = time.monotonic() + _STOP_DEADLINE_S
+    while (found := list(_confined_in(scratch))) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _confined_in(scratch: Path) -> Iterator[int]:
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if Path(os.readlink(folder / "cwd").removesuffix(" (deleted)")).is_relative_to(scratch):
+                said = (folder / "status").read_text().splitlines()
+                if "NoNewPrivs:\t1" in said and "Seccomp:\t2" in said:
+                    yield int(folder.name)
 
 
 def watchdog(process: SupervisedProcess, what: str) -> Callable[[], None]:

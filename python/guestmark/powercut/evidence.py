@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -17,6 +16,7 @@ from typing import Any
 
 from guestmark.core.errors import UsageError
 from guestmark.core.home import default_path
+from guestmark.core.temporary import scratch_directory
 from guestmark.disks import daemon
 from guestmark.disks.logged import Logged
 from guestmark.powercut import cuts, recovery
@@ -141,10 +141,10 @@ def write(name: str, after: int, survival: str, image: str, ledger: Path | None 
             f"--survival {survival!r} is not one of {', '.join(_SURVIVALS)}", hint="e.g. --survival none"
         )
     kept = load(name, ledger)
-    with WriteLog(kept.log) as log, tempfile.TemporaryDirectory(prefix="guestmark-replay-") as directory:
+    with WriteLog(kept.log) as log, scratch_directory("replay") as directory:
         _check(after, len(log))
         cut = cuts.at(log.entries, after, _SURVIVALS[survival])
-        replay = Replay(kept.base, log, log.entries, Path(directory))
+        replay = Replay(kept.base, log, log.entries, directory)
         made = replay.state(cut)
         replay.close()
         shutil.move(made, image)

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guestmark.agent.keeper import keeper
 from guestmark.core.errors import MachineError
+from guestmark.core.keeper import keeper
 from guestmark.disks import sparse
 from guestmark.powercut import recovery
 from guestmark.powercut.cuts import Cut

@@ -8,12 +8,12 @@ from __future__ import annotations
 import bisect
 import sqlite3
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from guestmark.core.temporary import scratch_directory
 from guestmark.powercut.writelog import Entry
 
 LINE = 64
@@ -188,7 +188,7 @@ def lost_rows(tag: str, acknowledged: int, name: str, files: Mapping[str, bytes 
         return None
     if files.get(name) is None:
         return 0
-    with tempfile.TemporaryDirectory(prefix="guestmark-sqlite-") as directory:
+    with scratch_directory("sqlite") as directory:
         for file, content in files.items():
             if content is not None:
                 Path(directory, file).write_bytes(content)

@@ -24,10 +24,10 @@ from typing import Protocol
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.agent.keeper import keeper
 from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, MachineError
+from guestmark.core.keeper import keeper
 from guestmark.disks import daemon, loop
 from guestmark.setting.image import Format
 
@@ -305,7 +305,7 @@ def recovery(filesystem: str, form: str, directory: Path, reader: Reader | None 
             inner = Ext()
         else:
             loop.check()
-            process, transport = start_host_agent(loop.PRIVATE_MOUNTS, hold=(keeper().lifeline,))
+            process, transport = start_host_agent(loop.PRIVATE_MOUNTS, hold=keeper().handles)
             agent = Agent(transport)
             stack.callback(process.wait)
             stack.callback(agent.close)

@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Trial
 from guestmark.core.own_program import bring
+from guestmark.core.temporary import replacing
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Note, Page, Section
 from guestmark.page.text import escaped_in_json, in_csv, line
@@ -126,17 +126,9 @@ def write(file: Path, data: bytes) -> None:
             return
         target = file.resolve()
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as stream:
-            try:
-                stream.write(data)
-                stream.flush()
-                os.fchmod(stream.fileno(), mode)
-                Path(stream.name).replace(target)
-            except BaseException:
-                Path(stream.name).unlink(missing_ok=True)
-                raise
+        with replacing(target) as part:
+            part.write_bytes(data)
+            part.chmod(mode)
     except OSError as error:
         raise GuestmarkError(
             f"{file} cannot be written: {error.strerror or error}.",

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from guestmark.core.errors import (
     Interrupted,
 )
 from guestmark.core.model import Cell, Plan, Policy
+from guestmark.core.temporary import scratch_directory
 from guestmark.core.trial_order import TrialOrder
 from guestmark.disks.processes import descendants, status
 from guestmark.engine.interrupt import Interruption
@@ -102,11 +102,11 @@ def level_is_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) -> It
 def interrupted(cell: Cell) -> Iterator[Violation]:
     """A trial in a process of its own, which is told to end, and then one that is killed."""
     for number in (signal.SIGINT, signal.SIGKILL):
-        with tempfile.TemporaryDirectory() as folder, orphans() as left:
+        with scratch_directory("conformance") as folder, orphans() as left:
             order = TrialOrder.of(cell, _LIMIT_S).encode()
             with subprocess.Popen(
                 [sys.executable, "-m", SELF, "trial", order],
-                env={**environment(), "TMPDIR": folder},
+                env={**environment(), "TMPDIR": str(folder)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             ) as run:

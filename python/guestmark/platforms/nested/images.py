@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from guestmark.agent.results import CallError
 from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.core.temporary import replacing
 from guestmark.disks.daemon import find
 from guestmark.disks.image import Image
 from guestmark.disks.template import template
@@ -172,17 +173,14 @@ def _packed(original: Path) -> Path:
     """The template as a sparse archive next to it, because reading holes through the shared root takes seconds."""
     packed = original.with_name(f"{original.name}.tar")
     if not packed.exists() or packed.stat().st_mtime_ns < original.stat().st_mtime_ns:
-        part = packed.with_name(f"{packed.name}.{os.getpid()}.part")
         try:
-            subprocess.run(
-                ["tar", "-cSf", str(part), "-C", str(original.parent), original.name],
-                check=True, capture_output=True, timeout=_PROGRAM_S,
-            )  # fmt: skip
-            part.rename(packed)
+            with replacing(packed) as part:
+                subprocess.run(
+                    ["tar", "-cSf", str(part), "-C", str(original.parent), original.name],
+                    check=True, capture_output=True, timeout=_PROGRAM_S,
+                )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             raise MachineError(f"{original.name} cannot be packed for an outer guest: {error}") from error
-        finally:
-            part.unlink(missing_ok=True)
     return packed
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary
 from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell
+from guestmark.core.own_program import agent_binary
 from guestmark.core.workload_kind import packages_of
 from guestmark.foreign import kernels, parts
 from guestmark.foreign.roots import Root

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.kernel import Kernel
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError
+from guestmark.core.keeper import keeper
 from guestmark.core.model import Cell
 from guestmark.core.units import parse_size
 from guestmark.platforms.process import SupervisedProcess, watchdog

@@ -16,14 +16,15 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from guestmark.agent.binary import agent_binary, supervised
+from guestmark.agent.binary import supervised
 from guestmark.agent.client import Agent
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core import procfs
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
+from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import Sandboxed, mounts
 from guestmark.core.model import Cell
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import Layer
 from guestmark.core.user_namespaces import how_to_allow
 from guestmark.disks import processes
@@ -97,7 +98,7 @@ class SandboxPlatform(HostLike):
                 return began
 
             within = Surroundings(
-                supervised(command, lifeline_fd=lifeline.read, hold=(keeper().lifeline,)),
+                supervised(command, lifeline_fd=lifeline.read, hold=keeper().handles),
                 named=True,
                 passed=(lifeline.read, prepared.write, go.read),
                 begin=begin,

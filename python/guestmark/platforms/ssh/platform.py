@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from guestmark.core.machine_facts import Connection, RemoteMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import of_machines
 from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.core.temporary import unnamed_file
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import Lines, tell
 from guestmark.page.text import inert, last_line
@@ -93,7 +93,7 @@ def _run(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
 
     What it prints goes to a file: a machine that it starts in the background may hold its output for ever.
     """
-    with tempfile.TemporaryFile() as printed:
+    with unnamed_file() as printed:
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             stdin=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from guestmark.agent.binary import agent_binary
 from guestmark.agent.client import Agent
 from guestmark.agent.confinement import WITH_MEMORY_FILE
 from guestmark.appliance.bzimage import release_of
@@ -17,6 +16,7 @@ from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives

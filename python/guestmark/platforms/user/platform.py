@@ -18,11 +18,11 @@ from typing import Any
 
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
-from guestmark.agent.keeper import keeper
 from guestmark.agent.results import CommandError, ExecResult
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
+from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import EmulatedPrograms
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guestmark.agent.binary import agent_binary
 from guestmark.agent.client import Agent
 from guestmark.agent.confinement import Confinement
 from guestmark.agent.results import CallError
@@ -29,6 +28,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine, RunBy
 from guestmark.core.model import Cell
+from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import Program, version_line
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import placed

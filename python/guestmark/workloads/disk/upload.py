@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
+import itertools
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +117,7 @@ def pieces(path: Path, amount: int) -> Iterator[bytes]:
 
 _LEVEL = 1
 _made: dict[tuple[Path, str], Path] = {}
+_number = itertools.count()
 
 
 def tar_gz(image: Image, name: str) -> Path:
@@ -126,13 +126,11 @@ def tar_gz(image: Image, name: str) -> Path:
     made = _made.get(key)
     if made is not None and made.exists():
         return made
-    handle, text = tempfile.mkstemp(
-        prefix="archive-", suffix=".tar.gz", dir=store().directory(image.spec.location)
-    )
-    path = Path(text)
+    # The directory is this process's alone.
+    path = store().directory(image.spec.location) / f"archive-{next(_number)}.tar.gz"
     try:
         with (
-            os.fdopen(handle, "wb") as raw,
+            path.open("wb") as raw,
             gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=_LEVEL, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=1 << 20) as archive,
             image.path.open("rb") as content,

@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 
 from guestmark.agent.confinement import BUILDER, TEMPORARY_FILES
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.paths import cache_directory
 from guestmark.core import procfs
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.findings import Fact
+from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import Confined
 from guestmark.core.units import parse_size
 from guestmark.disks import processes

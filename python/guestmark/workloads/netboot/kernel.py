@@ -33,7 +33,7 @@ class BootedKernel:
     @classmethod
     def found(cls, machine_type: str) -> BootedKernel:
         """The kernel that guests boot here, too. Raises `GuestmarkError` when there is none."""
-        from guestmark.agent.binary import agent_binary
+        from guestmark.core.own_program import agent_binary
 
         virtio = VirtioBus.of(X86_64, machine_type)
         kernel = find_kernel(rank=rank)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guestmark.agent.binary import PROGRAM, agent_binary
+from guestmark.agent.binary import PROGRAM
 from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.core.own_program import agent_binary
 from guestmark.disks.mounted import DISK, work_below
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.syncs import Promises, State

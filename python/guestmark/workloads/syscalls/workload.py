@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from pydantic import field_validator
 
 from guestmark import __version__
-from guestmark.agent.binary import NAME, PROGRAM, agent_binary
+from guestmark.agent.binary import NAME, PROGRAM
 from guestmark.agent.syscalls import Section, measure
 from guestmark.agent.wire import SYSTEM_CALLS
 from guestmark.core.errors import AttestationError, unknown
 from guestmark.core.findings import Build
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
+from guestmark.core.own_program import agent_binary
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
 from guestmark.plan.schema import Strict, param

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import MachineError
+from guestmark.core.keeper import keeper
 from guestmark.disks import sparse
 from guestmark.disks.store import store
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
@@ -51,22 +51,23 @@ def prepared(
         return Prepared(tree, time.monotonic() - begin, True)
     parent = store().directory(_BUILD)
     parent.chmod(0o711)  # the server's account is another one when this is root
-    work = Path(tempfile.mkdtemp(prefix="database-", dir=parent))
-    part = Path(tempfile.mkdtemp(prefix=f"{tree.name}.", suffix=".part", dir=folder))
+    work = keeper().directory("database", parent)
+    part = keeper().directory("part", folder)
     try:
         work.chmod(0o755)
         _build(database, settings, work, tables=tables, rows=rows, account=account)
         sparse.copy_tree(work, part)
         with contextlib.suppress(OSError):  # another process may have been quicker
             part.rename(tree)
+            keeper().forget(part)
     except OSError as error:
         raise MachineError(
             f"the loaded database cannot be made: {error.strerror} ({error.filename})",
             hint=f"{_BUILD} and {folder} need room for it",
         ) from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(part, ignore_errors=True)
+        keeper().remove(work)
+        keeper().remove(part)
     _forget_old(folder)
     return Prepared(tree, time.monotonic() - begin, False)
 

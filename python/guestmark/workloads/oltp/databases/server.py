@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.confinement import Confinement
-from guestmark.agent.keeper import keeper
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import Confined
 from guestmark.disks.processes import named_inside
 from guestmark.platforms.confinement import attested
