@@ -23,6 +23,7 @@ class Confinement:
         False  # sockets by path, in what it may write to: it serves, or is served by, another program
     )
     rings: bool = False  # io_uring, whose operations no filter sees
+    kvm: bool = False  # requests to the kernel's virtual machines
     serves_files: bool = False  # virtiofsd does not start without root's ways of changing who it is
     memory_file: bool = False  # User-Mode Linux: its memory is a file, and it traces its guest's programs
     writes_tmp: bool = False  # to /tmp, whatever TMPDIR says
@@ -58,6 +59,7 @@ class Confinement:
             *(["--serves-files"] if self.serves_files else []),
             *(["--sockets"] if self.sockets else []),
             *([] if self.rings else ["--no-io-uring"]),
+            *(["--kvm"] if self.kvm else []),
             *(["--traces"] if self.memory_file else []),
             *([f"--stops={scratch / STOPS}"] if self.memory_file and scratch else []),
             *(["--own-memory"] if self.own_memory else []),
@@ -76,5 +78,5 @@ HYPERVISOR = Confinement()
 FILE_SERVER = Confinement(serves_files=True)
 WITH_MEMORY_FILE = Confinement(memory_file=True)
 WITH_NETWORK = Confinement(network=True)
-TEMPORARY_FILES = Confinement(own_files=True, writes_tmp=True, sockets=True)
+TEMPORARY_FILES = Confinement(own_files=True, writes_tmp=True, sockets=True, kvm=True)
 BUILDER = Confinement(metadata=True)

@@ -103,19 +103,74 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
     (libc::SYS_sched_setattr, 0),
 ];
 
-/// Requests to devices, by the byte that drivers have for theirs, that act although the device was only opened to be read,
-/// and that no hypervisor makes: loop devices, for which root needs no capability, CD drives and SCSI, keyboards, graphics,
-/// cameras and consoles, watchdogs, sound and USB, automatic mounts, network disks, arrays, mapped devices, clocks, faults
-/// of pages, and the kernel's side of virtio, by which programs of the host listen to guests.
-const OF_DEVICES: &[u32] = &[
-    0x4c, 0x53, 0x22, 0x45, 0x64, 0x56, 0x4b, 0x57, 0x41, 0x55, 0x93, 0xab, 0x09, 0xfd, 0x70, 0xaa,
-    0xaf,
+/// The requests that programs may make of files, terminals, disks and devices: whatever is not among them gets the answer of
+/// a device that does not know it. A device may act although it was only opened to be read, and Landlock keeps requests in
+/// from kernel 6.10 on alone.
+///
+/// Of descriptors: `FIOCLEX`, `FIONCLEX`, `FIONBIO`, `FIOASYNC`, `FIONREAD`, `TIOCOUTQ`, `FIOQSIZE`. Of terminals what they
+/// are, and the other end of a pair that the program has made: `TCGETS`, `TCGETS2`, `TIOCGWINSZ`, `TIOCGPGRP`, `TIOCGSID`,
+/// `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTPEER`. Of files: `FIGETBSZ`, `FS_IOC_FIEMAP`, flags, version and geometry, and sharing of
+/// blocks with a file that was opened to be written (`FICLONE`, `FICLONERANGE`). Of disks what they are, and discarding and
+/// zeroing what was opened to be written.
+const OF_ANY: &[u32] = &[
+    0x5451,
+    0x5450,
+    0x5421,
+    0x5452,
+    0x541b,
+    0x5411,
+    0x5460,
+    0x5401,
+    0x802c_542a,
+    0x5413,
+    0x540f,
+    0x5429,
+    0x8004_5430,
+    0x4004_5431,
+    0x5441,
+    0x0002,
+    0xc020_660b,
+    0x8008_6601, // FS_IOC_GETFLAGS
+    0x8004_6601,
+    0x8008_7601, // FS_IOC_GETVERSION
+    0x801c_581f, // FS_IOC_FSGETXATTR
+    0x800c_581e, // XFS_IOC_DIOINFO
+    0x8100_587e, // XFS_IOC_FSGEOMETRY
+    0x4004_9409,
+    0x4020_940d,
+    0x125e,      // BLKROGET
+    0x1260,      // BLKGETSIZE
+    0x1263,      // BLKRAGET
+    0x1267,      // BLKSECTGET
+    0x1268,      // BLKSSZGET
+    0x1277,      // BLKDISCARD
+    0x1278,      // BLKIOMIN
+    0x1279,      // BLKIOOPT
+    0x127a,      // BLKALIGNOFF
+    0x127b,      // BLKPBSZGET
+    0x127c,      // BLKDISCARDZEROES
+    0x127e,      // BLKROTATIONAL
+    0x127f,      // BLKZEROOUT
+    0x8008_1270, // BLKBSZGET
+    0x8008_1272, // BLKGETSIZE64
+    0x8008_1280, // BLKGETDISKSEQ
+    0x8004_1284, // BLKGETZONESZ
+    0x8004_1285, // BLKGETNRZONES
+    0x0301,      // HDIO_GETGEO
 ];
-/// Requests that change a file's flags, version or project, or its filesystem, by a descriptor that was opened to read.
-const OF_ATTRIBUTES: &[u32] = &[0x6602, 0x7602, 0x5820];
-/// Of Btrfs, whose others make snapshots, these share blocks with a file that was opened to be written.
-const OF_BTRFS: u32 = 0x9400;
-const SHARES_BLOCKS: &[u32] = &[0x9409, 0x940d];
+/// Requests that change a file's flags, version or project, by a descriptor that was opened to read; and flushing a disk's
+/// pages, which takes rights to change it. For builders of filesystems alone, whose mounts are read-only.
+const OF_METADATA: &[u32] = &[
+    0x4008_6602, // FS_IOC_SETFLAGS
+    0x4004_6602,
+    0x401c_5820, // FS_IOC_FSSETXATTR
+    0x1261,      // BLKFLSBUF
+];
+/// The kinds of requests, which is the byte that drivers have for theirs, to `/dev/kvm` and what it makes.
+const OF_KVM: &[u32] = &[0xae];
+/// And to sockets and their interfaces, and to `/dev/net/tun`, whose requests follow those of terminals.
+const OF_NETWORK: &[u32] = &[0x89];
+const OF_TUN: std::ops::RangeInclusive<u32> = 0xc8..=0xe3;
 /// Who may say `IOPRIO_WHO_USER` speaks of all processes of its user.
 const OF_USER: u32 = 3;
 /// Types of Unix sockets that send to whom they are connected; a datagram goes wherever it says.
@@ -123,37 +178,6 @@ const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
 const SOCKET_TYPE: u32 = 0xf;
 /// Of `fcntl`: leases, which keep whoever writes to a file waiting, and news of directories. Both take no right to write.
 const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
-/// Requests by which a program types into a terminal, has a console paste, or changes what it is: its settings, its size,
-/// whose it is, its discipline, where the kernel's messages go, breaks and flow. Landlock keeps them in from 6.10 on. In order:
-/// `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSETA`, `TCSETAW`, `TCSETAF`, `TCSBRK`, `TCXONC`, `TCFLSH`, `TIOCEXCL`, `TIOCSCTTY`,
-/// `TIOCSPGRP`, `TIOCSTI`, `TIOCSWINSZ`, `TIOCLINUX`, `TIOCCONS`, `TIOCSSERIAL`, `TIOCSETD`, `TCSBRKP`, `TIOCSBRK`, `TCSETS2`,
-/// `TCSETSW2`, `TCSETSF2`.
-const OF_TERMINALS: &[u32] = &[
-    0x5402,
-    0x5403,
-    0x5404,
-    0x5406,
-    0x5407,
-    0x5408,
-    0x5409,
-    0x540a,
-    0x540b,
-    0x540c,
-    0x540e,
-    0x5410,
-    0x5412,
-    0x5414,
-    0x541c,
-    0x541d,
-    0x541f,
-    0x5423,
-    0x5425,
-    0x5427,
-    0x402c_542b,
-    0x402c_542c,
-    0x402c_542d,
-];
-
 /// Refused: whatever changes a file's metadata by its name, and by descriptor but for its mode.
 const REFUSED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
@@ -234,6 +258,8 @@ pub struct Refused {
     pub truncation: bool,
     /// Rings, whose operations pass by filters.
     pub io_uring: bool,
+    /// Requests to the kernel's virtual machines.
+    pub kvm: bool,
     /// Connections of sockets, where some can be made.
     pub connections: Answer,
 }
@@ -314,8 +340,7 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
         program.push(step(AT_LEAST, X32, 0, 1));
         program.push(step(RETURN, refuse, 0, 0));
     }
-    // First, as a virtual processor is run by such a request.
-    program.extend(refuse_requests(refused.metadata));
+    program.extend(allow_requests(refused));
     let unknown = ERRNO | libc::ENOSYS as u32;
     let sets = [
         (true, ALWAYS),
@@ -376,35 +401,41 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Refuses requests to devices and terminals, and those that change files where `metadata` is refused; any other `ioctl`
-/// is allowed.
-fn refuse_requests(metadata: bool) -> Vec<libc::sock_filter> {
+/// Allows the requests that are known to be needed; any other is answered as by a device that does not know it.
+fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
     let mut tests = vec![step(LOAD, ARGUMENTS + 8, 0, 0)];
-    let refuse = |tests: &mut Vec<_>, value| {
+    let allow = |tests: &mut Vec<_>, value| {
         tests.push(step(EQUAL, value, 0, 1));
-        tests.push(step(RETURN, ERRNO | libc::EPERM as u32, 0, 0));
+        tests.push(step(RETURN, ALLOW, 0, 0));
     };
-    for &request in OF_TERMINALS {
-        refuse(&mut tests, request);
+    // First, as a virtual processor is run by such a request.
+    if !refused.kvm {
+        tests.push(step(AND, 0xff00, 0, 0));
+        for &kind in OF_KVM {
+            allow(&mut tests, kind << 8);
+        }
+        tests.push(step(LOAD, ARGUMENTS + 8, 0, 0));
     }
-    if metadata {
+    for &request in OF_ANY {
+        allow(&mut tests, request);
+    }
+    if !refused.metadata {
+        for &request in OF_METADATA {
+            allow(&mut tests, request);
+        }
+    }
+    if !refused.network {
+        tests.push(step(AND, 0xff00, 0, 0));
+        for &kind in OF_NETWORK {
+            allow(&mut tests, kind << 8);
+        }
+        tests.push(step(LOAD, ARGUMENTS + 8, 0, 0));
         tests.push(step(AND, 0xffff, 0, 0));
-        for &request in OF_ATTRIBUTES {
-            refuse(&mut tests, request);
-        }
-        for &request in SHARES_BLOCKS {
-            tests.push(step(EQUAL, request, 0, 1));
-            tests.push(step(RETURN, ALLOW, 0, 0));
+        for request in OF_TUN {
+            allow(&mut tests, 0x5400 | request);
         }
     }
-    tests.push(step(AND, 0xff00, 0, 0));
-    if metadata {
-        refuse(&mut tests, OF_BTRFS);
-    }
-    for &kind in OF_DEVICES {
-        refuse(&mut tests, kind << 8);
-    }
-    tests.push(step(RETURN, ALLOW, 0, 0));
+    tests.push(step(RETURN, ERRNO | libc::ENOTTY as u32, 0, 0));
     let mut program = vec![step(EQUAL, libc::SYS_ioctl as u32, 0, tests.len() as u8)];
     program.append(&mut tests);
     program
@@ -531,6 +562,7 @@ mod tests {
         local_sockets: false,
         network: false,
         queues: false,
+        kvm: false,
         connections: Answer::Allowed,
     };
     const METADATA: Refused = Refused {
@@ -544,6 +576,7 @@ mod tests {
         local_sockets: true,
         network: true,
         queues: true,
+        kvm: true,
         connections: Answer::Refused,
     };
     const REFUSE: u32 = ERRNO | libc::EPERM as u32;
@@ -641,11 +674,13 @@ mod tests {
         }
     }
 
+    const UNKNOWN: u32 = ERRNO | libc::ENOTTY as u32;
+
     #[test]
-    fn devices_that_can_be_read_are_told_nothing() {
-        let asked = |request: u64| outcome(NOTHING, libc::SYS_ioctl, [3, request, 0]);
-        // LOOP_SET_FD, LOOP_CLR_FD, LOOP_CTL_ADD, TCSETS, TIOCSWINSZ, TCSETS2, TIOCSTI, TIOCLINUX, CDROMEJECT, EVIOCGRAB,
-        // also with upper halves
+    fn devices_are_told_nothing_that_is_not_known_to_be_needed() {
+        let asked = |refused, request: u64| outcome(refused, libc::SYS_ioctl, [3, request, 0]);
+        // Loop devices, terminals (TCSETS, TIOCSWINSZ, TCSETS2, TIOCSTI, TIOCLINUX), CDROMEJECT, EVIOCGRAB, IPMI, I2C, GPIO,
+        // HID, SPI, NVMe, SCSI, USB, graphics, cameras, sound, watchdogs, TPM, VFIO, vhost, sg, mei, FUSE, Btrfs' snapshots
         for request in [
             0x4c00,
             0x4c01,
@@ -657,34 +692,78 @@ mod tests {
             0x541c,
             0x5309,
             0x4004_4590,
+            0x8028_690d,
+            0x0703,
+            0x0720,
+            0xc250_b407,
+            0xc004_4806,
+            0x4001_6b01,
+            0xc048_4e41,
+            0x2285,
+            0x8038_5500,
+            0x6400,
+            0xc0d0_5605,
+            0x4112,
+            0x8004_5706,
+            0x3b64,
+            0xaf01,
+            0xc010_4801,
+            0x8004_e500,
+            0x5000_9417,
+            0x7000,
+            0xaa3f,
+            0x0932,
         ] {
-            assert_eq!(asked(request), REFUSE, "{request:x}");
-            assert_eq!(asked(request | 1 << 40), REFUSE, "{request:x}");
+            for refused in [NOTHING, METADATA, ALL] {
+                assert_eq!(asked(refused, request), UNKNOWN, "{request:x}");
+                // Only the lower half counts, for the kernel too.
+                assert_eq!(asked(refused, request | 1 << 40), UNKNOWN, "{request:x}");
+            }
         }
-        // KVM_RUN, TUNSETIFF, TCGETS, TIOCGWINSZ, BLKGETSIZE64, FICLONE
+        // TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, BLKGETSIZE64, FS_IOC_FIEMAP, FS_IOC_GETFLAGS, FICLONE, FICLONERANGE
         for request in [
-            0xae80,
-            0x4004_54ca,
             0x5401,
             0x5413,
+            0x541b,
+            0x5421,
             0x8008_1272,
+            0xc020_660b,
+            0x8008_6601,
             0x4004_9409,
+            0x4020_940d,
         ] {
-            assert_eq!(asked(request), ALLOW, "{request:x}");
+            for refused in [NOTHING, METADATA, ALL] {
+                assert_eq!(asked(refused, request), ALLOW, "{request:x}");
+            }
         }
     }
 
     #[test]
-    fn attributes_by_request_are_metadata() {
+    fn each_kind_of_program_has_its_own_requests() {
         let asked = |refused, request: u64| outcome(refused, libc::SYS_ioctl, [3, request, 0]);
-        // FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, BTRFS_IOC_SNAP_CREATE_V2
-        for request in [0x4008_6602, 0x401c_5820, 0x5000_9417] {
-            assert_eq!(asked(METADATA, request), REFUSE, "{request:x}");
-            assert_eq!(asked(NOTHING, request), ALLOW, "{request:x}");
-        }
-        // FS_IOC_GETFLAGS, FICLONE, FICLONERANGE
-        for request in [0x8008_6601, 0x4004_9409, 0x4020_940d] {
-            assert_eq!(asked(METADATA, request), ALLOW, "{request:x}");
+        let but = |change: fn(&mut Refused)| {
+            let mut refused = ALL;
+            change(&mut refused);
+            refused
+        };
+        let kvm = but(|refused| refused.kvm = false);
+        let network = but(|refused| refused.network = false);
+        let builder = but(|refused| refused.metadata = false);
+        // KVM_RUN, KVM_CREATE_VM; SIOCGIFINDEX, TUNSETIFF, TUNSETVNETBE; FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
+        for (may, requests) in [
+            (kvm, &[0xae80, 0xae01][..]),
+            (network, &[0x8933, 0x4004_54ca, 0x4004_54de]),
+            (builder, &[0x4008_6602, 0x401c_5820]),
+        ] {
+            for &request in requests {
+                assert_eq!(asked(ALL, request), UNKNOWN, "{request:x}");
+                assert_eq!(asked(may, request), ALLOW, "{request:x}");
+                for other in [kvm, network, builder] {
+                    if other.kvm != may.kvm || other.network != may.network {
+                        assert_eq!(asked(other, request), UNKNOWN, "{request:x}");
+                    }
+                }
+            }
         }
     }
 

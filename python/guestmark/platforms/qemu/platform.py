@@ -195,7 +195,7 @@ class QemuPlatform:
         generation_id = is_restored and extras.generation_id and _has_generation_id(self.architecture)
         if is_restored:
             _check_restored(cell, boot, place, virtio, watched=watch is not None)
-        process = place.process(self.name, _confinement(cell, boot, extras))
+        process = place.process(self.name, _confinement(cell, boot, extras, self.accelerator))
         line, monitor_line = place.line("agent"), place.line("monitor")
         monitor = Monitor(monitor_line.socket())
         with contextlib.ExitStack() as stack:
@@ -284,7 +284,7 @@ class QemuPlatform:
 
         def make(template: restored.Template) -> None:
             with contextlib.ExitStack() as stack:
-                process = SupervisedProcess(self.name, _confinement(cell, boot, NO_EXTRAS))
+                process = SupervisedProcess(self.name, _confinement(cell, boot, NO_EXTRAS, self.accelerator))
                 line, monitor_line = HERE.line("agent"), HERE.line("monitor")
                 monitor = Monitor(monitor_line.socket())
                 stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
@@ -443,12 +443,13 @@ def _order(monitor: Monitor, factors: Mapping[str, str]) -> None:
         time.sleep(0.01)
 
 
-def _confinement(cell: Cell, boot: Boot, extras: Extras) -> Confinement:
+def _confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Accelerator) -> Confinement:
     """Rings and sockets only for disks, shares and arguments that cannot do without."""
     disks = disks_of(cell)
     return replace(
         HYPERVISOR,
         more=tuple(word for factor, level in levels_of(cell.factors) for word in factor.process(level)),
+        kvm=accelerator is KVM,
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS
         or extras.sockets

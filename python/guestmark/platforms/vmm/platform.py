@@ -199,7 +199,7 @@ class VmmPlatform:
         initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(hypervisor, cell))
         watch = Watch.of(cell)
         rings = any(disk.aio is Aio.IO_URING for disk in disks_of(cell))
-        process = place.process(self.name, Confinement(sockets=True, rings=rings))
+        process = place.process(self.name, Confinement(sockets=True, rings=rings, kvm=True))
         line = place.inherited_line()
         with (
             placed(cell, emulator=False) as seat,
