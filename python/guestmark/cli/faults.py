@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from guestmark.cli import gates
@@ -124,5 +125,23 @@ def _crashed(error: Exception) -> int:
         where = f"the details are in {path}"
     except OSError:
         where = text
+    if _installation_changed():
+        say(
+            f"guestmark's own files were changed while it ran ({summary})\n"
+            f"  start it again; guestmark resume continues a run; {where}"
+        )
+        return BUG_STATUS
     say(f"sorry, this is a bug in guestmark ({summary})\n  {where}")
     return BUG_STATUS
+
+
+def _installation_changed() -> bool:
+    """Whether a file of the package is newer than this process, or gone: half of what runs is of another version."""
+    package = Path(__file__).parents[1]
+    try:
+        began = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+        since_boot = int(began) / os.sysconf("SC_CLK_TCK")
+        begun_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+        return any(file.stat().st_mtime > begun_at for file in package.rglob("*.py"))
+    except OSError:  # one has just gone
+        return True

@@ -148,6 +148,7 @@ class PlatformSpec:
 
 
 HOST = PlatformSpec((Layer("host"),))
+_DEEPEST = 3  # guests inside each other: each takes channels of all that are around it
 
 
 def parse_platform(text: str) -> PlatformSpec:
@@ -156,6 +157,11 @@ def parse_platform(text: str) -> PlatformSpec:
     if not stripped:
         raise UsageError("a platform's name is empty", hint=f"known: {', '.join(platform_forms())}")
     layers = tuple(_parse_layer(part, stripped) for part in stripped.split("/"))
+    if (deep := sum(layer.described.guest for layer in layers)) > _DEEPEST:
+        raise UsageError(
+            f"platform {stripped!r}: {deep} guests inside each other are too many",
+            hint=f"guestmark nests up to {_DEEPEST}, e.g. {'/'.join(part for part in stripped.split('/')[-_DEEPEST:])}",
+        )
     for outer, layer in itertools.pairwise(layers):
         kind = layer.described
         if not kind.guest:

@@ -49,6 +49,7 @@ def measure(
     plan that is not divisible is measured as a whole by one process at a time, a race to its end. Raises `TakenError`
     when another process executes the run as a whole or has taken over the block, `Interrupted` by a signal.
     """
+    ledger.patience.is_interrupted = lambda: interruption.received is not None
     process = _Process(plan, ledger, head.id, Attempts(ledger, head.id, machine), machine, interruption)
     if not is_divisible(plan):
         return _in_turn(process, observer)

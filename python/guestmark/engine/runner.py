@@ -57,6 +57,7 @@ def run(
     there. After `most_blocks` blocks the run is interrupted. Platforms and cells that the ledger has as unusable for
     this run are left out. Raises `LedgerError` when another process executes the run or a trial cannot be stored.
     """
+    ledger.patience.is_interrupted = lambda: interruption.received is not None
     with ledger.claim(run_id):
         stored = ledger.load_run(run_id)
         cells = budget.still_measured(plan, runnable(plan.cells, stored.unusable))

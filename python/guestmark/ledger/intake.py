@@ -118,11 +118,11 @@ def check_said(name: str, notes: Sequence[str], labels: Mapping[str, str], tags:
         raise LedgerError(
             f"over {_MOST_SAID} notes, labels or tags", hint="it is damaged, or made to mislead"
         )
-    if not all(map(_is_text, (*notes, *labels.values()))):
+    if not all(map(is_text, (*notes, *labels.values()))):
         raise LedgerError("a note or a label is not text", hint="it is damaged, or made to mislead")
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """Whether a database holds it: no NUL, and no half of a surrogate pair."""
     try:
         text.encode()
@@ -152,7 +152,7 @@ def _problems(run: StoredRun, now: float) -> Iterator[str]:
         run.plan.name,
         *(text for entry in run.unusable for text in (entry.name, entry.reason, entry.hint)),
     )
-    if not all(map(_is_text, texts)):
+    if not all(map(is_text, texts)):
         yield "a name or a reason is not text"
     yield from _of_policy(run.plan.policy)
     yield from _of_plan(run.plan)
@@ -202,7 +202,7 @@ def _of_plan(plan: Plan) -> Iterator[str]:
 
 
 def _of_cell(cell: Cell, known: set[str]) -> Iterator[str]:
-    if not 0 < len(cell.id) <= _LONGEST_ID or not _is_text(cell.id):
+    if not 0 < len(cell.id) <= _LONGEST_ID or not is_text(cell.id):
         yield f"a cell's id is {cell.id[:80]!r}, of {len(cell.id)} characters"
     if cell.null_of is not None and (cell.null_of not in known or cell.null_of == cell.id):
         yield f"cell {cell.id!r} is a copy of {cell.null_of[:80]!r}, which the plan does not have"

@@ -141,6 +141,11 @@ class StoredRun:
         return self.environments[0] if self.environments else {}
 
     @property
+    def is_trusted(self) -> bool:
+        """Whether its commands are run unasked: it is this user's own, or was taken as that."""
+        return self.origin is None or self.origin.trusted
+
+    @property
     def blocks(self) -> int:
         """Number of blocks that hold at least one trial."""
         return len({trial.block for trial in self.trials})

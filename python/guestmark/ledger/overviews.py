@@ -19,7 +19,7 @@ from guestmark.core.home import LATEST
 from guestmark.core.model import Cell, Plan, RunState, TrialStatus
 from guestmark.core.units import parse_duration
 from guestmark.ledger import checksums, codec, remarks, schema, signatures
-from guestmark.ledger.intake import is_moment
+from guestmark.ledger.intake import is_moment, is_text
 from guestmark.ledger.model import Compared, RunOverview, Standing
 from guestmark.ledger.remarks import NOTHING, Remarks
 from guestmark.ledger.schema import comparisons
@@ -200,6 +200,7 @@ def _overview(
 
 def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = False) -> str:
     """The id of a run that is in sight, or of one that was removed. Raises `LedgerError` naming the nearest ids."""
+    check_name(wanted, where)
     statement = select(schema.runs.c.id).order_by(schema.runs.c.created_at)
     gone = remarks.removed(connection)
     everything = [str(run_id) for run_id in connection.execute(statement).scalars()]
@@ -224,6 +225,14 @@ def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = 
             else "none can be brought back; guestmark vacuum deletes for good",
         )
     raise missing(connection, wanted, where, ids)
+
+
+def check_name(wanted: str, where: str) -> None:
+    """Raises `LedgerError` for what no run can be called: no database takes it, not even in a question."""
+    if not is_text(wanted):
+        raise LedgerError(
+            f"there is no run {wanted!r} in the ledger {where}", hint="`guestmark runs` lists all"
+        )
 
 
 def _meant(wanted: str, ids: Sequence[str], said: Mapping[str, Remarks]) -> list[str]:

@@ -340,6 +340,7 @@ T = TypeVar("T")
 PATIENCE_S = 600.0
 _FIRST_S, _LONGEST_S = 0.2, 5.0
 _SAY_AFTER_S = 2.0
+_INTERRUPTED_S = 5.0  # for which a server may be away once somebody wants to stop
 
 
 class Patience:
@@ -348,6 +349,7 @@ class Patience:
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.patience_s = patience_s
         self.notice: Callable[[str], None] = lambda _text: None
+        self.is_interrupted: Callable[[], bool] = lambda: False  # then a server that is away is given up soon
 
     def until_done(self, action: Callable[[], T], transient: Callable[[BaseException], bool]) -> T:
         """Calls `action` again as long as what it raises is transient; then raises that.
@@ -360,7 +362,8 @@ class Patience:
                 done = action()
             except Exception as error:
                 waited = time.monotonic() - begin
-                if not transient(error) or waited + pause > self.patience_s:
+                hurried = self.is_interrupted() and waited > _INTERRUPTED_S
+                if not transient(error) or hurried or waited + pause > self.patience_s:
                     raise
                 if not said and waited >= _SAY_AFTER_S:
                     said = True

@@ -461,6 +461,7 @@ class Ledger:
 
     def _found(self, connection: Connection, wanted: str) -> tuple[Row[Any], Remarks]:
         """The verified row of the wanted run, and its remarks; a whole id takes one query."""
+        overviews.check_name(wanted, self.where)
         runs = schema.runs
         statement = select(runs, *self._digest(connection, runs))
         run = connection.execute(statement.where(runs.c.id == wanted)).first()

@@ -14,6 +14,7 @@ from guestmark.page.names import row_names, spoken
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Inline, Span, Tone, inert, line, spans
+from guestmark.report.commands import resume_command
 from guestmark.report.sections import (
     answers,
     compared,
@@ -311,7 +312,7 @@ def _closing(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
         nothing: list[Node] = [Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR)]
         if run.state is not RunState.STOPPED:
             return nothing
-        again = f"guestmark resume {run.id} --blocks {run.plan.policy.min_blocks}"
+        again = resume_command(run, f"--blocks {run.plan.policy.min_blocks}")
         return [*nothing, Command("The time was up; continue", again)]
     made = counted(analysis.blocks, "block")
     if analysis.failed:
@@ -325,7 +326,7 @@ def _closing(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
         nodes.insert(
             0, Note(line(f"Not yet: time for {analysis.blocks} of {policy.min_blocks} blocks", Tone.UNCLEAR))
         )
-        nodes.append(Command("Go on", f"guestmark resume {run.id} --blocks {policy.min_blocks}"))
+        nodes.append(Command("Go on", resume_command(run, f"--blocks {policy.min_blocks}")))
     if going_on:
-        nodes.append(Command("Continue", f"guestmark resume {run.id}"))
+        nodes.append(Command("Continue", resume_command(run)))
     return nodes

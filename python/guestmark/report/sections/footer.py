@@ -11,6 +11,7 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
+from guestmark.report.commands import resume_command
 from guestmark.report.sections import elsewhere, places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
@@ -63,8 +64,7 @@ def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     if run.id:
         going_on = run.state not in {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
         nodes.append(_small(f"Run {run.id}, {run.state.said(len(run.trials))}"))
-        trust = "" if run.origin is None or run.origin.trusted else " --trust"
-        command = f"guestmark resume {run.id}{trust}" if going_on else f"guestmark show {run.id}"
+        command = resume_command(run) if going_on else f"guestmark show {run.id}"
         nodes.append(Command("Continue" if going_on else "See again", command))
     return nodes
 

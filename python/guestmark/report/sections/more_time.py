@@ -7,6 +7,7 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Command, Node, Paragraph
 from guestmark.page.text import line
+from guestmark.report.commands import resume_command
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.stopping import more_time
 
@@ -38,4 +39,4 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
 
 def command(run: StoredRun, blocks: int) -> str:
     """The command that takes a run on to this many blocks in all."""
-    return f"guestmark resume {run.id} --blocks {blocks}"
+    return resume_command(run, f"--blocks {blocks}")

@@ -16,6 +16,7 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.report.commands import resume_command
 from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
@@ -228,7 +229,7 @@ def next_commands(run: StoredRun, found: Analysis, findings: Sequence[Finding]) 
         where = guests if key in {"boot", "upload"} else used
         commands.append((f"guestmark run {plan} --on {where}", what))
     if run.state is RunState.INTERRUPTED:
-        commands.insert(0, (f"guestmark resume {run.id}", "the rest of this tour"))
+        commands.insert(0, (resume_command(run), "the rest of this tour"))
     commands.append((f"guestmark show {run.id}", "all figures of this tour"))
     return commands
 
