@@ -22,6 +22,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mode", action="append", choices=MODES, help="default: all")
     parser.add_argument("--way", choices=WAYS, default="kill", help="how runs are ended; default: kill")
+    parser.add_argument("--user", type=int, default=0, help="whose runs they are, by number; default: root's")
+    parser.add_argument(
+        "--warm", action="store_true", help="let a first run come to its end: nothing is found out anew later"
+    )
     parser.add_argument("--minutes", type=float, default=120.0, help="at most")
     given = parser.parse_args()
     names = given.mode or list(MODES)
@@ -30,12 +34,15 @@ def main() -> int:
         outcome = Outcome()
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="storm-", dir="/var/tmp") as folder:
-            storm = Storm(MODES[name], Path(folder), given.seed, given.way)
+            storm = Storm(
+                MODES[name], Path(folder), given.seed, given.way, user=given.user, warms_up=given.warm
+            )
             storm.rage(-(-given.kills // len(names)), begin + 60 * given.minutes / len(names), outcome)
         how = ", ".join(f"{number} {what}" for what, number in outcome.ended.items())
         print(
             f"{name}: {outcome.kills} ended ({how}), {outcome.resumed} resumed, "
             f"{outcome.whole} came to their end first; nothing was left after {outcome.longest_s:.2f} s; "
+            f"{outcome.cleaned} cleaned; "
             f"{len(outcome.problems)} problems; {time.monotonic() - begin:.0f} s",
             flush=True,
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from guestmark.core.keeper import is_in_use
 from tests.framework.processes import alive, started_at
 
+_KEPT = re.compile(r"guestmark-[a-z][a-z0-9@_-]*-[0-9a-f]{12}")
 _SHARED = (Path("/dev/shm"), Path("/var/tmp"))
 # What other checks of this checkout make in the same places: no run leaves these.
 _CHECKS = ("guestmark-test-", "guestmark-clean-root.", "guestmark-try-wheel.")
@@ -39,6 +41,17 @@ def nobodys() -> list[Path]:
         with contextlib.suppress(OSError):
             if not path.name.startswith(_CHECKS) and path.is_dir() and not is_in_use(path):
                 found.append(path)
+    return found
+
+
+def parts(folder: Path) -> list[Path]:
+    """What was to be removed or to take another's place, in a run's own cache, state and folder."""
+    found = []
+    for at, directories, files in os.walk(folder):  # which does not follow the links to what caches share
+        for name in (*directories, *files):
+            unfinished = name.startswith(("guestmark-part-", "pymp-")) or name.endswith((".part", ".tmp"))
+            if unfinished or _KEPT.fullmatch(name):
+                found.append(Path(at, name))
     return found
 
 

@@ -22,6 +22,8 @@ from tests.framework.command_line import CommandLine
 from tests.framework.kernels import without_9p
 from tests.framework.processes import kill
 from tests.storm import leavings
+from tests.storm.given import commits, packets
+from tests.storm.watching import Watch, kind_of
 from tests.storm.ways import WAYS, Running, Started, family
 
 MARK = "GUESTMARK_STORM"
@@ -84,6 +86,20 @@ uml_disk = "vhost-user"
 kind = "fill"
 params.content = "zero"
 params.amount = "16M"
+"""
+
+
+TUNE = """
+schema = "guestmark-plan/1"
+name = "storm"
+title = "a race"
+platforms = ["uml"]
+[factors]
+memory = ["256M", "512M", "1G"]
+[workloads.sleep]
+kind = "exec"
+params.command = ["sleep", "0.1"]
+[tune]
 """
 
 
@@ -154,6 +170,47 @@ MODES = {
             14.0,
         ),
         Mode("live", ("capture", "--live", "lo"), 1.5, ends=False),
+        Mode("parquet", ("capture", "--format", "parquet", "-o", "out.parquet", "CAPTURE"), 1.5, ends=False),
+        Mode(
+            "sqlite",
+            (
+                "powercut",
+                "--on",
+                "uml",
+                "--method",
+                "sqlite",
+                "--records",
+                "10",
+                "--states",
+                "40",
+                "--blocks",
+                "2",
+            ),
+            8.0,
+        ),
+        Mode("ab", ("ab", "--on", "host,uml", "--blocks", "3", "--", "true", "---", "false"), 6.0),
+        Mode("tune", ("tune", "storm.toml", "--for", "20s"), 12.0, TUNE),
+        Mode(
+            "bisect",
+            (
+                "bisect",
+                "--good",
+                "HEAD~3",
+                "--build",
+                "true",
+                "--on",
+                "host",
+                "--fail-if",
+                "wall_s>+50%",
+                "--",
+                "cat",
+                "{build}/file",
+            ),
+            6.0,
+            ends=False,
+        ),
+        Mode("export", ("export", "last", "--bundle", "b.html"), 1.5, ends=False),
+        Mode("doctor", ("doctor",), 6.0, ends=False),
         Mode("storage", ("run", "storm.toml", "--blocks", "2"), 8.0, STORAGE),
         Mode(
             "virtiofs",
@@ -172,6 +229,7 @@ class Outcome:
     resumed: int = 0
     whole: int = 0
     longest_s: float = 0.0
+    cleaned: int = 0  # nobody was there to remove what was left, and `guestmark clean` did
     ended: Counter[str] = field(default_factory=Counter)  # which process was ended, or how
     problems: list[str] = field(default_factory=list)
 
@@ -179,7 +237,9 @@ class Outcome:
 class Storm:
     """One mode in its folder; `seed` decides when it is ended, `way` (of `WAYS`) how."""
 
-    def __init__(self, mode: Mode, folder: Path, seed: int, way: str = "kill") -> None:
+    def __init__(
+        self, mode: Mode, folder: Path, seed: int, way: str = "kill", *, user: int = 0, warms_up: bool = True
+    ) -> None:
         self.mode = mode
         self.way = WAYS[way]
         self._line = CommandLine.with_scratch(folder)
@@ -187,6 +247,10 @@ class Storm:
         self._mark = f"{MARK}={secrets.token_hex(8)}"
         name, _, value = self._mark.partition("=")
         self._line.environment[name] = value
+        self._user, self._warms_up = user, warms_up
+        self._hit: Counter[str] = (
+            Counter()
+        )  # kinds of temporary things, and how often a kill was aimed at each
         self._shared = set(leavings.nobodys())
         self._expected: dict[str, int] = {}
         self._words = mode.words
@@ -196,6 +260,19 @@ class Storm:
             self._words = tuple(kernel if word == "kernel=KERNEL" else word for word in mode.words)
         if mode.plan:
             (folder / "storm.toml").write_text(mode.plan)
+        if "CAPTURE" in mode.words:
+            packets(folder / "packets.pcap")
+            self._words = tuple("packets.pcap" if word == "CAPTURE" else word for word in self._words)
+        if mode.name == "bisect":
+            commits(folder)
+        if mode.name == "export":
+            self._line("exec", "-q", "-r", "1", "--on", "host", "--", "true")
+        if user:
+            home = folder / "home"
+            home.mkdir(exist_ok=True)
+            self._line.environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home)}
+            subprocess.run(["chown", "-Rh", f"{user}:{user}", str(folder)], check=True)
+            folder.chmod(0o755)
 
     def rage(self, kills: int, until: float, outcome: Outcome) -> None:
         """Ends it `kills` times, or until that moment and as long as a whole run takes; then lets the last one end.
@@ -204,7 +281,7 @@ class Storm:
         longer here than its mode expects has up to twice that time.
         """
         run: str | None = None
-        if self.mode.ends:
+        if self.mode.ends and self._warms_up:
             begin = time.monotonic()
             self._line(*self._words, timeout=600)
             took = time.monotonic() - begin
@@ -214,10 +291,10 @@ class Storm:
         for _ in range(kills):
             if time.monotonic() >= until:
                 break
-            words = ("resume", run) if run else self._words
+            words = ("resume", run) if run and self.mode.ends else self._words
             outcome.resumed += bool(run)
             run = self._ended_once(words, outcome)
-        if run is not None:
+        if run is not None and self.mode.ends and not self._user:
             done = self._line("resume", run, timeout=600)
             if done.status != 0:
                 self._problem(outcome, f"the last resume ended with {done.status}: {done.stderr[-500:]}")
@@ -225,9 +302,14 @@ class Storm:
 
     def _ended_once(self, words: tuple[str, ...], outcome: Outcome) -> str | None:
         """Starts it and ends it; the id of the run that can be resumed, if any."""
+        watch = Watch(self._roots()) if self.way.aims else None
         running = Running(self._started(words), self._random)
         moment = time.monotonic() + self._random.random() * self._within_s
+        aimed = ""
         try:
+            if watch is not None:
+                aimed = self._aim(watch, running)
+                moment = 0.0 if aimed else moment
             running.started.process.wait(max(0.0, moment - time.monotonic()))
             outcome.whole += 1
             self._check_end(running, outcome, {0})
@@ -235,16 +317,38 @@ class Storm:
             known = family(running.pid)
             what = self.way.strike(running)
             outcome.kills += 1
-            outcome.ended[what] += 1
+            outcome.ended[f"{what} at {aimed}" if aimed else what] += 1
             if self.way.ends_within_s:
                 self._check_end(running, outcome, self.way.statuses)
             self._check_leavings(outcome, {**known, **running.seen}, what)
+        finally:
+            if watch is not None:
+                watch.close()
         running.started.close()
         return self._check_ledger(outcome)
 
+    def _roots(self) -> list[Path]:
+        """Where temporary things are made; what others use, too, is left out."""
+        return [self._line.folder]
+
+    def _aim(self, watch: Watch, running: Running) -> str:
+        """Waits until something is made, rather of a kind that was seldom hit, and some moments more; its kind."""
+        for path in watch.new(2 * self._within_s):
+            if running.started.process.poll() is not None:
+                return ""
+            kind = kind_of(path.name)
+            if not path.name.startswith(("guestmark-", "pymp-")):  # what is in one of these goes with it
+                continue
+            # The more often a kind was hit, the more often it is let pass, so that later ones get their turn.
+            if self._random.random() < 1 / (1 + 2 * self._hit[kind]):
+                self._hit[kind] += 1
+                time.sleep(self._random.choice((0.0, 0.001, 0.005, 0.05)))
+                return kind
+        return ""
+
     def _started(self, words: tuple[str, ...]) -> Started:
         """With its output in files: pipes would be held by what it starts, and fill up."""
-        return Started(self._line, words, terminal=self.way.terminal)
+        return Started(self._line, words, terminal=self.way.terminal, user=self._user)
 
     def _check_end(self, running: Running, outcome: Outcome, statuses: frozenset[int] | set[int]) -> None:
         """It ends by itself, in time, and without a crash."""
@@ -264,8 +368,13 @@ class Storm:
         outcome.problems.append(f"{self.mode.name}: {what}")
 
     def _check_leavings(self, outcome: Outcome, known: dict[int, int], what: str) -> None:
-        begin = time.monotonic()
+        begin, cleaned = time.monotonic(), False
         while left := self._left(known):
+            if time.monotonic() - begin > PATIENCE_S and self.way.needs_cleaning and not cleaned:
+                cleaned = True
+                self._line("clean", user=self._user, group=self._user, extra_groups=[])
+                outcome.cleaned += 1
+                continue
             if time.monotonic() - begin > PATIENCE_S:
                 self._problem(outcome, f"end {outcome.kills} ({what}) left {left}")
                 self._clean_up(known)
@@ -276,6 +385,7 @@ class Storm:
     def _left(self, known: dict[int, int]) -> list[str]:
         files = [str(path) for path in self._line.scratch.iterdir()]
         files += [str(path) for path in leavings.nobodys() if path not in self._shared]
+        files += [str(path) for path in leavings.parts(self._line.folder)]
         kernels = [
             *leavings.mounts(self._line.scratch), *leavings.loops(self._line.scratch), *leavings.queues(known),
         ]  # fmt: skip

@@ -28,9 +28,9 @@ _HELPERS = {
 
 
 class Started:
-    """A call of the command line whose output goes to a file, or to a terminal of its own."""
+    """A call of the command line whose output goes to a file, or to a terminal of its own; `user`: whose it is."""
 
-    def __init__(self, line: CommandLine, words: tuple[str, ...], *, terminal: bool) -> None:
+    def __init__(self, line: CommandLine, words: tuple[str, ...], *, terminal: bool, user: int = 0) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self.terminal = -1
         stdin, output = subprocess.DEVNULL, self._output.fileno()
@@ -41,6 +41,8 @@ class Started:
         program = [sys.executable, "-m", "guestmark", *words]
         # Whose controlling terminal its standard input becomes.
         session = [] if not terminal else ["setsid", "--ctty", "--wait"]
+        if user:
+            session += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
         try:
             self.process = subprocess.Popen(
                 [*session, *program],
@@ -90,6 +92,8 @@ class Way:
     ends_within_s: float = 0.0
     statuses: frozenset[int] = frozenset()  # any, if empty
     terminal: bool = False
+    needs_cleaning: bool = False  # if nobody is left who could remove anything, as no machine runs
+    aims: bool = False  # at the moment when a temporary thing is made, each kind of them in turn
 
 
 def family(pid: int) -> dict[int, int]:
@@ -108,6 +112,21 @@ def _killed(running: Running) -> str:
     running.started.process.kill()
     running.started.process.wait()
     return "SIGKILL"
+
+
+def _killed_with_keepers(running: Running) -> str:
+    """Nobody is left who was told what to remove but those who supervise."""
+    found = family(running.pid)
+    keepers = [pid for pid in found if b"\0keep\0" in _command(pid)]
+    kill([running.pid, *keepers], signal.SIGKILL)
+    running.started.process.wait()
+    return f"SIGKILL of it and {len(keepers)} keepers"
+
+
+def _command(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def _signalled(number: signal.Signals) -> Callable[[Running], str]:
@@ -164,6 +183,8 @@ def _helper_killed(running: Running) -> str:
 _END_S = 20.0
 WAYS = {
     "kill": Way(_killed),
+    "keepers": Way(_killed_with_keepers, needs_cleaning=True),
+    "aimed": Way(_killed, aims=True),
     "interrupt": Way(_signalled(signal.SIGINT), _END_S),
     "hangup": Way(_signalled(signal.SIGHUP), _END_S),
     "terminate": Way(_signalled(signal.SIGTERM), _END_S),

@@ -19,6 +19,7 @@ from guestmark.appliance.paths import cache_directory, put
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.supervision import supervision
 from guestmark.core.temporary import scratch_directory
 
 Notify = Callable[[str], None]
@@ -168,14 +169,16 @@ def _fetched(notify: Notify) -> Kernel:
     with _scratch() as scratch:
         apt = _apt_with_lists(scratch, notify)
         packages = _kernel_packages(apt)
-        done = subprocess.run(
-            [*apt, "download", *packages],
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
+        with supervision() as supervised:
+            done = subprocess.run(
+                [*supervised.before, *apt, "download", *packages],
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=600,
+                **supervised.options,
+            )
         archives = sorted(scratch.glob("*.deb"))
         if done.returncode or not archives:
             raise GuestmarkError(
@@ -233,9 +236,11 @@ def _apt_with_lists(scratch: Path, notify: Notify) -> list[str]:
     (lists / "partial").mkdir(parents=True)
     own = [f"-oDir::State::Lists={lists}", f"-oDir::Cache={scratch / 'apt'}"]
     (scratch / "apt" / "archives" / "partial").mkdir(parents=True)
-    done = subprocess.run(
-        ["apt-get", *own, "update"], capture_output=True, text=True, check=False, timeout=300
-    )
+    with supervision() as supervised:
+        done = subprocess.run(
+            [*supervised.before, "apt-get", *own, "update"],
+            capture_output=True, text=True, check=False, timeout=300, **supervised.options,
+        )  # fmt: skip
     if done.returncode:
         raise GuestmarkError(
             f"apt-get update failed: {_last_line(done.stderr)}",

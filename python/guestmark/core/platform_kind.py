@@ -8,9 +8,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from guestmark.core.discovery import by_name, described, settings_of
 from guestmark.core.factor import Factor, Machine
+
+if TYPE_CHECKING:
+    import subprocess
 
 _PACKAGE = "guestmark.platforms"
 
@@ -39,12 +43,29 @@ class Program:
 
 
 @contextlib.contextmanager
-def leaving_nothing() -> Iterator[dict[str, str]]:
-    """The environment for programs that are asked for their version: some make a directory of theirs just to say it."""
-    from guestmark.core.temporary import scratch_directory  # not what every command line waits for
+def asking_versions() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts programs that are asked for their version, with pipes for what they say, and ends them all.
 
-    with scratch_directory("version") as theirs:
-        yield {**os.environ, "XDG_RUNTIME_DIR": str(theirs)}
+    Some make a directory of theirs just to say it: it is removed when they have ended, which they do with us.
+    """
+    import subprocess
+
+    from guestmark.core.supervision import supervision  # neither is what every command line waits for
+    from guestmark.core.temporary import scratch_directory
+
+    with scratch_directory("version") as theirs, supervision() as supervised:
+
+        def start(path: str) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [*supervised.before, path, "--version"],
+                env={**os.environ, "XDG_RUNTIME_DIR": str(theirs)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                **supervised.options,
+            )
+
+        yield start
 
 
 _VERSION_S = 10.0
@@ -57,16 +78,15 @@ def version_line(path: str) -> str:
     """
     import subprocess
 
-    with leaving_nothing() as environment:
-        done = subprocess.run(
-            [path, "--version"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_VERSION_S,
-            check=True,
-        )
-    return done.stdout.splitlines()[0]
+    with asking_versions() as start, start(path) as asked:
+        try:
+            said, complaints = asked.communicate(timeout=_VERSION_S)
+        except subprocess.TimeoutExpired:
+            asked.kill()
+            raise
+    if asked.returncode:
+        raise subprocess.CalledProcessError(asked.returncode, asked.args, said, complaints)
+    return said.decode(errors="replace").splitlines()[0]
 
 
 def _none(_destination: str) -> str:

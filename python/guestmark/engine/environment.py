@@ -21,7 +21,7 @@ from guestmark.core.environment import Environment
 from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Plan
 from guestmark.core.own_program import agent_binary
-from guestmark.core.platform_kind import Program, leaving_nothing
+from guestmark.core.platform_kind import Program, asking_versions
 from guestmark.core.redaction import redact_words
 from guestmark.core.workload_kind import packages_measured
 from guestmark.engine.quiet import attested
@@ -245,17 +245,11 @@ def _load(file: Path) -> list[float]:
 def _versions(programs: Iterable[Program]) -> dict[str, str]:
     """The first line that each installed program prints for --version; all are run at the same time."""
     found, started = {}, {}
-    with leaving_nothing() as environment:
+    with asking_versions() as start:
         for program in programs:
             if (path := program.path) and program.name not in started:
                 with contextlib.suppress(OSError):
-                    started[program.name] = subprocess.Popen(
-                        [path, "--version"],
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                    )
+                    started[program.name] = start(path)
         for name, process in started.items():
             try:
                 output, complaints = process.communicate(timeout=_VERSION_LIMIT_S)

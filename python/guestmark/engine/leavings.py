@@ -33,6 +33,7 @@ _NAMES = (
     "trial", "tree", "user", "virtiofsd",
 )  # fmt: skip
 _KEPT = r"[a-z][a-z0-9@_-]*-[0-9a-f]{12}"  # whatever it is for: as keepers name all that they make
+_OF_KEEPER = re.compile(rf"guestmark-{_KEPT}")
 _UNIQUE = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
 # In the cache: parts of what was being made. Whoever makes one touches it again and again.
 _PARTS = (
@@ -215,6 +216,9 @@ def _parts() -> Iterator[Path]:
         cache = cache_directory()
         for pattern in _PARTS:
             for path in cache.glob(pattern):
+                if _OF_KEEPER.fullmatch(path.name) and path.is_dir():  # its maker has a lock on it
+                    yield path
+                    continue
                 is_part = not path.name.endswith((".none", ".json"))
                 if is_part and _is_part(path) and path.lstat().st_mtime < time.time() - _PART_IS_OLD_S:
                     yield path

@@ -1,0 +1,32 @@
+"""Programs of the host that end with us, however we end, before what they write to is removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from guestmark.core.keeper import keeper
+from guestmark.core.own_program import agent_binary
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """What begins a command that ends with us, and the keyword arguments of `subprocess` for it."""
+
+    before: tuple[str, ...]
+    options: dict[str, Any]
+
+
+@contextlib.contextmanager
+def supervision() -> Iterator[Supervision]:
+    """Any number of commands may be started with it. What is left of them when the block is left, ends."""
+    handles, (lifeline, ours) = keeper().handles, os.pipe()
+    words = ("supervise", f"--lifeline={lifeline}", *(f"--hold={handle}" for handle in handles), "--")
+    try:
+        yield Supervision((str(agent_binary()), *words), {"pass_fds": (lifeline, *handles)})
+    finally:
+        os.close(lifeline)
+        os.close(ours)

@@ -1,0 +1,31 @@
+"""What some modes of the storm are given: a capture, and a history of commits."""
+
+import struct
+import subprocess
+from pathlib import Path
+
+
+def packets(file: Path, count: int = 60_000) -> None:
+    """Segments of TCP between many pairs of ports, enough for a second of work."""
+    with file.open("wb") as out:
+        out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for number in range(count):
+            source, flags = 1024 + number // 12 % 40_000, 2 if number % 12 == 0 else 16
+            tcp = struct.pack(">HHIIBBHHH", source, 80, number, 0, 0x50, flags, 8192, 0, 0)
+            ip = struct.pack(
+                ">BBHHHBBH4s4s", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0, b"\x0a\0\0\1", b"\x0a\0\0\2"
+            )
+            frame = bytes(12) + b"\x08\0" + ip + tcp
+            out.write(
+                struct.pack("<IIII", number // 1000, number % 1000 * 1000, len(frame), len(frame)) + frame
+            )
+
+
+def commits(folder: Path) -> None:
+    """A repository with some commits."""
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@localhost"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    for number in range(6):
+        (folder / "file").write_text(str(number))
+        subprocess.run([*git, "add", "file"], check=True)
+        subprocess.run([*git, "commit", "-q", "-m", str(number)], check=True)
