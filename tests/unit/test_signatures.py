@@ -319,6 +319,16 @@ def test_a_lost_key_distrusts_and_a_file_that_others_read_is_refused(tmp_path: P
         assert ledger.load_run(run_id).origin is None
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="makes another user's directory, which takes root")
+def test_a_key_that_root_makes_in_a_users_home_is_the_users(own_state: Path) -> None:
+    own_state.mkdir(parents=True)
+    os.chown(own_state, 65534, 65534)
+    made = keys.public_key()
+    assert (own_state / "signing-key").stat().st_uid == 65534
+    keys._own.cache_clear()
+    assert keys.public_key() == made
+
+
 def test_a_user_who_can_keep_no_key_measures_all_the_same(guestmark: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     guestmark.environment["XDG_STATE_HOME"] = str(tmp_path / "file")

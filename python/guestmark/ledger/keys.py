@@ -87,6 +87,9 @@ def _make(file: Path) -> None:
         made = directory / file.name
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as stream:
             stream.write(secrets.token_bytes(_SIZE))
+            if os.geteuid() == 0:  # root in a user's home, as with `sudo -E`: the user has to read it, too
+                home = file.parent.stat()
+                os.fchown(stream.fileno(), home.st_uid, home.st_gid)
             stream.flush()
             os.fsync(stream.fileno())
         with contextlib.suppress(FileExistsError):  # another process was faster
@@ -98,7 +101,9 @@ def _read(file: Path) -> bytes:
     with file.open("rb") as stream:
         there = os.fstat(stream.fileno())
         found = stream.read(_SIZE + 1)
-    if not stat.S_ISREG(there.st_mode) or there.st_mode & 0o077 or there.st_uid not in {0, os.geteuid()}:
+    # Root reads the key of the user whose home it works in.
+    strange = os.geteuid() != 0 and there.st_uid not in {0, os.geteuid()}
+    if not stat.S_ISREG(there.st_mode) or there.st_mode & 0o077 or strange:
         raise LedgerError(
             f"the signing key {file} is not its user's alone",
             hint=f"chmod 600 {file}; if somebody may know it, remove it, and `guestmark ledger sign` your runs anew",
