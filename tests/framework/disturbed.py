@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from tests.framework import captures as cf
@@ -66,6 +67,20 @@ def without_numbers(packets: Packets) -> list[cf.Packet]:
     return [cf.Packet(p.ns, p.data[:4] + b"\0\0" + p.data[6:], p.wire) for p in packets]
 
 
+def counted_by_host(packets: Packets, others: float = 50, swapped: bool = False) -> list[cf.Packet]:
+    """With the identification that Windows writes: a count of all that the host sends, `others` packets a second of it
+    elsewhere; older versions wrote it `swapped`.
+    """
+    out, sent = [], Counter[bytes]()
+    for packet in packets:
+        host = packet.data[12:16]
+        sent[host] += 1
+        count = (sent[host] + round((packet.ns - packets[0].ns) / 1e9 * others)) % 2**16
+        number = count.to_bytes(2, "little" if swapped else "big")
+        out.append(cf.Packet(packet.ns, packet.data[:4] + number + packet.data[6:], packet.wire))
+    return out
+
+
 def cut(packets: Packets, length: int = 72) -> list[cf.Packet]:
     """With a snapshot length."""
     return [cf.Packet(packet.ns, packet.data[:length], packet.length) for packet in packets]
@@ -107,6 +122,9 @@ DISTURBANCES: dict[str, Callable[[Packets, int], list[cf.Packet]]] = {
     "no handshake": lambda packets, _: without_handshake(packets),
     "no time stamps": lambda packets, _: without_stamps(packets),
     "no numbers": lambda packets, _: without_numbers(packets),
+    "numbers of a host that sends little else": lambda packets, _: counted_by_host(packets, 3),
+    "numbers of a busy host": lambda packets, _: counted_by_host(packets),
+    "numbers of a busy host, swapped": lambda packets, _: counted_by_host(packets, swapped=True),
     "neither stamps nor numbers nor handshake": lambda packets, _: without_handshake(
         without_numbers(without_stamps(packets))
     ),

@@ -2,7 +2,7 @@
 
 Times are in milliseconds at the client; the path takes `way_ms` each way. `seen_at` gives the packets as a capture at
 either end holds them: nothing but numbers and windows, and time stamps where systems have `stamps`. A path may delay a
-packet, double it, or lose it; systems that are `numbered` count their packets in IPv4's identification.
+packet, double it, or lose it; how systems number their packets in IPv4's identification is one of their habits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 import random
 import struct
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from tests.framework import captures as cf
 
@@ -19,12 +22,29 @@ _FIRST_STAMP = {True: 1_000_000, False: 7_000_000}
 SYN_OPTIONS = b"\x02\x04\x05\xb4\x04\x02\x01\x01"  # segment size, selective acknowledgements
 
 
+class Numbers(StrEnum):
+    """What IPv4's identification of a system's packets is."""
+
+    ONE = "one"  # always 1
+    ZERO = "zero"  # as where packets may not be fragmented (RFC 6864)
+    CONNECTION = "connection"  # counted for each connection, as Linux does
+    HOST = "host"  # counted for all that the host sends, as Windows and lwIP do
+    SWAPPED = "swapped"  # the same in the machine's byte order, as Windows did
+    RANDOM = "random"  # as BSD and macOS have it
+
+
 @dataclass
 class Model:
-    """Packets: (ms at the sender, by the client, ms on the way, the packet)."""
+    """Packets: (ms at the sender, by the client, ms on the way, the packet).
+
+    With numbers of the host, `others` packets a second of its other traffic take a number. With `beside`, another
+    connection of the same hosts is captured: each half a millisecond before a packet, the same end sends one there.
+    """
 
     way_ms: float = 10.0
-    numbered: bool = False
+    numbers: Numbers = Numbers.ONE
+    others: float = 0.0
+    beside: bool = False
     stamps: bool = False
     largest_window: int = 60_000
     sent: list[tuple[float, bool, float, bytes]] = field(default_factory=list)
@@ -56,12 +76,28 @@ class Model:
             options += struct.pack(">BBBBII", 1, 1, 8, 10, int(at_ms) + _FIRST_STAMP[client], echoed)
         ends = (cf.CLIENT, cf.SERVER) if client else (cf.SERVER, cf.CLIENT)
         data = cf.tcp(*ends, flags, seq, ack, b"x" * payload, min(window, self.largest_window), options)
-        if self.numbered:
-            number = 1 + sum(by_client == client for _, by_client, _, _ in self.sent)
-            data = data[:4] + struct.pack(">H", number) + data[6:]
+        data = data[:4] + struct.pack(">H", self.number(at_ms, client)) + data[6:]
         self.sent.append((at_ms, client, math.inf if lost else self.way_ms + late_ms, data))
         if copied_ms:
             self.copies.append((at_ms, client, self.way_ms + late_ms + copied_ms, data))
+
+    def number(self, at_ms: float, client: bool) -> int:
+        """The identification of the next packet of an end."""
+        before = sum(by_client == client for _, by_client, _, _ in self.sent)
+        match self.numbers:
+            case Numbers.ZERO:
+                return 0
+            case Numbers.CONNECTION:
+                return 1 + before
+            case Numbers.HOST:
+                return (1 + before + round(at_ms * self.others / 1e3)) % 2**16
+            case Numbers.SWAPPED:
+                count = (1 + before + round(at_ms * self.others / 1e3)) % 2**16
+                return int.from_bytes(count.to_bytes(2, "little"))
+            case Numbers.RANDOM:
+                return random.Random(f"{at_ms} {client}").randrange(2**16)
+            case _:
+                return 1
 
     def shake_hands(self) -> float:
         """A handshake from time 0; returns when the client has connected."""
@@ -78,9 +114,21 @@ class Model:
             if math.isinf(ms):
                 continue
             seen.append((round(ms * 1e6) + 10**18, number, data))
+        if self.beside:
+            seen += [(ns - 500_000, -1, data) for ns, data in self._seen_beside(seen)]
         arrived = ((at + way, data) for at, by_client, way, data in self.copies if by_client != client)
         seen += [(round(ms * 1e6) + 10**18, len(seen), data) for ms, data in arrived]
         return cf.pcap(cf.frames((ns, data) for ns, _, data in sorted(seen)), nanos=True)
+
+    def _seen_beside(self, seen: list[tuple[int, int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        """What the other connection sends as often as this one, with numbers of its own."""
+        sent = Counter[bool]()
+        for ns, number, _ in sorted(seen):
+            client = self.sent[number][1]
+            ends = ((cf.CLIENT[0], 1029), cf.SERVER) if client else (cf.SERVER, (cf.CLIENT[0], 1029))
+            data = cf.tcp(*ends, cf.ACK | cf.PSH, 1 + sent[client], 1 + sent[not client], b"x")
+            sent[client] += 1
+            yield ns, data[:4] + struct.pack(">H", 7000 + sent[client]) + data[6:]
 
 
 def download(
@@ -112,11 +160,11 @@ def download(
 
 
 def conversations(
-    turns: int, way_ms: float, lose: frozenset[int] = frozenset(), think_ms: float = 30
+    turns: int, way_ms: float, lose: frozenset[int] = frozenset(), think_ms: float = 30, beside: bool = False
 ) -> Model:
     """Requests and answers of one segment; the first transmissions of the answers in `lose` are lost on the path."""
     chance = random.Random(3)
-    model = Model(way_ms, numbered=True)
+    model = Model(way_ms, Numbers.CONNECTION, beside=beside)
     now, seq, reply = model.shake_hands(), 1, 1
     for turn in range(turns):
         model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100, late_ms=chance.uniform(0, 2))
@@ -135,7 +183,7 @@ def conversations(
 
 def repaired(rounds: int, lose: frozenset[int]) -> Model:
     """A server sends ten segments each round trip; in the rounds `lose` the fourth is lost and sent a round later."""
-    model = Model(20, numbered=True, stamps=True)
+    model = Model(20, Numbers.CONNECTION, stamps=True)
     now = model.shake_hands()
     model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
     now, sent = now + 20, 1

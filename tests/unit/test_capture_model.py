@@ -14,7 +14,16 @@ from guestmark.capture.model import Causes
 from guestmark.capture.verdict import NAMES
 from guestmark.core.errors import GuestmarkError
 from tests.framework import captures as cf
-from tests.framework.tcp_model import MSS, SYN_OPTIONS, Model, conversations, download, repaired, sack
+from tests.framework.tcp_model import (
+    MSS,
+    SYN_OPTIONS,
+    Model,
+    Numbers,
+    conversations,
+    download,
+    repaired,
+    sack,
+)
 
 ENDS = pytest.mark.parametrize("at_client", [True, False], ids=["client", "server"])
 
@@ -23,7 +32,7 @@ def causes(model: Model, at_client: bool, folder: Path) -> dict[str, float]:
     """Milliseconds by cause."""
     path = folder / "model.pcap"
     path.write_bytes(model.seen_at(at_client))
-    (connection,) = analyse_file(path).connections
+    connection = analyse_file(path).connections[-1 if model.beside else 0]
     found: Causes = connection.causes
     return {name: 1e3 * (getattr(found, f"{name}_s", None) or 0.0) for name in NAMES}
 
@@ -168,7 +177,7 @@ def test_a_server_that_thinks_on_a_path_that_varies_is_the_server(at_client: boo
 
 @ENDS
 def test_a_copy_that_the_path_makes_is_nobodys_act(at_client: bool, tmp_path: Path) -> None:
-    model = Model(20, numbered=True)
+    model = Model(20, Numbers.CONNECTION)
     now, reply = model.shake_hands(), 1
     model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
     for number in range(10):
@@ -239,7 +248,7 @@ def test_a_small_send_buffer_is_no_narrow_path(at_client: bool, tmp_path: Path) 
 
 
 def test_a_lost_first_request_is_not_the_clients_thinking(tmp_path: Path) -> None:
-    model = Model(20, numbered=True)
+    model = Model(20, Numbers.CONNECTION)
     now = model.shake_hands()
     model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100, lost=True)
     model.packet(now + 240, True, cf.ACK | cf.PSH, 1, 1, 100)
@@ -282,7 +291,7 @@ def test_a_loss_costs_what_its_repair_took(at_client: bool, tmp_path: Path) -> N
         download(600, 4, 0.1),
         download(1200, 40, 1),
         repaired(60, frozenset(range(5, 60, 7))),
-        conversations(100, 10, frozenset({5, 20, 77})),
+        conversations(100, 10, frozenset({5, 20, 77}), beside=True),
     ],
     ids=[
         "queue",
@@ -305,7 +314,7 @@ def test_both_ends_tell_the_same_story(model: Model, tmp_path: Path) -> None:
 
 @ENDS
 def test_an_answer_whose_first_packet_was_overtaken_lost_nothing(at_client: bool, tmp_path: Path) -> None:
-    model = Model(10, numbered=True)
+    model = Model(10, Numbers.CONNECTION)
     now, seq, reply = model.shake_hands(), 1, 1
     for turn in range(12):
         model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100)
@@ -397,7 +406,7 @@ def test_what_the_capture_lost_is_unknown_and_no_recovery(
 def test_merged_captures_of_two_points_get_no_verdict(way_ms: float, tmp_path: Path) -> None:
     from guestmark.capture.verdict import doubt
 
-    model = Model(way_ms)
+    model = Model(way_ms, Numbers.CONNECTION)
     now = model.shake_hands()
     seq, reply = 1, 1
     for _ in range(10):

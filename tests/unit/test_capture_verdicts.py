@@ -117,6 +117,19 @@ def test_captures_of_both_ends_in_one_file_get_no_verdict(name: str, relayed: Pa
 
 
 @pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("others", [2, 50, 1000])
+def test_what_a_host_sends_elsewhere_is_no_loss(
+    others: float, swapped: bool, point: str, relayed: Path, tmp_path: Path
+) -> None:
+    whole = packets(relayed, point, "thinking")
+    trace = judged(disturbed.counted_by_host(whole, others, swapped), tmp_path)
+    found = shares(trace, "thinking")
+    assert found["recovery"] == 0, found
+    assert max(found, key=lambda cause: found[cause]) == "server", found
+
+
+@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("name", ["thinking", "slow reader", "very far", "small receive buffer"])
 def test_what_a_capture_lost_is_never_recovery(name: str, point: str, relayed: Path, tmp_path: Path) -> None:
     whole = packets(relayed, point, name)

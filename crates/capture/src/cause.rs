@@ -116,8 +116,10 @@ pub enum Order {
     Unknown,
     /// It follows the one before.
     Next,
-    /// Some between it and the one before did not pass.
-    Jumped,
+    /// So many of its connection between it and the one before did not pass.
+    Jumped(u16),
+    /// The same, unless the host sent them elsewhere: nothing shows what its numbers count.
+    Skipped,
     /// The same, of an end that has sent too few to be sure that it counts.
     Perhaps,
     /// It was sent before one that has passed already.
@@ -156,7 +158,7 @@ impl Conn {
                 .space
                 .next()
                 .wrapping_sub(self.sent[peer].acked);
-            let two = 2 * u32::from(self.limit[from].max(536));
+            let two = 2 * self.largest_segment(from);
             self.causes.streaming = self.flags[peer] & flag::ACK != 0 && flight > two;
             let path = &mut self.paths[from];
             if segment.payload > 0 && !step.late {
@@ -272,7 +274,7 @@ impl Conn {
         if path.scale == crate::path::NO_SCALE {
             return path.window == 0;
         }
-        let segment = u32::from(self.limit[1 - end].max(536));
+        let segment = self.largest_segment(1 - end);
         path.window < segment.min(path.window_max / 2)
     }
 

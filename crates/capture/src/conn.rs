@@ -249,8 +249,12 @@ impl Conn {
         let limit = self.limit[from];
         let oversized = segment.payload > u32::from(limit) && limit != 0;
         let shut = segment.window == 0 && says;
+        let largest = self.largest_segment(from);
+        let stale = repeats && self.paths[from].is_stale(segment);
+        let order = self.paths[from].order(segment.id, largest, segment.seq != next);
         if repeats || seen.late || shut || oversized {
             let rare = self.rare_mut(from);
+            rare.stale += u32::from(stale);
             rare.repeated += seen.repeated;
             rare.retransmissions += u32::from(seen.repeated > 0) + u32::from(again);
             rare.late += u32::from(seen.late);
@@ -267,17 +271,23 @@ impl Conn {
             self.shake_hands(segment);
         }
         let phantoms = segment.flags & (flag::SYN | flag::FIN) != 0;
-        let largest = u32::from(self.limit[from].max(536));
         let step = Step {
             fresh: seen.new > 0 || phantoms && !repeats,
             repeats,
             next,
             acked,
             late: seen.late,
-            order: self.paths[from].order(segment.id, largest),
+            order,
         };
         grown += self.attribute(segment, &step);
         self.grow(grown);
+    }
+
+    /// The largest segment that `end` may send.
+    #[inline]
+    #[must_use]
+    pub(crate) fn largest_segment(&self, end: usize) -> u32 {
+        u32::from(self.limit[end].max(536))
     }
 
     /// What few packets of `end` change.

@@ -11,6 +11,8 @@ use crate::view::{Arrived, View};
 const REPEATED_FROM: u64 = 20_000_000;
 /// What was not acknowledged is sent again after this time at the soonest (RFC 6298, as Linux has it).
 const AGAIN_FROM: u64 = 200_000_000;
+/// More repeats in a row than these do not follow from chance, and nobody has to wait for them.
+const FEW_REPEATS: u16 = 3;
 /// How exactly a packet must follow an acknowledgement to be released by it, besides a sixteenth of the round trip.
 pub(crate) const EXACTLY: u64 = 300_000;
 /// How much sooner than usual an end may answer, besides a sixteenth of the round trip.
@@ -90,7 +92,7 @@ impl Conn {
             let gap = gap - self.wait_for_overtaken(gap);
             self.answers(segment, step, gap, from);
         }
-        let whole = self.both_trips();
+        let (whole, largest) = (self.both_trips(), self.largest_segment(from));
         if let Some(view) = &mut self.paths[from].view {
             if !continues && !still {
                 view.forget_flight(segment.ts);
@@ -98,7 +100,7 @@ impl Conn {
                 view.limit = on::LATENCY as u8;
             }
             let end = segment.seq.wrapping_add(segment.payload);
-            view.flies(end, u32::from(self.limit[from].max(536)), segment.ts);
+            view.flies(end, largest, segment.ts);
         }
         grown
     }
@@ -150,23 +152,27 @@ impl Conn {
         let latency = network.min(self.paths[from].varies_to());
         self.causes.spent[on::LATENCY] += latency;
         self.causes.spent[on::BANDWIDTH] += network - latency;
-        if step.order == Order::Jumped && rest >= self.both_trips().max(REPEATED_FROM) {
-            self.infer_loss(segment, rest);
-        } else if step.order == Order::Perhaps && rest >= AGAIN_FROM {
-            // A first packet that was lost and sent again looks like this behind the loss.
+        if let Some(lost) = self.lost_before(segment, step, rest) {
+            let own = self.infer_loss(segment, lost, rest);
+            self.charge(from, own);
+        } else if rest >= AGAIN_FROM
+            && (step.order == Order::Perhaps || step.order == Order::Skipped && covered.is_none())
+        {
+            // A first packet that was lost and sent again looks like this behind the loss; and whoever acknowledges
+            // nothing for so long has perhaps done so in a packet that did not pass.
             self.causes.spent[on::UNKNOWN] += rest;
         } else if rest <= self.varies(from) {
             // Packets overtake each other by as much: the path may have taken it as well as the end.
             self.causes.spent[on::UNKNOWN] += rest;
         } else {
-            if rest >= AGAIN_FROM && step.order == Order::Unknown {
-                let micros = u32::try_from(rest / 1000).unwrap_or(u32::MAX);
-                let rare = self.rare_mut(from);
-                rare.unsure = rare.unsure.saturating_add(micros);
-                if covered.is_none() {
-                    // Who thinks so long acknowledges first.
-                    rare.unheard = rare.unheard.saturating_add(micros);
-                }
+            let next = matches!(step.order, Order::Next | Order::Earlier);
+            if rest >= AGAIN_FROM && !next {
+                // Who thinks so long acknowledges first.
+                self.doubt(
+                    from,
+                    rest,
+                    covered.is_none() || step.order != Order::Unknown,
+                );
             }
             self.charge(from, rest);
         }
@@ -197,9 +203,10 @@ impl Conn {
             .view
             .as_ref()
             .map_or(flying, |view| view.ack != step.next);
-        if step.order == Order::Jumped && !released && gap >= self.both_trips().max(REPEATED_FROM) {
+        if let Some(lost) = self.lost_before(segment, step, gap).filter(|_| !released) {
             self.causes.release_held(false);
-            self.infer_loss(segment, gap);
+            let own = self.infer_loss(segment, lost, gap);
+            self.charge(from, own);
             return;
         }
         let blind = self.paths[1 - from].scale == NO_SCALE;
@@ -216,7 +223,7 @@ impl Conn {
             return;
         }
         // Of a window whose scale is not known, only so much is sure as its plain number says.
-        let least = segment.payload.min(u32::from(self.limit[from].max(536)));
+        let least = segment.payload.min(self.largest_segment(from));
         let unproven = blind && !arrived.is_some_and(|known| known.has_room(segment.seq, least));
         let answered = within(path.varies_to().max(trip + slack));
         if flying && !flies_on && answered && !whole && path.pushed && !unproven {
@@ -247,7 +254,7 @@ impl Conn {
             } else {
                 self.causes.spent[limit] += gap;
             }
-            let joined = segment.payload > u32::from(self.limit[from].max(536));
+            let joined = segment.payload > self.largest_segment(from);
             if let Some(view) = &mut self.paths[from].view {
                 if joined || 4 * gap <= view.usual {
                     view.tight_at = segment.ts;
@@ -265,6 +272,10 @@ impl Conn {
             if unproven {
                 self.causes.spent[on::UNKNOWN] += gap - queue;
             } else {
+                let skipped = matches!(step.order, Order::Skipped | Order::Jumped(_));
+                if gap >= AGAIN_FROM && skipped {
+                    self.doubt(from, gap - queue, true);
+                }
                 self.charge(from, gap - queue);
             }
             let whole_trip = self.both_trips();
@@ -273,6 +284,30 @@ impl Conn {
                 let long = 2 * (gap - queue) >= whole_trip;
                 view.resumed = long.then_some((segment.seq, segment.ts));
             }
+        }
+    }
+
+    /// How many packets were lost before `segment`, which follows a silence of `gap`? What comes without data, or long after
+    /// anybody asked for anything, was not waited for.
+    #[inline]
+    fn lost_before(&self, segment: &Segment, step: &Step, gap: u64) -> Option<u16> {
+        let Order::Jumped(lost) = step.order else {
+            return None;
+        };
+        let awaited = lost <= FEW_REPEATS || self.is_asked(usize::from(segment.from & 1));
+        let long = gap >= self.both_trips().max(REPEATED_FROM);
+        (segment.payload > 0 && long && awaited).then_some(lost)
+    }
+
+    /// A repeat of what was lost before the point of capture may have taken `nanos` that are put down to `end`; `likely`
+    /// where a second sign says so.
+    #[cold]
+    fn doubt(&mut self, end: usize, nanos: u64, likely: bool) {
+        let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
+        let rare = self.rare_mut(end);
+        rare.unsure = rare.unsure.saturating_add(micros);
+        if likely {
+            rare.doubtful = rare.doubtful.saturating_add(micros);
         }
     }
 
@@ -324,7 +359,7 @@ impl Conn {
         if self.emptied(from, segment.ts) > 0 {
             return false;
         }
-        let least = 4 * u32::from(self.limit[from].max(536));
+        let least = 4 * self.largest_segment(from);
         let freed = view.ack.wrapping_sub(arrived.ack_before);
         let since = segment.ts.saturating_sub(began).max(0) as u64;
         let slack = self.both_trips() / 16 + EXACTLY + self.varies(from);
@@ -466,11 +501,16 @@ impl Conn {
         })
     }
 
+    /// Is `end` a server that was asked something?
+    #[inline]
+    fn is_asked(&self, end: usize) -> bool {
+        usize::from(self.causes.from) != end && end != self.client_end()
+    }
+
     /// An end's own time; but a long silence that no request asked it to break is idleness.
     #[inline]
     pub(crate) fn charge(&mut self, end: usize, nanos: u64) {
-        let asked = usize::from(self.causes.from) != end && end != self.client_end();
-        let cause = if nanos >= IDLE_FROM && !asked {
+        let cause = if nanos >= IDLE_FROM && !self.is_asked(end) {
             on::IDLE
         } else {
             on::APPLICATION + end
@@ -494,7 +534,7 @@ impl Conn {
     /// What the sender of `segment` knew, where that is followed.
     #[inline]
     fn arrive(&mut self, segment: &Segment, from: usize) -> Option<Arrived> {
-        let least = segment.payload.min(u32::from(self.limit[from].max(536)));
+        let least = segment.payload.min(self.largest_segment(from));
         let path = &mut self.paths[from];
         let trip = path.round_trip() as i64;
         let view = path.view.as_mut()?;

@@ -37,6 +37,7 @@ pub mod live;
 pub mod loss;
 pub mod mapped;
 pub mod memory;
+pub mod numbering;
 pub mod options;
 pub mod output;
 pub mod packet;

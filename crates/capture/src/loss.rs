@@ -221,7 +221,7 @@ impl Conn {
         if segment.flags & flag::ACK == 0 || segment.flags & (flag::SYN | flag::RST) != 0 {
             return;
         }
-        if step.order == Order::Jumped {
+        if matches!(step.order, Order::Jumped(_)) {
             if let Some(losses) = &mut self.causes.losses {
                 // What the other end sent in answer was lost.
                 losses.again.take_if(|again| again.end != segment.from & 1);
@@ -268,12 +268,17 @@ impl Conn {
         });
     }
 
-    /// The packets before `segment` did not pass after `gap`: they were lost, or it has overtaken them.
-    pub(crate) fn infer_loss(&mut self, segment: &Segment, gap: u64) {
-        self.causes.spent[on::RECOVERY] += gap;
+    /// `lost` packets before `segment` did not pass after `gap`: they were lost, or it has overtaken them. Returns what of
+    /// `gap` their repeats cannot have taken, each of which waits twice as long as the one before.
+    pub(crate) fn infer_loss(&mut self, segment: &Segment, lost: u16, gap: u64) -> u64 {
+        let first = TIMEOUT.max(self.both_trips()) * 3 / 2;
+        let most = first.saturating_mul((1 << lost.min(16)) - 1);
+        let took = gap.min(most);
+        self.causes.spent[on::RECOVERY] += took;
         let losses = self.losses_mut();
-        losses.inferred += gap;
-        losses.jumped = Some((segment.ts, gap, segment.from & 1));
+        losses.inferred += took;
+        losses.jumped = Some((segment.ts, took, segment.from & 1));
+        gap - took
     }
 
     /// A packet of `from` passes that was sent before others: they had only overtaken it.
@@ -389,7 +394,7 @@ impl Conn {
         }
         let again = match step.order {
             Order::Earlier => false,
-            Order::Next | Order::Jumped => true,
+            Order::Next | Order::Jumped(_) | Order::Skipped => true,
             Order::Unknown | Order::Perhaps => {
                 waited.is_some_and(|waited| waited >= both - both / 5)
             }

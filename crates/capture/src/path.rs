@@ -1,7 +1,7 @@
 //! One end as seen along the path: its round trips, its window and what it has in flight.
 
 use crate::cause::Order;
-use crate::packet::NO_TIME;
+use crate::packet::{Segment, NO_TIME};
 use crate::view::View;
 use std::collections::VecDeque;
 
@@ -17,6 +17,8 @@ const STEADY: u8 = 4;
 const FEW_LOST: u16 = 8;
 /// A larger step is a counter that others use, too.
 const MOST_LOST: u16 = 1000;
+/// So many steps that no loss explains show that others use the counter, too.
+const SHARED: u8 = 2;
 
 /// True when sequence number `a` is not beyond `b`.
 #[inline]
@@ -150,6 +152,12 @@ pub struct Path {
     pub resets: u16,
     id: u16,
     steady: u8,
+    /// Steps of its numbers that no loss explains.
+    strays: u8,
+    /// Its host counts the packets of each connection, as others of them have shown.
+    pub own_numbers: bool,
+    /// Its last packet was compared with those of other connections.
+    pub compared: bool,
     /// Its window scale.
     pub scale: u8,
     /// Its last data ended what it had to send.
@@ -185,6 +193,9 @@ impl Default for Path {
             resets: 0,
             id: 0,
             steady: 0,
+            strays: 0,
+            own_numbers: false,
+            compared: false,
             scale: NO_SCALE,
             pushed: true,
             full: 0,
@@ -266,14 +277,27 @@ impl Path {
         known.max(self.round_trip())
     }
 
-    /// Where this packet stands among those of its end, whose one before may have been several segments of the `largest`
-    /// size.
-    ///
-    /// Most systems count the packets of a connection in IPv4's identification.
+    /// Does a packet with this identification follow the one before, which may have been several segments of the
+    /// `largest` size?
     #[inline]
-    pub fn order(&mut self, id: u16, largest: u32) -> Order {
+    #[must_use]
+    pub fn follows(&self, id: u16, largest: u32) -> bool {
         let step = id.wrapping_sub(self.id);
-        if self.steady > 0 && (step == 0 || step > u16::MAX - MOST_LOST) {
+        step == 1 || u32::from(step) == self.last_len.div_ceil(largest)
+    }
+
+    /// Where this packet stands among those of its end, as IPv4's identification tells; with `hole` bytes are missing
+    /// before it.
+    ///
+    /// Some systems count the packets of a connection there, some those of the host, and some do not count. Whichever it
+    /// is, a number that follows the last one leaves no room for a packet that was lost, and a smaller one was sent before.
+    #[inline]
+    pub fn order(&mut self, id: u16, largest: u32, hole: bool) -> Order {
+        if id == 0 {
+            return Order::Unknown;
+        }
+        let step = id.wrapping_sub(self.id);
+        if self.steady > 0 && self.id.wrapping_sub(id) < MOST_LOST {
             // It does not count: the next one follows the one before it.
             return if self.steady >= STEADY {
                 Order::Earlier
@@ -281,8 +305,9 @@ impl Path {
                 Order::Unknown
             };
         }
+        let next = self.follows(id, largest);
         self.id = id;
-        if step == 1 || u32::from(step) == self.last_len.div_ceil(largest) {
+        if next {
             self.steady = self.steady.saturating_add(1);
             return if self.steady > STEADY {
                 Order::Next
@@ -290,12 +315,21 @@ impl Path {
                 Order::Unknown
             };
         }
-        let jumped = self.steady >= STEADY && step > 1 && step < MOST_LOST;
-        let perhaps = self.steady > 0 && step > 1 && step <= FEW_LOST;
+        let jumped = self.steady >= STEADY && step < MOST_LOST;
+        let few = self.steady > 0 && step <= FEW_LOST;
+        // Losses are not so many at once, nor so near each other.
+        let stray = if step > FEW_LOST { !hole } else { !jumped };
+        if stray && self.steady > 0 && step < MOST_LOST {
+            self.strays = self.strays.saturating_add(1);
+        }
         self.steady = if jumped { self.steady - STEADY } else { 0 };
-        if jumped {
-            Order::Jumped
-        } else if perhaps {
+        if jumped && self.own_numbers {
+            Order::Jumped(step - 1)
+        } else if self.strays >= SHARED {
+            Order::Unknown
+        } else if jumped {
+            Order::Skipped
+        } else if few {
             Order::Perhaps
         } else {
             Order::Unknown
@@ -310,6 +344,18 @@ impl Path {
         if self.stamp_at == NO_TIME && new {
             (self.stamp, self.stamp_at) = (value, ts);
         }
+    }
+
+    /// Was this repeat sent before the last packet of its end, as its time stamp or its number says? One that the sender
+    /// repeats has a stamp and a number of its own.
+    #[must_use]
+    pub fn is_stale(&self, segment: &Segment) -> bool {
+        let stamps = segment.options.stamps;
+        if stamps.is_some_and(|(own, _)| own != self.last_stamp && not_after(own, self.last_stamp))
+        {
+            return true;
+        }
+        self.steady > 0 && segment.id != 0 && self.id.wrapping_sub(segment.id) < MOST_LOST
     }
 
     /// The other end echoes `value`: how long that took.
@@ -328,13 +374,26 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Which of these packets tell of a loss, each of one segment.
-    fn losses(ids: &[u16]) -> Vec<u16> {
-        let mut path = Path::default();
-        let known = ids
-            .iter()
-            .filter(|&&id| path.order(id, 1460) == Order::Jumped);
+    /// Which of these packets, each of one segment, are in this order.
+    fn those(ids: &[u16], own_numbers: bool, order: fn(Order) -> bool) -> Vec<u16> {
+        let mut path = Path {
+            own_numbers,
+            ..Path::default()
+        };
+        let known = ids.iter().filter(|&&id| order(path.order(id, 1460, false)));
         known.copied().collect()
+    }
+
+    fn jumped(order: Order) -> bool {
+        matches!(order, Order::Jumped(_))
+    }
+
+    fn skipped(order: Order) -> bool {
+        order == Order::Skipped
+    }
+
+    fn losses(ids: &[u16]) -> Vec<u16> {
+        those(ids, true, jumped)
     }
 
     #[test]
@@ -344,6 +403,16 @@ mod tests {
         // A counter that other connections use, too, jumps as often as not; and a random one always.
         assert!(losses(&[1, 2, 5, 6, 7, 9, 10, 14, 15, 16, 17, 20]).is_empty());
         assert!(losses(&[9, 700, 64_000, 12, 300, 301, 302, 8]).is_empty());
+    }
+
+    #[test]
+    fn a_counter_that_nothing_shows_to_be_the_connections_tells_of_no_loss() {
+        let with_gaps: Vec<u16> = (1..40).filter(|id| id % 6 != 0).collect();
+        assert!(those(&with_gaps, false, jumped).is_empty());
+        assert_eq!(those(&with_gaps, false, skipped), [7, 13, 19, 25, 31, 37]);
+        // Steps that are too large for a loss show that others use it: then a small one says nothing either.
+        let shared: Vec<u16> = (0..60_u16).map(|at| at + at / 6 * 20).collect();
+        assert_eq!(those(&shared, false, skipped).len(), 1);
     }
 
     proptest! {

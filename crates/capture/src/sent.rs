@@ -38,11 +38,13 @@ pub struct Rare {
     pub zero_windows: u32,
     /// Packets larger than the peer's maximum segment size.
     pub oversized: u32,
-    /// Microseconds put down to it that a repeat may have taken, where nothing numbers its packets; and those of them in
-    /// which it acknowledged nothing.
+    /// Repeats that were sent before others that passed first: no sender repeats like this, only a second capture.
+    pub stale: u32,
+    /// Microseconds put down to it that a repeat may have taken, where nothing that is sure numbers its packets; and those
+    /// of them in which it acknowledged nothing, or its numbers were not in a row.
     pub unsure: u32,
     /// See `unsure`.
-    pub unheard: u32,
+    pub doubtful: u32,
     /// Packets that were seen twice.
     pub twice: Twice,
 }

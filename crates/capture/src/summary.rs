@@ -189,21 +189,16 @@ fn confidence(conn: &Conn, sides: &[&Side; 2], spent: &Spent) -> Confidence {
         (bytes + side.unique_bytes, missing + side.missing_bytes)
     });
     let (whole, unknown) = (spent.iter().sum::<u64>(), spent[on::UNKNOWN]);
-    let unheard = 1000
-        * [0, 1]
-            .map(|end| u64::from(conn.rare(end).unheard))
-            .iter()
-            .sum::<u64>();
+    let doubtful = [0, 1].map(|end| 1000 * u64::from(conn.rare(end).doubtful));
+    // Numbers of packets are one sign, which no other supports.
+    let inferred = conn.losses().map_or(0, |losses| losses.inferred);
+    let weak = unknown + doubtful.iter().sum::<u64>() + inferred;
     // Some microseconds matter only where everything took as little.
     let (stepped, brief) = (conn.backwards, conn.duration() < BRIEF);
     let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
     if unknown * 3 > whole || missing * 50 > bytes + missing || stepped == Steps::Large {
         Confidence::Low
-    } else if (unknown + unheard) * 20 > whole
-        || missing > 0
-        || !begun
-        || stepped > Steps::None && brief
-    {
+    } else if weak * 20 > whole || missing > 0 || !begun || stepped > Steps::None && brief {
         Confidence::Medium
     } else {
         Confidence::High

@@ -8,6 +8,7 @@
 
 use crate::conn::Conn;
 use crate::guilty::Guilty;
+use crate::numbering::Numbering;
 use crate::packet::{flag, FlowKey, Segment};
 use crate::pages;
 use crate::summary::Summary;
@@ -127,6 +128,7 @@ pub struct Tracker {
     limit: usize,
     next_index: u64,
     twins: Twins,
+    numbering: Numbering,
     /// The packet at hand was looked up among its twins already.
     seen: Option<Twin>,
     /// Names of a packet list's hosts; key words are positions in it.
@@ -159,6 +161,7 @@ impl Tracker {
             next_index: 0,
             names: Vec::new(),
             twins: Twins::default(),
+            numbering: Numbering::default(),
             seen: None,
             watch: None,
             guilty: None,
@@ -333,6 +336,11 @@ impl Tracker {
             self.heap += (conn.heap - heap) as usize;
             return;
         }
+        let from = usize::from(segment.from & 1);
+        let (largest, path) = (conn.largest_segment(from), &mut conn.paths[from]);
+        let follows = || path.compared.then(|| path.follows(segment.id, largest));
+        path.own_numbers = self.numbering.see(segment, conn.hash, follows);
+        path.compared = true;
         count(conn, segment, &mut self.watch, &mut self.guilty);
         let over = conn.is_over() && !conn.closed;
         conn.closed |= over;

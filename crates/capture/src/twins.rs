@@ -201,22 +201,26 @@ impl Conn {
 
     /// Was nearly everything captured twice, too far apart for interfaces of one machine? Then it is two captures, of two
     /// points of the path.
+    ///
+    /// A sender may well have to repeat all it has sent. But it does so in new packets, one after the other; a second
+    /// capture shows old ones.
     #[must_use]
     pub fn is_merged(&self) -> bool {
-        if self.key.protocol != crate::packet::TCP {
+        if self.key.protocol != TCP || self.sent.iter().any(|sent| sent.packets == 0) {
             return false;
         }
         let sides = [self.counted(0), self.counted(1)];
-        let twins = [self.rare(0).twice, self.rare(1).twice];
+        let rare = [self.rare(0), self.rare(1)];
         let copies: u32 = sides.iter().map(|side| side.copies).sum();
-        let apart: u64 = twins.iter().map(|twice| twice.apart).sum();
+        let apart: u64 = rare.iter().map(|rare| rare.twice.apart).sum();
         let both = |side: &Counted| u64::from(side.copies) * 5 >= side.packets * 4;
         if copies >= MERGED_FROM && apart >= u64::from(copies) * APART && sides.iter().all(both) {
             return true;
         }
         let twice = |side: &Counted| side.unique == 0 || side.repeated * 5 >= side.unique * 4;
         let repeats: u32 = sides.iter().map(|side| side.retransmissions).sum();
-        sides.iter().all(twice) && repeats >= MERGED_FROM
+        let stale: u32 = rare.iter().map(|rare| rare.stale).sum();
+        repeats >= MERGED_FROM && stale * 5 >= repeats * 4 && sides.iter().all(twice)
     }
 
     /// What direction `which` sent, each packet counted once, now that all of it is known.

@@ -106,7 +106,7 @@ class Doubt:
 
 
 _BEGUN_BEFORE = {"no-start", "middle"}
-_REFUSED_UNKNOWN, _REFUSED_MISSING, _DOUBTED = 1 / 3, 0.1, 0.05
+_REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 3, 0.05
 
 
 def doubt(trace: Trace) -> Doubt | None:
@@ -118,17 +118,20 @@ def doubt(trace: Trace) -> Doubt | None:
     lost = f"{share:.2%}" if share >= 0.0001 else "less than 0.01%"
     names = ("merged", "dropped", "overlapping")
     merged, dropped, overlapping = (trace.counters.get(name, 0) for name in names)
-    durations = [(known.duration_s, known.captured) for known in trace.connections if known.protocol == "tcp"]
-    late = sum(seconds for seconds, captured in durations if captured in _BEGUN_BEFORE)
-    late /= max(sum(seconds for seconds, _ in durations), 1e-9)
+    streams = [known for known in trace.connections if known.protocol == "tcp"]
+    whole = max(sum(known.duration_s for known in streams), 1e-9)
+    late = sum(known.duration_s for known in streams if known.captured in _BEGUN_BEFORE) / whole
+    twice = sum(known.duration_s for known in streams if "merged" in known.marks) / whole
+    merging = f"captures of two points were merged ({merged:,} connections, {twice:.0%} of the time)"
     found = (
         (overlapping, "the files overlap in time", True),
-        (merged, f"captures of two points were merged ({merged:,} connections)", True),
+        (merged and twice >= _REFUSED_MERGED, merging, True),
         (unknown >= _REFUSED_UNKNOWN, f"the capture does not explain {unknown:.0%} of the time", True),
         (share >= _REFUSED_MISSING, f"the capture lost {lost} of the bytes", True),
         (missing, f"the capture lost {lost} of the bytes", False),
         (dropped, f"the capture dropped {dropped:,} packets", False),
         (late >= _DOUBTED, f"{late:.0%} of the time is of connections that began before the capture", False),
+        (merged, merging, False),
         (unknown >= _DOUBTED, f"{unknown:.0%} of the time is not explained", False),
     )
     return next((Doubt(reason, refused) for holds, reason, refused in found if holds), None)

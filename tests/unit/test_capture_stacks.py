@@ -1,0 +1,156 @@
+"""The habits of other systems: what Linux does is no evidence where the packets are not Linux's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from guestmark.capture.binary import analyse_file
+from guestmark.capture.model import Connection
+from guestmark.capture.verdict import doubt, main_part, parts
+from tests.framework import captures as cf
+from tests.framework.tcp_model import MSS, SYN_OPTIONS, Model, Numbers, conversations
+
+ENDS = pytest.mark.parametrize("at_client", [True, False], ids=["client", "server"])
+NUMBERS = pytest.mark.parametrize("numbers", Numbers)
+OTHERS = pytest.mark.parametrize("others", [0.5, 5, 50, 400])
+
+
+def connection(model: Model, at_client: bool, folder: Path) -> Connection:
+    """The model's connection in a capture at one end."""
+    path = folder / "model.pcap"
+    path.write_bytes(model.seen_at(at_client))
+    return analyse_file(path).connections[-1 if model.beside else 0]
+
+
+def typed(model: Model, pauses_ms: list[float]) -> Model:
+    """Somebody types: each of their keys comes back as an echo."""
+    now, seq = model.shake_hands(), 1
+    for pause in pauses_ms:
+        now += pause
+        model.packet(now, True, cf.ACK | cf.PSH, seq, seq, 1)
+        model.packet(now + model.way_ms, False, cf.ACK | cf.PSH, seq, seq + 1, 1)
+        seq += 1
+        now += 2 * model.way_ms
+        model.packet(now + 40, True, cf.ACK, seq, seq)
+    return model
+
+
+@ENDS
+@OTHERS
+@NUMBERS
+def test_whoever_types_loses_nothing(
+    numbers: Numbers, others: float, at_client: bool, tmp_path: Path
+) -> None:
+    pauses = [120.0 + 777 * at % 700 for at in range(60)]
+    found = connection(typed(Model(8, numbers, others), pauses), at_client, tmp_path)
+    assert found.causes.recovery_s == 0
+    shares = {part.cause: part.share for part in parts(found.causes)}
+    assert shares["client"] > 0.5, shares
+    assert shares["client"] + shares["unknown"] > 0.9, shares
+
+
+@ENDS
+@OTHERS
+@NUMBERS
+@pytest.mark.parametrize("delay_ms", [40, 100, 200], ids="acknowledged after {} ms".format)
+def test_a_server_that_thinks_loses_nothing(
+    numbers: Numbers, others: float, delay_ms: float, at_client: bool, tmp_path: Path
+) -> None:
+    model = Model(8, numbers, others)
+    now, seq, reply = model.shake_hands(), 1, 1
+    for turn in range(40):
+        think = 300 + 37 * turn % 200
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100)
+        seq += 100
+        model.packet(now + 8 + delay_ms, False, cf.ACK, reply, seq)
+        model.packet(now + 8 + think, False, cf.ACK | cf.PSH, reply, seq, MSS)
+        reply += MSS
+        now += 16 + think
+        model.packet(now, True, cf.ACK, seq, reply)
+        now += 1
+    found = connection(model, at_client, tmp_path)
+    assert found.causes.recovery_s == 0
+    main = main_part(found.causes)
+    assert main is not None
+    assert main.cause == "server", found.causes
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["shown", "not shown"])
+def test_numbers_tell_of_a_loss_only_of_a_host_that_counts_each_connection(
+    beside: bool, tmp_path: Path
+) -> None:
+    """The answers that were lost passed the server; at the client nothing but their numbers tells of them."""
+    model = conversations(60, 10, frozenset(range(10, 60, 5)), beside=beside)
+    far = connection(model, False, tmp_path)
+    assert far.causes.recovery_s == pytest.approx(2.5, rel=0.1)
+    near = connection(model, True, tmp_path)
+    if beside:
+        assert near.causes.recovery_s == pytest.approx(2.5, rel=0.15)
+    else:
+        assert near.causes.recovery_s == 0
+        assert near.causes.unknown_s == pytest.approx(2.5, rel=0.15)
+    assert near.confidence != "high"
+
+
+def repeating(every: list[float], stamps: bool, *, answered: bool, syn: bool) -> Model:
+    """A client that gets no answer sends the same again, each time later."""
+    model = Model(10, Numbers.CONNECTION, stamps=stamps)
+    now, seq = 0.0, 0
+    if syn:
+        flags, options, payload = cf.SYN, SYN_OPTIONS, 0
+    else:
+        now, seq, flags, options, payload = model.shake_hands(), 1, cf.ACK | cf.PSH, b"", 300
+    for pause in [0.0, *every]:
+        now += pause
+        model.packet(now, True, flags, seq, 1 if seq else 0, payload, options=options, lost=True)
+    if answered:
+        model.packet(now + 50, False, cf.RST | cf.ACK, 1, seq + payload + (1 if syn else 0))
+    return model
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("syn", [True, False])
+@pytest.mark.parametrize("stamps", [True, False])
+@pytest.mark.parametrize(
+    "every",
+    [
+        [1000, 2000, 4000, 8000, 16000],
+        [200, 400, 800, 1600, 3200, 6400],
+        [3000, 6000],
+        [500, 500, 500, 500, 500],
+        [5, 5, 5, 5, 5, 5],
+    ],
+    ids=str,
+)
+def test_back_off_is_no_second_capture(
+    every: list[float], stamps: bool, syn: bool, answered: bool, tmp_path: Path
+) -> None:
+    found = connection(repeating(every, stamps, answered=answered, syn=syn), True, tmp_path)
+    assert "merged" not in found.marks
+    assert found.client.retransmissions == len(every)
+
+
+def test_one_merged_connection_does_not_refuse_all_others(tmp_path: Path) -> None:
+    packets = [packet for at in range(40) for packet in cf.conversation((cf.CLIENT[0], 2000 + at), isn=99)]
+    begun = packets[0][0]
+    model = Model(20, Numbers.CONNECTION)
+    now = model.shake_hands()
+    for turn in range(6):
+        model.packet(now, True, cf.ACK | cf.PSH, 1 + turn, 1 + turn, 1)
+        model.packet(now + 21, False, cf.ACK | cf.PSH, 1 + turn, 2 + turn, 1)
+        now += 42
+    path = tmp_path / "ends.pcap"
+    for at_client in (True, False):
+        path.write_bytes(model.seen_at(at_client))
+        packets += [(packet.ns - 10**18 + begun, packet.data[14:]) for packet in cf.packets_of(path)]
+    long = cf.conversation((cf.CLIENT[0], 3000))
+    packets += [(ns + at * 3 * 10**8, data) for at, (ns, data) in enumerate(long)]
+    path.write_bytes(cf.pcap(cf.frames(sorted(packets)), nanos=True))
+    trace = analyse_file(path)
+    assert trace.counters["merged"] == 1
+    found = doubt(trace)
+    assert found is not None
+    assert not found.refused
+    assert "merged" in found.reason
