@@ -1,6 +1,7 @@
 //! Any sequence of segments over few addresses and ports: the flow tracker, its eviction and its sequence space.
 #![no_main]
 use guestmark_capture::conn::Conn;
+use guestmark_capture::message::Message;
 use guestmark_capture::packet::{Direction, Family, FlowKey, Options, Segment, TCP, UDP};
 use guestmark_capture::summary::Summary;
 use guestmark_capture::tracker::{ConnSink, Tracker};
@@ -47,6 +48,7 @@ fuzz_target!(|data: &[u8]| {
             wire_len: word(12) & 0xffff,
             payload: word(12) >> 16,
             payload_at: 0,
+            message: Message::from_word(word(8).rotate_left(u32::from(bytes[3]))),
             interface: 0,
             seq: word(8),
             ack: word(8) ^ word(12),

@@ -18,6 +18,7 @@ from tests.framework.scenarios import End, Scenario
 CLIENT, SERVER = "10.9.1.1", "10.9.1.2"
 _CERTIFICATE = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=bench")
 _BLOCK = 512
+_ACCEPT_S = 0.5
 _COOKIE = b"\x63\x82\x53\x63"
 
 
@@ -57,41 +58,69 @@ def _tcp_server(scenario: Scenario) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     _prepare(listener, scenario.server)  # before the handshake, which announces the window
     listener.bind((SERVER, scenario.port))
-    listener.listen()
+    if scenario.crowd:
+        listener.listen(0)
+    else:
+        listener.listen()
 
-    def serve() -> None:
-        plain, _ = listener.accept()
+    def serve(plain: socket.socket) -> None:
         _prepare(plain, scenario.server)
         with (
             contextlib.suppress(OSError),
             context.wrap_socket(plain, server_side=True) if context else plain as peer,
         ):
-            while _read(peer, scenario.upload, scenario.server):
+            while _read(peer, len(_request(scenario)), scenario.server):
                 time.sleep(scenario.server_s)
-                _write(peer, b"a" * scenario.reply, scenario.server)
+                _write(peer, _answer(scenario), scenario.server)
             if scenario.half_close:
                 _write(peer, b"a" * scenario.reply, scenario.server)
 
-    threading.Thread(target=serve, daemon=True).start()
+    def accept() -> None:
+        for _ in range(scenario.crowd):
+            time.sleep(_ACCEPT_S)
+            threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
+        serve(listener.accept()[0])
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
+def _request(scenario: Scenario) -> bytes:
+    head = f"POST / HTTP/1.1\r\nContent-Length: {scenario.upload}\r\n\r\n" if scenario.http else ""
+    return head.encode() + b"q" * scenario.upload
+
+
+def _answer(scenario: Scenario) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {scenario.reply}\r\n\r\n" if scenario.http else ""
+    return head.encode() + b"a" * scenario.reply
 
 
 def _tcp_client(scenario: Scenario) -> None:
+    with contextlib.ExitStack() as crowd, contextlib.suppress(TimeoutError):
+        for _ in range(scenario.crowd):
+            other = crowd.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex((SERVER, scenario.port))
+        _speak(scenario)
+
+
+def _speak(scenario: Scenario) -> None:
     plain = socket.socket()
-    plain.settimeout(60)
+    plain.settimeout(scenario.patience_s)
     _prepare(plain, scenario.client)
     plain.connect((SERVER, scenario.port))
+    time.sleep(scenario.client.shy_s)
     with _client_context().wrap_socket(plain) if scenario.tls else plain as own:
         waiting = 0
         for turn in range(scenario.turns):
             if turn:
                 time.sleep(scenario.client_s)
-            _write(own, b"q" * scenario.upload, scenario.client)
+            _write(own, _request(scenario), scenario.client)
             if not turn:
                 time.sleep(scenario.client.deaf_s)
             if waiting < scenario.ahead:
                 waiting += 1
             else:
-                _read(own, scenario.reply, scenario.client)
+                _read(own, len(_answer(scenario)), scenario.client)
         if scenario.half_close:
             plain.shutdown(socket.SHUT_WR)
             waiting += 1

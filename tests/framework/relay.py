@@ -46,6 +46,7 @@ class Relay:
     free_at: dict[tuple[int, int], float] = field(default_factory=dict)
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
     tokens: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    begun: dict[int, float] = field(default_factory=dict)
     number: int = 0
     seed: int = 1
     late_s: list[float] = field(default_factory=list)
@@ -61,14 +62,16 @@ class Relay:
         way = (destination if towards_server else source, int(towards_server))
         count = self.counts[way] = self.counts.get(way, 0) + 1
         large = len(packet) > link.spare
-        if link.lose and large and count % link.lose == 0:
+        now = time.monotonic()
+        died = link.dies_s and now - self.begun.setdefault(way[0], now) > link.dies_s
+        swallowed = link.swallow and len(packet) > link.swallow
+        if died or swallowed or (link.lose and large and count % link.lose == 0):
             return
         if way not in self.chances:
             self.chances[way] = random.Random(f"{self.seed} {way}")
         chance = self.chances[way]
         if (link.lose_first and towards_server and count == 1) or (link.loss and chance.random() < link.loss):
             return
-        now = time.monotonic()
         if link.burst and not self._passes_policer(way, len(packet), link, now):
             return
         start = max(now, self.free_at.get(way, 0.0))
@@ -117,6 +120,8 @@ def _enter_namespace(own: str, other: str, stamps: bool) -> int:
     for words in (f"addr add {own} peer {other} dev relay", "link set relay up", "link set lo up"):
         subprocess.run(["ip", *words.split()], check=True)
     Path("/proc/sys/net/ipv4/tcp_timestamps").write_text(str(int(stamps)), encoding="ascii")
+    # After some losses in a row, smaller segments are tried.
+    Path("/proc/sys/net/ipv4/tcp_mtu_probing").write_text("1", encoding="ascii")
     return tunnel
 
 

@@ -11,7 +11,8 @@ class Link:
 
     `loss` is the probability that any packet is lost, `jitter_s` the most that one is delayed beyond `delay_s`, both
     drawn at random; with jitter packets overtake each other. `lose_first` loses the client's first packet. A policer
-    lets `rate` pass and `burst` bytes at once, and loses the rest instead of queueing it.
+    lets `rate` pass and `burst` bytes at once, and loses the rest instead of queueing it. What is larger than `swallow`
+    bytes is lost, and a path dies `dies_s` after a connection's first packet.
     """
 
     delay_s: float = 0.0
@@ -26,6 +27,8 @@ class Link:
     jitter_s: float = 0.0
     burst: int = 0
     lose_first: bool = False
+    swallow: int = 0
+    dies_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class End:
     nodelay: bool = True
     control: str = ""  # the congestion control
     deaf_s: float = 0.0  # not reading after the first request
+    shy_s: float = 0.0  # not saying anything after connecting
     uneven: bool = False
 
 
@@ -54,7 +58,9 @@ class End:
 class Scenario:
     """A connection: `turns` requests, asked after `client_s` and answered by `reply` bytes after `server_s`.
 
-    `upload` is what a request carries; `ahead` requests are sent before the first answer is read.
+    `upload` is what a request carries; `ahead` requests are sent before the first answer is read. With `http` both are
+    messages of HTTP with these bodies. A client hangs up after `patience_s` without a byte. A `crowd` of others
+    connects at the same time to a server that accepts a connection every half second and lets one wait.
     """
 
     name: str
@@ -71,6 +77,9 @@ class Scenario:
     tls: bool = False
     half_close: bool = False
     udp: str = ""
+    http: bool = False
+    patience_s: float = 60.0
+    crowd: int = 0
 
 
 SCENARIOS = (
@@ -111,4 +120,15 @@ VERDICTS = (
     Scenario("very far", 7208, Link(0.1), turns=6, reply=20_000),
     Scenario("lost SYN", 7210, Link(0.02, lose_first=True), turns=8, reply=40_000),
     Scenario("thinking", 7209, Link(0.005), turns=20, reply=40_000, server_s=0.03),
+    Scenario(
+        "pause in an answer", 7212, Link(0.015), reply=600_000, server=End(parts=2, part_s=2.5), http=True
+    ),
+    Scenario(
+        "pause in a request", 7213, Link(0.015), upload=60_000, client=End(parts=2, part_s=2.0), http=True
+    ),
+    Scenario("first request after a while", 7214, Link(0.01), turns=2, client=End(shy_s=1.5)),
+    Scenario("swallowed answer", 7215, Link(0.01, swallow=1300), reply=200_000),
+    Scenario("swallowed upload", 7216, Link(0.01, swallow=1300), upload=200_000),
+    Scenario("dying path", 7217, Link(0.02, dies_s=0.3), reply=9_000_000, patience_s=3.0, http=True),
+    Scenario("full accept queue", 7218, Link(0.01), crowd=4),
 )

@@ -9,12 +9,10 @@
 //! Rates, SIGCOMM 2002) and of Dapper (Ghasemi, Benson, Rexford, SOSR 2017).
 
 use crate::conn::Conn;
+use crate::debt::IDLE_FROM;
 use crate::loss::Losses;
 use crate::packet::{flag, Segment, NO_TIME};
 use crate::path::not_after;
-
-/// A silence of this length that nobody was asked to break is nobody's fault.
-pub const IDLE_FROM: u64 = 1_000_000_000;
 
 /// Positions of the causes in [`Causes::spent`]. Those that belong to an end have one position for each end of the key.
 pub mod on {
@@ -32,7 +30,7 @@ pub mod on {
     pub const NAGLE: usize = 8;
     /// From a loss to its repair.
     pub const RECOVERY: usize = 9;
-    /// Nothing was outstanding.
+    /// Neither end owed anything.
     pub const IDLE: usize = 10;
     /// The capture does not tell.
     pub const UNKNOWN: usize = 11;
@@ -62,6 +60,8 @@ pub struct Causes {
     pub(crate) streaming: bool,
     /// Data was acknowledged since that the capture does not hold.
     pub(crate) unseen: bool,
+    /// What both ends have said, as [`crate::debt`] follows it.
+    pub(crate) talk: u8,
 }
 
 impl Causes {
@@ -77,6 +77,7 @@ impl Causes {
             from,
             streaming: false,
             unseen: false,
+            talk: 0,
         }
     }
 
@@ -154,6 +155,9 @@ impl Conn {
         grown += self.measure(segment, from);
         grown += self.notice_losses(segment, step, moves, before);
         if moves {
+            if segment.payload > 0 && !step.late {
+                self.follow_message(segment, from);
+            }
             let flight = self.sent[from]
                 .space
                 .next()
@@ -247,7 +251,7 @@ impl Conn {
             spent[on::LATENCY] += latency;
             spent[on::BANDWIDTH] += network - latency;
             let cause = if left - network >= IDLE_FROM {
-                on::IDLE
+                self.last_silence()
             } else {
                 on::APPLICATION + end
             };

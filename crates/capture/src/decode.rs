@@ -4,6 +4,7 @@
 //! [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test holds them to it).
 
 use crate::ip::{ipv4, ipv6, Ip};
+use crate::message::Message;
 use crate::options::options;
 use crate::packet::{flag, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP};
 use crate::tunnels;
@@ -132,7 +133,7 @@ pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     segment.ts = packet.ts;
     segment.wire_len = packet.wire_len;
     segment.payload = ip_len - headers;
-    segment.payload_at = 14 + headers;
+    segment.payload_at = 14 + headers as u16;
     segment.seq = be32(38);
     segment.ack = be32(42);
     true
@@ -293,7 +294,8 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         ts: packet.ts,
         wire_len: packet.wire_len,
         payload: 0,
-        payload_at: at as u32 + 8,
+        message: Message::NOTHING,
+        payload_at: at as u16 + 8,
         seq: 0,
         ack: 0,
     };
@@ -317,7 +319,7 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         return Err(Skip::Malformed);
     }
     segment.payload = ip.end.checked_sub(at + header).ok_or(Skip::Malformed)? as u32;
-    segment.payload_at = (at + header) as u32;
+    segment.payload_at = (at + header) as u16;
     segment.checksum = be16(data, at + 16).unwrap_or(0);
     let options_end = (at + header).min(data.len());
     segment.options = options(

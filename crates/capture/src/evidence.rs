@@ -37,10 +37,10 @@ impl Conn {
                 grown += self.rtt[from].record(took);
             }
         }
-        let path = &mut self.paths[from];
         if segment.options.sacked.is_some() {
-            path.sacks += 1;
+            self.rare_mut(from).sacks += 1;
         }
+        let path = &mut self.paths[from];
         if segment.flags & flag::SYN != 0 {
             path.scale = segment.options.scale.unwrap_or(0);
             self.selective[from] = segment.options.sack_permitted;

@@ -1,7 +1,8 @@
 //! Why something moved on just now and not before: the path, a window, a rule of TCP, or an end's own time.
 
-use crate::cause::{on, Order, Step, IDLE_FROM};
+use crate::cause::{on, Order, Spent, Step};
 use crate::conn::Conn;
+use crate::loss::Silence;
 use crate::packet::{flag, Segment, NO_TIME};
 use crate::path::{not_after, NO_SCALE};
 use crate::queue::Queue;
@@ -63,6 +64,9 @@ impl Conn {
             if self.is_shut(1 - from) && arrived.is_none_or(|known| !known.has_room(segment.seq, 1))
             {
                 self.causes.spent[on::APPLICATION + (1 - from)] += gap;
+            } else if self.is_ignored(segment, from) {
+                self.rare_mut(from).ignored += 1;
+                self.causes.spent[on::APPLICATION + (1 - from)] += gap;
             } else {
                 self.repeats(segment, gap);
             }
@@ -86,11 +90,15 @@ impl Conn {
                 .as_ref()
                 .is_some_and(|view| view.ack != step.next);
         }
+        let before = (gap >= AGAIN_FROM).then_some(self.causes.spent);
         if continues || still && self.had_more(from) {
             self.goes_on(segment, step, gap, from, flying, arrived);
         } else {
             let gap = gap - self.wait_for_overtaken(gap);
             self.answers(segment, step, gap, from);
+        }
+        if let Some(before) = before.filter(|_| segment.payload > 0) {
+            self.note_silence(segment, from, &before);
         }
         let (whole, largest) = (self.both_trips(), self.largest_segment(from));
         if let Some(view) = &mut self.paths[from].view {
@@ -103,6 +111,24 @@ impl Conn {
             view.flies(end, largest, segment.ts);
         }
         grown
+    }
+
+    /// Remember what a long silence was put down to: perhaps what comes next tells that it was a loss.
+    #[cold]
+    fn note_silence(&mut self, segment: &Segment, from: usize, before: &Spent) {
+        let own = [on::APPLICATION + from, on::IDLE, on::UNKNOWN];
+        let took = |&cause: &usize| self.causes.spent[cause].saturating_sub(before[cause]);
+        let Some(cause) = own.into_iter().max_by_key(took) else {
+            return;
+        };
+        let nanos = took(&cause);
+        self.losses_mut().silence = Some(Silence {
+            end: from as u8,
+            at: segment.ts,
+            next: segment.seq.wrapping_add(segment.payload),
+            cause: cause as u8,
+            nanos,
+        });
     }
 
     /// What was overtaken of the one that moved on last, the other end had to wait for: for how long of the time since.
@@ -154,7 +180,7 @@ impl Conn {
         self.causes.spent[on::BANDWIDTH] += network - latency;
         if let Some(lost) = self.lost_before(segment, step, rest) {
             let own = self.infer_loss(segment, lost, rest);
-            self.charge(from, own);
+            self.charge(from, own, segment);
         } else if rest >= AGAIN_FROM
             && (step.order == Order::Perhaps || step.order == Order::Skipped && covered.is_none())
         {
@@ -174,7 +200,7 @@ impl Conn {
                     covered.is_none() || step.order != Order::Unknown,
                 );
             }
-            self.charge(from, rest);
+            self.charge(from, rest, segment);
         }
     }
 
@@ -206,7 +232,7 @@ impl Conn {
         if let Some(lost) = self.lost_before(segment, step, gap).filter(|_| !released) {
             self.causes.release_held(false);
             let own = self.infer_loss(segment, lost, gap);
-            self.charge(from, own);
+            self.charge(from, own, segment);
             return;
         }
         let blind = self.paths[1 - from].scale == NO_SCALE;
@@ -276,7 +302,7 @@ impl Conn {
                 if gap >= AGAIN_FROM && skipped {
                     self.doubt(from, gap - queue, true);
                 }
-                self.charge(from, gap - queue);
+                self.charge(from, gap - queue, segment);
             }
             let whole_trip = self.both_trips();
             if let Some(view) = &mut self.paths[from].view {
@@ -302,7 +328,7 @@ impl Conn {
     /// A repeat of what was lost before the point of capture may have taken `nanos` that are put down to `end`; `likely`
     /// where a second sign says so.
     #[cold]
-    fn doubt(&mut self, end: usize, nanos: u64, likely: bool) {
+    pub(crate) fn doubt(&mut self, end: usize, nanos: u64, likely: bool) {
         let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
         let rare = self.rare_mut(end);
         rare.unsure = rare.unsure.saturating_add(micros);
@@ -406,7 +432,7 @@ impl Conn {
 
     /// Was the last packet of `from` as large as they get?
     #[inline]
-    fn was_full(&self, from: usize) -> bool {
+    pub(crate) fn was_full(&self, from: usize) -> bool {
         let path = &self.paths[from];
         let mss = u32::from(self.limit[from]);
         if mss == 0 {
@@ -501,23 +527,6 @@ impl Conn {
         })
     }
 
-    /// Is `end` a server that was asked something?
-    #[inline]
-    fn is_asked(&self, end: usize) -> bool {
-        usize::from(self.causes.from) != end && end != self.client_end()
-    }
-
-    /// An end's own time; but a long silence that no request asked it to break is idleness.
-    #[inline]
-    pub(crate) fn charge(&mut self, end: usize, nanos: u64) {
-        let cause = if nanos >= IDLE_FROM && !self.is_asked(end) {
-            on::IDLE
-        } else {
-            on::APPLICATION + end
-        };
-        self.causes.spent[cause] += nanos;
-    }
-
     /// Did `from` have more to send when it sent its last packet?
     #[inline]
     fn had_more(&self, from: usize) -> bool {
@@ -587,7 +596,7 @@ impl Conn {
             // A client that waits for more offers is in the middle of it.
             self.causes.spent[on::APPLICATION + from] += gap;
         } else {
-            self.charge(from, gap);
+            self.charge(from, gap, segment);
         }
         self.moved(from, segment.ts);
     }

@@ -7,7 +7,8 @@ use crate::filter::Filter;
 use crate::input::{Compression, Source};
 use crate::live::Ring;
 use crate::mapped::cut_short;
-use crate::packet::{Packet, PacketSink, Segment, NO_TIME, UDP};
+use crate::message::Message;
+use crate::packet::{flag, Packet, PacketSink, Segment, NO_TIME, UDP};
 use crate::packetlist::{self, Names, RowSink};
 use crate::requests::Requests;
 use crate::services::Services;
@@ -182,10 +183,7 @@ impl Reading<'_, '_> {
         if !self.is_wanted(&segment) {
             return;
         }
-        let end = (segment.payload_at + segment.payload) as usize;
-        let payload = data
-            .get(segment.payload_at as usize..end.min(data.len()))
-            .unwrap_or(&[]);
+        let payload = segment.payload_in(data);
         segment.frame = self.front.truth.packets;
         let (names, list) = (&mut self.front.names, &mut self.front.list);
         self.front
@@ -208,9 +206,13 @@ impl Reading<'_, '_> {
         self.counted(segment.tunnels);
     }
 
-    /// The last segment of the batch may be of a request; `data` is its frame.
+    /// The last segment of the batch may begin or end a message, and be of a request; `data` is its frame.
     #[inline]
-    fn asked(&mut self, data: &[u8]) {
+    fn look_into(&mut self, data: &[u8]) {
+        if let Some(segment) = self.front.batch.last_mut() {
+            let pushed = segment.flags & flag::PSH != 0;
+            segment.message = Message::of(segment.payload_in(data), segment.payload, pushed);
+        }
         if let (Some(requests), Some(segment)) = (&mut self.front.requests, self.front.batch.last())
         {
             requests.see(segment, data);
@@ -275,7 +277,7 @@ impl PacketSink for Reading<'_, '_> {
                 room.frame = frame;
                 fast_into(packet, room)
             }) {
-                self.asked(packet.data);
+                self.look_into(packet.data);
                 self.counted(0);
                 return;
             }
@@ -287,7 +289,7 @@ impl PacketSink for Reading<'_, '_> {
                 let mut segment = segment;
                 segment.frame = self.front.truth.packets;
                 self.front.batch.push(segment);
-                self.asked(packet.data);
+                self.look_into(packet.data);
                 self.counted(segment.tunnels);
             }
             Ok(_) => {}

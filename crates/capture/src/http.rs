@@ -63,34 +63,54 @@ pub fn may_begin(bytes: &[u8], request: bool) -> bool {
 /// Where a head ends: behind its empty line, which a bare line feed may end, too.
 #[must_use]
 pub fn end_of(bytes: &[u8]) -> Option<usize> {
-    let mut feeds = (0..bytes.len()).filter(|&at| bytes[at] == b'\n');
-    feeds.find_map(|at| match &bytes[at + 1..] {
+    memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
         [b'\n', ..] => Some(at + 2),
         [b'\r', b'\n', ..] => Some(at + 3),
         _ => None,
     })
 }
 
+/// How the body ends that follows a whole head, unless its request says that there is none.
+#[must_use]
+pub fn body_of(head: &[u8]) -> Length {
+    let mut lines = head.split_inclusive(|&byte| byte == b'\n');
+    let first = lines.next().unwrap_or(&[]);
+    let mut length = None;
+    for line in lines {
+        // Few lines are looked at, and none is copied.
+        let Some(colon) = memchr::memchr(b':', line) else {
+            continue;
+        };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"content-length") {
+            length = std::str::from_utf8(value)
+                .ok()
+                .and_then(|text| text.parse().ok());
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            let chunked = value.to_ascii_lowercase();
+            if chunked.windows(7).any(|word| word == b"chunked") {
+                return Length::Chunked;
+            }
+        }
+    }
+    let status = first
+        .strip_prefix(ANSWER.as_bytes())
+        .and_then(|rest| rest.get(2..5));
+    match (status, length) {
+        (Some([b'1', ..] | b"204" | b"304"), _) | (None, None) => Length::Known(0),
+        (_, Some(length)) => Length::Known(length),
+        (Some(_), None) => Length::Open,
+    }
+}
+
 /// Read a head, whole or as far as it was captured; `None` where it is none.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Option<Head> {
     let text = String::from_utf8_lossy(bytes);
-    let mut lines = text.lines();
-    let first = lines.next()?;
+    let first = text.lines().next()?;
     let asks = is_request(bytes);
     if !asks && !is_answer(bytes) {
         return None;
-    }
-    let (mut length, mut chunked) = (None, false);
-    for line in lines {
-        let Some((name, value)) = line.split_once(':') else {
-            continue;
-        };
-        if name.eq_ignore_ascii_case("content-length") {
-            length = value.trim().parse().ok();
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            chunked = value.to_ascii_lowercase().contains("chunked");
-        }
     }
     let mut words = first.split_ascii_whitespace();
     let (word, next) = (words.next()?, words.next().unwrap_or(""));
@@ -102,12 +122,7 @@ pub fn read(bytes: &[u8]) -> Option<Head> {
             String::new()
         },
         status: if asks { None } else { next.parse().ok() },
-        length: match (chunked, length) {
-            (true, _) => Length::Chunked,
-            (false, Some(length)) => Length::Known(length),
-            (false, None) if asks => Length::Known(0),
-            (false, None) => Length::Open,
-        },
+        length: body_of(bytes),
     })
 }
 

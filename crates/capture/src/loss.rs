@@ -10,7 +10,7 @@
 
 use crate::cause::{on, Order, Spent, Step};
 use crate::conn::Conn;
-use crate::packet::{flag, Segment};
+use crate::packet::{flag, Segment, NO_TIME};
 use crate::path::not_after;
 
 /// Holes whose repair is awaited, in one connection.
@@ -18,6 +18,9 @@ const MOST_HOLES: usize = 64;
 
 /// A repeat after this time is not a probe of the tail: it was waited for in vain (RFC 6298, as Linux has it).
 const TIMEOUT: u64 = 200_000_000;
+
+/// A path that swallows large packets lets these pass: every network has to.
+const SHORT: u32 = 536;
 
 /// A hole in what was captured.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +31,19 @@ struct Hole {
     spent: Spent,
     at: i64,
     end: u8,
+    /// It was there before the silence that had just ended, if it turns out to be one.
+    after: Option<Silence>,
+}
+
+/// A long silence, and what its time was put down to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Silence {
+    /// Who broke it, when, and up to where it had sent then.
+    pub(crate) end: u8,
+    pub(crate) at: i64,
+    pub(crate) next: u32,
+    pub(crate) cause: u8,
+    pub(crate) nanos: u64,
 }
 
 /// A packet that was sent again.
@@ -55,6 +71,8 @@ pub struct Losses {
     /// Where the last packet that was sent again ends.
     resent: u32,
     holes: Vec<Hole>,
+    /// The last long silence.
+    pub(crate) silence: Option<Silence>,
     /// The last packet that was sent again: when, after how long, and what would have been waited for since.
     again: Option<Again>,
     /// Recovery that only jumps in IPv4's identification tell of.
@@ -166,9 +184,19 @@ impl Conn {
         for (now, before) in spent.iter_mut().zip(before) {
             *now = now.saturating_sub(before);
         }
+        let both = self.both_trips();
         let losses = self.losses_mut();
+        // A timer's first repeat goes alone, and a round trip later what comes next shows what was sent before it.
+        let after = losses.silence.take_if(|silence| {
+            let since = at.saturating_sub(silence.at).max(0) as u64;
+            silence.end == segment.from & 1
+                && silence.next == step.next
+                && since >= both - both / 4
+                && since <= 2 * both + TIMEOUT
+        });
         if losses.holes.len() < MOST_HOLES {
             losses.holes.push(Hole {
+                after,
                 from: step.next,
                 to: segment.seq,
                 spent,
@@ -255,17 +283,49 @@ impl Conn {
         }
     }
 
+    /// Does `segment` repeat what has passed next to the other end, which said nothing to it? Then nothing was lost on the way:
+    /// its queue of connections is full, or it drops what it gets.
+    pub(crate) fn is_ignored(&self, segment: &Segment, from: usize) -> bool {
+        let phantom = u32::from(segment.flags & flag::FIN != 0);
+        let length = segment.payload + phantom;
+        let (peer, end) = (1 - from, segment.seq.wrapping_add(length));
+        let waited = usize::from(self.causes.from) == from && !self.is_repairing();
+        let unheard = self.causes.covered == NO_TIME && !not_after(end, self.sent[peer].acked);
+        length > 0 && waited && unheard && self.is_near(peer)
+    }
+
     /// `segment` repeats something after `gap`, which counts as recovery until the other end says that nothing was lost.
+    ///
+    /// A short first message that is repeated again and again was perhaps not lost: a server whose queue of connections is
+    /// full looks like this to its client.
     pub(crate) fn repeats(&mut self, segment: &Segment, gap: u64) {
-        self.causes.spent[on::RECOVERY] += gap;
+        let from = usize::from(segment.from & 1);
+        let peer = &self.sent[1 - from];
+        let unaccepted = segment.payload > 0
+            && segment.payload <= SHORT
+            && peer.unique == 0
+            && self.paths[from].first_seq.wrapping_add(1) == peer.acked;
         let before = (self.causes.mark, self.causes.from);
-        self.losses_mut().again = Some(Again {
+        let losses = self.causes.losses.get_or_insert_with(Box::default);
+        let again = losses.again.replace(Again {
             at: segment.ts,
             seq: segment.seq,
             gap,
             end: segment.from & 1,
             before,
         });
+        let spent = &mut self.causes.spent;
+        match again.filter(|again| unaccepted && again.seq == segment.seq) {
+            Some(again) => {
+                let first = again.gap.min(spent[on::RECOVERY]);
+                spent[on::RECOVERY] -= first;
+                spent[on::UNKNOWN] += first + gap;
+                if let Some(again) = &mut losses.again {
+                    again.gap = 0;
+                }
+            }
+            None => spent[on::RECOVERY] += gap,
+        }
     }
 
     /// `lost` packets before `segment` did not pass after `gap`: they were lost, or it has overtaken them. Returns what of
@@ -376,9 +436,10 @@ impl Conn {
                 && not_after(hole.from, segment.seq)
                 && not_after(segment.seq, hole.to)
         });
-        let mut waited = None;
+        let (mut waited, mut after) = (None, None);
         if let Some(place) = place {
             let hole = losses.holes[place];
+            after = hole.after;
             waited = Some(segment.ts.saturating_sub(hole.at).max(0) as u64);
             let (before, after) = (hole.from != segment.seq, !not_after(hole.to, end));
             if before {
@@ -399,7 +460,19 @@ impl Conn {
                 waited.is_some_and(|waited| waited >= both - both / 5)
             }
         };
-        if !again {
+        if again {
+            if let Some(silence) = after {
+                for hole in &mut losses.holes {
+                    hole.after = None;
+                }
+                let kept = losses.since.as_mut().map(|(_, spent)| spent);
+                for spent in kept.into_iter().chain([&mut self.causes.spent]) {
+                    let moved = silence.nanos.min(spent[usize::from(silence.cause)]);
+                    spent[usize::from(silence.cause)] -= moved;
+                    spent[on::RECOVERY] += moved;
+                }
+            }
+        } else {
             losses.overtaken = losses.overtaken.saturating_add(1);
             if let Some(waited) = waited.filter(|&waited| waited < both) {
                 losses.varies = losses.varies.max(waited);
@@ -416,6 +489,13 @@ impl Conn {
     /// What was only inferred does not hold where the capture itself lost packets; and on a path that loses, a long silence
     /// before a packet without a number may have been a repeat of one that was lost before the point of capture.
     pub(crate) fn correct(&self, spent: &mut Spent) {
+        let (hands, server) = (&self.handshake, 1 - self.client_end());
+        if hands.syn != NO_TIME && hands.last_syn > hands.syn && self.is_near(server) {
+            // They have arrived, and the server did not answer.
+            let ignored = ((hands.last_syn - hands.syn) as u64).min(spent[on::RECOVERY]);
+            spent[on::RECOVERY] -= ignored;
+            spent[on::APPLICATION + server] += ignored;
+        }
         let mut doubt = |cause: usize, nanos: u64| {
             let moved = nanos.min(spent[cause]);
             spent[cause] -= moved;
@@ -426,7 +506,10 @@ impl Conn {
             doubt(on::RECOVERY, inferred);
         }
         let packets = self.sent[0].packets + self.sent[1].packets;
-        let repeats = [0, 1].map(|end| u64::from(self.rare(end).retransmissions));
+        let repeats = [0, 1].map(|end| {
+            let rare = self.rare(end);
+            u64::from(rare.retransmissions.saturating_sub(rare.ignored))
+        });
         let known = self.losses().map_or(0, |losses| u64::from(losses.episodes));
         if (known + repeats.iter().sum::<u64>()) * 100 >= packets {
             for end in [0, 1] {

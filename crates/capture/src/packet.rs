@@ -1,5 +1,7 @@
 //! The nouns between the readers, the decoder and the tracker.
 
+use crate::message::Message;
+
 /// Flags of a segment that the tracker looks at.
 pub mod flag {
     /// Finish.
@@ -133,7 +135,9 @@ pub struct Segment {
     /// Payload bytes on the wire.
     pub payload: u32,
     /// Where the payload begins in the frame.
-    pub payload_at: u32,
+    pub payload_at: u16,
+    /// What the payload says about the message that it is part of.
+    pub message: Message,
     /// Sequence number.
     pub seq: u32,
     /// Acknowledgement number.
@@ -141,6 +145,15 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// What was captured of the payload in `frame`, which holds the segment.
+    #[inline]
+    #[must_use]
+    pub fn payload_in<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
+        let at = usize::from(self.payload_at);
+        let end = (at + self.payload as usize).min(frame.len());
+        frame.get(at..end).unwrap_or(&[])
+    }
+
     /// Room for one.
     pub const EMPTY: Self = Self {
         key: FlowKey {
@@ -171,6 +184,7 @@ impl Segment {
         wire_len: 0,
         payload: 0,
         payload_at: 0,
+        message: Message::NOTHING,
         seq: 0,
         ack: 0,
     };

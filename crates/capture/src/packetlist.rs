@@ -7,6 +7,7 @@
 use crate::fault::Fault;
 use crate::info::{split, Detail};
 use crate::input::Source;
+use crate::message::Message;
 use crate::packet::{flag, AddrWords, Direction, Family, FlowKey, Options, Segment, TCP, UDP};
 use crate::services::Services;
 use crate::wiretime;
@@ -331,6 +332,7 @@ impl List<'_> {
                 wire_len,
                 payload,
                 payload_at: 0,
+                message: Message::NOTHING,
                 interface: 0,
                 seq: detail.seq.unwrap_or(0),
                 ack: detail.ack,

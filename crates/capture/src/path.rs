@@ -1,6 +1,7 @@
 //! One end as seen along the path: its round trips, its window and what it has in flight.
 
 use crate::cause::Order;
+use crate::debt::Debt;
 use crate::packet::{Segment, NO_TIME};
 use crate::view::View;
 use std::collections::VecDeque;
@@ -142,8 +143,8 @@ pub struct Path {
     pub window_min: u32,
     /// Most bytes it had in flight.
     pub in_flight: u32,
-    /// Packets with selective acknowledgements.
-    pub sacks: u32,
+    /// Where the message ends that it is in, or what it says there is.
+    pub due: u32,
     /// Payload of its last packet with any.
     pub last_len: u32,
     /// Sequence number of its first packet.
@@ -166,8 +167,8 @@ pub struct Path {
     pub full: u32,
     /// When the round began, in 2^20 nanoseconds.
     round: u32,
-    /// How often the other end's window held it up.
-    pub windows_full: u32,
+    /// How the message goes on that it is in.
+    pub debt: Debt,
     /// What it knew when it last sent, once it has sent two packets in a row.
     pub view: Option<Box<View>>,
     /// What the other end has not acknowledged.
@@ -187,7 +188,7 @@ impl Default for Path {
             window_max: 0,
             window_min: u32::MAX,
             in_flight: 0,
-            sacks: 0,
+            due: 0,
             last_len: 0,
             first_seq: 0,
             resets: 0,
@@ -200,7 +201,7 @@ impl Default for Path {
             pushed: true,
             full: 0,
             round: 0,
-            windows_full: 0,
+            debt: Debt::Unknown,
             view: None,
             unacked: Unacked::default(),
         }

@@ -80,9 +80,7 @@ impl Requests {
         if segment.payload == 0 && ends == 0 || !segment.seq_known {
             return;
         }
-        let at = segment.payload_at as usize;
-        let end = (at + segment.payload as usize).min(data.len());
-        let payload = data.get(at..end).unwrap_or(&[]);
+        let payload = segment.payload_in(data);
         if !self.flows.contains_key(&segment.key) && !self.begin(segment, payload) {
             return;
         }

@@ -71,8 +71,7 @@ impl Conn {
             on::RECEIVE_BUFFER + peer
         };
         self.limited_by(from, cause, waited);
-        self.charge(from, rest);
-        self.paths[from].windows_full = self.paths[from].windows_full.saturating_add(1);
+        self.charge(from, rest, segment);
         if let Some(view) = &mut self.paths[from].view {
             view.forget_flight(segment.ts);
         }

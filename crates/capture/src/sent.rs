@@ -32,10 +32,14 @@ pub struct Rare {
     pub repeated: u64,
     /// Packets that repeat payload, SYN or FIN.
     pub retransmissions: u32,
+    /// Of them, such that repeat what the other end had received and did not take.
+    pub ignored: u32,
     /// Packets with new bytes from before the highest seen.
     pub late: u32,
     /// Announcements of a zero window.
     pub zero_windows: u32,
+    /// Packets with selective acknowledgements.
+    pub sacks: u32,
     /// Packets larger than the peer's maximum segment size.
     pub oversized: u32,
     /// Repeats that were sent before others that passed first: no sender repeats like this, only a second capture.

@@ -164,7 +164,7 @@ impl Side {
             rtt: RoundTrips::new(&conn.rtt[which].whole(), percentiles),
             window_min: (path.window_min != u32::MAX).then_some(path.window_min),
             window_max: (path.window_min != u32::MAX).then_some(path.window_max),
-            sacks: path.sacks,
+            sacks: rare.sacks,
             in_flight_max: path.in_flight,
             copies: counted.copies,
             response: Response::new(&sent.latency, duration, percentiles),

@@ -3,6 +3,7 @@
 //! What the packets say is written as differences from what their ends would have sent next, so a handshake takes less
 //! than a hundred bytes, a tenth of a [`Conn`](crate::conn::Conn). Whoever wants to know more reads them again.
 
+use crate::message::Message;
 use crate::packet::{flag, AddrWords, Direction, Family, FlowKey, Segment};
 
 /// Packets of a young connection: a handshake and what comes next.
@@ -22,6 +23,7 @@ mod bit {
     pub const STAMPS: u8 = 16;
     pub const OPENS: u8 = 32;
     pub const SELECTIVE: u8 = 64;
+    pub const SAYS: u8 = 128;
 }
 
 /// An open connection of few packets.
@@ -238,6 +240,7 @@ impl Bytes {
             (bit::STAMPS, options.stamps.is_some()),
             (bit::OPENS, opens),
             (bit::SELECTIVE, options.sack_permitted),
+            (bit::SAYS, segment.message != Message::NOTHING),
         ];
         let mask = bits.iter().filter(|(_, set)| *set).map(|(bit, _)| bit);
         self.put(&[mask.sum(), segment.flags]);
@@ -260,6 +263,9 @@ impl Bytes {
         if opens {
             self.put(&options.mss.to_le_bytes());
             self.put(&[options.scale.unwrap_or(u8::MAX)]);
+        }
+        if segment.message != Message::NOTHING {
+            self.put(&segment.message.word().to_le_bytes());
         }
     }
 }
@@ -333,6 +339,10 @@ impl Rest<'_> {
             let scale = self.byte();
             out.options.scale = (scale != u8::MAX).then_some(scale);
         }
+        if is(bit::SAYS) {
+            let word = [self.word(), self.word()].map(u32::from);
+            out.message = Message::from_word(word[0] | word[1] << 16);
+        }
         out
     }
 }
@@ -353,6 +363,7 @@ mod tests {
         (u32, u32, u32, u32),
         (i64, u64, Option<(u32, u32)>),
         (u16, Option<u8>, bool, bool, u8),
+        u32,
     );
 
     fn segment(parts: Parts, key: FlowKey) -> Segment {
@@ -361,6 +372,7 @@ mod tests {
             (seq, ack, payload, wire_len),
             (ts, frame, stamps),
             (mss, scale, sack_permitted, seq_known, way),
+            word,
         ) = parts;
         Segment {
             key,
@@ -375,6 +387,7 @@ mod tests {
             wire_len,
             ts,
             frame,
+            message: Message::from_word(word),
             interface: 7,
             tunnels: 2,
             seq_known,

@@ -124,7 +124,7 @@ def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
             continue
         ends = (connection, known[-1][name])
         client, server = ends if _client_first(connection, points) else ends[::-1]
-        merged, difference = _merged(client, server)
+        merged, difference = _merged(client, server, lost=_lost(connection, points))
         connections.append(merged)
         apart.append(difference)
     if not connections:
@@ -182,13 +182,23 @@ def _client_first(connection: Connection, points: Points) -> bool:
     return True
 
 
+def _lost(connection: Connection, points: Points) -> int:
+    """How many packets of the connection were lost between all points."""
+    ends = {(side.address, side.port) for side in (connection.client, connection.server)}
+    flows = (flow for pair in points.pairs for flow in pair.flows if set(flow.ends) == ends)
+    return sum(way.lost for flow in flows for way in flow.ways)
+
+
 _OF_CLIENT = ("client_s", "client_receive_buffer_s", "client_send_buffer_s")
 _OF_SERVER = ("server_s", "server_receive_buffer_s", "server_send_buffer_s")
 _OF_PATH = ("latency_s", "bandwidth_s", "nagle_s", "recovery_s", "idle_s", "unknown_s")
 
 
-def _merged(client: Connection, server: Connection) -> tuple[Connection, float]:
-    """One connection from what the point next to each end tells, and by how much of its time the two differ."""
+def _merged(client: Connection, server: Connection, lost: int) -> tuple[Connection, float]:
+    """One connection from what the point next to each end tells, and by how much of its time the two differ.
+
+    Where nothing was `lost` between the points, nothing is recovered: why something was sent again is not known.
+    """
     near, far = client.causes, server.causes
     if near.client_s is None or far.client_s is None:
         return client, 0.0
@@ -199,6 +209,9 @@ def _merged(client: Connection, server: Connection) -> tuple[Connection, float]:
     shrink = min(1.0, whole / (sum(own.values()) or 1.0))
     own = {name: value * shrink for name, value in own.items()}
     path = {name: (_of(near, name) + _of(far, name)) / 2 for name in _OF_PATH}
+    if not lost:
+        path["unknown_s"] += path["recovery_s"]
+        path["recovery_s"] = 0.0
     left = max(whole - sum(own.values()), 0.0)
     between = sum(path.values())
     if between:
