@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,64 @@ def test_one_merged_connection_does_not_refuse_all_others(tmp_path: Path) -> Non
     assert found is not None
     assert not found.refused
     assert "merged" in found.reason
+
+
+def held_up(way_ms: float, jitter_ms: float, delay_ms: float, seed: int) -> Model:
+    """Requests in two parts: the second is held up until the first is acknowledged, which the server delays."""
+    chance = random.Random(seed)
+    model = Model(way_ms, Numbers.RANDOM)
+
+    def late() -> float:
+        return chance.uniform(0, jitter_ms)
+
+    now, seq, reply = model.shake_hands(), 1, 1
+    for _ in range(30):
+        ways = [late() for _ in range(4)]
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 8, late_ms=ways[0])
+        now += way_ms + ways[0] + delay_ms
+        model.packet(now, False, cf.ACK, reply, seq + 8, late_ms=ways[1])
+        now += way_ms + ways[1]
+        model.packet(now, True, cf.ACK | cf.PSH, seq + 8, reply, 3, late_ms=ways[2])
+        now += way_ms + ways[2] + 0.1
+        model.packet(now, False, cf.ACK | cf.PSH, reply, seq + 11, 10, late_ms=ways[3])
+        now += way_ms + ways[3] + 0.1
+        seq, reply = seq + 11, reply + 10
+    return model
+
+
+@ENDS
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("delay_ms", [40, 100, 200])
+@pytest.mark.parametrize(("way_ms", "jitter_ms"), [(0.1, 0), (5, 0), (5, 3), (5, 12), (2, 12), (20, 15)])
+def test_nagle_on_a_path_that_varies_accuses_nobody(  # noqa: PLR0917 - what paths and systems differ in
+    way_ms: float, jitter_ms: float, delay_ms: float, seed: int, at_client: bool, tmp_path: Path
+) -> None:
+    found = connection(held_up(way_ms, jitter_ms, delay_ms, seed), at_client, tmp_path)
+    shares = {part.cause: part.share for part in parts(found.causes)}
+    main = main_part(found.causes)
+    assert main is not None
+    # 40 ms are little beside two round trips that take as long.
+    assert main.cause == "nagle" or (shares["nagle"] > 0.3 and delay_ms < 2 * way_ms + jitter_ms), shares
+    assert shares["client"] + shares["server"] < 0.3, shares
+
+
+@ENDS
+@pytest.mark.parametrize("pause_ms", [60, 75, 90])
+def test_a_client_that_writes_its_request_slowly_is_no_nagle(
+    pause_ms: float, at_client: bool, tmp_path: Path
+) -> None:
+    model = Model(5, Numbers.CONNECTION)
+    now, seq, reply = model.shake_hands(), 1, 1
+    for _ in range(20):
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 80)
+        model.packet(now + 45, False, cf.ACK, reply, seq + 80)
+        now += pause_ms
+        model.packet(now, True, cf.ACK | cf.PSH, seq + 80, reply, 80)
+        now += 5.1
+        model.packet(now, False, cf.ACK | cf.PSH, reply, seq + 160, 100)
+        now += 5.1
+        seq, reply = seq + 160, reply + 100
+    found = connection(model, at_client, tmp_path)
+    main = main_part(found.causes)
+    assert main is not None
+    assert main.cause == "client", found.causes

@@ -249,9 +249,12 @@ impl Conn {
         let limit = self.limit[from];
         let oversized = segment.payload > u32::from(limit) && limit != 0;
         let shut = segment.window == 0 && says;
-        let largest = self.largest_segment(from);
-        let stale = repeats && self.paths[from].is_stale(segment);
-        let order = self.paths[from].order(segment.id, largest, segment.seq != next);
+        let segments = self.last_segments(from);
+        let path = &mut self.paths[from];
+        let stale = repeats && path.is_stale(segment);
+        let order = path
+            .numbers
+            .order(segment.id, segments, segment.seq != next);
         if repeats || seen.late || shut || oversized {
             let rare = self.rare_mut(from);
             rare.stale += u32::from(stale);
@@ -288,6 +291,13 @@ impl Conn {
     #[must_use]
     pub(crate) fn largest_segment(&self, end: usize) -> u32 {
         u32::from(self.limit[end].max(536))
+    }
+
+    /// How many segments the last data of `end` was on the wire.
+    #[inline]
+    #[must_use]
+    pub(crate) fn last_segments(&self, end: usize) -> u32 {
+        self.paths[end].last_len.div_ceil(self.largest_segment(end))
     }
 
     /// What few packets of `end` change.

@@ -16,6 +16,10 @@ const AGAIN_FROM: u64 = 200_000_000;
 const FEW_REPEATS: u16 = 3;
 /// How exactly a packet must follow an acknowledgement to be released by it, besides a sixteenth of the round trip.
 pub(crate) const EXACTLY: u64 = 300_000;
+/// An acknowledgement that is this late is delayed: by 40 ms at least, less what timers are early by.
+const DELAYED_FROM: u64 = 30_000_000;
+/// Paths that vary by more are not told from programs.
+const MOST_VARIED: u64 = 60_000_000;
 /// How much sooner than usual an end may answer, besides a sixteenth of the round trip.
 const SOONER: i64 = 100_000;
 /// Where segment sizes are not known, smaller ones are not taken for full.
@@ -251,13 +255,18 @@ impl Conn {
         // Of a window whose scale is not known, only so much is sure as its plain number says.
         let least = segment.payload.min(self.largest_segment(from));
         let unproven = blind && !arrived.is_some_and(|known| known.has_room(segment.seq, least));
-        let answered = within(path.varies_to().max(trip + slack));
+        let answered =
+            within(path.varies_to().max(trip + slack)) || self.is_held(from, arrived, since);
         if flying && !flies_on && answered && !whole && path.pushed && !unproven {
             // Nagle's rule: a small segment waited until the one before was acknowledged, over a path that varies.
             self.causes.release_held(false);
             self.causes.held = gap;
             return;
         }
+        if flies_on && !whole && path.pushed && segment.payload <= path.last_len {
+            self.paths[from].nodelay = true;
+        }
+        let path = &self.paths[from];
         self.causes.release_held(false);
         let usual = path.view.as_ref().map_or(0, |view| view.usual);
         let near = self.both_trips() / 2;
@@ -311,6 +320,20 @@ impl Conn {
                 view.resumed = long.then_some((segment.seq, segment.ts));
             }
         }
+    }
+
+    /// Was what `from` sends held up by Nagle's rule until an acknowledgement that the other end had delayed, on a path that
+    /// varies more than it seemed? Nobody delays one for less than 40 ms, and the path adds what it usually does.
+    #[inline]
+    fn is_held(&self, from: usize, arrived: Option<Arrived>, since: Option<u64>) -> bool {
+        let (Some(since), Some(at)) = (since, arrived.and_then(|arrived| arrived.at)) else {
+            return false;
+        };
+        let path = &self.paths[from];
+        let delayed = at.saturating_sub(self.causes.mark).max(0) as u64;
+        let least = self.paths[1 - from].round_trip() + DELAYED_FROM;
+        let most = path.round_trip() + (2 * path.spread()).min(MOST_VARIED) + EXACTLY;
+        !path.nodelay && delayed >= least && since <= most
     }
 
     /// How many packets were lost before `segment`, which follows a silence of `gap`? What comes without data, or long after

@@ -40,6 +40,7 @@ pub mod mapped;
 pub mod memory;
 pub mod message;
 pub mod numbering;
+pub mod numbers;
 pub mod options;
 pub mod output;
 pub mod packet;

@@ -1,7 +1,7 @@
 //! One end as seen along the path: its round trips, its window and what it has in flight.
 
-use crate::cause::Order;
 use crate::debt::Debt;
+use crate::numbers::Numbers;
 use crate::packet::{Segment, NO_TIME};
 use crate::view::View;
 use std::collections::VecDeque;
@@ -12,15 +12,6 @@ const FEW: usize = 3;
 const MOST: usize = 10_000;
 /// The window scale is not known, because the handshake was not captured.
 pub const NO_SCALE: u8 = u8::MAX;
-/// So many identifications must have risen as expected before a jump means anything, and as many more for each jump.
-const STEADY: u8 = 4;
-/// A step of so many is a loss even of a counter that rose only once as expected, if the silence before fits a repeat.
-const FEW_LOST: u16 = 8;
-/// A larger step is a counter that others use, too.
-const MOST_LOST: u16 = 1000;
-/// So many steps that no loss explains show that others use the counter, too.
-const SHARED: u8 = 2;
-
 /// True when sequence number `a` is not beyond `b`.
 #[inline]
 #[must_use]
@@ -151,14 +142,8 @@ pub struct Path {
     pub first_seq: u32,
     /// Resets it sent.
     pub resets: u16,
-    id: u16,
-    steady: u8,
-    /// Steps of its numbers that no loss explains.
-    strays: u8,
-    /// Its host counts the packets of each connection, as others of them have shown.
-    pub own_numbers: bool,
-    /// Its last packet was compared with those of other connections.
-    pub compared: bool,
+    /// How its packets are numbered.
+    pub numbers: Numbers,
     /// Its window scale.
     pub scale: u8,
     /// Its last data ended what it had to send.
@@ -169,6 +154,10 @@ pub struct Path {
     round: u32,
     /// How the message goes on that it is in.
     pub debt: Debt,
+    /// It has sent small segments one after the other, without waiting for acknowledgements.
+    pub nodelay: bool,
+    /// By how much its round trips are usually longer than the shortest, in 2^16 nanoseconds.
+    spread: u16,
     /// What it knew when it last sent, once it has sent two packets in a row.
     pub view: Option<Box<View>>,
     /// What the other end has not acknowledged.
@@ -192,16 +181,14 @@ impl Default for Path {
             last_len: 0,
             first_seq: 0,
             resets: 0,
-            id: 0,
-            steady: 0,
-            strays: 0,
-            own_numbers: false,
-            compared: false,
+            numbers: Numbers::default(),
             scale: NO_SCALE,
             pushed: true,
             full: 0,
             round: 0,
             debt: Debt::Unknown,
+            nodelay: false,
+            spread: 0,
             view: None,
             unacked: Unacked::default(),
         }
@@ -224,6 +211,18 @@ impl Path {
     #[inline]
     pub fn took(&mut self, nanos: u64, ts: i64, whole: u64) {
         self.nearest = self.nearest.min(nanos);
+        // Approached by steps that are not long: few trips are an exception, and many are not.
+        let longer = u16::try_from((nanos - self.nearest) >> 16).unwrap_or(u16::MAX);
+        let step = if self.spread == 0 {
+            longer
+        } else {
+            (longer.abs_diff(self.spread) / 4).min(self.spread / 2 + 64)
+        };
+        self.spread = if longer > self.spread {
+            self.spread.saturating_add(step)
+        } else {
+            self.spread - step
+        };
         let coarse = u32::try_from(nanos >> 10).unwrap_or(u32::MAX);
         self.lately[0] = self.lately[0].min(coarse);
         let now = (ts >> 20) as u32;
@@ -256,6 +255,13 @@ impl Path {
         least + (least / 2).min(20_000_000) + 2_000_000
     }
 
+    /// By how much its round trips are usually longer than the shortest: the path's variation, and its program's time.
+    #[inline]
+    #[must_use]
+    pub fn spread(&self) -> u64 {
+        u64::from(self.spread) << 16
+    }
+
     /// The usual round trip, queues that vary included.
     #[inline]
     #[must_use]
@@ -278,65 +284,6 @@ impl Path {
         known.max(self.round_trip())
     }
 
-    /// Does a packet with this identification follow the one before, which may have been several segments of the
-    /// `largest` size?
-    #[inline]
-    #[must_use]
-    pub fn follows(&self, id: u16, largest: u32) -> bool {
-        let step = id.wrapping_sub(self.id);
-        step == 1 || u32::from(step) == self.last_len.div_ceil(largest)
-    }
-
-    /// Where this packet stands among those of its end, as IPv4's identification tells; with `hole` bytes are missing
-    /// before it.
-    ///
-    /// Some systems count the packets of a connection there, some those of the host, and some do not count. Whichever it
-    /// is, a number that follows the last one leaves no room for a packet that was lost, and a smaller one was sent before.
-    #[inline]
-    pub fn order(&mut self, id: u16, largest: u32, hole: bool) -> Order {
-        if id == 0 {
-            return Order::Unknown;
-        }
-        let step = id.wrapping_sub(self.id);
-        if self.steady > 0 && self.id.wrapping_sub(id) < MOST_LOST {
-            // It does not count: the next one follows the one before it.
-            return if self.steady >= STEADY {
-                Order::Earlier
-            } else {
-                Order::Unknown
-            };
-        }
-        let next = self.follows(id, largest);
-        self.id = id;
-        if next {
-            self.steady = self.steady.saturating_add(1);
-            return if self.steady > STEADY {
-                Order::Next
-            } else {
-                Order::Unknown
-            };
-        }
-        let jumped = self.steady >= STEADY && step < MOST_LOST;
-        let few = self.steady > 0 && step <= FEW_LOST;
-        // Losses are not so many at once, nor so near each other.
-        let stray = if step > FEW_LOST { !hole } else { !jumped };
-        if stray && self.steady > 0 && step < MOST_LOST {
-            self.strays = self.strays.saturating_add(1);
-        }
-        self.steady = if jumped { self.steady - STEADY } else { 0 };
-        if jumped && self.own_numbers {
-            Order::Jumped(step - 1)
-        } else if self.strays >= SHARED {
-            Order::Unknown
-        } else if jumped {
-            Order::Skipped
-        } else if few {
-            Order::Perhaps
-        } else {
-            Order::Unknown
-        }
-    }
-
     /// Its time stamp passes, to be echoed by the other end. Only the first packet with a new one tells a time.
     #[inline]
     pub fn stamp(&mut self, value: u32, ts: i64) {
@@ -356,7 +303,7 @@ impl Path {
         {
             return true;
         }
-        self.steady > 0 && segment.id != 0 && self.id.wrapping_sub(segment.id) < MOST_LOST
+        self.numbers.is_before(segment.id)
     }
 
     /// The other end echoes `value`: how long that took.
@@ -374,47 +321,6 @@ impl Path {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    /// Which of these packets, each of one segment, are in this order.
-    fn those(ids: &[u16], own_numbers: bool, order: fn(Order) -> bool) -> Vec<u16> {
-        let mut path = Path {
-            own_numbers,
-            ..Path::default()
-        };
-        let known = ids.iter().filter(|&&id| order(path.order(id, 1460, false)));
-        known.copied().collect()
-    }
-
-    fn jumped(order: Order) -> bool {
-        matches!(order, Order::Jumped(_))
-    }
-
-    fn skipped(order: Order) -> bool {
-        order == Order::Skipped
-    }
-
-    fn losses(ids: &[u16]) -> Vec<u16> {
-        those(ids, true, jumped)
-    }
-
-    #[test]
-    fn losses_that_follow_each_other_closely_are_all_seen() {
-        let with_gaps: Vec<u16> = (1..40).filter(|id| id % 6 != 0).collect();
-        assert_eq!(losses(&with_gaps), [7, 13, 19, 25, 31, 37]);
-        // A counter that other connections use, too, jumps as often as not; and a random one always.
-        assert!(losses(&[1, 2, 5, 6, 7, 9, 10, 14, 15, 16, 17, 20]).is_empty());
-        assert!(losses(&[9, 700, 64_000, 12, 300, 301, 302, 8]).is_empty());
-    }
-
-    #[test]
-    fn a_counter_that_nothing_shows_to_be_the_connections_tells_of_no_loss() {
-        let with_gaps: Vec<u16> = (1..40).filter(|id| id % 6 != 0).collect();
-        assert!(those(&with_gaps, false, jumped).is_empty());
-        assert_eq!(those(&with_gaps, false, skipped), [7, 13, 19, 25, 31, 37]);
-        // Steps that are too large for a loss show that others use it: then a small one says nothing either.
-        let shared: Vec<u16> = (0..60_u16).map(|at| at + at / 6 * 20).collect();
-        assert_eq!(those(&shared, false, skipped).len(), 1);
-    }
 
     proptest! {
         /// Against a plain list that is searched from its beginning, as Wireshark's analysis does.

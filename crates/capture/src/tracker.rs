@@ -337,10 +337,13 @@ impl Tracker {
             return;
         }
         let from = usize::from(segment.from & 1);
-        let (largest, path) = (conn.largest_segment(from), &mut conn.paths[from]);
-        let follows = || path.compared.then(|| path.follows(segment.id, largest));
-        path.own_numbers = self.numbering.see(segment, conn.hash, follows);
-        path.compared = true;
+        let (segments, numbers) = (conn.last_segments(from), &mut conn.paths[from].numbers);
+        let follows = || {
+            let compared = numbers.compared;
+            compared.then(|| numbers.follows(segment.id, segments))
+        };
+        numbers.own = self.numbering.see(segment, conn.hash, follows);
+        numbers.compared = true;
         count(conn, segment, &mut self.watch, &mut self.guilty);
         let over = conn.is_over() && !conn.closed;
         conn.closed |= over;

@@ -1,0 +1,139 @@
+//! IPv4's identification, which numbers the packets of an end: of a connection, of a host, or not at all.
+
+use crate::cause::Order;
+
+/// So many identifications must have risen as expected before a jump means anything, and as many more for each jump.
+const STEADY: u8 = 4;
+/// A step of so many is a loss even of a counter that rose only once as expected, if the silence before fits a repeat.
+const FEW_LOST: u16 = 8;
+/// A larger step is a counter that others use, too.
+const MOST_LOST: u16 = 1000;
+/// So many steps that no loss explains show that others use the counter, too.
+const SHARED: u8 = 2;
+
+/// How the packets of one end of a connection are numbered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Numbers {
+    /// The last number.
+    id: u16,
+    /// How often it has risen as expected, less what jumps cost.
+    steady: u8,
+    /// Steps that no loss explains.
+    strays: u8,
+    /// The host counts the packets of each connection, as others of them have shown.
+    pub own: bool,
+    /// The last packet was compared with those of other connections.
+    pub compared: bool,
+}
+
+impl Numbers {
+    /// Does a packet with this number follow the one before, which had so many `segments`?
+    #[inline]
+    #[must_use]
+    pub fn follows(&self, id: u16, segments: u32) -> bool {
+        let step = id.wrapping_sub(self.id);
+        step == 1 || u32::from(step) == segments
+    }
+
+    /// Was a packet with this number sent before the last one?
+    #[must_use]
+    pub fn is_before(&self, id: u16) -> bool {
+        self.steady > 0 && id != 0 && self.id.wrapping_sub(id) < MOST_LOST
+    }
+
+    /// Where a packet with this number stands among those of its end, whose one before had so many `segments`; with `hole`
+    /// bytes are missing before it.
+    ///
+    /// Some systems count the packets of a connection there, some those of the host, and some do not count. Whichever it
+    /// is, a number that follows the last one leaves no room for a packet that was lost, and a smaller one was sent before.
+    #[inline]
+    pub fn order(&mut self, id: u16, segments: u32, hole: bool) -> Order {
+        if id == 0 {
+            return Order::Unknown;
+        }
+        let step = id.wrapping_sub(self.id);
+        if self.is_before(id) {
+            // It does not count: the next one follows the one before it.
+            return if self.steady >= STEADY {
+                Order::Earlier
+            } else {
+                Order::Unknown
+            };
+        }
+        let next = self.follows(id, segments);
+        self.id = id;
+        if next {
+            self.steady = self.steady.saturating_add(1);
+            return if self.steady > STEADY {
+                Order::Next
+            } else {
+                Order::Unknown
+            };
+        }
+        let jumped = self.steady >= STEADY && step < MOST_LOST;
+        let few = self.steady > 0 && step <= FEW_LOST;
+        // Losses are not so many at once, nor so near each other.
+        let stray = if step > FEW_LOST { !hole } else { !jumped };
+        if stray && self.steady > 0 && step < MOST_LOST {
+            self.strays = self.strays.saturating_add(1);
+        }
+        self.steady = if jumped { self.steady - STEADY } else { 0 };
+        if jumped && self.own {
+            Order::Jumped(step - 1)
+        } else if self.strays >= SHARED {
+            Order::Unknown
+        } else if jumped {
+            Order::Skipped
+        } else if few {
+            Order::Perhaps
+        } else {
+            Order::Unknown
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of these packets, each of one segment, are in this order.
+    fn those(ids: &[u16], own: bool, order: fn(Order) -> bool) -> Vec<u16> {
+        let mut numbers = Numbers {
+            own,
+            ..Numbers::default()
+        };
+        let known = ids.iter().filter(|&&id| order(numbers.order(id, 1, false)));
+        known.copied().collect()
+    }
+
+    fn jumped(order: Order) -> bool {
+        matches!(order, Order::Jumped(_))
+    }
+
+    fn skipped(order: Order) -> bool {
+        order == Order::Skipped
+    }
+
+    fn losses(ids: &[u16]) -> Vec<u16> {
+        those(ids, true, jumped)
+    }
+
+    #[test]
+    fn losses_that_follow_each_other_closely_are_all_seen() {
+        let with_gaps: Vec<u16> = (1..40).filter(|id| id % 6 != 0).collect();
+        assert_eq!(losses(&with_gaps), [7, 13, 19, 25, 31, 37]);
+        // A counter that other connections use, too, jumps as often as not; and a random one always.
+        assert!(losses(&[1, 2, 5, 6, 7, 9, 10, 14, 15, 16, 17, 20]).is_empty());
+        assert!(losses(&[9, 700, 64_000, 12, 300, 301, 302, 8]).is_empty());
+    }
+
+    #[test]
+    fn a_counter_that_nothing_shows_to_be_the_connections_tells_of_no_loss() {
+        let with_gaps: Vec<u16> = (1..40).filter(|id| id % 6 != 0).collect();
+        assert!(those(&with_gaps, false, jumped).is_empty());
+        assert_eq!(those(&with_gaps, false, skipped), [7, 13, 19, 25, 31, 37]);
+        // Steps that are too large for a loss show that others use it: then a small one says nothing either.
+        let shared: Vec<u16> = (0..60_u16).map(|at| at + at / 6 * 20).collect();
+        assert_eq!(those(&shared, false, skipped).len(), 1);
+    }
+}
