@@ -53,7 +53,7 @@ def _prepare(peer: socket.socket, end: End) -> None:
 
 
 def _tcp_server(scenario: Scenario) -> None:
-    context = _server_context() if scenario.tls else None
+    context = server_context() if scenario.tls else None
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     _prepare(listener, scenario.server)  # before the handshake, which announces the window
@@ -109,7 +109,7 @@ def _speak(scenario: Scenario) -> None:
     _prepare(plain, scenario.client)
     plain.connect((SERVER, scenario.port))
     time.sleep(scenario.client.shy_s)
-    with _client_context().wrap_socket(plain) if scenario.tls else plain as own:
+    with client_context().wrap_socket(plain) if scenario.tls else plain as own:
         waiting = 0
         for turn in range(scenario.turns):
             if turn:
@@ -127,7 +127,7 @@ def _speak(scenario: Scenario) -> None:
         _read(own, scenario.reply * waiting, scenario.client)
 
 
-def _server_context() -> ssl.SSLContext:
+def server_context() -> ssl.SSLContext:
     """With a certificate of its own: making one takes a moment, which is nobody's in a connection."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
@@ -140,7 +140,7 @@ def _server_context() -> ssl.SSLContext:
     return context
 
 
-def _client_context() -> ssl.SSLContext:
+def client_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

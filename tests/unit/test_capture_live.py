@@ -7,17 +7,21 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import msgspec
+import pytest
 
 from guestmark.capture.binary import capture_binary
 from guestmark.capture.model import Document
 from tests.framework import IMPORTABLE
 from tests.framework import traffic as ct
+from tests.framework.endpoints import client_context, server_context
 from tests.framework.processes import called, gone, wait_until
 from tests.storm.ways import family
 
+FAILED = 3
 MAIN = "import sys; from guestmark.cli import main; sys.exit(main())"
 
 
@@ -50,6 +54,55 @@ def test_an_interrupt_ends_with_the_result() -> None:
     assert "server 9" in output.decode()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_process_alone_ends_with_the_result(number: signal.Signals) -> None:
+    process = capturing("--live", "lo")
+    listener, stop = ct.echo_server(b"a" * 100, 0.0)
+    server = listener.getsockname()
+    try:
+        assert process.stderr
+        assert process.stderr.readline()  # it captures
+        ct.talk(server, 10, 100, 0.0)
+        time.sleep(0.3)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=20)
+    finally:
+        stop()
+        process.kill()
+    assert process.returncode == 0
+    assert f"127.0.0.1:{server[1]}" in output
+
+
+def test_handshakes_are_timed_live() -> None:
+    """Certificates are longer than headers."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    context = server_context()
+
+    def serve() -> None:
+        with context.wrap_socket(listener.accept()[0], server_side=True) as peer:
+            peer.sendall(peer.recv(100))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    process = capturing("--live", "lo", "--details")
+    try:
+        assert process.stderr
+        assert process.stderr.readline()
+        with client_context().wrap_socket(socket.create_connection(listener.getsockname())) as own:
+            own.sendall(b"hello")
+            assert own.recv(100) == b"hello"
+        thread.join()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        listener.close()
+    (line,) = [line for line in output.splitlines() if line.startswith("TLS")]
+    assert "1 handshakes" in line
+    assert "done median" in line, line
+
+
 def test_nothing_outlives_a_killed_capture() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", MAIN, "capture", "--live", "lo"],
@@ -62,6 +115,18 @@ def test_nothing_outlives_a_killed_capture() -> None:
         known = list(family(process.pid))
         process.kill()
     assert gone(*known, seconds=20)
+
+
+def capturing(*words: str) -> subprocess.Popen[str]:
+    """`capture` at work, with what it says in pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, "capture", *words],
+        env={**os.environ, "PYTHONPATH": IMPORTABLE, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def live(interface: str, *before: str) -> subprocess.CompletedProcess[str]:
@@ -78,8 +143,9 @@ def live(interface: str, *before: str) -> subprocess.CompletedProcess[str]:
 
 def test_an_interface_that_is_not_there_is_an_error() -> None:
     done = live("nosuch0")
-    assert done.returncode != 0
+    assert done.returncode == FAILED
     assert "cannot capture on nosuch0" in done.stderr
+    assert "build it" not in done.stderr
     assert "Traceback" not in done.stderr
 
 

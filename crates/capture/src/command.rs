@@ -44,10 +44,12 @@ gzip, zstd, xz or bzip2.
   --progress                     tell every second on standard error how it stands
   -h, --help  -V, --version
 
-Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage.
+Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage,
+69 there is no such interface, 77 capturing is not permitted.
 ";
 
 /// As in sysexits.h.
+const UNAVAILABLE: u8 = 69;
 const NOT_PERMITTED: u8 = 77;
 
 #[allow(
@@ -207,7 +209,7 @@ pub fn main() -> ExitCode {
         (_, false) => None,
         ([interface], true) => {
             live::end_on_signal();
-            match Ring::open(interface) {
+            match Ring::open(interface, args.requests) {
                 Ok(ring) => Some(ring),
                 Err(error) => return refused(interface, &error),
             }
@@ -277,7 +279,7 @@ fn refused(interface: &str, error: &io::Error) -> ExitCode {
         "guestmark: cannot capture on {}: {error}\n  ip link lists the interfaces",
         inert(interface)
     );
-    ExitCode::from(1)
+    ExitCode::from(UNAVAILABLE)
 }
 
 #[derive(Serialize)]

@@ -262,7 +262,16 @@ impl Conn {
             rare.retransmissions += u32::from(seen.repeated > 0) + u32::from(again);
             rare.late += u32::from(seen.late);
             rare.zero_windows += u32::from(shut);
+            if shut && rare.shut.0 <= rare.shut.1 {
+                rare.shut.0 = segment.ts;
+            }
             rare.oversized += u32::from(oversized);
+        }
+        if says && !shut {
+            if let Some(rare) = self.rare.as_mut().map(|rare| &mut rare[from]) {
+                let is_shut = rare.shut.0 > rare.shut.1;
+                rare.shut.1 = if is_shut { segment.ts } else { rare.shut.1 };
+            }
         }
         if segment.flags & (flag::SYN | flag::RST) != 0 {
             let limit = &mut self.limit[1 - from];

@@ -121,9 +121,12 @@ impl Endpoints {
             self.time[0] += summary.duration_ns;
         }
         self.causes += summary.causes;
+        let responses: u64 = conn.sent.iter().map(|sent| sent.latency.sum).sum();
         for (side, which, role) in sides {
             let latency = &conn.sent[which].latency;
-            self.time[1 + usize::from(role == Role::Server)] += latency.sum;
+            if responses <= summary.duration_ns {
+                self.time[1 + usize::from(role == Role::Server)] += latency.sum;
+            }
             let port = (role == Role::Server).then_some(side.port);
             let key = (
                 conn.key.family,

@@ -99,6 +99,7 @@ impl Conn {
             self.goes_on(segment, step, gap, from, flying, arrived);
         } else {
             let gap = gap - self.wait_for_overtaken(gap);
+            let gap = gap - self.wait_for_reader(gap, from);
             self.answers(segment, step, gap, from);
         }
         if let Some(before) = before.filter(|_| segment.payload > 0) {
@@ -146,6 +147,26 @@ impl Conn {
         // Clocks may step backwards.
         let waited = late.0.abs_diff(mark).min(gap);
         self.causes.spent[on::LATENCY] += waited;
+        self.causes.mark += waited as i64;
+        waited
+    }
+
+    /// The other end had no room for anything until it opened its window: for how long of the time since something moved on.
+    /// Where its sender's packets were followed, their room is.
+    #[inline]
+    fn wait_for_reader(&mut self, gap: u64, from: usize) -> u64 {
+        let (shut, opened) = self.rare(1 - from).shut;
+        if shut == 0 || opened < shut || opened <= self.causes.mark {
+            return 0;
+        }
+        // Before the first packet that was captured, it had been shut already.
+        let began = if self.paths[from].last_len == 0 {
+            self.causes.mark
+        } else {
+            shut.max(self.causes.mark)
+        };
+        let waited = opened.abs_diff(began).min(gap);
+        self.causes.spent[on::APPLICATION + (1 - from)] += waited;
         self.causes.mark += waited as i64;
         waited
     }

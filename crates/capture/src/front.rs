@@ -41,7 +41,7 @@ pub struct Front {
     told: usize,
     /// Segments that are handed on together.
     pub together: usize,
-    /// Time of the first packet.
+    /// The smallest time of a packet.
     pub first_ts: Option<i64>,
     /// What was said over UDP.
     pub datagrams: Datagrams,
@@ -160,7 +160,7 @@ impl Reading<'_, '_> {
         } else {
             Err(
                 Fault::new(0, "neither pcap nor pcapng nor a packet list in CSV")
-                    .hint("other formats: editcap -F pcapng FILE OUT"),
+                    .hint(how_to_read(head)),
             )
         }
     }
@@ -181,6 +181,7 @@ impl Reading<'_, '_> {
 
     fn datagram(&mut self, mut segment: Segment, data: &[u8]) {
         if !self.is_wanted(&segment) {
+            self.front.truth.filtered += 1;
             return;
         }
         let payload = segment.payload_in(data);
@@ -196,6 +197,8 @@ impl Reading<'_, '_> {
     fn segment(&mut self, segment: Segment) {
         if self.is_wanted(&segment) {
             self.count(segment);
+        } else {
+            self.front.truth.filtered += 1;
         }
     }
 
@@ -248,7 +251,8 @@ impl Reading<'_, '_> {
         if let Some(last) = self.front.clocks.get_mut(interface) {
             self.front.truth.clock(last, ts);
         }
-        self.front.first_ts.get_or_insert(ts);
+        let first = self.front.first_ts.unwrap_or(ts);
+        self.front.first_ts = Some(first.min(ts));
         self.front.latest = ts;
         ts
     }
@@ -259,6 +263,19 @@ impl Reading<'_, '_> {
         truth.packets += 1;
         truth.wire_bytes += u64::from(wire_len);
         truth.largest_frame = truth.largest_frame.max(wire_len);
+    }
+}
+
+/// What makes a capture of an input of another format that begins like this.
+fn how_to_read(head: &[u8]) -> &'static str {
+    match head {
+        [4, 0x22, 0x4d, 0x18, ..] => "it is compressed by LZ4: lz4 -dc FILE | guestmark capture -",
+        [0x1f, 0x9d, ..] => {
+            "it is compressed by compress: uncompress -c FILE | guestmark capture -"
+        }
+        [b'P', b'K', 3, 4, ..] => "it is a ZIP archive: unzip -p FILE | guestmark capture -",
+        [b'7', b'z', 0xbc, 0xaf, ..] => "it is a 7z archive: 7z x -so FILE | guestmark capture -",
+        _ => "other formats: editcap -F pcapng FILE OUT",
     }
 }
 
@@ -292,7 +309,7 @@ impl PacketSink for Reading<'_, '_> {
                 self.look_into(packet.data);
                 self.counted(segment.tunnels);
             }
-            Ok(_) => {}
+            Ok(_) => self.front.truth.filtered += 1,
             Err(skip) => self.front.truth.skip(skip),
         }
     }

@@ -1,6 +1,6 @@
 //! Packets from an interface, out of a ring that the kernel shares with this process (packet(7), `TPACKET_V3`).
 //!
-//! Only headers are copied, by a filter that cuts packets; blocks of the ring are handed over whole, so a million packets a
+//! Where headers suffice, only these are copied, by a filter that cuts packets; blocks of the ring are handed over whole, so a million packets a
 //! second cost a few thousand system calls. What found no room is counted by the kernel and told to the sink.
 
 use crate::decode::link;
@@ -13,7 +13,9 @@ use std::sync::atomic::{fence, AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Headers, and the messages of DHCP, DNS and TFTP; QUIC's would need whole packets.
-const SNAPLEN: u32 = 320;
+const HEADERS: u32 = 320;
+/// All of the largest packet, for whoever follows messages.
+const WHOLE: u32 = 65_535;
 const BLOCK: usize = 1 << 20;
 const BLOCKS: usize = 128;
 const FRAME: usize = 2048;
@@ -54,12 +56,12 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Capture from `interface`, or from every one where it is `any`.
+    /// Capture from `interface`, or from every one where it is `any`: `whole` packets, or headers alone.
     ///
     /// # Errors
     ///
     /// Where there is no such interface, or capturing is not permitted.
-    pub fn open(interface: &str) -> io::Result<Self> {
+    pub fn open(interface: &str, whole: bool) -> io::Result<Self> {
         let index = index_of(interface)?;
         let ethernet = index != 0 && is_ethernet(interface)?;
         let kind = if ethernet {
@@ -81,7 +83,7 @@ impl Ring {
             code: (libc::BPF_RET | libc::BPF_K) as u16,
             jt: 0,
             jf: 0,
-            k: SNAPLEN,
+            k: if whole { WHOLE } else { HEADERS },
         };
         let program = libc::sock_fprog {
             len: 1,

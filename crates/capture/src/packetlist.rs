@@ -254,7 +254,7 @@ impl List<'_> {
             self.now = self
                 .now
                 .saturating_add(ts)
-                .clamp(i64::MIN / 4, i64::MAX / 4);
+                .clamp(i64::MIN / 2, i64::MAX / 2);
             ts = self.now;
         }
         let source = field(columns.source).ok_or_else(|| missing("Source"))?;

@@ -54,11 +54,11 @@ impl Clock {
         let whole = nanos + i128::from(self.offset_s) * 1_000_000_000;
         i64::try_from(whole)
             .unwrap_or(if whole < 0 {
-                i64::MIN / 4
+                i64::MIN / 2
             } else {
-                i64::MAX / 4
+                i64::MAX / 2
             })
-            .clamp(i64::MIN / 4, i64::MAX / 4)
+            .clamp(i64::MIN / 2, i64::MAX / 2)
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Rare {
     pub zero_windows: u32,
     /// Packets with selective acknowledgements.
     pub sacks: u32,
+    /// When it announced that it has no room, and when that it has some again, nanoseconds; 0 before.
+    pub shut: (i64, i64),
     /// Packets larger than the peer's maximum segment size.
     pub oversized: u32,
     /// Repeats that were sent before others that passed first: no sender repeats like this, only a second capture.

@@ -15,7 +15,7 @@ pub struct Response {
     pub count: u64,
     /// Sum of all.
     pub total_s: f64,
-    /// Share of the connection's duration.
+    /// Share of the connection's duration; absent where clocks stepped back so far that it would be more than all.
     pub share: Option<f64>,
     /// Arithmetic mean, exact.
     pub mean_s: Option<f64>,
@@ -48,7 +48,8 @@ impl Response {
             total_s: seconds(latency.sum),
             ..Self::default()
         };
-        if duration > 0 {
+        // Where clocks step back, what is left of them may be more than the whole.
+        if duration > 0 && latency.sum <= duration {
             out.share = Some(latency.sum as f64 / duration as f64);
         }
         if latency.count > 0 {

@@ -8,8 +8,6 @@ use crate::side::{seconds, Side};
 use serde::Serialize;
 use std::sync::Arc;
 
-const BRIEF: u64 = 100_000_000;
-
 /// How the two roles were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -193,12 +191,11 @@ fn confidence(conn: &Conn, sides: &[&Side; 2], spent: &Spent) -> Confidence {
     // Numbers of packets are one sign, which no other supports.
     let inferred = conn.losses().map_or(0, |losses| losses.inferred);
     let weak = unknown + doubtful.iter().sum::<u64>() + inferred;
-    // Some microseconds matter only where everything took as little.
-    let (stepped, brief) = (conn.backwards, conn.duration() < BRIEF);
+    let stepped = conn.backwards;
     let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
     if unknown * 3 > whole || missing * 50 > bytes + missing || stepped == Steps::Large {
         Confidence::Low
-    } else if weak * 20 > whole || missing > 0 || !begun || stepped > Steps::None && brief {
+    } else if weak * 20 > whole || missing > 0 || !begun || stepped > Steps::None {
         Confidence::Medium
     } else {
         Confidence::High

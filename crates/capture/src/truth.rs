@@ -15,6 +15,8 @@ pub struct Truth {
     pub wire_bytes: u64,
     /// Packets that are part of a flow (and fit the filter).
     pub counted: u64,
+    /// Packets of flows that do not fit the filter.
+    pub filtered: u64,
     /// Packets shortened by the snapshot length.
     pub cut: u64,
     /// Packets shortened so much that ports or flags are gone.
@@ -86,6 +88,7 @@ impl Truth {
         self.packets += other.packets;
         self.wire_bytes += other.wire_bytes;
         self.counted += other.counted;
+        self.filtered += other.filtered;
         self.cut += other.cut;
         self.cut_headers += other.cut_headers;
         self.dropped += other.dropped;
@@ -179,7 +182,7 @@ impl Truth {
             ("offload", self.offload, format!("connections hold packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
             ("half_captured", self.half_captured, "connections were captured without their beginning or end".to_owned()),
             ("one_sided", self.one_sided, "connections were captured in one direction only: they have no response latency, and the shares leave out their time".to_owned()),
-            ("cut", self.cut, "packets are shortened by the snapshot length; lengths are taken from their headers, so no figure suffers".to_owned()),
+            ("cut", self.cut, "packets are shortened by the snapshot length; lengths are taken from their headers, so no figure suffers but requests, which are not timed beyond it".to_owned()),
             ("inferred", self.inferred, "rows of the packet list do not show ports or length: taken from the rows before".to_owned()),
             ("unnamed_ports", self.unnamed_ports, "rows name a port that /etc/services does not have and are not counted (export with transport name resolution off)".to_owned()),
             ("near_client", self.near_client, "connections were captured on or near the client: the server's response includes the network's round trip".to_owned()),

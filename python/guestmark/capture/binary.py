@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "guestmark-capture"
 BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"
 USAGE_STATUS = 2
-_NOT_PERMITTED = 77  # as in sysexits.h
+_UNAVAILABLE, _NOT_PERMITTED = 69, 77  # as in sysexits.h
 MOST_SEQUENCES = 8  # connections whose points the program keeps
 
 
@@ -74,9 +74,8 @@ def stream(selection: Selection, options: Sequence[str], output: int | None = No
     """Runs the program with `output` (a file descriptor; None for standard output); returns its exit status."""
     sys.stdout.flush()
     command = [str(capture_binary()), *options, *selection.arguments()]
-    with _outliving_interrupts(selection):
-        done = subprocess.run(command, stdin=selection.source, stdout=output, check=False)
-    return checked(done.returncode)
+    with _running(command, selection, output) as program:
+        return checked(program.wait())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +109,8 @@ class Wanted:
 def analysing(selection: Selection, wanted: Wanted) -> Iterator[subprocess.Popen[bytes]]:
     """The program at work, for `document`: whoever needs time to get ready for the answer has it meanwhile."""
     command = [str(capture_binary()), *wanted.arguments(), *selection.arguments()]
-    with (
-        _outliving_interrupts(selection),
-        subprocess.Popen(command, stdin=selection.source, stdout=subprocess.PIPE) as program,
-    ):
-        try:
-            yield program
-        except BaseException:
-            program.kill()
-            raise
+    with _running(command, selection, subprocess.PIPE) as program:
+        yield program
 
 
 def document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
@@ -175,25 +167,54 @@ class NotPermittedError(GuestmarkError):
 
 
 @contextlib.contextmanager
-def _outliving_interrupts(selection: Selection) -> Iterator[None]:
-    """Ctrl-C ends whoever writes a capture to standard input; what was captured until then is the result."""
-    if (
-        not (selection.live or "-" in selection.files)
-        or threading.current_thread() is not threading.main_thread()
-    ):
+def _running(
+    command: Sequence[str], selection: Selection, output: int | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The program at work; it does not outlive an error of ours.
+
+    What was captured until a signal comes is the result. Ctrl-C ends whoever writes a capture to standard input; the
+    program that captures by itself is told, of whatever ends this process.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+
+    def end_capture(*_: object) -> None:
+        for program in started:
+            program.send_signal(signal.SIGINT)
+
+    handlers: dict[signal.Signals, signal.Handlers | Callable[..., None]] = {}
+    if selection.live:
+        handlers = {signal.SIGINT: end_capture, signal.SIGTERM: end_capture}
+    elif "-" in selection.files and selection.source is None:
+        handlers = {signal.SIGINT: signal.SIG_IGN}
+    with handling(handlers), subprocess.Popen(command, stdin=selection.source, stdout=output) as program:
+        started.append(program)
+        try:
+            yield program
+        except BaseException:
+            program.kill()
+            raise
+
+
+@contextlib.contextmanager
+def handling(handlers: Mapping[signal.Signals, signal.Handlers | Callable[..., None]]) -> Iterator[None]:
+    """Signals go to `handlers` meanwhile, where this is the thread that may say so."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def checked(status: int) -> int:
     """The program's exit status. Raises `UsageError` for bad arguments, `GuestmarkError` when a signal ended it."""
     if status == USAGE_STATUS:
         raise UsageError("the capture was not analysed", hint="see the messages above")
+    if status == _UNAVAILABLE:
+        raise GuestmarkError("nothing was captured", hint="see the message above")
     if status == _NOT_PERMITTED:
         raise NotPermittedError(
             "capturing is not permitted", hint="capturing needs root or CAP_NET_RAW: run it with sudo"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+from guestmark.capture.binary import handling
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.temporary import unnamed_file
 
-_SNAPLEN = 320  # headers, and the messages of DHCP, DNS and TFTP; QUIC's would need whole packets
+_HEADERS, _WHOLE = 320, 65_535  # bytes of a packet; headers, and the messages of DHCP, DNS and TFTP
 _BUFFER_MIB = 64
 _BY_SIGNAL = 128  # of a supervisor, whose command has ended by a signal
 # A command in, and around the life of its process: what to start instead, and a descriptor that this inherits.
@@ -20,16 +22,17 @@ Supervised = Callable[[Sequence[str]], AbstractContextManager[tuple[list[str], i
 
 
 @contextlib.contextmanager
-def capturing(interface: str, supervised: Supervised) -> Iterator[int]:
-    """A descriptor from which the packets of `interface` come as a capture, until Ctrl-C.
+def capturing(interface: str, supervised: Supervised, *, whole: bool = False) -> Iterator[int]:
+    """A descriptor from which the `whole` packets of `interface`, or their headers, come as a capture, until a signal.
 
     The tool that captures is `supervised`: it does not outlive this process. Raises `GuestmarkError` when nothing
     can be captured.
     """
     # A tool writes packets out at once, and its messages are told only if it fails.
+    length = str(_WHOLE if whole else _HEADERS)
     commands = (
-        ["dumpcap", "-q", "-i", interface, "-s", str(_SNAPLEN), "-B", str(_BUFFER_MIB), "-w", "-"],
-        ["tcpdump", "-U", "-i", interface, "-s", str(_SNAPLEN), "-B", str(_BUFFER_MIB << 10), "-w", "-"],
+        ["dumpcap", "-q", "-i", interface, "-s", length, "-B", str(_BUFFER_MIB), "-w", "-"],
+        ["tcpdump", "-U", "-i", interface, "-s", length, "-B", str(_BUFFER_MIB << 10), "-w", "-"],
     )
     command = next((known for known in commands if shutil.which(known[0])), None)
     if command is None:
@@ -43,8 +46,13 @@ def capturing(interface: str, supervised: Supervised) -> Iterator[int]:
         subprocess.Popen(words, stdout=subprocess.PIPE, stderr=messages, pass_fds=(lifeline,)) as process,
     ):
         assert process.stdout
+
+        def end_capture(*_: object) -> None:
+            process.terminate()
+
         try:
-            yield process.stdout.fileno()
+            with handling({signal.SIGINT: end_capture, signal.SIGTERM: end_capture}):
+                yield process.stdout.fileno()
         finally:
             process.terminate()
             status = process.wait()

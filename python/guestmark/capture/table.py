@@ -238,6 +238,8 @@ def _endpoint(endpoint: Endpoint) -> list[str]:
 def _sentences(trace: Trace) -> list[Text]:
     packets = trace.counters["packets"]
     if not trace.connection_count:
+        if filtered := trace.counters.get("filtered", 0):
+            return [Text(f"None of {filtered:,} packets of TCP and UDP fits --filter.", style="bold")]
         return [Text(f"No TCP or UDP among {packets:,} packets.", style="bold")]
     causes = verdict.said(trace.causes)
     if causes is None:
@@ -313,26 +315,28 @@ def request_lines(trace: Trace) -> Iterator[str]:
     servers = sorted(trace.requests, key=lambda served: -served.count)
     if not servers:
         yield "No request over HTTP/1, no TLS handshake and no question for a name was found."
+    cut = trace.counters.get("cut", 0) > 0
     for served in servers[:_MOST_SERVERS]:
-        yield _server(served)
+        yield _server(served, cut)
         yield from (f"  {_request(request, served, trace)}" for request in served.longest[:_MOST_REQUESTS])
     if len(servers) > _MOST_SERVERS:
         yield f"… and {len(servers) - _MOST_SERVERS:,} servers more"
 
 
-def _server(served: Served) -> str:
+def _server(served: Served, cut: bool) -> str:
     told = [f"{served.count:,} {_PLURAL[served.protocol]}"]
     told += [f"{served.unanswered:,} without an answer"] if served.unanswered else []
     told += [f"{served.repeated:,} times asked again"] if served.repeated else []
     told += [f"{served.failed:,} failed"] if served.failed else []
-    first, last = _spread(served.first_byte), _spread(served.last_byte)
+    never = "not known, as packets are cut" if cut else "never"
+    first, last = _spread(served.first_byte, never), _spread(served.last_byte, never)
     times = f"answered {last}" if served.protocol == "dns" else f"first byte {first}; done {last}"
     return f"{served.protocol.upper()} {inert(served.server)}: {', '.join(told)}; {times}"
 
 
-def _spread(trips: RoundTrips) -> str:
+def _spread(trips: RoundTrips, never: str) -> str:
     if not trips.count:
-        return "never"
+        return never
     return f"median {duration(trips.p50_s)}, p99 {duration(trips.p99_s)}, at most {duration(trips.max_s)}"
 
 

@@ -113,7 +113,7 @@ def command(  # noqa: PLR0917 - one parameter per option
         from guestmark.agent.binary import ending_with_us
         from guestmark.capture.live import capturing
 
-        with capturing(live, partial(ending_with_us, grace_ms=_GRACE_MS)) as source:
+        with capturing(live, partial(ending_with_us, grace_ms=_GRACE_MS), whole=details) as source:
             selection = replace(selection, source=source)
             status = answer(replace(request, selection=selection, live=True))
     raise typer.Exit(status)
