@@ -35,8 +35,8 @@ pub trait Output {
     /// One finished connection.
     fn connection(&mut self, summary: &Summary);
 
-    /// Will the percentiles of a connection of this duration (nanoseconds) be looked at?
-    fn wants_percentiles(&self, _duration: u64) -> bool {
+    /// Will the percentiles of a connection that waited so long (nanoseconds) be looked at?
+    fn wants_percentiles(&self, _waited: u64) -> bool {
         true
     }
 }
@@ -58,8 +58,8 @@ struct Finished<'o> {
 }
 
 impl ConnSink for Finished<'_> {
-    fn wants_percentiles(&self, duration: u64) -> bool {
-        self.output.wants_percentiles(duration)
+    fn wants_percentiles(&self, waited: u64) -> bool {
+        self.output.wants_percentiles(waited)
     }
 
     fn finished(&mut self, conn: &Conn, client: usize, summary: Summary) {

@@ -13,6 +13,7 @@ use crate::debt::IDLE_FROM;
 use crate::loss::Losses;
 use crate::packet::{flag, Segment, NO_TIME};
 use crate::path::not_after;
+use crate::wait::Wait;
 
 /// Positions of the causes in [`Causes::spent`]. Those that belong to an end have one position for each end of the key.
 pub mod on {
@@ -62,6 +63,8 @@ pub struct Causes {
     pub(crate) unseen: bool,
     /// What both ends have said, as [`crate::debt`] follows it.
     pub(crate) talk: u8,
+    /// The longest time for one thing.
+    pub(crate) longest: Wait,
 }
 
 impl Causes {
@@ -78,6 +81,7 @@ impl Causes {
             streaming: false,
             unseen: false,
             talk: 0,
+            longest: Wait::default(),
         }
     }
 
@@ -137,6 +141,8 @@ impl Conn {
         let acts = step.fresh || step.repeats && step.order != Order::Earlier;
         let moves = (acts || segment.flags & flag::RST != 0) && !self.is_probe(segment);
         let mut grown = 0;
+        let waited = segment.ts.saturating_sub(self.causes.mark).max(0) as u64 + self.causes.held;
+        let earlier = (moves && waited > self.causes.longest.nanos()).then_some(self.causes.spent);
         let before = self.opens_hole(segment, step).then_some(self.causes.spent);
         if moves && step.late && !step.repeats {
             // It was on its way, and others have passed before: only the other end may have waited for it.
@@ -154,6 +160,10 @@ impl Conn {
         }
         grown += self.measure(segment, from);
         grown += self.notice_losses(segment, step, moves, before);
+        if let Some(earlier) = earlier {
+            let spent = self.causes.spent;
+            self.causes.longest.see(&earlier, &spent);
+        }
         if moves {
             if segment.payload > 0 && !step.late {
                 self.follow_message(segment, from);

@@ -30,11 +30,11 @@ gzip, zstd, xz or bzip2.
   --format json|csv|tcp-stats    output format [json]
   --by connection|endpoint       one row per connection or per endpoint [connection]
   --filter HOST|PORT|FLOW        10.0.0.1, 10.0.0.0/8, 80, http, 10.0.0.1:80, [::1]:80-[::1]:1024
-  --top N                        only the N longest connections
+  --top N                        only the N connections that waited longest
   --merge                        all FILEs are one trace, in this order (default: each is its own)
   --histograms                   with the latency histograms of endpoints (json)
-  --sequence                     with the points of a time-sequence view of the largest connection (json)
-  --sequences N                  the same of the N largest, at most 8
+  --sequence                     with the points of a time-sequence view of the connection that waited longest (json)
+  --sequences N                  the same of the first N, at most 8
   --guilty                       with the packets that ended the longest waits (json)
   --requests                     with requests over HTTP/1, TLS handshakes and names, by server (json)
   --extract OUT --frames N,N…    write these packets of FILE as pcapng, and nothing else

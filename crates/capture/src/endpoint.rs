@@ -1,5 +1,6 @@
 //! `--by endpoint`: connections added up per server (address and port) and per client (address).
 
+use crate::cause::on;
 use crate::conn::Conn;
 use crate::figures::Causes;
 use crate::hist::bucket_range;
@@ -37,9 +38,10 @@ struct One {
 }
 
 impl One {
-    /// Most time spent responding first; then by address.
+    /// Most time that others waited for it first; then most time spent responding; then by address.
     fn order(&self, other: &Self) -> Ordering {
-        let time = other.sums.latency.sum.cmp(&self.sums.latency.sum);
+        let own = |one: &Self| (one.sums.own, one.sums.latency.sum);
+        let time = own(other).cmp(&own(self));
         let rest = |one: &Self| (one.key.2, one.key.3, one.key.4);
         time.then_with(|| (&self.host, rest(self)).cmp(&(&other.host, rest(other))))
     }
@@ -60,6 +62,8 @@ struct Sums {
     zero_windows: u64,
     resets: u64,
     latency: Latency,
+    own: u64,
+    longest: u64,
 }
 
 /// All endpoints so far.
@@ -101,6 +105,10 @@ pub struct Endpoint {
     missing_bytes: u64,
     zero_windows: u64,
     resets: u64,
+    /// Time that was put down to its program.
+    pub own_s: f64,
+    /// The longest time that was waited for it at once, of connections in which nothing was waited for longer; 0 without any.
+    pub longest_wait_s: f64,
     /// Its response latency over all connections.
     pub response: Response,
     /// (lower end in seconds, upper end, count) of every non-empty bucket.
@@ -121,6 +129,7 @@ impl Endpoints {
             self.time[0] += summary.duration_ns;
         }
         self.causes += summary.causes;
+        let spent = summary.spent;
         let responses: u64 = conn.sent.iter().map(|sent| sent.latency.sum).sum();
         for (side, which, role) in sides {
             let latency = &conn.sent[which].latency;
@@ -135,9 +144,15 @@ impl Endpoints {
                 role,
                 summary.protocol,
             );
-            self.heap += self
-                .sums(key, &side.address)
-                .add(side, latency, summary.duration_ns);
+            let own = on::APPLICATION + which;
+            let longest = conn.causes.longest;
+            let is_longest = spent.is_some() && longest.cause() == Some(own);
+            let sums = self.sums(key, &side.address);
+            sums.own += spent.map_or(0, |spent| spent[own]);
+            sums.longest = sums
+                .longest
+                .max(if is_longest { longest.nanos() } else { 0 });
+            self.heap += sums.add(side, latency, summary.duration_ns);
         }
     }
 
@@ -170,7 +185,7 @@ impl Endpoints {
         &mut self.all[at].sums
     }
 
-    /// At most `limit` rows, by time spent responding, longest first.
+    /// At most `limit` rows, by the time that others waited for them, longest first.
     #[must_use]
     pub fn rows(&self, histograms: bool, limit: Option<usize>) -> Vec<Endpoint> {
         let limit = limit.unwrap_or(usize::MAX);
@@ -243,6 +258,8 @@ impl Sums {
             missing_bytes: self.missing_bytes,
             zero_windows: self.zero_windows,
             resets: self.resets,
+            own_s: seconds(self.own),
+            longest_wait_s: seconds(self.longest),
             response: Response::new(&self.latency, self.duration, true),
             histogram: histogram.then(buckets),
         }

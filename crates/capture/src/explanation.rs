@@ -629,6 +629,7 @@ impl Conn {
     pub(crate) fn attribute_datagram(&mut self, segment: &Segment) {
         let gap = segment.ts.saturating_sub(self.causes.mark).max(0) as u64;
         let from = usize::from(segment.from & 1);
+        let earlier = (gap > self.causes.longest.nanos()).then_some(self.causes.spent);
         let path = &mut self.paths[from];
         let contents = u32::from(segment.checksum) << 16 | segment.payload & 0xffff;
         let before = std::mem::replace(&mut path.window, contents);
@@ -641,6 +642,10 @@ impl Conn {
             self.causes.spent[on::APPLICATION + from] += gap;
         } else {
             self.charge(from, gap, segment);
+        }
+        if let Some(earlier) = earlier {
+            let spent = self.causes.spent;
+            self.causes.longest.see(&earlier, &spent);
         }
         self.moved(from, segment.ts);
     }

@@ -1,4 +1,4 @@
-//! The connections with most packets: those worth a picture.
+//! The connections that waited longest: those worth a picture.
 
 use crate::host::Host;
 use crate::summary::Summary;
@@ -13,6 +13,8 @@ pub const MOST: usize = 8;
 pub struct Chosen {
     /// Packets of both ends.
     pub packets: u64,
+    /// Nanoseconds in which somebody owed something.
+    pub waited: u64,
     /// Number in order of appearance.
     pub index: u64,
     /// The client's end of the key.
@@ -26,13 +28,13 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Most packets first, and of equals the one that came first.
+    /// The longest wait first, and of equals the one that came first.
     fn rank(&self) -> (Reverse<u64>, u64) {
-        (Reverse(self.packets), self.index)
+        (Reverse(self.waited), self.index)
     }
 }
 
-/// The connections with most packets, of all and of the first ones.
+/// The connections that waited longest, of all and of the first ones.
 #[derive(Clone, Debug, Default)]
 pub struct Largest {
     /// Of all connections.
@@ -53,7 +55,7 @@ impl Largest {
 
 #[inline]
 fn keep(list: &mut Vec<Chosen>, summary: &Summary, end: usize) {
-    let rank = (Reverse(summary.packets()), summary.index);
+    let rank = (Reverse(summary.waited_ns), summary.index);
     if list.len() == MOST && list.last().is_some_and(|last| last.rank() < rank) {
         return;
     }
@@ -64,6 +66,7 @@ fn keep(list: &mut Vec<Chosen>, summary: &Summary, end: usize) {
         at,
         Chosen {
             packets: summary.packets(),
+            waited: summary.waited_ns,
             index: summary.index,
             end,
             client: (client.address.clone(), client.port),

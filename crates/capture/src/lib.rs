@@ -65,6 +65,7 @@ pub mod truth;
 pub mod tunnels;
 pub mod twins;
 pub mod view;
+pub mod wait;
 pub mod watch;
 pub mod wiretime;
 pub mod young;

@@ -47,7 +47,7 @@ pub struct Options {
     pub format: Format,
     /// Rows.
     pub by: By,
-    /// Only the longest connections.
+    /// Only the connections that waited longest.
     pub top: Option<usize>,
     /// With the histograms of endpoints.
     pub histograms: bool,
@@ -63,7 +63,7 @@ pub struct Writer<W: Write> {
     rows: usize,
     header: bool,
     line: Vec<u8>,
-    /// The longest so far, shortest first.
+    /// Those that waited longest so far, shortest first.
     longest: BinaryHeap<Reverse<(u64, Reverse<u64>)>>,
     kept: BTreeMap<u64, Summary>,
     error: Option<io::Error>,
@@ -286,18 +286,18 @@ impl<W: Write> Writer<W> {
 }
 
 impl<W: Write> Output for Writer<W> {
-    fn wants_percentiles(&self, duration: u64) -> bool {
+    fn wants_percentiles(&self, waited: u64) -> bool {
         if self.options.by == By::Endpoint && self.options.format != Format::TcpStats {
             return false;
         }
         let shortest = || self.longest.peek().map_or(0, |Reverse((least, _))| *least);
         self.options
             .top
-            .is_none_or(|top| self.longest.len() < top || duration > shortest())
+            .is_none_or(|top| self.longest.len() < top || waited > shortest())
     }
 
     fn connection(&mut self, summary: &Summary) {
-        if !self.wants_percentiles(summary.duration_ns) {
+        if !self.wants_percentiles(summary.waited_ns) {
             return;
         }
         let Some(top) = self.options.top else {
@@ -306,7 +306,7 @@ impl<W: Write> Output for Writer<W> {
         };
         self.kept.insert(summary.index, summary.clone());
         self.longest
-            .push(Reverse((summary.duration_ns, Reverse(summary.index))));
+            .push(Reverse((summary.waited_ns, Reverse(summary.index))));
         if self.longest.len() > top {
             if let Some(Reverse((_, Reverse(index)))) = self.longest.pop() {
                 self.kept.remove(&index);

@@ -2,7 +2,7 @@
 
 use crate::cause::{on, Spent};
 use crate::conn::{Conn, Steps};
-use crate::figures::Causes;
+use crate::figures::{self, Causes};
 use crate::packet::{flag, NO_TIME, TCP};
 use crate::side::{seconds, Side};
 use serde::Serialize;
@@ -121,15 +121,35 @@ pub struct Summary {
     pub causes: Causes,
     /// How far those can be relied on.
     pub confidence: Option<Confidence>,
+    /// The duration without the time in which nobody owed anything: what there was to wait for.
+    pub waited_s: Option<f64>,
+    /// The longest time for one thing, to 16 microseconds.
+    pub longest_wait_s: Option<f64>,
+    /// What that was put down to, as in [`figures::name`].
+    pub longest_wait_for: Option<&'static str>,
+    /// Nanoseconds by cause.
+    #[serde(skip)]
+    pub spent: Option<Spent>,
+    /// The same in nanoseconds, to rank by.
+    #[serde(skip)]
+    pub waited_ns: u64,
 }
 
 impl Summary {
-    /// Summarise a connection; returns it with the client's end of the key.
+    /// Summarise a connection; returns it with the client's end of the key. `wants_percentiles` is asked with its `waited_ns`.
     #[inline]
     #[must_use]
-    pub fn new(conn: &Conn, names: &[Arc<str>], evicted: bool, percentiles: bool) -> (Self, usize) {
+    pub fn new(
+        conn: &Conn,
+        names: &[Arc<str>],
+        evicted: bool,
+        wants_percentiles: impl FnOnce(u64) -> bool,
+    ) -> (Self, usize) {
         let (client, roles) = roles(conn);
         let duration = conn.duration();
+        let spent = conn.causes();
+        let waited_ns = spent.map_or(0, |spent| duration.saturating_sub(spent[on::IDLE]));
+        let percentiles = wants_percentiles(waited_ns);
         let [first, second] = [
             Side::new(conn, client, percentiles, names),
             Side::new(conn, 1 - client, percentiles, names),
@@ -144,7 +164,7 @@ impl Summary {
             .flatten();
         let synack_to_ack_s = apart(hands.synack, hands.ack);
         let answered = first.response.total_s + second.response.total_s;
-        let spent = conn.causes();
+        let longest = spent.map(|_| conn.causes.longest);
         let confidence = spent.map(|spent| confidence(conn, &[&first, &second], &spent));
         let summary = Self {
             index: conn.index,
@@ -168,6 +188,11 @@ impl Summary {
             capture_point: capture_point(conn, client, syn_to_synack_s, synack_to_ack_s),
             causes: spent.map_or_else(Causes::default, |spent| Causes::new(spent, client)),
             confidence,
+            waited_s: spent.map(|_| seconds(waited_ns)),
+            longest_wait_s: longest.map(|wait| seconds(wait.nanos())),
+            longest_wait_for: longest.and_then(|wait| Some(figures::name(wait.cause()?, client))),
+            spent,
+            waited_ns,
         };
         (summary, client)
     }

@@ -37,8 +37,8 @@ const LOOK_AHEAD_FROM: usize = 2048;
 
 /// Where finished connections go.
 pub trait ConnSink {
-    /// Will percentiles of a connection of this duration (nanoseconds) be looked at?
-    fn wants_percentiles(&self, _duration: u64) -> bool {
+    /// Will percentiles of a connection that waited so long (nanoseconds) be looked at?
+    fn wants_percentiles(&self, _waited: u64) -> bool {
         true
     }
 
@@ -66,12 +66,9 @@ fn summarise(
     evicted: bool,
     sink: &impl ConnSink,
 ) -> (Summary, usize) {
-    Summary::new(
-        conn,
-        names,
-        evicted,
-        sink.wants_percentiles(conn.duration()),
-    )
+    Summary::new(conn, names, evicted, |waited| {
+        sink.wants_percentiles(waited)
+    })
 }
 
 /// A young connection, counted; `None` where there is none.

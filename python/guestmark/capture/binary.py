@@ -80,9 +80,9 @@ def stream(selection: Selection, options: Sequence[str], output: int | None = No
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the document is to hold besides connections: `top` limits these to the longest.
+    """What the document is to hold besides connections: `top` limits these to those that waited longest.
 
-    `sequences` is of how many connections, those with most packets, the points in time are wanted; `guilty` are the
+    `sequences` is of how many connections, the first of these, the points in time are wanted; `guilty` are the
     packets that ended the longest waits, `requests` those over HTTP/1, TLS handshakes and questions for names.
     `progress` is written to standard error.
     """

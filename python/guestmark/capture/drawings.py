@@ -231,7 +231,7 @@ class Sequences:
         # Older documents name the ends only among the connections.
         if connection and (client is None or server is None):
             client, server = (End(side.address, side.port) for side in (connection.client, connection.server))
-        title = "the connection with most packets"
+        title = "the connection that waited longest"
         if client and server:
             title = f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
         extent = f"{sequence.packets:,} packets, {duration(sequence.duration_s)}"
@@ -249,7 +249,7 @@ class Sequences:
 
     @classmethod
     def all(cls, trace: Trace) -> tuple[Sequences, ...]:
-        """Every connection that was kept in time, if anything can be drawn of it; the one with most packets first."""
+        """Every connection that was kept in time, if anything can be drawn of it; the one that waited longest first."""
         kept = [trace.sequence, *trace.sequences]
         drawn = [cls.of(trace, sequence) for sequence in kept if sequence and sequence.points]
         return tuple(drawing for drawing in drawn if drawing.streams)

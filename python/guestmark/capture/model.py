@@ -106,6 +106,9 @@ class Connection(msgspec.Struct, frozen=True):
     capture_point: str
     causes: Causes = Causes()
     confidence: str | None = None  # high, medium or low: how far the causes can be relied on
+    waited_s: float | None = None  # the duration without idleness
+    longest_wait_s: float | None = None  # the longest time for one thing
+    longest_wait_for: str | None = None  # a cause
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -129,6 +132,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     resets: int
     response: Response
     histogram: list[tuple[float, float, int]] | None = None
+    own_s: float = 0.0  # of its program
+    longest_wait_s: float = 0.0  # for its program, where no other cause took longer at once; 0 without any
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -186,7 +191,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Sequence(msgspec.Struct, frozen=True):
-    """Points of one of the connections with most packets; each `stride`-th packet is kept."""
+    """Points of one of the connections that waited longest; each `stride`-th packet is kept."""
 
     connection: int
     stride: int
@@ -293,7 +298,7 @@ class Trace(msgspec.Struct, frozen=True):
     error: Fault | None
     causes: Causes = Causes()
     exchanges: list[Exchange] = []
-    # Those of the connections that follow by their number of packets, where more than one was asked for.
+    # Those of the connections that waited longest after it, where more than one was asked for.
     sequences: list[Sequence] = []
     # By cause those that ended the longest waits, where they were asked for.
     guilty: list[Ended] = []

@@ -16,7 +16,7 @@ def write(selection: Selection, by: str, output: Path, options: list[str]) -> in
     import polars as pl
 
     texts = ["file", "protocol", "address", "role", "roles", "captured", "marks", "capture_point"]
-    texts += ["client_address", "server_address", "confidence"]
+    texts += ["client_address", "server_address", "confidence", "longest_wait_for"]
     with scratch_directory("capture") as folder:
         rows = folder / "rows.csv"
         with rows.open("wb") as out:

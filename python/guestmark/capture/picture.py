@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from guestmark.capture import verdict
 from guestmark.capture.drawings import LEFT, RIGHT, WIDTH, Distributions, Sequences
 from guestmark.capture.model import Document, Endpoint, Trace
-from guestmark.capture.table import divided, said_shares
+from guestmark.capture.table import divided, request_lines, said_shares
 from guestmark.core.errors import GuestmarkError
 from guestmark.page.templates import environment
 
@@ -69,18 +69,21 @@ class _Shown:
 
     file: str
     verdict: tuple[_Share, ...]
+    doubt: str
+    refused: bool
     by_latency: str
     shares: tuple[_Share, ...]
     count: str
     error: str
     distributions: Distributions | None
     sequences: tuple[Sequences, ...]
+    requests: tuple[str, ...]
     notes: tuple[str, ...]
     incomplete: str
 
 
 def _shown(trace: Trace) -> _Shown:
-    said, error = said_shares(trace.shares), trace.error
+    said, error, weak = said_shares(trace.shares), trace.error, verdict.doubt(trace)
     causes = tuple(
         _Share(cause, f"{verdict.NAMES[cause]} {percent} %", percent / 100)
         for cause, percent in verdict.percents(trace.causes)
@@ -91,12 +94,15 @@ def _shown(trace: Trace) -> _Shown:
     return _Shown(
         trace.file,
         causes or (_Share("", said, 1.0),),
+        weak.reason if weak else "",
+        weak is not None and weak.refused,
         said if causes else "",
         _shares(trace),
         f"{divided(trace)}, {trace.counters['packets']:,} packets",
         f"{trace.relative_error:.1%}",
         Distributions.of(endpoints[:MOST_ENDPOINTS]) if endpoints else None,
         Sequences.all(trace),
+        tuple(request_lines(trace)) if trace.requests else (),
         tuple(f"{limit.count:,} {limit.text}" for limit in trace.limits),
         f"reading stopped at byte {error.offset}: {error.reason}" if error else "",
     )

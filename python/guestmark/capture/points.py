@@ -101,7 +101,7 @@ def matched(selection: Selection) -> Points:
 
 
 def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
-    """One answer from all files of `selection`, with the `top` longest connections.
+    """One answer from all files of `selection`, with the `top` connections that waited longest.
 
     Raises `GuestmarkError` when the files have no connection in common.
     """
@@ -131,7 +131,7 @@ def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
         raise GuestmarkError(
             "no connection is in all captures", hint="capture the same connections at each point"
         )
-    connections.sort(key=lambda connection: -connection.duration_s)
+    connections.sort(key=lambda connection: -(connection.waited_s or 0.0))
     counters = {name: max(trace.counters.get(name, 0) for trace in traces) for name in first.counters} | {
         "one_sided": 0
     }
@@ -222,7 +222,11 @@ def _merged(client: Connection, server: Connection, lost: int) -> tuple[Connecti
     confidence = next((known for known in ("low", "medium", "high") if known in confidences), None)
     if apart > _TELLING and confidence == "high":
         confidence = "medium"
-    return msgspec.structs.replace(client, causes=Causes(**own, **path), confidence=confidence), apart
+    causes = Causes(**own, **path)
+    joined = msgspec.structs.replace(
+        client, causes=causes, confidence=confidence, waited_s=whole - (causes.idle_s or 0.0)
+    )
+    return joined, apart
 
 
 def _of(causes: Causes, name: str) -> float:

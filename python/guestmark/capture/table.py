@@ -31,6 +31,7 @@ WIDE, MIDDLE, WIDEST = 160, 100, 220
 # Said for the whole trace below the table.
 _SAID_ONCE = {"offload"}
 _MOST_LINES = 12  # of exchanges
+_TEXTS = {"client → server", "endpoint", "role", "remarks", "most of it", "longest wait"}
 _MOST_SERVERS, _MOST_REQUESTS = 10, 5
 _PLURAL = {"http": "requests", "tls": "handshakes", "dns": "questions"}
 # Response codes of DNS (RFC 1035, 4.1.1).
@@ -64,7 +65,7 @@ def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Renderab
         parts += [*_remarks_below(trace, by, width), Text()]
     more = trace.connection_count - len(trace.connections)
     if by == "connection" and more > 0 and trace.connections:
-        parts.append(Text(f"… and {more:,} shorter ones (--top to see more)", style="dim"))
+        parts.append(Text(f"… and {more:,} that waited less (--top to see more)", style="dim"))
     if trace.connection_count or not trace.error:
         parts += _sentences(trace)
     parts += [Text(line) for line in exchange_lines(trace)]
@@ -87,7 +88,7 @@ def _table(*columns: str) -> Table:
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_edge=False
     )
     for heading in columns:
-        numeric = heading not in {"client → server", "endpoint", "role", "remarks", "most of it"}
+        numeric = heading not in _TEXTS
         table.add_column(
             heading, justify="right" if numeric else "left", overflow="fold", no_wrap=heading != "remarks"
         )
@@ -95,39 +96,62 @@ def _table(*columns: str) -> Table:
 
 
 def _connections(trace: Trace, width: int) -> Table:
-    ends, client, server = "client → server", "client mean", "server mean"
     headings = [
-        ends,
+        "client → server",
         "duration",
+        "most of it",
+        "longest wait",
         "bytes",
         "bytes/s",
-        "most of it",
-        client,
+        "round trip",
+        "window",
+        "client mean",
         "p99",
-        "share",
-        server,
+        "server mean",
         "p99",
-        "share",
         "remarks",
     ]
-    shown = set(range(12)) if width >= WIDE else {0, 1, 2, 4, 5, 8} if width >= MIDDLE else {0, 1, 4}
+    shown = set(range(13)) if width >= WIDE else {0, 1, 2, 3} if width >= MIDDLE else {0, 1, 2}
     table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
-    for connection in trace.connections:
+    for connection in sorted(trace.connections, key=lambda known: -(known.waited_s or 0.0)):
         unique = connection.client.unique_bytes + connection.server.unique_bytes
         rate = unique / connection.duration_s if connection.duration_s else None
         slower = _slower(connection.client.response, connection.server.response)
         cells: list[str | Text] = [
             _ends(connection),
             duration(connection.duration_s),
+            _most(connection),
+            _longest_wait(connection),
             size(unique),
             size(rate, "B/s"),
-            _most(connection),
+            _round_trip(connection),
+            _window(connection),
             *_response(connection.client.response, slower is connection.client.response),
             *_response(connection.server.response, slower is connection.server.response),
             ", ".join(_remarks(connection)),
         ]
         table.add_row(*(_plain(cell) for at, cell in enumerate(cells) if at in shown))
     return table
+
+
+def _longest_wait(connection: Connection) -> str:
+    if not connection.longest_wait_s or connection.longest_wait_for is None:
+        return "–"
+    return f"{duration(connection.longest_wait_s)} for {verdict.NAMES[connection.longest_wait_for]}"
+
+
+def _round_trip(connection: Connection) -> str:
+    """The shortest way from end to end and back."""
+    near, far = connection.client.rtt.min_s, connection.server.rtt.min_s
+    return "–" if near is None or far is None else duration(near + far)
+
+
+def _window(connection: Connection) -> str:
+    """The smallest and the largest window of the end that received most."""
+    client, server = connection.client, connection.server
+    receiver = client if server.unique_bytes >= client.unique_bytes else server
+    least, most = receiver.window_min, receiver.window_max
+    return "–" if least is None or most is None else f"{size(least)} – {size(most)}"
 
 
 def _plain(cell: str | Text) -> Text:
@@ -173,7 +197,7 @@ def _slower(client: Response, server: Response) -> Response | None:
 
 def _response(response: Response, slow: bool) -> list[Text]:
     style = "bold" if slow else ""
-    cells = [duration(response.mean_s), duration(response.p99_s), percent(response.share)]
+    cells = [duration(response.mean_s), duration(response.p99_s)]
     return [Text(cell, style=style) for cell in cells]
 
 
@@ -214,8 +238,9 @@ def _resets(side: Side, name: str) -> list[str]:
 
 
 def _endpoints(trace: Trace, width: int) -> Table:
-    headings = ("endpoint", "role", "connections", "bytes sent", "mean", "p50", "p90", "p99", "max", "share")
-    shown = set(range(10)) if width >= MIDDLE + 16 else {0, 1, 4, 5, 7, 8, 9}
+    about = ("endpoint", "role", "connections", "own time", "longest wait", "bytes sent")
+    headings = (*about, "mean", "p50", "p90", "p99", "max", "share")
+    shown = set(range(12)) if width >= MIDDLE + 36 else {0, 1, 3, 4, 6, 9, 10}
     table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
     for endpoint in trace.endpoints:
         table.add_row(*(_plain(cell) for at, cell in enumerate(_endpoint(endpoint)) if at in shown))
@@ -229,6 +254,8 @@ def _endpoint(endpoint: Endpoint) -> list[str]:
         host_port(endpoint.address, endpoint.port),
         f"{endpoint.role or ''}{' udp' if endpoint.protocol == 'udp' else ''}",
         f"{endpoint.connections:,}",
+        duration(endpoint.own_s),
+        duration(endpoint.longest_wait_s or None),
         size(endpoint.unique_bytes),
         *map(duration, times),
         percent(response.share),

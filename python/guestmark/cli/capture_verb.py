@@ -49,7 +49,9 @@ def command(  # noqa: PLR0917 - one parameter per option
     ] = "-",
     top: Annotated[
         int | None,
-        typer.Option("--top", metavar="N", min=1, help=f"Only the N longest connections (table: {ROWS})."),
+        typer.Option(
+            "--top", metavar="N", min=1, help=f"Only the N connections that waited longest (table: {ROWS})."
+        ),
     ] = None,
     live: Annotated[
         str | None,

@@ -98,7 +98,7 @@ def _table(request: Request) -> int:
         sequences=MOST_SEQUENCES if request.plot else 0,
         progress=request.live,
         guilty=True,
-        requests=request.details,
+        requests=request.details or request.plot is not None,
     )
     with analysing(request.selection, wanted) as program:
         # What draws the table is imported while the program works.
@@ -191,5 +191,5 @@ def _rows(request: Request) -> int:
 def _draw(selection: Selection, plot: Path) -> None:
     from guestmark.capture import picture
 
-    found, _ = analyse(selection, Wanted(top=ROWS, histograms=True, sequences=MOST_SEQUENCES))
+    found, _ = analyse(selection, Wanted(top=ROWS, histograms=True, sequences=MOST_SEQUENCES, requests=True))
     picture.write(found, plot)
