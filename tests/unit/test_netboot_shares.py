@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
-import pytest
 
 from guestmark.capture.model import Causes, Trace
 from guestmark.core.findings import Facts, flat
@@ -53,27 +52,28 @@ def said(causes: Causes, *cells: Mapping[str, float]) -> tuple[list[str], str]:
     return told, "".join(span.text for span in a(Paragraph, paragraph).text)
 
 
-def test_only_causes_that_no_distance_explains_are_named() -> None:
-    causes = Causes(1.0, 2.0, network_s=4.0, window_s=2.0, recovery_s=0.5, idle_s=0.5)
-    (told,), whole = said(causes, {"client_share": 0.7, "server_share": 0.2})
+LATENCY = "by response latency alone client {} %, server or the network to it {} %, neither {} %"
+
+
+def test_the_verdict_is_by_cause_and_the_published_measure_has_its_name() -> None:
+    """As in a report that named the server for all, above the client's buffer as the largest cause."""
+    causes = Causes(0.5, 1.0, client_receive_buffer_s=6.0, latency_s=1.5, idle_s=1.0)
+    (told,), whole = said(causes, {"client_share": 0.2, "server_share": 0.7})
     assert told.endswith(
-        "client 70 %, server or the network to it 20 %, neither answering 10 %; of all, receive window closed 20 %, "
-        "loss recovery 5 %, idle 5 %"
+        "client's receive buffer 60 %, path latency 15 %, server 10 %, idle 10 %, client 5 %; "
+        + LATENCY.format(20, 70, 10)
     )
-    assert "network 4" not in told
-    assert whole == "Slow (more than half of the time) is the client in all."
+    assert whole == "Slow (more than half of the time, by cause) is the client's receive buffer in all."
+    _, whole = said(Causes(4.0, 2.0, latency_s=4.0), {"client_share": 0.2, "server_share": 0.7})
+    assert whole == "Slow (more than half of the time, by cause) is nothing alone in all."
 
 
-@pytest.mark.parametrize("causes", [Causes(), Causes(1.0, 2.0, network_s=3.0)])
-def test_nothing_is_said_of_causes_that_are_unknown_or_absent(causes: Causes) -> None:
-    (told,), _ = said(causes, {"client_share": 0.3, "server_share": 0.3})
-    assert told.endswith("client 30 %, server or the network to it 30 %, neither answering 40 %")
-
-
-def test_each_cell_has_its_own_slow_side() -> None:
+def test_without_causes_the_published_measure_is_all_there_is() -> None:
     cells = ({"client_share": 0.8, "server_share": 0.1}, {"client_share": 0.1, "server_share": 0.8})
-    _, whole = said(Causes(), *cells)
-    assert whole == ("Slow (more than half of the time) is the client in tcg rom=0; the server in tcg rom=1.")
+    (told, _), whole = said(Causes(), *cells)
+    assert told.endswith(LATENCY.format(80, 10, 10))
+    by_latency = "Slow (more than half of the time, by response latency alone) is"
+    assert whole == f"{by_latency} the client in tcg rom=0; the server in tcg rom=1."
     _, whole = said(Causes(), cells[0], {"client_share": 0.4, "server_share": 0.4})
     assert whole.endswith("the client in tcg rom=0; neither in tcg rom=1.")
 

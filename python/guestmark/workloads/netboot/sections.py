@@ -1,6 +1,6 @@
 """A report's sections about network boots: phases, where connections spend their time, latencies, rounds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 import msgspec
@@ -67,22 +67,15 @@ def _lease(result: CellResult) -> Lease | None:
 
 
 CLIENT, SERVER, REPEATED = "client_share", "server_share", "retransmitted_bytes"
-_CERTAIN = {
-    "window": "receive window closed",
-    "client_receive_buffer": "client's receive buffer",
-    "server_send_buffer": "server's send buffer",
-    "recovery": "loss recovery",
-    "idle": "idle",
-}
+_HALF = 0.5
 
 
 def shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """An item for each cell whose shares were measured: client, server and the rest in percent; then who is slow.
+    """An item for each cell whose shares were measured: its time by cause, and by response latency; then who is slow.
 
-    The packets are captured at the card, beside the client: nothing lies between, so the client's response latency is
-    its own, slow acknowledgements with it. The causes of `guestmark capture` are for captures from anywhere, and call
-    an acknowledgement that is always slow the network's; of them only those that no side's distance explains are told
-    here. Nothing for workloads without captures.
+    The verdict is by cause, of the last trial's capture. Response latency is the measure of the published experiment,
+    which takes whoever sends next for the slow one, and stays beside it under its name. Where a run has no causes, it
+    is all there is to tell. Nothing for workloads without captures.
     """
     rows = [result for result in workload.shown if CLIENT in result.summary and SERVER in result.summary]
     if not rows:
@@ -94,7 +87,9 @@ def shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def _said(result: CellResult) -> str:
     client, server = (round(100 * result.summary[name].mean) for name in (CLIENT, SERVER))
     rest = max(0, 100 - client - server)
-    text = f"client {client} %, server or the network to it {server} %, neither answering {rest} %{_causes(result)}"
+    latency = f"by response latency alone client {client} %, server or the network to it {server} %, neither {rest} %"
+    causes = _causes(result)
+    text = f"{causes}; {latency}" if causes else latency
     repeated = result.summary[REPEATED].mean if REPEATED in result.summary else 0.0
     if repeated < 5e4:
         return text
@@ -102,30 +97,45 @@ def _said(result: CellResult) -> str:
     return f"{text} ({repeated / 1e6:.1f} MB lost and sent again{waited})"
 
 
-def _causes(result: CellResult) -> str:
-    """Where the last trial's time went, as far as a capture at the card tells it for certain."""
-    from guestmark.capture.verdict import percents
+def _causes(result: CellResult) -> str | None:
+    from guestmark.capture import verdict
 
-    trace = next((found.picture for found in latest_first(result) if found.picture is not None), None)
-    if trace is None:
-        return ""
-    known = dict(percents(trace.causes))
-    told = [f"{name} {known[cause]} %" for cause, name in _CERTAIN.items() if known.get(cause)]
-    return f"; of all, {', '.join(told)}" if told else ""
+    trace = _trace(result)
+    return verdict.said(trace.causes) if trace else None
 
 
 def _slow(rows: Sequence[CellResult]) -> Inline:
-    slow: dict[str, list[str]] = {"the client": [], "the server": [], "neither": []}
-    for result in rows:
-        shares = {"the client": result.summary[CLIENT].mean, "the server": result.summary[SERVER].mean}
-        who = max(shares, key=lambda name: shares[name])
-        slow[who if shares[who] > 0.5 else "neither"].append(result.cell.id)
-    parts = [
-        f"{who} in {'all' if len(cells) == len(rows) else ', '.join(cells)}"
-        for who, cells in slow.items()
-        if cells
-    ]
-    return line(f"Slow (more than half of the time) is {'; '.join(parts)}.")
+    by_cause = {result.cell.id: who for result in rows if (who := _main_cause(result)) is not None}
+    if by_cause:
+        return line(f"Slow (more than half of the time, by cause) is {_grouped(by_cause)}.")
+    by_latency = {result.cell.id: _slow_side(result) for result in rows}
+    return line(f"Slow (more than half of the time, by response latency alone) is {_grouped(by_latency)}.")
+
+
+def _main_cause(result: CellResult) -> str | None:
+    """What took more than half of the time; None where causes are not known."""
+    from guestmark.capture import verdict
+
+    trace = _trace(result)
+    main = verdict.main_part(trace.causes) if trace else None
+    if main is None:
+        return None
+    return f"the {main.name.removeprefix('the ')}" if main.share > _HALF else "nothing alone"
+
+
+def _slow_side(result: CellResult) -> str:
+    sides = {"the client": result.summary[CLIENT].mean, "the server": result.summary[SERVER].mean}
+    who = max(sides, key=lambda name: sides[name])
+    return who if sides[who] > _HALF else "neither"
+
+
+def _grouped(slow: Mapping[str, str]) -> str:
+    """`the client in tcg; the server in kvm`, of cells and who is slow there."""
+    cells: dict[str, list[str]] = {}
+    for cell, who in slow.items():
+        cells.setdefault(who, []).append(cell)
+    parts = (f"{who} in {'all' if len(at) == len(slow) else ', '.join(at)}" for who, at in cells.items())
+    return "; ".join(parts)
 
 
 def latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
