@@ -295,7 +295,7 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         wire_len: packet.wire_len,
         payload: 0,
         message: Message::NOTHING,
-        payload_at: at as u16 + 8,
+        payload_at: u16::try_from(at + 8).unwrap_or(u16::MAX),
         seq: 0,
         ack: 0,
     };
@@ -319,7 +319,7 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         return Err(Skip::Malformed);
     }
     segment.payload = ip.end.checked_sub(at + header).ok_or(Skip::Malformed)? as u32;
-    segment.payload_at = (at + header) as u16;
+    segment.payload_at = u16::try_from(at + header).unwrap_or(u16::MAX);
     segment.checksum = be16(data, at + 16).unwrap_or(0);
     let options_end = (at + header).min(data.len());
     segment.options = options(

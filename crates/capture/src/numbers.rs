@@ -20,6 +20,8 @@ pub struct Numbers {
     steady: u8,
     /// Steps that no loss explains.
     strays: u8,
+    /// How often it has risen by as much as a counter may, whatever that counts.
+    rises: u8,
     /// The host counts the packets of each connection, as others of them have shown.
     pub own: bool,
     /// The last packet was compared with those of other connections.
@@ -38,7 +40,7 @@ impl Numbers {
     /// Was a packet with this number sent before the last one?
     #[must_use]
     pub fn is_before(&self, id: u16) -> bool {
-        self.steady > 0 && id != 0 && self.id.wrapping_sub(id) < MOST_LOST
+        self.rises > 0 && id != 0 && self.id.wrapping_sub(id) < MOST_LOST
     }
 
     /// Where a packet with this number stands among those of its end, whose one before had so many `segments`; with `hole`
@@ -62,6 +64,8 @@ impl Numbers {
         }
         let next = self.follows(id, segments);
         self.id = id;
+        let rises = u8::from(step < MOST_LOST);
+        self.rises = self.rises.saturating_add(rises);
         if next {
             self.steady = self.steady.saturating_add(1);
             return if self.steady > STEADY {
