@@ -32,6 +32,7 @@ def _cases() -> tuple[Case, ...]:
 
     _plain(case)
     _mixed(case)
+    _owed(case)
     return tuple(out)
 
 
@@ -215,6 +216,33 @@ def _mixed(case: Add) -> None:
         stamps=False,
     )
     case("recovery|latency", "loss 3 %, no stamps", Link(0.02, loss=0.03), reply=500_000, stamps=False)
+
+
+def _owed(case: Add) -> None:
+    """Silences, and packets that vanish without chance. Where one end cannot tell, unknown is right."""
+    far = Link(0.015)
+    case("server", "pause in an answer", far, reply=600_000, server=End(parts=2, part_s=2.5), http=True)
+    case("client", "pause in a request", far, upload=60_000, client=End(parts=2, part_s=2.0), http=True)
+    case("client", "shy client", Link(0.01), turns=2, client=End(shy_s=1.5))
+    case("recovery", "swallowed answer", Link(0.01, swallow=1300), reply=200_000)
+    case("recovery", "swallowed upload", Link(0.01, swallow=1300), upload=200_000)
+    case(
+        "recovery|unknown",
+        "dying path",
+        Link(0.02, dies_s=0.3),
+        reply=9_000_000,
+        patience_s=3.0,
+        http=True,
+    )
+    case("server|unknown", "full accept queue", Link(0.01), crowd=4)
+    case(
+        "nagle",
+        "Nagle, jitter",
+        Link(0.002, jitter_s=0.012),
+        turns=25,
+        upload=400,
+        client=End(parts=2, nodelay=False),
+    )
 
 
 CASES = _cases()

@@ -120,6 +120,14 @@ class Model:
         seen += [(round(ms * 1e6) + 10**18, len(seen), data) for ms, data in arrived]
         return cf.pcap(cf.frames((ns, data) for ns, _, data in sorted(seen)), nanos=True)
 
+    def passing(self, share: float) -> list[cf.Packet]:
+        """The frames that pass a point of the path, as a `share` of the way from the client on."""
+        seen = []
+        for at, by_client, way, data in self.sent:
+            ms = at + way * (share if by_client else 1 - share)
+            seen.append(cf.Packet(round(ms * 1e6) + 10**18, cf.link(cf.ETHERNET, data)))
+        return sorted(seen, key=lambda packet: packet.ns)
+
     def _seen_beside(self, seen: list[tuple[int, int, bytes]]) -> Iterator[tuple[int, bytes]]:
         """What the other connection sends as often as this one, with numbers of its own."""
         sent = Counter[bool]()

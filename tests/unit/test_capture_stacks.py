@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,99 @@ def test_a_client_that_writes_its_request_slowly_is_no_nagle(
     main = main_part(found.causes)
     assert main is not None
     assert main.cause == "client", found.causes
+
+
+# How systems number and stamp their packets, and after how many milliseconds they acknowledge what they do not answer.
+HABITS = {
+    "Linux": (Numbers.CONNECTION, 0.0, True, 40),
+    "Windows": (Numbers.HOST, 20.0, False, 200),
+    "old Windows": (Numbers.SWAPPED, 20.0, False, 200),
+    "BSD": (Numbers.RANDOM, 0.0, True, 100),
+    "lwIP": (Numbers.HOST, 2.0, False, 250),
+    "a device that may not fragment": (Numbers.ZERO, 0.0, False, 100),
+}
+SCENES = {"server": (180.0, 1.0), "client": (1.0, 180.0), "latency": (0.5, 0.5)}
+
+
+def spoken(habit: str, server_ms: float, client_ms: float, segments: int = 3) -> Model:
+    """Requests and answers of some segments, by programs that take these times."""
+    numbers, others, stamps, delay_ms = HABITS[habit]
+    model = Model(15, numbers, others, stamps=stamps)
+    now, seq, reply = model.shake_hands(), 1, 1
+    for _ in range(25):
+        model.packet(now, True, cf.ACK | cf.PSH, seq, reply, 100)
+        seq += 100
+        now += model.way_ms
+        if server_ms > delay_ms:
+            model.packet(now + delay_ms, False, cf.ACK, reply, seq)
+        now += server_ms
+        for number in range(segments):
+            last = cf.PSH if number == segments - 1 else 0
+            model.packet(now + number / 10, False, cf.ACK | last, reply, seq, MSS)
+            reply += MSS
+        now += model.way_ms + segments / 10
+        model.packet(now + 0.01, True, cf.ACK, seq, reply)
+        now += max(client_ms, 0.02)
+    return model
+
+
+def in_vxlan(packet: cf.Packet) -> cf.Packet:
+    """As a virtual network carries it."""
+    inner = b"\x08\0\0\0\0\0\x07\0" + packet.data
+    outer = cf.udp(("192.0.2.1", 40_000), ("192.0.2.2", 4789), inner)
+    return cf.Packet(packet.ns, cf.link(cf.ETHERNET, outer))
+
+
+def tagged(packet: cf.Packet) -> cf.Packet:
+    """In a VLAN within another."""
+    return cf.Packet(packet.ns, cf.link(cf.ETHERNET, packet.data[14:], [0x88A8, 0x8100]))
+
+
+def as_it_is(packet: cf.Packet) -> cf.Packet:
+    return packet
+
+
+@pytest.mark.parametrize("carried", [as_it_is, tagged, in_vxlan])
+@pytest.mark.parametrize("doubled", [False, True], ids=["once", "every frame twice"])
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0], ids=["client", "middle", "server"])
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_cause_is_the_same_whatever_systems_do(  # noqa: PLR0917 - what captures differ in
+    habit: str,
+    scene: str,
+    at: float,
+    doubled: bool,
+    carried: Callable[[cf.Packet], cf.Packet],
+    tmp_path: Path,
+) -> None:
+    model = spoken(habit, *SCENES[scene])
+    packets = [carried(packet) for packet in model.passing(at)]
+    if doubled:
+        packets = [cf.Packet(one.ns + late, one.data) for one in packets for late in (0, 3_000)]
+    path = tmp_path / "capture.pcap"
+    path.write_bytes(cf.pcap(sorted(packets, key=lambda packet: packet.ns), nanos=True))
+    (found,) = analyse_file(path).connections
+    main = main_part(found.causes)
+    assert main is not None
+    assert main.cause == scene, found.causes
+    assert main.share > 0.7
+    assert found.causes.recovery_s == 0
+    assert found.confidence != "low"
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answers lost", "no answer"])
+def test_a_repeated_syn_is_the_servers_only_where_it_did_not_answer(answered: bool, tmp_path: Path) -> None:
+    """At the server it is seen whether the first SYN was answered."""
+    model = Model(15, Numbers.CONNECTION)
+    model.packet(0, True, cf.SYN, 0, 0, options=SYN_OPTIONS)
+    if answered:
+        model.packet(15.01, False, cf.SYN | cf.ACK, 0, 1, options=SYN_OPTIONS, lost=True)
+    now = 1000.0
+    model.packet(now, True, cf.SYN, 0, 0, options=SYN_OPTIONS)
+    model.packet(now + 15.01, False, cf.SYN | cf.ACK, 0, 1, options=SYN_OPTIONS)
+    model.packet(now + 30.02, True, cf.ACK | cf.PSH, 1, 1, 100)
+    model.packet(now + 45.1, False, cf.ACK | cf.PSH, 1, 101, 100)
+    model.packet(now + 60.2, True, cf.ACK, 101, 101)
+    found = connection(model, False, tmp_path).causes
+    longest = found.recovery_s if answered else found.server_s
+    assert longest == pytest.approx(1.0, abs=0.05), found

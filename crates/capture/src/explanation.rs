@@ -284,7 +284,9 @@ impl Conn {
             self.causes.held = gap;
             return;
         }
-        if flies_on && !whole && path.pushed && segment.payload <= path.last_len {
+        // No acknowledgement has passed here, let alone reached it.
+        let unacked = !self.all_acknowledged(from, step.next);
+        if unacked && !whole && path.pushed && segment.payload <= path.last_len {
             self.paths[from].nodelay = true;
         }
         let path = &self.paths[from];
@@ -559,7 +561,7 @@ impl Conn {
 
     /// By how much packets overtake each other, where they often do. What was lost and sent again may look like it.
     #[inline]
-    fn overtaken(&self) -> u64 {
+    pub(crate) fn overtaken(&self) -> u64 {
         self.losses().map_or(0, |losses| {
             let packets = self.sent[0].packets + self.sent[1].packets;
             let often = u64::from(losses.overtaken) * OFTEN >= packets;

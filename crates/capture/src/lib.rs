@@ -9,6 +9,7 @@ pub mod analysis;
 pub mod cause;
 pub mod clocks;
 pub mod command;
+pub mod confidence;
 pub mod conn;
 pub mod csv;
 pub mod datagrams;

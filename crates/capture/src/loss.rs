@@ -490,8 +490,9 @@ impl Conn {
     /// before a packet without a number may have been a repeat of one that was lost before the point of capture.
     pub(crate) fn correct(&self, spent: &mut Spent) {
         let (hands, server) = (&self.handshake, 1 - self.client_end());
-        if hands.syn != NO_TIME && hands.last_syn > hands.syn && self.is_near(server) {
-            // They have arrived, and the server did not answer.
+        let unanswered = hands.syn != NO_TIME && hands.synack >= hands.last_syn;
+        if unanswered && hands.last_syn > hands.syn && self.is_near(server) {
+            // They have arrived, and the server did not answer any before the last.
             let ignored = ((hands.last_syn - hands.syn) as u64).min(spent[on::RECOVERY]);
             spent[on::RECOVERY] -= ignored;
             spent[on::APPLICATION + server] += ignored;

@@ -1,6 +1,7 @@
 //! What is left of a connection when it is over, and what is said about it.
 
 use crate::cause::{on, Spent};
+use crate::confidence::Confidence;
 use crate::conn::{Conn, Steps};
 use crate::figures::{self, Causes};
 use crate::packet::{flag, NO_TIME, TCP};
@@ -70,18 +71,6 @@ pub enum Point {
     Server,
     /// Cannot be told.
     Unknown,
-}
-
-/// How far the causes can be relied on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Confidence {
-    /// Everything that they rest on was captured.
-    High,
-    /// Something was not: a beginning, some bytes, or up to a third of the time is not explained.
-    Medium,
-    /// More than a third of the time is not explained, or more than 2 % of the bytes are missing.
-    Low,
 }
 
 /// One connection, finished.
@@ -165,7 +154,7 @@ impl Summary {
         let synack_to_ack_s = apart(hands.synack, hands.ack);
         let answered = first.response.total_s + second.response.total_s;
         let longest = spent.map(|_| conn.causes.longest);
-        let confidence = spent.map(|spent| confidence(conn, &[&first, &second], &spent));
+        let confidence = spent.map(|spent| Confidence::of(conn, &[&first, &second], &spent));
         let summary = Self {
             index: conn.index,
             protocol: if conn.key.protocol == TCP {
@@ -201,29 +190,6 @@ impl Summary {
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.client.packets + self.server.packets
-    }
-}
-
-fn confidence(conn: &Conn, sides: &[&Side; 2], spent: &Spent) -> Confidence {
-    if conn.key.protocol != TCP {
-        return Confidence::Medium;
-    }
-    let (bytes, missing) = sides.iter().fold((0, 0), |(bytes, missing), side| {
-        (bytes + side.unique_bytes, missing + side.missing_bytes)
-    });
-    let (whole, unknown) = (spent.iter().sum::<u64>(), spent[on::UNKNOWN]);
-    let doubtful = [0, 1].map(|end| 1000 * u64::from(conn.rare(end).doubtful));
-    // Numbers of packets are one sign, which no other supports.
-    let inferred = conn.losses().map_or(0, |losses| losses.inferred);
-    let weak = unknown + doubtful.iter().sum::<u64>() + inferred;
-    let stepped = conn.backwards;
-    let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
-    if unknown * 3 > whole || missing * 50 > bytes + missing || stepped == Steps::Large {
-        Confidence::Low
-    } else if weak * 20 > whole || missing > 0 || !begun || stepped > Steps::None {
-        Confidence::Medium
-    } else {
-        Confidence::High
     }
 }
 

@@ -1,0 +1,67 @@
+//! How far the causes of a connection can be relied on.
+
+use crate::cause::{on, Spent};
+use crate::conn::{Conn, Steps};
+use crate::packet::{flag, TCP};
+use crate::side::Side;
+use serde::Serialize;
+
+/// One part of the time in so many may be otherwise.
+const FEW: u64 = 20;
+
+/// How far the causes can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Confidence {
+    /// Everything that they rest on was captured, and every sign says the same.
+    High,
+    /// Something was not: a beginning, some bytes, or up to a third of the time is not explained or rests on one sign.
+    Medium,
+    /// More than a third of the time is not explained, or more than 2 % of the bytes are missing.
+    Low,
+}
+
+impl Confidence {
+    /// Of a connection with these `sides`, whose time was `spent` like this.
+    #[must_use]
+    pub fn of(conn: &Conn, sides: &[&Side; 2], spent: &Spent) -> Self {
+        if conn.key.protocol != TCP {
+            return Self::Medium;
+        }
+        let (bytes, missing) = sides.iter().fold((0, 0), |(bytes, missing), side| {
+            (bytes + side.unique_bytes, missing + side.missing_bytes)
+        });
+        let (whole, unknown) = (spent.iter().sum::<u64>(), spent[on::UNKNOWN]);
+        let doubtful = [0, 1].map(|end| 1000 * u64::from(conn.rare(end).doubtful));
+        // Numbers of packets are one sign, which no other supports.
+        let inferred = conn.losses().map_or(0, |losses| losses.inferred);
+        let weak = unknown + doubtful.iter().sum::<u64>() + inferred;
+        let stepped = conn.backwards;
+        let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
+        let unsettled = weak.max(conn.unsettled(spent));
+        if unknown * 3 > whole || missing * 50 > bytes + missing || stepped == Steps::Large {
+            Self::Low
+        } else if unsettled * FEW > whole || missing > 0 || !begun || stepped > Steps::None {
+            Self::Medium
+        } else {
+            Self::High
+        }
+    }
+}
+
+impl Conn {
+    /// How much of the time may be of another of the causes between the ends, as this point sees it: on a path where packets
+    /// overtake each other, or of systems without time stamps, its length, its rate and the buffers look alike; and behind
+    /// losses, length and rate do, as far as these cost time.
+    fn unsettled(&self, spent: &Spent) -> u64 {
+        let (latency, bandwidth) = (spent[on::LATENCY], spent[on::BANDWIDTH]);
+        let buffers: u64 = spent[on::RECEIVE_BUFFER..on::LATENCY].iter().sum();
+        let streams = self.paths.iter().any(|path| path.view.is_some());
+        if self.overtaken() > 0 || streams && self.queues.is_none() {
+            latency.min(bandwidth) + (latency + bandwidth).min(buffers)
+        } else {
+            // Whether a queue that overflowed lost the packets, or chance, one point does not always see.
+            (latency + bandwidth).min(spent[on::RECOVERY])
+        }
+    }
+}
