@@ -354,3 +354,46 @@ def test_a_write_under_way_changes_its_file_after_a_promise_too(tmp_path: Path) 
     for newest in (0, 1, 2):
         first = found.expected(newest, exact=False)[0]
         assert sorted(first.blocks) == [1], newest
+
+
+def test_what_is_renamed_may_be_found_under_its_old_name(tmp_path: Path) -> None:
+    """fdatasync promises data, not that a rename has reached the disk."""
+    found = python(
+        tmp_path, "fd = os.open('old', os.O); os.write(fd, b'x')", "os.rename('old', 'new'); os.fdatasync(fd)"
+    )
+    (one,) = found.expected(0, exact=True)
+    assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["new", "old"]
+
+
+def test_a_chain_of_renames_is_followed_in_directories_too(tmp_path: Path) -> None:
+    found = python(
+        tmp_path,
+        "os.mkdir('d'); fd = os.open('a', os.O); os.write(fd, b'x')",
+        "os.rename('a', 'b'); here = os.open('d', os.O_RDONLY)",
+        "os.rename('b', 'c', dst_dir_fd=here); os.fdatasync(fd)",
+    )
+    (one,) = found.expected(0, exact=True)
+    assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["c", "a", "b"]
+
+
+CHANGING = """
+go, done = threading.Event(), threading.Event()
+fd = os.open('file', os.O); os.write(fd, b'x' * 40000)
+def change():
+    while not done.is_set():
+        os.ftruncate(fd, 5000); os.pwrite(fd, b'x' * 35000, 5000)
+thread = threading.Thread(target=change); thread.start()
+for _ in range(20): os.fsync(fd)
+done.set(); thread.join()
+"""
+
+
+def test_what_is_changed_and_changed_back_during_a_sync_is_not_promised(tmp_path: Path) -> None:
+    """The file looks the same before and after each call; in between it is shorter."""
+    found = python(tmp_path, CHANGING)
+    for number, (_, exact) in enumerate(found.calls):
+        if exact:
+            continue
+        for one in found.expected(number, exact=False):
+            assert one.least <= 40000
+            assert all(block <= 1 for block in one.blocks), (number, sorted(one.blocks))

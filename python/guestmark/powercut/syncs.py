@@ -46,6 +46,7 @@ class _Seen:
     after: int
     path: str
     size: int
+    sure: int  # bytes that it had at least, all the time that the call took
     whole: bool
     promised: Mapping[int, int]
     changed: frozenset[int]
@@ -101,6 +102,7 @@ class Promises:
         self.elsewhere = ""  # why it may have flushed in other ways
         self.unsynced: list[Unsynced] = []  # what it wrote, left on the disk, and never synced
         self._files: dict[int, _File] = {}
+        self._renamed: dict[str, set[str]] = {}  # paths that what is at a path now may still have
         self._directories: list[tuple[int, str, frozenset[str]]] = []
         self._known: dict[tuple[int, bool], tuple[Expected, ...]] = {}
 
@@ -113,10 +115,14 @@ class Promises:
             case "touched":
                 blocks = frozenset(map(int, words[2:]))
                 file = self._files[int(words[0])]
-                file.seen.append(_Seen(len(self.calls), "", int(words[1]), False, {}, blocks))
+                size = int(words[1])
+                file.seen.append(_Seen(len(self.calls), "", size, size, False, {}, blocks))
             case "path":
                 path = "" if words[1] == "-" else words[1]
                 self._files[int(words[0])].paths.append((len(self.calls), path))
+            case "renamed":
+                old, new = words
+                self._renamed.setdefault(new, set()).update({old} | self._renamed.get(old, set()))
             case "directory":
                 names = frozenset(filter(None, words[1].split(",")))
                 self._directories.append((len(self.calls), words[0], names))
@@ -136,15 +142,15 @@ class Promises:
         return self.status not in (_STOPPED, *map(str, statuses))
 
     def _seen(self, words: Sequence[str]) -> None:
-        number, path, size, first, end = int(words[0]), words[1], *map(int, words[2:5])
+        number, path, size, sure, first, end = int(words[0]), words[1], *map(int, words[2:6])
         file = self._files.setdefault(number, _File())
-        unsure = {int(word.partition(":")[0]) for word in words[5:] if word.endswith("?")}
-        changed = dict(_digests(word.rstrip("?") for word in words[5:]))
+        unsure = {int(word.partition(":")[0]) for word in words[6:] if word.endswith("?")}
+        changed = dict(_digests(word.rstrip("?") for word in words[6:]))
         file.blocks = {block: digest for block, digest in (file.blocks | changed).items() if digest}
         promised = {block: file.blocks.get(block, 0) for block in range(first, end) if block not in unsure}
-        whole = end > first == 0 and end == -(-size // BLOCK)
+        whole = end > first == 0 and end == -(-sure // BLOCK)
         after = len(self.calls)
-        file.seen.append(_Seen(after, path, size, whole, promised, frozenset(changed)))
+        file.seen.append(_Seen(after, path, size, sure, whole, promised, frozenset(changed)))
         file.paths.append((after, path))
 
     def expected(self, newest: int, *, exact: bool) -> tuple[Expected, ...]:
@@ -175,7 +181,7 @@ class Promises:
             if seen.promised:
                 promised |= seen.promised
                 last = seen.after
-                least = seen.size if seen.whole else max(least, (max(seen.promised) * BLOCK) + 1)
+                least = seen.sure if seen.whole else max(least, (max(seen.promised) * BLOCK) + 1)
         if last < 0:
             return None
         exactly = exact and last == newest
@@ -186,6 +192,8 @@ class Promises:
                 least = min(least, later.size)
         paths = [path for after, path in file.paths if after == last]
         since = [(after, path) for after, path in file.paths if after > last]
+        if not all(paths):
+            return None  # another thread removed it while it was being promised
         upcoming = next((path for after, path in since if after > newest), paths[-1])
         if any(not path for after, path in since if after <= newest) or (not exactly and not upcoming):
             return None
@@ -193,6 +201,8 @@ class Promises:
             paths += [path for _, path in since if path]
         if not promised and not least:
             return None
+        # No sync of a file promises that it was renamed: after fdatasync the old name may be all there is.
+        paths += [old for path in paths for old in sorted(self._renamed.get(path, ()))]
         most = least if exactly and self._whole(file, last) else None
         return Expected(self.calls[last][0], tuple(dict.fromkeys(paths)), least, most, promised)
 

@@ -116,13 +116,48 @@ pub fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> 
     flags.is_some_and(|flags| flags & libc::O_TRUNC as u64 != 0)
 }
 
+/// The old and the new path of a call that renames something on the disk.
+pub fn renamed_by(
+    pid: libc::pid_t,
+    number: libc::c_long,
+    arguments: &[u64; 6],
+    disk: &Path,
+) -> Option<(PathBuf, PathBuf)> {
+    let here = libc::AT_FDCWD as u64;
+    let (old, new) = match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_rename => ((here, arguments[0]), (here, arguments[1])),
+        #[cfg(not(target_arch = "riscv64"))]
+        libc::SYS_renameat => ((arguments[0], arguments[1]), (arguments[2], arguments[3])),
+        libc::SYS_renameat2 => ((arguments[0], arguments[1]), (arguments[2], arguments[3])),
+        _ => return None,
+    };
+    let resolved = |(directory, name): (u64, u64)| {
+        let path = given_path(pid, directory as i32, name)?;
+        // The last part may not be there yet; what leads to it is.
+        let folder = fs::canonicalize(path.parent()?).ok()?;
+        Some(folder.join(path.file_name()?))
+    };
+    let (old, new) = (resolved(old)?, resolved(new)?);
+    (old.starts_with(disk) && new.starts_with(disk)).then_some((old, new))
+}
+
 /// The path that a call is given, from its working directory.
 fn path_at(pid: libc::pid_t, name: u64) -> Option<PathBuf> {
+    fs::canonicalize(given_path(pid, libc::AT_FDCWD, name)?).ok()
+}
+
+/// A path as a call is given it, relative to an open directory or to the working directory.
+fn given_path(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
     let memory = Memory::of(pid).ok()?;
     let name: Vec<u8> = (0..libc::PATH_MAX as u64)
         .map_while(|at| memory.bytes::<1>(name + at).filter(|byte| byte[0] != 0))
         .flatten()
         .collect();
-    let base = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
-    fs::canonicalize(base.join(OsString::from_vec(name))).ok()
+    let base = if directory == libc::AT_FDCWD {
+        fs::read_link(format!("/proc/{pid}/cwd"))
+    } else {
+        fs::read_link(format!("/proc/{pid}/fd/{directory}"))
+    };
+    Some(base.ok()?.join(OsString::from_vec(name)))
 }

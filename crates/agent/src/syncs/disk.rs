@@ -107,20 +107,33 @@ impl Disk {
         Ok(old)
     }
 
-    /// Says how a file is now, and which bytes of it are promised: of `before`, what is the same now.
+    /// Says how a file is now, and which bytes of it are promised: of what was there before, where that is known, what is
+    /// the same now and was not changed in between, as what is written may be undone again.
     pub fn observe(
         &mut self,
         file: File,
         promised: Range<u64>,
-        before: Option<&Content>,
+        before: Option<(&Content, &[Change])>,
     ) -> io::Result<()> {
         let key = key(&file.metadata()?);
         let Content { size, blocks, .. } = self.read(&file)?;
-        let sure_size = before.map_or(size, |old| old.size.min(size));
+        let changes = before.map_or(&[][..], |(_, changes)| changes);
+        let of_file: Vec<&Change> = changes.iter().filter(|one| one.key == key).collect();
+        let shortest = of_file.iter().filter(|one| one.shorter);
+        let sure_size = shortest
+            .map(|one| one.bytes.start)
+            .chain(before.map(|(old, _)| old.size))
+            .fold(size, u64::min);
         let end = promised.end.min(sure_size).div_ceil(BLOCK as u64);
         let first = (promised.start / BLOCK as u64).min(end);
-        let sure =
-            |number: u64| before.is_none_or(|old| old.blocks.get(&number) == blocks.get(&number));
+        let block = BLOCK as u64;
+        let sure = |number: u64| {
+            let same = before.is_none_or(|(old, _)| old.blocks.get(&number) == blocks.get(&number));
+            let range = number * block..(number + 1) * block;
+            let overlaps =
+                |one: &&Change| one.bytes.start < range.end && range.start < one.bytes.end;
+            same && !of_file.iter().any(overlaps)
+        };
         let safe = self.safe.entry(key).or_default();
         if first == 0 && end == size.div_ceil(BLOCK as u64) {
             safe.retain(|number, _| *number < end);
@@ -153,7 +166,11 @@ impl Disk {
                 .insert(crate::sys::os_path(&known.path).into(), key);
         }
         let path = hex(&known.path);
-        let _ = write!(self.lines, "file {} {path} {size} {first} {end}", known.id);
+        let _ = write!(
+            self.lines,
+            "file {} {path} {size} {sure_size} {first} {end}",
+            known.id
+        );
         for number in either(&known.blocks, &blocks) {
             let now = blocks.get(&number).copied().unwrap_or(0);
             let mark = if sure(number) { "" } else { "?" };
@@ -208,6 +225,12 @@ impl Disk {
         }
     }
 
+    /// Says that something is being renamed: until a sync covers that, it may be found under either name.
+    pub fn rename(&mut self, old: &Path, new: &Path) {
+        let [old, new] = [old, new].map(|path| hex(path.as_os_str().as_bytes()));
+        let _ = writeln!(self.lines, "renamed {old} {new}");
+    }
+
     /// Promises the names in a directory.
     pub fn list(&mut self, path: &Path) {
         if let Ok(names) = names(path) {
@@ -223,7 +246,7 @@ impl Disk {
     pub fn walk(
         &mut self,
         directory: &Path,
-        before: Option<&HashMap<Key, Content>>,
+        before: Option<(&HashMap<Key, Content>, &[Change])>,
     ) -> io::Result<()> {
         let Ok(entries) = fs::read_dir(directory) else {
             return Ok(()); // such as lost+found, which is the superuser's
@@ -235,8 +258,9 @@ impl Disk {
                 Ok(kind) if kind.is_file() => {
                     if let Ok(file) = File::open(entry.path()) {
                         let key = key(&file.metadata()?);
-                        let old = before.map(|all| all.get(&key));
-                        let promised = if old == Some(None) { 0..0 } else { 0..u64::MAX };
+                        let old = before.map(|(all, changes)| Some((all.get(&key)?, changes)));
+                        let is_new = matches!(old, Some(None));
+                        let promised = if is_new { 0..0 } else { 0..u64::MAX };
                         self.observe(file, promised, old.flatten())?;
                     }
                 }

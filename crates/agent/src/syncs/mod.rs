@@ -8,12 +8,13 @@
 //!
 //! Lines, whose paths and names are hexadecimal:
 //!
-//! - `file ID PATH SIZE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes. Listed are the blocks that differ
-//!   from the last such line of that file; digest 0 is a block of zeroes, and `?` after one says that it changed during
+//! - `file ID PATH SIZE SURE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes, of which it had at least `SURE`
+//!   all the time that the call took. Listed are the blocks that differ from the last such line of that file; digest 0 is a block of zeroes, and `?` after one says that it changed during
 //!   the call. Promised are the blocks from `FIRST` to `END`; none where they are equal.
 //! - `touched ID SIZE BLOCK…`: these blocks of a file may have been others for a while since the last promise, and it may
 //!   have had only `SIZE` bytes.
 //! - `path ID PATH`: a file has another path now; `-` when it has none.
+//! - `renamed PATH PATH`: something is being renamed, from the first path to the second.
 //! - `directory PATH NAME,…`: the names in it are promised.
 //! - `sync CALL EXACT`: the end of a promise; `EXACT` is 1 when nothing else of the program runs now.
 //! - `unsynced BYTES PATH`: in the end a file has so many bytes that no call has promised, in whole blocks; with 0 it
@@ -40,7 +41,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use calls::{ended, ptrace, resume, wait, Stop};
-use changes::{changed_by, empties, opened_with, Change};
+use changes::{changed_by, empties, opened_with, renamed_by, Change};
 use disk::Disk;
 pub use files::digests;
 use files::{hex, key, Content, Key};
@@ -86,6 +87,8 @@ struct Call {
     promise: Promise,
     /// What it does itself.
     change: Option<Change>,
+    /// What other tasks do to files meanwhile: it may be on the disk, half of it, or undone again by the end of the call.
+    disturbed: Vec<Change>,
 }
 
 impl Call {
@@ -95,6 +98,7 @@ impl Call {
             name,
             promise,
             change: None,
+            disturbed: Vec::new(),
         }
     }
 }
@@ -288,7 +292,10 @@ impl Tracer {
         let whole = 0..u64::MAX;
         let change = changed_by(pid, number, arguments, &self.job.disk);
         if let Some(change) = &change {
-            self.disk.touch(change);
+            self.touch(change);
+        }
+        if let Some((old, new)) = renamed_by(pid, number, arguments, &self.job.disk) {
+            self.disk.rename(&old, &new);
         }
         let promise = match number {
             libc::SYS_fsync => ("fsync", self.of_descriptor(pid, arguments[0], whole)),
@@ -330,6 +337,7 @@ impl Tracer {
                 name,
                 promise,
                 change,
+                disturbed: self.under_way(pid),
             })),
             (_, Some(change)) => Some(Begun::Changing(change)),
             _ => None,
@@ -363,11 +371,11 @@ impl Tracer {
             (Begun::Context(pointer), Some(_)) => {
                 self.follow(Queue::context(process_of(pid), pointer));
             }
-            (Begun::Changing(change), _) => self.disk.touch(&change),
+            (Begun::Changing(change), _) => self.touch(&change),
             (Begun::Emptying, Some(descriptor)) => {
                 let about = fs::metadata(format!("/proc/{pid}/fd/{descriptor}"));
                 if let Ok(about) = about {
-                    self.disk.touch(&Change {
+                    self.touch(&Change {
                         key: key(&about),
                         bytes: 0..u64::MAX,
                         shorter: true,
@@ -384,7 +392,7 @@ impl Tracer {
             }
             (Begun::Promising(call), None) => {
                 if let Some(change) = &call.change {
-                    self.disk.touch(change);
+                    self.touch(change);
                 }
             }
             (Begun::Uring(_) | Begun::Context(_) | Begun::Emptying, None) => {}
@@ -500,25 +508,39 @@ impl Tracer {
         self.of_file(file, change.bytes.clone())
     }
 
+    /// Notes a change, for what was promised before and for promises that are being made.
+    fn touch(&mut self, change: &Change) {
+        self.disk.touch(change);
+        for begun in self.tasks.values_mut().flatten() {
+            if let Begun::Promising(call) = begun {
+                call.disturbed.push(change.clone());
+            }
+        }
+    }
+
+    /// What other tasks than one, and the kernel for any, are doing to files now.
+    fn under_way(&mut self, but: libc::pid_t) -> Vec<Change> {
+        let others = self.tasks.iter().filter(|(pid, _)| **pid != but);
+        let mut found: Vec<Change> = others
+            .filter_map(|(_, begun)| match begun.as_ref()? {
+                Begun::Changing(change) => Some(change.clone()),
+                Begun::Promising(call) => call.change.clone(),
+                _ => None,
+            })
+            .collect();
+        let queued = self.queues.iter_mut().flat_map(|one| one.queue.each());
+        found.extend(queued.filter_map(|one| one.writes.clone()));
+        found
+    }
+
     /// Says what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
-    fn returned(&mut self, call: Call, result: u64, exact: bool) -> io::Result<()> {
+    fn returned(&mut self, mut call: Call, result: u64, exact: bool) -> io::Result<()> {
         if let Some(change) = &call.change {
-            self.disk.touch(change);
+            self.touch(change);
         }
-        for begun in self.tasks.values().flatten() {
-            match begun {
-                Begun::Changing(change)
-                | Begun::Promising(Call {
-                    change: Some(change),
-                    ..
-                }) => self.disk.touch(change),
-                _ => {}
-            }
-        }
-        for one in self.queues.iter_mut().flat_map(|one| one.queue.each()) {
-            if let Some(change) = &one.writes {
-                self.disk.touch(change);
-            }
+        for change in self.under_way(0) {
+            self.disk.touch(&change);
+            call.disturbed.push(change);
         }
         self.disk.changes();
         match call.promise {
@@ -535,12 +557,14 @@ impl Tracer {
                     }
                     other => other,
                 };
-                self.disk.observe(file, written, before.as_ref())?;
+                let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
+                self.disk.observe(file, written, known)?;
             }
             Promise::Directory(path) => self.disk.list(&path),
             Promise::Everything(before) => {
                 let root = self.job.disk.clone();
-                self.disk.walk(&root, before.as_ref())?;
+                let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
+                self.disk.walk(&root, known)?;
             }
         }
         self.disk.moved();
