@@ -188,7 +188,7 @@ MODES = {
             ),
             8.0,
         ),
-        Mode("ab", ("ab", "--on", "host,uml", "--blocks", "3", "--", "true", "---", "false"), 6.0),
+        Mode("ab", ("ab", "--on", "host,uml", "--blocks", "3", "--", "true", "---", "sleep", "0"), 6.0),
         Mode("tune", ("tune", "storm.toml", "--for", "20s"), 12.0, TUNE),
         Mode(
             "bisect",

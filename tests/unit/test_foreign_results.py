@@ -149,7 +149,7 @@ def test_the_verb_imports_and_shows_them_and_remembers_none(guestmark: CommandLi
     assert (trusted.status, trusted.stderr.count("\n")) == (2, 2)
     assert "1 there already" in done.stderr
     shown = guestmark("show", "last")
-    assert "Imported from" in shown.stdout
+    assert "comes from" in shown.stdout
     assert "sleep 0.2" in shown.stdout
     assert "foreign=hyperfine" in guestmark("runs").stdout
     refused = guestmark("resume", "last", "--blocks", "3")
