@@ -1,7 +1,7 @@
 """All attacks on this machine: `.venv/bin/python -m tests.adversary [--write] [PART …]`, as root; some minutes.
 
-With `--write` the results are kept, and the tables of SECURITY.md are made from them. Parts that are left out stay as
-they were seen on this kernel.
+With `--write` the results are kept, and the tables of docs/reference/confinement.md are made from them. Parts that are
+left out stay as they were seen on this kernel.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _material() -> dict[str, Held]:
         with tempfile.NamedTemporaryFile(suffix=".xml") as report:
             subprocess.run(
                 [sys.executable, "-m", "pytest", "-q", f"--junitxml={report.name}", *arguments],
-                cwd=PAGE.parent, stdout=subprocess.DEVNULL, check=False,
+                cwd=PAGE.parents[2], stdout=subprocess.DEVNULL, check=False,
             )  # fmt: skip
             (suite,) = ElementTree.parse(report.name).iter("testsuite")
         counts = {key: int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")}
@@ -94,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.adversary", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; default: all")
     parser.add_argument(
-        "--write", action="store_true", help="keep the results, and make SECURITY.md's tables"
+        "--write", action="store_true", help="keep the results, and make the tables of confinement.md"
     )
     given = parser.parse_args()
     if unknown := set(given.parts) - set(_PARTS):
@@ -102,7 +102,9 @@ def main() -> int:
     parts = given.parts or list(_PARTS)
     results = Results(this_kernel(), WITHIN_S)
     kept = Results.kept()
-    if set(parts) == {"sandboxes"} or (len(set(parts)) < len(_PARTS) and kept.kernel == results.kernel):
+    if set(parts) <= {"sandboxes", "kills"} or (
+        len(set(parts)) < len(_PARTS) and kept.kernel == results.kernel
+    ):
         results = kept
     on = "" if results.kernel == this_kernel() else this_kernel()
     results = Results(
@@ -113,6 +115,7 @@ def main() -> int:
         _kills() if "kills" in parts else results.kills,
         _material() if "material" in parts else results.material,
         on if "sandboxes" in parts else results.sandboxes_kernel,
+        on if "kills" in parts else results.kills_kernel,
     )
     print(results.section())
     if given.write:

@@ -1,4 +1,4 @@
-"""What was seen of the attacks, as it is kept in `results.json`, and the tables that SECURITY.md has of it."""
+"""What was seen of the attacks, as it is kept in `results.json`, and the tables that a page has of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 KEPT = Path(__file__).with_name("results.json")
-PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/confinement.md"
 BEGIN, END = "<!-- what was seen: `python -m tests.adversary --write` -->", "<!-- end of what was seen -->"
 
 
@@ -46,6 +46,7 @@ class Results:
     kills: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     material: dict[str, Held] = field(default_factory=dict)
     sandboxes_kernel: str = ""  # where that was another one
+    kills_kernel: str = ""  # likewise
 
     @classmethod
     def kept(cls) -> Self:
@@ -71,6 +72,7 @@ class Results:
             kills,
             material,
             found["sandboxes_kernel"],
+            found.get("kills_kernel", ""),
         )
 
     def keep(self) -> None:
@@ -82,6 +84,7 @@ class Results:
     def section(self) -> str:
         """What stands between `BEGIN` and `END`."""
         other = f"; in sandboxes on {self.sandboxes_kernel}" if self.sandboxes_kernel else ""
+        other += f"; what was killed on {self.kills_kernel}" if self.kills_kernel else ""
         left = {f"left of {name} after {self.within_s:g} s": name for name in _columns(self.kills)}
         kills = {
             blow: {title: of.get(name, Outcome.NOT_TRIED) for title, name in left.items()}

@@ -1,6 +1,7 @@
-"""SECURITY.md has what was seen and nothing else, and what a hypervisor that was taken over did is seen again."""
+"""The page of confinement has what was seen and nothing else; what a hijacked hypervisor did is seen again."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,12 @@ _MAIN = "`uml`, `tcg`, `kvm`"
 
 def test_the_page_has_the_results_and_nothing_else() -> None:
     assert section_of_page() == Results.kept().section()
+
+
+def test_the_policy_is_a_page() -> None:
+    text = (Path(__file__).parents[2] / "SECURITY.md").read_text()
+    assert len(text.splitlines()) <= 60
+    assert max(map(len, text.splitlines())) <= 220
 
 
 def test_every_machine_was_struck_in_every_way() -> None:
