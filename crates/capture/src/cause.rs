@@ -9,11 +9,14 @@
 //! Rates, SIGCOMM 2002) and of Dapper (Ghasemi, Benson, Rexford, SOSR 2017).
 
 use crate::conn::Conn;
-use crate::debt::IDLE_FROM;
 use crate::loss::Losses;
+use crate::numbers::Order;
 use crate::packet::{flag, Segment, NO_TIME};
 use crate::path::not_after;
 use crate::wait::Wait;
+
+/// A silence of this length that nobody owed to break is idle.
+pub const IDLE_FROM: u64 = 1_000_000_000;
 
 /// Positions of the causes in [`Causes::spent`]. Those that belong to an end have one position for each end of the key.
 pub mod on {
@@ -37,6 +40,12 @@ pub mod on {
     pub const UNKNOWN: usize = 11;
     /// How many there are.
     pub const COUNT: usize = 12;
+
+    /// Idleness is nobody's wait, and what is unknown was perhaps none.
+    #[must_use]
+    pub fn is_waited_for(cause: usize) -> bool {
+        !matches!(cause, IDLE | UNKNOWN)
+    }
 }
 
 /// Nanoseconds by cause.
@@ -114,23 +123,6 @@ pub struct Step {
     pub order: Order,
 }
 
-/// What IPv4's identification says of a packet's place among those of its sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Nothing.
-    Unknown,
-    /// It follows the one before.
-    Next,
-    /// So many of its connection between it and the one before did not pass.
-    Jumped(u16),
-    /// The same, unless the host sent them elsewhere: nothing shows what its numbers count.
-    Skipped,
-    /// The same, of an end that has sent too few to be sure that it counts.
-    Perhaps,
-    /// It was sent before one that has passed already.
-    Earlier,
-}
-
 impl Conn {
     /// Attribute the time up to `segment`, and note what it tells about the time to come. Returns the heap's growth.
     #[inline]
@@ -162,7 +154,7 @@ impl Conn {
         grown += self.notice_losses(segment, step, moves, before);
         if let Some(earlier) = earlier {
             let spent = self.causes.spent;
-            self.causes.longest.see(&earlier, &spent);
+            self.causes.longest.see(&earlier, &spent, on::is_waited_for);
         }
         if moves {
             if segment.payload > 0 && !step.late {

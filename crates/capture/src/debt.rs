@@ -4,35 +4,15 @@
 //! handshake its next message, and an end that was connected to the first word. How messages go on is read from them
 //! ([`crate::message`]); of others only the order of packets is known.
 
-use crate::cause::on;
+use crate::cause::{on, IDLE_FROM};
 use crate::conn::Conn;
-use crate::message::Says;
+use crate::message::{Debt, Says};
 use crate::packet::{flag, Segment};
 
-/// A silence of this length that nobody owed to break is idle.
-pub const IDLE_FROM: u64 = 1_000_000_000;
 /// An end is near where its part of the round trip is at most one in so many.
 const NEAR: u64 = 8;
 /// Shorter paths do not show which end is near.
 const FAR: u64 = 1_000_000;
-
-/// How the message goes on that an end is in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Debt {
-    /// Nothing is known.
-    #[default]
-    Unknown,
-    /// It goes on to a place that is known.
-    Body,
-    /// It goes on to a place that is not known.
-    Open,
-    /// It is whole.
-    Whole,
-    /// A record goes on to a place that is known.
-    Record,
-    /// A record is whole, and perhaps the message.
-    BetweenRecords,
-}
 
 /// Bits of [`crate::cause::Causes::talk`]: what both ends have said.
 mod talk {

@@ -1,6 +1,6 @@
 //! One direction of a connection, read in order: where it stands in its messages, and what waits for a hole before it.
 
-use crate::http;
+use crate::heads;
 
 /// Bytes that may wait for a segment before them.
 pub(crate) const MOST_PARKED: usize = 1 << 18;
@@ -95,7 +95,7 @@ impl Half {
             return;
         }
         let begins =
-            |parked: &&Parked| http::is_request(&parked.bytes) || http::is_answer(&parked.bytes);
+            |parked: &&Parked| heads::is_request(&parked.bytes) || heads::is_answer(&parked.bytes);
         let next = self.next;
         let place = self.parked.iter().filter(begins).map(|parked| parked.seq);
         let place = place.min_by_key(|seq| seq.wrapping_sub(next));

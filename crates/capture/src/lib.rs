@@ -26,6 +26,8 @@ pub mod filter;
 pub mod front;
 pub mod guilty;
 pub mod half;
+pub mod heads;
+pub mod held_up;
 pub mod hist;
 pub mod host;
 pub mod http;

@@ -8,8 +8,9 @@
 //! A hole in the capture that the receiver acknowledges was lost by the capture: what the time around it was spent on is
 //! not known.
 
-use crate::cause::{on, Order, Spent, Step};
+use crate::cause::{on, Spent, Step};
 use crate::conn::Conn;
+use crate::numbers::Order;
 use crate::packet::{flag, Segment, NO_TIME};
 use crate::path::not_after;
 

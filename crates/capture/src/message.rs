@@ -3,7 +3,7 @@
 //! HTTP's heads, the headers of TLS's records and the frames of HTTP/2 without TLS say how much follows. Only what stands in
 //! the segment at hand is read, so a message whose head lies across two segments tells nothing.
 
-use crate::http;
+use crate::heads::{self, Length};
 
 /// What a segment says about its message, in the room of a word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +37,24 @@ pub struct Records {
     pub ciphers: bool,
     /// The handshake is over for the sender.
     pub data: bool,
+}
+
+/// How the message goes on that an end is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Debt {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// It goes on to a place that is known.
+    Body,
+    /// It goes on to a place that is not known.
+    Open,
+    /// It is whole.
+    Whole,
+    /// A record goes on to a place that is known.
+    Record,
+    /// A record is whole, and perhaps the message.
+    BetweenRecords,
 }
 
 const NOTHING: u32 = 0;
@@ -137,22 +155,20 @@ fn begins(seen: &[u8]) -> Message {
             Message(RECORDS << LENGTH | marks | found.length.min(DATA - 1))
         });
     }
-    let asks = http::is_request(seen);
-    if !asks && !http::is_answer(seen) {
+    let asks = heads::is_request(seen);
+    if !asks && !heads::is_answer(seen) {
         return Message::NOTHING;
     }
-    let Some(head) = http::end_of(seen) else {
+    let Some(head) = heads::end_of(seen) else {
         return Message::NOTHING;
     };
     let whole = |body: u64| body.saturating_add(head as u64);
-    match http::body_of(&seen[..head]) {
-        http::Length::Chunked if seen.ends_with(b"0\r\n\r\n") => {
-            Message::new(ENDS, seen.len() as u64)
-        }
-        http::Length::Chunked => Message(OPEN << LENGTH),
-        http::Length::Open => Message::NOTHING,
-        http::Length::Known(body) if seen.starts_with(b"HEAD ") => Message::new(ASKS, whole(body)),
-        http::Length::Known(body) => Message::new(ENDS, whole(body)),
+    match heads::body_of(&seen[..head]) {
+        Length::Chunked if seen.ends_with(b"0\r\n\r\n") => Message::new(ENDS, seen.len() as u64),
+        Length::Chunked => Message(OPEN << LENGTH),
+        Length::Open => Message::NOTHING,
+        Length::Known(body) if seen.starts_with(b"HEAD ") => Message::new(ASKS, whole(body)),
+        Length::Known(body) => Message::new(ENDS, whole(body)),
     }
 }
 

@@ -1,7 +1,5 @@
 //! IPv4's identification, which numbers the packets of an end: of a connection, of a host, or not at all.
 
-use crate::cause::Order;
-
 /// So many identifications must have risen as expected before a jump means anything, and as many more for each jump.
 const STEADY: u8 = 4;
 /// A step of so many is a loss even of a counter that rose only once as expected, if the silence before fits a repeat.
@@ -10,6 +8,23 @@ const FEW_LOST: u16 = 8;
 const MOST_LOST: u16 = 1000;
 /// So many steps that no loss explains show that others use the counter, too.
 const SHARED: u8 = 2;
+
+/// What IPv4's identification says of a packet's place among those of its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Nothing.
+    Unknown,
+    /// It follows the one before.
+    Next,
+    /// So many of its connection between it and the one before did not pass.
+    Jumped(u16),
+    /// The same, unless the host sent them elsewhere: nothing shows what its numbers count.
+    Skipped,
+    /// The same, of an end that has sent too few to be sure that it counts.
+    Perhaps,
+    /// It was sent before one that has passed already.
+    Earlier,
+}
 
 /// How the packets of one end of a connection are numbered.
 #[derive(Clone, Copy, Debug, Default)]

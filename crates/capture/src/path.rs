@@ -1,6 +1,6 @@
 //! One end as seen along the path: its round trips, its window and what it has in flight.
 
-use crate::debt::Debt;
+use crate::message::Debt;
 use crate::numbers::Numbers;
 use crate::packet::{Segment, NO_TIME};
 use crate::view::View;

@@ -4,8 +4,8 @@
 //! when its last hole is filled, as in Wireshark. Bodies are counted and not looked at.
 
 use crate::half::{Half, Parked, Piece, State, MOST_PARKED};
+use crate::heads;
 use crate::host::Host;
-use crate::http;
 use crate::packet::{flag, AddrWords, Family, FlowKey, Segment};
 use crate::path::not_after;
 use crate::served::{Request, Served};
@@ -108,7 +108,7 @@ impl Requests {
     /// Does a request begin here that nobody follows yet?
     fn begin(&mut self, segment: &Segment, payload: &[u8]) -> bool {
         let tls = is_client_hello(payload);
-        if !tls && !http::is_request(payload) || self.flows.len() >= MOST_FLOWS {
+        if !tls && !heads::is_request(payload) || self.flows.len() >= MOST_FLOWS {
             return false;
         }
         let (key, client) = (segment.key, segment.from & 1);
@@ -165,7 +165,7 @@ impl Flow {
         if segment.payload == 0 {
             return false;
         }
-        let begins = !self.tls && (http::is_request(payload) || http::is_answer(payload));
+        let begins = !self.tls && (heads::is_request(payload) || heads::is_answer(payload));
         let fresh = Half::new(self.first());
         let half = &mut self.halves[from];
         if half.state == State::Lost && !begins {
@@ -313,7 +313,7 @@ impl Flow {
         match self.halves[from].state {
             State::Lost => piece.skip(left),
             State::Open => {
-                if http::is_answer(piece.seen) {
+                if heads::is_answer(piece.seen) {
                     self.answered(&mut served[self.served], true);
                     self.halves[from].state = State::Head;
                 } else {

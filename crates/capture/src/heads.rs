@@ -1,0 +1,96 @@
+//! HTTP/1's heads as bytes: where they begin and end, and how the body behind them ends (RFC 9112, 6.3).
+
+const METHODS: [&str; 9] = [
+    "GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "CONNECT ", "TRACE ",
+];
+const ANSWER: &str = "HTTP/1.";
+/// How a body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// After so many bytes.
+    Known(u64),
+    /// With the last of its chunks.
+    Chunked,
+    /// With the connection, or nobody knows.
+    Open,
+}
+
+/// Does a request begin here?
+#[inline]
+#[must_use]
+pub fn is_request(bytes: &[u8]) -> bool {
+    METHODS
+        .iter()
+        .any(|method| bytes.starts_with(method.as_bytes()))
+}
+
+/// Does an answer begin here?
+#[must_use]
+pub fn is_answer(bytes: &[u8]) -> bool {
+    bytes.starts_with(ANSWER.as_bytes())
+}
+
+/// May a request, or an answer, begin with these bytes and others that follow?
+#[must_use]
+pub fn may_begin(bytes: &[u8], request: bool) -> bool {
+    let fits = |start: &str| {
+        let length = start.len().min(bytes.len());
+        bytes[..length] == start.as_bytes()[..length]
+    };
+    !bytes.is_empty() && (request && METHODS.into_iter().any(fits) || !request && fits(ANSWER))
+}
+
+/// Where a head ends: behind its empty line, which a bare line feed may end, too.
+#[must_use]
+pub fn end_of(bytes: &[u8]) -> Option<usize> {
+    memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
+        [b'\n', ..] => Some(at + 2),
+        [b'\r', b'\n', ..] => Some(at + 3),
+        _ => None,
+    })
+}
+
+/// How the body ends that follows a whole head, unless its request says that there is none.
+#[must_use]
+pub fn body_of(head: &[u8]) -> Length {
+    let mut lines = head.split_inclusive(|&byte| byte == b'\n');
+    let first = lines.next().unwrap_or(&[]);
+    let mut length = None;
+    for line in lines {
+        // Few lines are looked at, and none is copied.
+        let Some(colon) = memchr::memchr(b':', line) else {
+            continue;
+        };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"content-length") {
+            length = std::str::from_utf8(value)
+                .ok()
+                .and_then(|text| text.parse().ok());
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            let chunked = value.to_ascii_lowercase();
+            if chunked.windows(7).any(|word| word == b"chunked") {
+                return Length::Chunked;
+            }
+        }
+    }
+    let status = first
+        .strip_prefix(ANSWER.as_bytes())
+        .and_then(|rest| rest.get(2..5));
+    match (status, length) {
+        (Some([b'1', ..] | b"204" | b"304"), _) | (None, None) => Length::Known(0),
+        (_, Some(length)) => Length::Known(length),
+        (Some(_), None) => Length::Open,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_line_ends_a_head() {
+        assert_eq!(end_of(b"GET / HTTP/1.1\r\nA: b\r\n\r\nbody"), Some(24));
+        assert_eq!(end_of(b"GET / HTTP/1.1\n\nbody"), Some(16));
+        assert_eq!(end_of(b"GET / HTTP/1.1\r\nA: b\r\n\r"), None);
+    }
+}
