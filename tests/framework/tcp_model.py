@@ -63,11 +63,12 @@ class Model:
         late_ms: float = 0.0,
         copied_ms: float = 0.0,
         lost: bool = False,
+        text: bytes = b"",
     ) -> None:
         """One packet, sent at `at_ms` by its sender's clock; both clocks are the same.
 
-        It takes `late_ms` longer than others, and a copy that the path makes arrives `copied_ms` after it. Only its
-        sender sees one that is `lost`.
+        It carries `payload` bytes, or `text`. It takes `late_ms` longer than others, and a copy that the path makes
+        arrives `copied_ms` after it. Only its sender sees one that is `lost`.
         """
         if self.stamps:
             # Each system counts milliseconds from a value of its own, and echoes the last one that arrived.
@@ -75,7 +76,9 @@ class Model:
             echoed = int(max(others, default=0)) + _FIRST_STAMP[not client]
             options += struct.pack(">BBBBII", 1, 1, 8, 10, int(at_ms) + _FIRST_STAMP[client], echoed)
         ends = (cf.CLIENT, cf.SERVER) if client else (cf.SERVER, cf.CLIENT)
-        data = cf.tcp(*ends, flags, seq, ack, b"x" * payload, min(window, self.largest_window), options)
+        data = cf.tcp(
+            *ends, flags, seq, ack, text or b"x" * payload, min(window, self.largest_window), options
+        )
         data = data[:4] + struct.pack(">H", self.number(at_ms, client)) + data[6:]
         self.sent.append((at_ms, client, math.inf if lost else self.way_ms + late_ms, data))
         if copied_ms:

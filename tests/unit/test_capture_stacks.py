@@ -313,3 +313,35 @@ def test_a_repeated_syn_is_the_servers_only_where_it_did_not_answer(answered: bo
     found = connection(model, False, tmp_path).causes
     longest = found.recovery_s if answered else found.server_s
     assert longest == pytest.approx(1.0, abs=0.05), found
+
+
+@ENDS
+@pytest.mark.parametrize("by_client", [True, False], ids=["request", "answer"])
+@pytest.mark.parametrize("told", [True, False], ids=["HTTP", "unknown protocol"])
+def test_whoever_pauses_in_a_message_is_named_or_idleness_is_doubted(
+    told: bool, by_client: bool, at_client: bool, tmp_path: Path
+) -> None:
+    head = b"POST / HTTP/1.1" if by_client else b"HTTP/1.1 200 OK"
+    head += b"\r\nContent-Length: 400\r\n\r\n"
+    model = Model(10, Numbers.CONNECTION)
+    now = model.shake_hands()
+    first = (head if told else b"z" * len(head)) + b"x" * 100
+    seq, reply = 1, 1
+    if not by_client:
+        model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 50)
+        seq, now = 51, now + 10.1
+    own, other = (seq, reply) if by_client else (reply, seq)
+    model.packet(now, by_client, cf.ACK | cf.PSH, own, other, text=first)
+    model.packet(now + 10.1, not by_client, cf.ACK, other, own + len(first))
+    now += 2500
+    model.packet(now, by_client, cf.ACK | cf.PSH, own + len(first), other, 300)
+    now += 10.2
+    model.packet(now, not by_client, cf.ACK | cf.PSH, other, own + len(first) + 300, 80)
+    found = connection(model, at_client, tmp_path)
+    main = main_part(found.causes)
+    assert main is not None
+    if told:
+        assert main.cause == ("client" if by_client else "server"), found.causes
+    else:
+        assert main.cause == "idle"
+        assert found.confidence == "medium"

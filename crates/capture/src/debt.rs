@@ -63,7 +63,16 @@ impl Conn {
                 on::APPLICATION + debtor
             }
             Debtor::Hidden => on::UNKNOWN,
-            Debtor::Nobody => on::IDLE,
+            Debtor::Nobody => {
+                let goes_on = usize::from(self.causes.from) == end;
+                if goes_on && self.paths[end].debt != Debt::Whole {
+                    // Of a message that cannot be read, it may have been in the middle.
+                    let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
+                    let rare = self.rare_mut(end);
+                    rare.doubtful = rare.doubtful.saturating_add(micros);
+                }
+                on::IDLE
+            }
         }
     }
 
