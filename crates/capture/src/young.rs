@@ -173,31 +173,25 @@ impl Young {
     }
 }
 
-/// The packet before, and the last one of each end.
+/// Time and frame of the packet before, and what each end would send next: sequence number, identification, time stamp.
 #[derive(Default)]
 struct Before {
-    last: Option<Segment>,
-    of: [Option<Segment>; 2],
+    last: (i64, u64),
+    next: [(u32, u16, u32); 2],
 }
 
 impl Before {
     fn see(&mut self, segment: &Segment) {
-        self.last = Some(*segment);
-        self.of[usize::from(segment.from & 1)] = Some(*segment);
+        self.last = (segment.ts, segment.frame);
+        let phantoms = (segment.flags & (flag::SYN | flag::FIN)).count_ones();
+        let length = segment.payload.wrapping_add(phantoms);
+        let stamp = segment.options.stamps.map_or(0, |(own, _)| own);
+        let next = segment.seq.wrapping_add(length);
+        self.next[usize::from(segment.from & 1)] = (next, segment.id.wrapping_add(1), stamp);
     }
 
-    fn last(&self) -> (i64, u64) {
-        self.last.map_or((0, 0), |last| (last.ts, last.frame))
-    }
-
-    /// What end `from` would send next: sequence number, identification, time stamp.
     fn next(&self, from: u8) -> (u32, u16, u32) {
-        self.of[usize::from(from & 1)].map_or((0, 0, 0), |last| {
-            let phantoms = (last.flags & (flag::SYN | flag::FIN)).count_ones();
-            let next = last.seq.wrapping_add(last.payload).wrapping_add(phantoms);
-            let stamp = last.options.stamps.map_or(0, |(own, _)| own);
-            (next, last.id.wrapping_add(1), stamp)
-        })
+        self.next[usize::from(from & 1)]
     }
 }
 
@@ -244,7 +238,7 @@ impl Bytes {
         ];
         let mask = bits.iter().filter(|(_, set)| *set).map(|(bit, _)| bit);
         self.put(&[mask.sum(), segment.flags]);
-        let (ts, frame) = before.last();
+        let (ts, frame) = before.last;
         self.signed(segment.ts.wrapping_sub(ts));
         self.signed(segment.frame.wrapping_sub(frame) as i64);
         self.number(segment.wire_len.into());
@@ -318,7 +312,7 @@ impl Rest<'_> {
             flags: self.byte(),
             ..Segment::EMPTY
         };
-        let (ts, frame) = before.last();
+        let (ts, frame) = before.last;
         out.ts = ts.wrapping_add(self.signed());
         out.frame = frame.wrapping_add(self.signed() as u64);
         out.wire_len = self.number() as u32;
