@@ -103,3 +103,15 @@ def test_what_cut_packets_do_not_hold_is_not_called_never() -> None:
     trace = Trace("", [], None, None, 1, None, None, 0.0, {"cut": 3}, [], [], None, None, requests=[served])  # type: ignore[arg-type]
     (line,) = request_lines(trace)
     assert "done not known, as packets are cut" in line
+
+
+def test_a_question_without_an_answer_is_no_idleness(tmp_path: Path) -> None:
+    """The resolver gives up and asks for another name."""
+    client, server = ("10.0.6.2", 40_000), ("10.0.6.1", 53)
+    steps = [(10**18 + at * 10**9, cf.udp(client, server, bytes([at]) * 30)) for at in (0, 3, 8)]
+    steps.append((10**18 + 8_100_000_000, cf.udp(server, client, b"8" * 60)))
+    path = tmp_path / "names.pcap"
+    path.write_bytes(cf.pcap(cf.frames(steps), nanos=True))
+    (found,) = analyse_file(path).connections
+    assert found.causes.idle_s == 0
+    assert found.causes.unknown_s == pytest.approx(8.0)

@@ -79,7 +79,7 @@ def test_the_page_has_the_slow_connection_its_request_and_the_doubt(
     first = re.search(r'name="connection-1" checked>([^<]*)<', drawn)
     assert first is not None
     assert f":{PORT} " in first[1]
-    assert "GET /slow → 200" in drawn
+    assert re.search(r"<p class=\"request\"> *GET /slow → 200[^<]*</p>", drawn)
     (doubt,) = re.findall(r"low confidence: (.*)", said) or [""]
     assert ("low confidence" in drawn) == bool(doubt)
     assert doubt in drawn

@@ -11,6 +11,7 @@ use crate::packet::{flag, Segment};
 
 /// An end is near where its part of the round trip is at most one in so many.
 const NEAR: u64 = 8;
+const DNS: u16 = 53;
 /// Shorter paths do not show which end is near.
 const FAR: u64 = 1_000_000;
 
@@ -101,6 +102,8 @@ impl Conn {
             }
         } else if self.is_unanswered() {
             Debtor::End(other)
+        } else if self.awaits_name(end) {
+            Debtor::Hidden
         } else if self.is_shaking() && usize::from(self.causes.from) != end {
             Debtor::End(end)
         } else if speaks && self.causes.talk & talk::BEGUN == 0 {
@@ -128,6 +131,12 @@ impl Conn {
     fn is_unanswered(&self) -> bool {
         let client = self.client_end();
         usize::from(self.causes.from) == client && self.paths[client].debt == Debt::Whole
+    }
+
+    /// Has `end` asked for a name, without an answer since? The question may have been lost as well as the answer.
+    fn awaits_name(&self, end: usize) -> bool {
+        let asked = usize::from(self.causes.from) == end && end == self.client_end();
+        asked && self.key.port.contains(&DNS)
     }
 
     /// Has a TLS handshake begun that is not over?
