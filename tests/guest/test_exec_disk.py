@@ -3,13 +3,14 @@
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import guestmark
 from guestmark.core.errors import PlatformUnusableError, UsageError
-from guestmark.core.findings import Traffic, WorkingDirectory
+from guestmark.core.findings import Durability, Flushes, Traffic, WorkingDirectory
 from guestmark.core.model import Cell, Trial, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import loop
@@ -51,6 +52,30 @@ def test_a_command_runs_on_its_disk(platform: str, filesystem: str) -> None:
     assert f"{disk.device} {disk.directory} {filesystem} " in mounts
     assert found is not None
     assert (found.filesystem, found.source, found.mounted_at) == (filesystem, disk.device, disk.directory)
+
+
+@pytest.mark.parametrize(
+    ("platform", "levels", "command", "word"),
+    [
+        ("tcg", {}, WRITES, Durability.CLAIMED),
+        ("tcg", {"cache": "unsafe"}, WRITES, Durability.LOST),
+        ("tcg", {}, "true", Durability.NOTHING),
+        ("uml", {}, WRITES, Durability.LOST),  # its disk's process makes no fsync
+        ("host", {}, WRITES, Durability.REACHED),
+    ],
+)
+def test_a_row_says_what_became_of_its_flushes_without_a_proof(
+    platform: str, levels: dict[str, str], command: str, word: Durability
+) -> None:
+    if platform == "host" and loop.why_not():
+        pytest.skip(loop.why_not())
+    cell = on(platform, "ext2", "sh", "-c", command)
+    with started(replace(cell, factors={**cell.factors, **levels})) as (machine, workload):
+        workload.prepare(machine)
+        workload.run(machine)
+        found = workload.facts.facts().of(Flushes)
+    assert found is not None
+    assert found.word is word, found.why
 
 
 @pytest.mark.long

@@ -66,9 +66,10 @@ def judge(
     guest_flushes: int | None,
     host_flushes: int | None,
     *,
-    flushed: bool = True,
+    flushed: bool | None = True,
 ) -> Verdict:
-    """The verdict on the flushes between two readings of the counters; `flushed`: whether the workload asks for any.
+    """The verdict on the flushes between two readings of the counters; `flushed`: whether the workload asks for any,
+    None where only a counter knows.
 
     What is below the place where the image is, and drops flushes or is memory, decides before all else.
     """
@@ -96,20 +97,21 @@ def judge(
     return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}", how.word)
 
 
-def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool) -> Verdict | None:
+def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) -> Verdict | None:
     """The verdict where no counter of a disk decides; None where one does."""
     if machine.place is HERE and (below := stack.volatile(stack.layers(disk.spec.location))) is not None:
         word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
         return Verdict(Reached.NO, str(below), word)
-    if machine.vmm_pid is None and not disk.spec.loop:
-        if not flushed:
-            return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
+    own = machine.vmm_pid is None and not disk.spec.loop
+    if not own and not disk.spec.shared:
+        return None
+    if flushed is None:
+        return _unknown("whether the command flushed is not counted there; --prove finds out")
+    if not flushed:
+        return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
+    if own:
         return Verdict(Reached.YES, "the host's kernel flushes its own filesystem", Durability.REACHED)
-    if disk.spec.shared:
-        if not flushed:
-            return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
-        return _seen_once(machine, disk)
-    return None
+    return _seen_once(machine, disk)
 
 
 def _counts(machine: Machine, disk: AttachedDisk) -> bool:
@@ -305,9 +307,9 @@ class Below:
         machine = innermost(machine)
         return cls(machine, _read(machine))
 
-    def after(self, *, flushed: bool = True) -> Changes:
+    def after(self, *, flushed: bool | None = True) -> Changes:
         """What has changed since, with the image flushed already; `flushed`: whether the workload asked for a flush,
-        by its own account, which is all there is on the host itself.
+        by its own account, which is all there is on the host itself. None: it gives none.
         """
         now = _read(self.machine)
         changed = {

@@ -29,6 +29,7 @@ from guestmark.platforms.base import LoggedIn
 from guestmark.setting.disk import disks_of, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.base import Workload
+from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.moving import target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, check_command, find_same, judge, quote
 from guestmark.workloads.exec.command import Command, File, Input
@@ -301,6 +302,7 @@ class ExecWorkload(Workload[Command]):
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
         self._hook("prepare", machine)
+        below = Below.before(machine) if self._disk else None
         result = machine.agent.exec(
             self._argv,
             env=self._caller["env"],
@@ -315,6 +317,8 @@ class ExecWorkload(Workload[Command]):
             counters=[spec.event for spec in self._counted if spec.event is not None],
         )
         self.printed = (result.stdout[-_KEPT:] + result.stderr[-_KEPT:]).decode(errors="replace")
+        if below is not None:
+            below.after(flushed=None).note(self.facts)
         try:
             judge(
                 result,
