@@ -109,7 +109,7 @@ def test_the_worst_state_of_each_acknowledgement_is_covered_and_each_cut_between
         assert outcomes[cuts.at(log.entries, after, Survival.NONE).outcome] >= after
     for after in range(len(log) + 1):
         assert cuts.at(log.entries, after, Survival.ALL).outcome in outcomes
-    assert str(chosen.coverage) == "all 2 acknowledgements, all 7 cuts, 0 random states"
+    assert str(chosen.coverage) == "all 2 acknowledgements, all 7 cuts, 0 of 5 torn writes, 0 random states"
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
@@ -337,3 +337,19 @@ def test_a_torn_superblock_of_btrfs_is_taken_from_its_copy(tmp_path: Path, copy:
     assert bool(found.damage) is damaged
     assert found.files.get("file") == (None if damaged else b"kept")
     assert damaged or found.repairs == ("a torn superblock, from its copy",)
+
+
+def test_each_large_write_is_torn_once_with_all_before_it(tmp_path: Path) -> None:
+    """A page of a database that is half there has to be a state that is looked at, not one that chance may bring."""
+    entries = [
+        Entry(0, 4096, Flag(0), 0), Entry(0, 0, Flag.FLUSH, 0), Entry(8192, 16384, Flag(0), 0),
+        Entry(4096, 512, Flag(0), 0), Entry(32768, 8192, Flag.FUA, 0), Entry(0, 65536, Flag.DISCARD, 0),
+    ]  # fmt: skip
+    chosen = cuts.cover(entries, [], start=0, count=10, seed=1)
+    torn = {cut.after: cut for cut in chosen.cuts if cut.survival is Survival.TORN_LAST}
+    assert (chosen.coverage.torn, chosen.coverage.tearable) == (3, 3)
+    assert set(torn) == {1, 3, 5}
+    assert (torn[3].kept, torn[3].pieces) == (2, (Piece(2, 0, 8192),))
+    assert (torn[5].kept, torn[5].pieces) == (4, (Piece(4, 0, 4096),))
+    few = cuts.cover(entries, [], start=0, count=1, seed=1)
+    assert [cut.after for cut in few.cuts if cut.survival is Survival.TORN_LAST] == [3]  # the largest

@@ -212,10 +212,14 @@ class Coverage(msgspec.Struct, kw_only=True, frozen=True):
     requests: int
     random: int
     seed: int
+    torn: int = 0  # writes of which half is on the disk, of all that a disk may leave half done, `tearable`
+    tearable: int = 0
 
     def __str__(self) -> str:
         worst = _of(self.worst, self.acknowledgements, "acknowledgements")
-        return f"{worst}, {_of(self.cuts, self.requests, 'cuts')}, {self.random} random states"
+        cuts = _of(self.cuts, self.requests, "cuts")
+        torn = f", {_of(self.torn, self.tearable, 'torn writes')}" if self.tearable else ""
+        return f"{worst}, {cuts}{torn}, {self.random} random states"
 
 
 def _of(some: int, whole: int, what: str) -> str:

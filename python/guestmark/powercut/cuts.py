@@ -14,6 +14,9 @@ from enum import StrEnum
 from guestmark.core.findings import Coverage
 from guestmark.powercut.writelog import Entry, Flag
 
+# What a disk writes whole or not at all. Only devices with `queue/atomic_write_unit_max_bytes` promise more than a
+# logical block, and none of those that guests are given does.
+_ATOMIC = 512
 _ATTEMPTS = 8  # for each state that is wanted: many cuts have the same outcome
 _MOST = 6000  # states of one log
 
@@ -27,6 +30,7 @@ class Survival(StrEnum):
     SUBSET = "a random subset"
     TORN_512 = "torn sectors of 512 bytes"
     TORN_4096 = "torn sectors of 4096 bytes"
+    TORN_LAST = "half of the last write"
 
     @property
     def said(self) -> str:
@@ -84,7 +88,8 @@ def cover(
 
     For each of `moments`, after which something had been acknowledged, the worst state: nothing survives that was not
     flushed. The log cut between any two requests, with all before it on the disk; if there are very many, in the
-    smallest flush epochs. Then `count` random ones. With `most` there are about that many in all.
+    smallest flush epochs. Each write that is larger than what a disk writes whole, half of it on the disk with all
+    before it; of more than `count` the largest. Then `count` random ones. With `most` there are about that many in all.
     """
     flushed = _flushed(entries)
     none = random.Random(0)
@@ -103,6 +108,11 @@ def cover(
     between = ends[: _MOST if most is None else most // 4]
     for after in between:
         take(_cut(entries, flushed, after, Survival.ALL, none))
+    tearable = [number for number in range(start, len(entries)) if _can_tear(entries[number])]
+    tearable.sort(key=lambda number: (-entries[number].length, number))
+    torn = tearable[: count if most is None else max(1, most // 4)]
+    for number in torn:
+        take(_torn(entries, flushed, number))
     before = len(found)
     wanted = count if most is None else max(1, most - before)
     generator = random.Random(seed)
@@ -113,9 +123,23 @@ def cover(
         take(_cut(entries, flushed, after, _RANDOM[number % len(_RANDOM)], generator))
     coverage = Coverage(
         worst=len(worst), acknowledgements=len(moments), cuts=len(between), requests=len(ends),
-        random=len(found) - before, seed=seed,
+        torn=len(torn), tearable=len(tearable), random=len(found) - before, seed=seed,
     )  # fmt: skip
     return Chosen(tuple(sorted(found.values(), key=lambda cut: (cut.kept, cut.after))), coverage)
+
+
+def _can_tear(entry: Entry) -> bool:
+    return bool(entry.writes) and entry.length > _ATOMIC
+
+
+def _torn(entries: Sequence[Entry], flushed: Sequence[int], number: int) -> Cut:
+    """All that came before a write, and its first half."""
+    kept = flushed[number]
+    half = entries[number].length // 2 // _ATOMIC * _ATOMIC
+    pieces = [Piece(each, 0, entries[each].length) for each in range(kept, number) if entries[each].length]
+    return _counted(
+        entries, number + 1, kept, Survival.TORN_LAST, [*pieces, Piece(number, 0, max(half, _ATOMIC))]
+    )
 
 
 def _spread(values: Sequence[int], most: int) -> list[int]:
@@ -137,6 +161,13 @@ def _cut(
     """The cut, in its one form: what survives from the start without a gap is counted as kept."""
     kept = flushed[after]
     pieces = list(_pieces(entries, kept, after, survival, generator))
+    return _counted(entries, after, kept, survival, pieces)
+
+
+def _counted(
+    entries: Sequence[Entry], after: int, kept: int, survival: Survival, pieces: Sequence[Piece]
+) -> Cut:
+    """With `kept` as far as what survives has no gap."""
     gone = 0
     while kept < after:
         entry = entries[kept]
