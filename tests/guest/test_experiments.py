@@ -6,6 +6,13 @@ from bench.experiments.__main__ import EXPERIMENTS, Experiment, judge_document, 
 from tests.framework.marks import long
 
 
+@pytest.mark.timeout(600)
+def test_a_network_boot_inside_kvm_runs() -> None:
+    """The cheapest look at KVM's own path, in a guest whose kernel is older than this host's."""
+    (experiment,) = (each for each in EXPERIMENTS if each.platforms == ("tcg/kvm",))
+    assert run_experiment(experiment).problems == []
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(

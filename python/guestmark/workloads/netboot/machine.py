@@ -9,7 +9,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from guestmark.platforms.confinement import attested
 from guestmark.platforms.guest import stopping
 from guestmark.platforms.place import HERE, Place, channel, given, given_content
 from guestmark.platforms.process import Console, SupervisedProcess, watchdog
+from guestmark.platforms.qemu import KVM
 from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import BootingMachine, Card, Lease, control, figures
@@ -178,7 +179,7 @@ def started(
 
     Raises `MachineError` with what can be seen of it when that does not happen before the deadline.
     """
-    process = SupervisedProcess("netboot", WITH_NETWORK)
+    process = SupervisedProcess("netboot", replace(WITH_NETWORK, kvm=settings.accelerator == KVM.name))
     ours, theirs = channel()
     monitor = Monitor(ours)
     control_url = link.control_url
