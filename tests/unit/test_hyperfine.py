@@ -6,9 +6,12 @@ import shlex
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from guestmark.cli.app import app, known_options
 from guestmark.cli.hyperfine import INSTEAD, as_texts, commands, joined, parameters, reordered
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Policy, RunState
@@ -17,6 +20,9 @@ from guestmark.stats import stopping
 from guestmark.workloads.exec.plan import ExecOptions, build, named_commands
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
+
+_GROUP: Any = typer.main.get_command(app)
+KNOWN = known_options(_GROUP.get_command(None, "exec"), _GROUP.make_context("guestmark", ["runs"]))
 
 
 def test_the_words_of_a_parameter_become_one() -> None:
@@ -265,21 +271,89 @@ def test_every_line_of_the_guide_runs(guestmark: CommandLine, tmp_path: Path) ->
         ("-n a 'sleep 1' -n b 'sleep 2' --csv f", "-n a -n b --csv f -- 'sleep 1' 'sleep 2'"),
         ("-N 'sleep 1' -r 5", "-N -r 5 -- 'sleep 1'"),
         ("'sleep 1' --runs=5 -w3 'sleep 2'", "--runs=5 -w3 -- 'sleep 1' 'sleep 2'"),
-        ("-r 5 ls -n a", "-r 5 ls -n a"),  # options of the command
+        ("-r 5 -- ls -n a", "-r 5 -- ls -n a"),
+        ("-r 5 ls -l a", "-r 5 ls -l a"),  # an option of the command
         ("-n a -- head -n 5 f", "-n a -- head -n 5 f"),
         ("'sleep 1' -- -n", "'sleep 1' -- -n"),
+        ("'sleep 1' --no-wait 'sleep 2'", "--no-wait -- 'sleep 1' 'sleep 2'"),
+        ("-L x 1,2 sleep {x}", "-L x=1,2 sleep {x}"),
+        ("true --- false", "true --- false"),
         ("-q", "-q"),
         ("", ""),
     ],
 )
 def test_options_may_stand_between_commands_that_are_texts(typed: str, read: str) -> None:
-    assert reordered(shlex.split(typed), {"-N", "-q"}) == shlex.split(read)
+    assert reordered(shlex.split(typed), KNOWN) == shlex.split(read)
 
 
-def test_a_name_that_could_be_an_option_of_the_command_is_refused() -> None:
-    with pytest.raises(UsageError, match="-n stands before and after") as refused:
-        reordered(shlex.split("-n a true -n b false"), set())
-    assert "exec -n A -n B -- true --- false" in refused.value.hint
+AFTER = (
+    "--warmup 3", "--warmup=3", "-r 3", "-r3", "-w1", "-i", "-n a", "-q", "--no-wait", "--json f", "-m 5", "--shell sh",
+    "--sort=command", "-L x 1,2", "-h",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("before", ["", "-q", "-n a", "-L y 1,2 -r 2"])
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("command", ["true {}", "true x {} y", "true --- false {}", "no-such-program {}"])
+def test_an_option_after_the_command_is_nobody_s_in_silence(before: str, after: str, command: str) -> None:
+    words = command.format(after)
+    with pytest.raises(UsageError, match="could be guestmark's or the command's") as refused:
+        reordered(shlex.split(f"{before} {words}"), KNOWN)
+    for line, own in zip(refused.value.hint.splitlines(), (True, False), strict=True):
+        _, _, typed = line.partition("guestmark exec ")
+        options, _, rest = typed.partition(" -- " if before or own else "-- ")
+        first = joined(shlex.split(before))
+        if own:
+            assert options.split() == [*first, *joined(shlex.split(after))]
+            assert rest.split() == command.format("").split()
+        else:
+            assert (options.split(), rest) == (first, words)
+        reordered(shlex.split(typed), KNOWN)
+
+
+@pytest.mark.parametrize("options", ["", "-q -r 1", "-L y 1,2"])
+@pytest.mark.parametrize(
+    ("typed", "several"),
+    [
+        ("./old ./new", "./old --- ./new"),
+        ("true 'sleep 0.1'", "true --- sleep 0.1"),
+        ("./old './new x'", "./old --- ./new x"),
+        ("sh ./old", "sh --- ./old"),
+        ("true 'true; true' ./old", "true --- sh -c 'true; true' --- ./old"),
+    ],
+)
+def test_words_that_are_all_commands_are_not_one_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, several: str, options: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "new"):
+        Path(name).write_text("#!/bin/sh\n")
+        Path(name).chmod(0o755)
+    with pytest.raises(UsageError, match="could be one command or") as refused:
+        reordered(shlex.split(f"{options} {typed}"), KNOWN)
+    compared, one = (line.partition(" -- ")[2] for line in refused.value.hint.splitlines())
+    assert (compared, one) == (several, typed)
+
+
+@pytest.mark.parametrize(
+    "typed", ["sleep 0.1", "ls /tmp", "./old ./absent", "./absent true", "grep 'no such' true"]
+)
+def test_words_of_which_one_is_no_command_are_one(tmp_path: Path, typed: str) -> None:
+    assert reordered(shlex.split(typed), KNOWN) == shlex.split(typed)
+
+
+def test_the_lines_that_a_refusal_says_run(guestmark: CommandLine, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    for typed, counts in (("-r 1 ./old ./new", [2, 1]), ("./old x -r 1 --warmup 0", [1, 1])):
+        refused = guestmark("exec", "-q", "--json", "-", *shlex.split(typed))
+        assert (refused.status, refused.stdout) == (2, "")
+        _, *lines = refused.stderr.splitlines()
+        for line, count in zip(lines, counts, strict=True):
+            done = guestmark(*shlex.split(line.partition("guestmark ")[2]))
+            assert done.status == 0, (line, done.stderr)
+            assert len(done.document()["cells"]) == count
 
 
 def test_the_report_keeps_the_text_of_a_named_command() -> None:

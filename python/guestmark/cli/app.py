@@ -17,6 +17,8 @@ from guestmark.cli.verbs import GROUPED, SUMMARY, SYNONYMS, VERBS, first_screen,
 if TYPE_CHECKING:
     from typer.core import TyperCommand
 
+    from guestmark.cli.hyperfine import Known
+
 
 class LazyGroup(TyperGroup):
     """Knows the commands by name and builds one only when it is used."""
@@ -57,12 +59,9 @@ class LazyGroup(TyperGroup):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             _refuse(args[0])
         if args[:1] == ["exec"]:
-            from guestmark.cli.hyperfine import joined, reordered
+            from guestmark.cli.hyperfine import reordered
 
-            command: Any = self.get_command(ctx, "exec")
-            options = [param for param in command.params if param.param_type_name == "option"]
-            flags = {name for param in options if param.is_flag for name in param.opts}
-            args = ["exec", *reordered(joined(args[1:]), flags)]
+            args = ["exec", *reordered(args[1:], known_options(self.get_command(ctx, "exec"), ctx))]
         return super().resolve_command(ctx, args)
 
     def get_help(self, ctx: Any) -> str:
@@ -77,6 +76,20 @@ class LazyGroup(TyperGroup):
         except BrokenPipeError as error:
             raise PipeClosed from error
         return result
+
+
+def known_options(command: Any, ctx: Any) -> Known:
+    """The options of a verb by name, with those that ask for help."""
+    from guestmark.cli.hyperfine import Known
+
+    named: dict[str, set[str]] = {"flag": set(ctx.help_option_names), "value": set(), "count": set()}
+    for param in command.params:
+        if param.param_type_name == "option":
+            names = {*param.opts, *param.secondary_opts}
+            named["flag" if param.is_flag or param.count else "value"] |= names
+            if param.type_descriptor.annotation is int:
+                named["count"] |= names
+    return Known(*(frozenset(named[kind]) for kind in ("flag", "value", "count")))
 
 
 def _untyped(ctx: Any = None) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from guestmark.core.errors import UsageError
@@ -51,39 +52,89 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return [*found, *rest]
 
 
-def reordered(arguments: Sequence[str], flags: Collection[str]) -> list[str]:
-    """The arguments of a verb with all options first, where commands stand between them as texts, as in hyperfine.
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The options of a verb, by every name that they have."""
 
-    Options other than `flags` take one word. Raises `UsageError` where -n could be the command's own.
+    flags: frozenset[str]  # that take no word
+    valued: frozenset[str]  # that take one
+    counts: frozenset[str]  # those of them that take a number
+
+    def meant(self, word: str) -> bool:
+        """Whether the word is one of these options, also with its value in the same word, or one of hyperfine's."""
+        name, equals, _ = word.partition("=")
+        if word in self.flags or (word in INSTEAD and word != BETWEEN):
+            return True
+        if name in self.valued or (equals and name in INSTEAD):
+            return True
+        return word[:2] in self.counts and word[2:].isdecimal()
+
+    def takes_next(self, word: str) -> bool:
+        """Whether the option's value is the word after it."""
+        whole = "=" not in word if word.startswith("--") else len(word) == 2
+        return whole and word not in self.flags
+
+
+def reordered(arguments: Sequence[str], known: Known) -> list[str]:
+    """The arguments of a verb, their parameters `joined`, with all options first where commands are texts.
+
+    Raises `UsageError` where one command with arguments and something else could be meant: options after the command
+    that are the verb's as well, and words of which each is a command.
     """
     options: list[str] = []
     found: list[str] = []
-    rest = list(arguments)
+    rest = joined(arguments)
     while rest and rest[0] != "--":
         word = rest.pop(0)
         if not word.startswith("-") or word in {"-", BETWEEN}:
             if not found and not as_texts([word]):
-                _check_names(options, [word, *rest])
-                return list(arguments)
+                _check_one(arguments, options, [word, *rest], known)
+                return joined(arguments)
             found.append(word)
             continue
         options.append(word)
-        whole = "=" not in word if word.startswith("--") else len(word) == 2
-        if whole and word not in flags and rest:
+        if known.takes_next(word) and rest:
             options.append(rest.pop(0))
-    return list(arguments) if rest else [*options, *(["--", *found] if found else [])]
+    return joined(arguments) if rest else [*options, *(["--", *found] if found else [])]
 
 
-_NAMES = {"-n", "--command-name"}
+def _check_one(arguments: Sequence[str], options: Sequence[str], words: Sequence[str], known: Known) -> None:
+    """Raises `UsageError` unless the words, before which no `--` stands, are one command and nothing else."""
+    before = next(at for at in range(len(arguments)) if joined(arguments[:at]) == options)
+    one = _line(options, arguments[before:])
+    own = next((word for word in words if known.meant(word)), None)
+    if own is not None:
+        moved, command = _moved(words, known)
+        raise UsageError(
+            f"{own} after the command could be guestmark's or the command's",
+            hint=f"guestmark's: {_line([*options, *moved], command)}\nthe command's: {one}",
+        )
+    if len(words) > 1 and BETWEEN not in words and all(map(_could_be_command, words)):
+        several = [word for each in commands([], words) for word in (BETWEEN, *each)][1:]
+        raise UsageError(
+            f"{shlex.join(words)} could be one command or {len(words)} to compare",
+            hint=f"to compare them: {_line(options, several)}\none command: {one}",
+        )
 
 
-def _check_names(options: Collection[str], words: Sequence[str]) -> None:
-    if _NAMES.isdisjoint(options) or _NAMES.isdisjoint(words) or "--" in words:
-        return
-    raise UsageError(
-        "-n stands before and after the first word of a command",
-        hint="names first, then -- and the commands: guestmark exec -n A -n B -- true --- false",
-    )
+def _line(options: Iterable[str], words: Iterable[str]) -> str:
+    return shlex.join(["guestmark", "exec", *options, "--", *words])
+
+
+def _moved(words: Sequence[str], known: Known) -> tuple[list[str], list[str]]:
+    """The verb's options among the words, with their values, and the other words."""
+    options: list[str] = []
+    others: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not known.meant(word):
+            others.append(word)
+            continue
+        options.append(word)
+        if known.takes_next(word) and rest:
+            options.append(rest.pop(0))
+    return options, others
 
 
 def parameters(
@@ -147,6 +198,7 @@ def as_texts(argv: Sequence[str]) -> list[str]:
 
 
 def _is_command(text: str) -> bool:
+    """Whether a text, quoted as one word, begins with a program or with what a shell knows."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -154,6 +206,13 @@ def _is_command(text: str) -> bool:
     if not words:
         return False
     return shutil.which(words[0]) is not None or _LEVEL.search(words[0]) is not None or _needs_shell(text)
+
+
+def _could_be_command(word: str) -> bool:
+    """Whether a word beside others could be a command of its own: a program, or a quoted text that begins with one."""
+    if shutil.which(word) is not None:
+        return True
+    return re.search(r"\s", word) is not None and _is_command(word)
 
 
 def _needs_shell(text: str) -> bool:
