@@ -129,6 +129,11 @@ def test_levels_that_mean_nothing(
         ([], ["echo '*'"], [["echo", "*"]]),
         ([], ['echo "$HOME"'], [["sh", "-c", 'echo "$HOME"']]),
         ([], ["make -j {threads}"], [["make", "-j", "{threads}"]]),
+        ([], ["FOO=1 sleep 0.01"], [["sh", "-c", "FOO=1 sleep 0.01"]]),
+        ([], ["! false"], [["sh", "-c", "! false"]]),
+        ([], ["ls [ab]*"], [["sh", "-c", "ls [ab]*"]]),
+        ([], ["true\ntrue"], [["sh", "-c", "true\ntrue"]]),
+        ([], ["test 1 = 1"], [["test", "1", "=", "1"]]),
     ],
 )
 def test_commands(argv: list[str], texts: list[str] | None, found: list[list[str]]) -> None:
@@ -340,6 +345,39 @@ def test_words_that_are_all_commands_are_not_one_in_silence(
 )
 def test_words_of_which_one_is_no_command_are_one(tmp_path: Path, typed: str) -> None:
     assert reordered(shlex.split(typed), KNOWN) == shlex.split(typed)
+
+
+SHELL_TEXTS = [
+    "FOO=1 sleep 0.01",
+    "FOO='a b' true",
+    "cd /tmp",
+    "ulimit -n 64",
+    "! false",
+    ": x",
+    "true\ntrue",
+]
+
+
+@pytest.mark.parametrize("text", SHELL_TEXTS)
+def test_a_text_for_a_shell_gets_one_and_that_is_said(guestmark: CommandLine, text: str) -> None:
+    done = guestmark("exec", "-r", "1", text)
+    assert done.status == 0, done.stderr
+    assert done.stderr.count("sh -c runs") == 1
+    assert "sh -c" not in guestmark("exec", "-q", "-r", "1", text).stderr
+
+
+@pytest.mark.parametrize(
+    "typed", ["FOO=1 sleep 0.01", "FOO='a b' sleep 0", "cd /tmp", "ulimit -t 60", "! false", ":"]
+)
+@pytest.mark.parametrize("dashes", [(), ("--",)])
+def test_words_for_a_shell_are_refused_with_a_line_that_runs(
+    guestmark: CommandLine, typed: str, dashes: tuple[str, ...]
+) -> None:
+    refused = guestmark("exec", "-q", *dashes, *shlex.split(typed))
+    assert refused.status == 2
+    assert "is for a shell" in refused.stderr
+    meant = refused.stderr.rpartition("did you mean: ")[2]
+    assert guestmark("exec", "-q", "-r", "1", *shlex.split(meant)).status == 0, meant
 
 
 def test_the_lines_that_a_refusal_says_run(guestmark: CommandLine, tmp_path: Path) -> None:

@@ -129,6 +129,8 @@ def command(
     from guestmark.cli import hyperfine, session
     from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError
+    from guestmark.core.shell_syntax import needs_shell
+    from guestmark.page.say import say
     from guestmark.workloads.exec.plan import ExecOptions, build
 
     del no_shell
@@ -139,6 +141,8 @@ def command(
     if texts := hyperfine.as_texts(argv or ()):
         argv, command_ = None, [*texts, *(command_ or ())]
     first, *others = hyperfine.commands(argv or (), command_)
+    if not given.quiet and any(map(needs_shell, command_ or ())):
+        say("sh -c runs what needs a shell, whose start is in the figures")
     wanted = ExecOptions(
         on=on or ("host",),
         metrics=metrics or (),

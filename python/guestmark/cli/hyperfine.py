@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from guestmark.core.errors import UsageError
+from guestmark.core.shell_syntax import needs_shell
 
 BETWEEN = "---"  # between commands after `--`
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
-_SHELL = re.compile(r"[|&;<>$`*?~#()]")
 _LEVEL = re.compile(r"\{[\w-]+\}")  # a parameter in a command
 _MOST_LEVELS = 1000
 
@@ -205,7 +205,7 @@ def _is_command(text: str) -> bool:
         return False
     if not words:
         return False
-    return shutil.which(words[0]) is not None or _LEVEL.search(words[0]) is not None or _needs_shell(text)
+    return shutil.which(words[0]) is not None or _LEVEL.search(words[0]) is not None or needs_shell(text)
 
 
 def _could_be_command(word: str) -> bool:
@@ -213,11 +213,6 @@ def _could_be_command(word: str) -> bool:
     if shutil.which(word) is not None:
         return True
     return re.search(r"\s", word) is not None and _is_command(word)
-
-
-def _needs_shell(text: str) -> bool:
-    """Whether something outside of quotes means something to a shell."""
-    return _SHELL.search(re.sub(r"'[^']*'|\"[^\"$`]*\"", "", text)) is not None
 
 
 def commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]]:
@@ -235,9 +230,7 @@ def commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]
             words = shlex.split(text)
         except ValueError as error:
             raise UsageError(f"--command {text!r}: {error}", hint="quote its words as for a shell") from error
-        if _needs_shell(text):
-            words = ["sh", "-c", text]
-        found.append(words)
+        found.append(["sh", "-c", text] if needs_shell(text) else words)
     if any(not words for words in found):
         raise UsageError("a command is empty", hint="e.g. guestmark exec -- gzip -9 file --- zstd -9 file")
     return found

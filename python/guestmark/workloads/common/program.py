@@ -19,6 +19,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, UsageError, WorkloadError
 from guestmark.core.findings import Build, Findings, Program
 from guestmark.core.model import Cell
+from guestmark.core.shell_syntax import for_shell, is_of_shell, needs_shell
 from guestmark.core.units import format_duration, format_size
 from guestmark.core.workload_kind import packages_of
 from guestmark.foreign import roots
@@ -241,7 +242,6 @@ def disagreement(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> st
     return f"the clocks disagree: {wall_s:.4g} s on the host's, {guest_wall_s:.4g} s on the guest's{share}"
 
 
-_SHELL = set("|&;<>()$`*?[]~#\n\"'\\")  # what a shell would act upon
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the agent's, without PATH
 
 
@@ -262,8 +262,13 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
             shown = name if "/" in name else os.path.normpath(file)
             raise UsageError(f"{shown!r} {told[0]}", hint=told[1])
     words = _words(name)
+    if is_of_shell(name) and (len(argv) > 1 or len(words) == 1):
+        raise UsageError(
+            f"{name!r} is for a shell, not a program", hint=_meant(["sh", "-c", for_shell(argv)], typed)
+        )
     if len(words) > 1:
-        raise UsageError(f"command not found: {name!r} as one word", hint=_meant(argv, words, typed))
+        words = ["sh", "-c", *argv] if needs_shell(name) else [*words, *argv[1:]]
+        raise UsageError(f"command not found: {name!r} as one word", hint=_meant(words, typed))
     raise UsageError(f"command not found: {name!r}", hint=_nearest(name, path, cwd))
 
 
@@ -304,10 +309,7 @@ def _words(name: str) -> list[str]:
         return [name]
 
 
-def _meant(argv: Sequence[str], words: list[str], typed: bool) -> str:
-    if _SHELL & set(argv[0]):
-        words = ["sh", "-c", argv[0]]
-    words = [*words, *argv[1:]]
+def _meant(words: Sequence[str], typed: bool) -> str:
     if typed:
         return f"did you mean: -- {shlex.join(words)}"
     return f"did you mean: command = {json.dumps(words, ensure_ascii=False)}"
