@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -90,24 +91,28 @@ def test_the_verdict_stays_on_the_screen(tmp_path: Path) -> None:
     assert len(line("show", "--details").stdout.splitlines()) > 20
 
 
-def test_a_long_report_goes_through_a_pager(tmp_path: Path) -> None:
+def test_a_long_report_goes_through_a_pager_but_not_after_a_measurement(tmp_path: Path) -> None:
     """Only on a terminal; `script` gives one."""
     line = CommandLine(tmp_path)
-    assert line("exec", "--quiet", "--blocks", "3", "--", "true").status == 0
     environment = {**line.environment, "GUESTMARK_PAGER": "sed s/^/paged:/", "TERM": "xterm", "COLUMNS": "80"}
 
-    def shown(rows: int) -> str:
+    def shown(rows: int, *words: str) -> str:
         # LINES, which a caller's shell may have exported, counts for more than the terminal's own size.
         done = subprocess.run(
-            ["script", "-qec", f"{sys.executable} -m guestmark show --details", "/dev/null"],
+            ["script", "-qec", shlex.join([sys.executable, "-m", "guestmark", *words]), "/dev/null"],
             env=environment | {"LINES": str(rows)}, capture_output=True, text=True, timeout=60,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    assert shown(12).startswith("paged:")
-    assert "paged:" not in shown(200)
+    for quiet in ((), ("-q",)):
+        measured = shown(3, "exec", *quiet, "-r", "3", "--details", "--", "true")
+        assert measured.count("\n") > 5
+        assert "paged:" not in measured
+    assert "paged:" not in shown(3, "resume", "last", "--blocks", "4")
+    assert shown(12, "show", "--details").startswith("paged:")
+    assert "paged:" not in shown(200, "show", "--details")
 
 
 @pytest.mark.parametrize("parts", [("one thing; and why", "one thing"), ("one thing. Do that", "one thing")])

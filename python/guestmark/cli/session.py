@@ -219,10 +219,13 @@ def _finish(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
     return int(judged) if usable else gates.failed(status)
 
 
-def show(stored: StoredRun, outputs: Outputs, analysis: Analysis, *, latest: bool = True) -> None:
+def show(
+    stored: StoredRun, outputs: Outputs, analysis: Analysis, *, latest: bool = True, read: bool = False
+) -> None:
     """Prints the answer, or with `details` the report, and writes the requested documents.
 
-    `latest`: the run is the newest of its ledger, which `guestmark show` shows without its name.
+    `latest`: the run is the newest of its ledger, which `guestmark show` shows without its name. `read`: somebody
+    asked to read it, so a pager may open; after a measurement none does, as whatever is to follow would wait for it.
     """
     page = None if outputs.page is None else outputs.page(stored)
     first = () if page is None else page.sections
@@ -252,7 +255,11 @@ def show(stored: StoredRun, outputs: Outputs, analysis: Analysis, *, latest: boo
 
             page = answer(stored, analysis, width=console.width, latest=latest)
     with writing_to_stdout():
-        paged(terminal.drawn(page, console), console)
+        text = terminal.drawn(page, console)
+        if read and not outputs.quiet:
+            paged(text, console)
+        else:
+            console.file.write(text)
 
 
 @contextmanager

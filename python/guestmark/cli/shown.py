@@ -35,7 +35,7 @@ def run(name: str, outputs: Outputs, ledger: str | None = None, baseline: str | 
         from guestmark.cli import options
 
         options.check_published(stored.plan)
-    show(stored, outputs, analysis, latest=name == LATEST)
+    show(stored, outputs, analysis, latest=name == LATEST, read=True)
 
 
 def judged(name: str, ledger: str | None, baseline: str | None = None) -> tuple[StoredRun, Analysis]:
