@@ -181,6 +181,34 @@ def test_what_runs_around_a_command_runs_as_often_as_it_should(
     assert [cell["id"] for cell in done.document()["cells"]] == ["host x=1", "host x=2"]
 
 
+def test_each_command_has_its_own_hooks_where_there_are_as_many(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    hooks = [("-p", "p1"), ("-p", "p2"), ("--conclude", "c1"), ("-C", "c2"), ("-s", "s")]
+    options = [word for option, said in hooks for word in (option, f"echo {said} >>{log}")]
+    done = guestmark("exec", "-q", "-r", "2", *options, f"echo r1 >>{log}", f"echo r2 >>{log}")
+    assert done.status == 0, done.stderr
+    said = log.read_text().split()
+    assert Counter(said) == {"s": 4, "p1": 2, "r1": 2, "c1": 2, "p2": 2, "r2": 2, "c2": 2}
+    for number in "12":
+        for at in (index for index, word in enumerate(said) if word == f"r{number}"):
+            assert said[at - 1 : at + 2] == [f"p{number}", f"r{number}", f"c{number}"]
+
+
+@pytest.mark.parametrize("option", ["--setup", "--prepare", "--check", "--conclude", "--cleanup"])
+def test_a_hook_that_is_given_too_often_is_refused(guestmark: CommandLine, option: str) -> None:
+    for typed in (["true"], ["true", "---", "false", "---", "true"]):
+        done = guestmark("exec", option, "true A", option, "true B", "--", *typed)
+        assert (done.status, done.stdout) == (2, "")
+        assert f"{option} is given 2 times for {len(typed) // 2 + 1} command" in done.stderr
+        assert "give it once" in done.stderr
+    alone = guestmark(
+        "exec", "-q", "-r", "1", option, "true A", option, "true B", "--", "true", "---", "true"
+    )
+    assert alone.status == (0 if option in {"--prepare", "--conclude"} else 2)
+
+
 def test_a_hook_that_fails_is_named(guestmark: CommandLine) -> None:
     done = guestmark("exec", "-q", "-r", "1", "--null", "none", "-p", "echo broken >&2; exit 3", "--", "true")
     assert done.status == 3

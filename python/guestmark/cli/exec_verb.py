@@ -155,7 +155,9 @@ def command(
         quick=quick,
         timing=not given.fail_if and not given.prove,
         parameters=hyperfine.parameters(lists, scans, step),
-        hooks=options.hooks(setup=setup, prepare=prepare, check=check, conclude=conclude, cleanup=cleanup),
+        hooks=options.hooks(
+            1 + len(others), setup=setup, prepare=prepare, check=check, conclude=conclude, cleanup=cleanup
+        ),
         caller=Caller.current(),
         **given.overrides(),
     )

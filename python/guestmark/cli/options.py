@@ -262,25 +262,31 @@ Iterations = Annotated[
 ]
 # What is said of a command of the user's own.
 Setup = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--setup", "-s", metavar="COMMAND", help="Runs once on each fresh machine, first; not measured."
     ),
 ]
 Prepare = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
-        "--prepare", "-p", metavar="COMMAND", help="Runs before every run of the command; not measured."
+        "--prepare",
+        "-p",
+        metavar="COMMAND",
+        help="Runs before every run of the command; not measured. Once, or once for each command.",
     ),
 ]
 Conclude = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
-        "--conclude", "-C", metavar="COMMAND", help="Runs after every run of the command; not measured."
+        "--conclude",
+        "-C",
+        metavar="COMMAND",
+        help="Runs after every run of the command; not measured. Once, or once for each command.",
     ),
 ]
 Check = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--check",
         metavar="COMMAND",
@@ -288,14 +294,26 @@ Check = Annotated[
     ),
 ]
 Cleanup = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option("--cleanup", "-c", metavar="COMMAND", help="Runs once on each machine, last; not measured."),
 ]
 
 
-def hooks(**commands: str | None) -> dict[str, str]:
-    """Those that were given."""
-    return {name: text for name, text in commands.items() if text}
+_EACH = {"prepare", "conclude"}  # of which every command may have its own, as in hyperfine
+
+
+def hooks(commands: int, **given: list[str] | None) -> dict[str, tuple[str, ...]]:
+    """What was given: one text for all commands, or one for each. Raises `UsageError` for any other number."""
+    found = {name: tuple(texts) for name, texts in given.items() if texts}
+    for name, texts in found.items():
+        if len(texts) == 1 or (name in _EACH and len(texts) == commands):
+            continue
+        once = "give it once; && joins commands in its text"
+        raise UsageError(
+            f"--{name} is given {len(texts)} times for {units.counted(commands, 'command')}",
+            hint=f"{once}, or give it once for each command" if name in _EACH else once,
+        )
+    return found
 
 
 Metrics = Annotated[

@@ -43,7 +43,8 @@ class ExecOptions(Overrides):
     push: Sequence[str] = ()  # files that other machines are brought
     timing: bool = False  # on the host alone: as hyperfine does, where nothing asks for more
     quick: bool = False  # six blocks or 20 s: a verdict or none yet
-    hooks: Mapping[str, str] = field(default_factory=dict)  # setup, prepare, conclude, cleanup: for a shell
+    # setup, prepare, check, conclude, cleanup: for a shell; one text for all commands, or one for each
+    hooks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     output: StandardOutput | None = None  # of the command; None: a pipe only where a metric reads it
     caller: Caller | None = None  # None: this process
 
@@ -63,16 +64,17 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     every = [list(argv), *map(list, options.commands)]
     _check_parameters(every, options)
     entries = []
-    for (key, label), words in zip(_called(every, options.names), every, strict=True):
+    for number, ((key, label), words) in enumerate(zip(_called(every, options.names), every, strict=True)):
+        hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
         command = Command(
             argv=words,
             metrics=[spec.to_params() for spec in specs],
             stdin=input_of(options.stdin_path),
             ignore_failure=options.ignore_failure,
-            hooks=dict(options.hooks),
+            hooks=hooks,
             parameters=[
                 name for name in options.parameters
-                if any("{" + name + "}" in text for text in (*words, *options.hooks.values()))
+                if any("{" + name + "}" in text for text in (*words, *hooks.values()))
             ],
             push=described(options.push),
             output=output_of(options.output, specs),
@@ -126,7 +128,7 @@ def _only_timed(options: ExecOptions, shape: Shape) -> bool:
 
 
 def _check_parameters(commands: Sequence[Sequence[str]], options: ExecOptions) -> None:
-    texts = [word for words in commands for word in words] + list(options.hooks.values())
+    texts = [word for words in (*commands, *options.hooks.values()) for word in words]
     for name in options.parameters:
         if not any("{" + name + "}" in text for text in texts):
             raise UsageError(f"no command holds {{{name}}}", hint=f"e.g. -- program --option {{{name}}}")
