@@ -1,6 +1,7 @@
 """The completions of bash, zsh and fish, by pressing the tabulator in those that are installed."""
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from guestmark.cli.app import SHELLS, completion_script
+from guestmark.cli.verbs import GROUPED, VERBS
 from tests.framework import PACKAGES
+from tests.framework.command_line import CommandLine
 from tests.framework.shells import Shell
 
 STARTS = {
@@ -78,3 +81,25 @@ def test_the_tabulator_completes(shell: str, tmp_path: Path) -> None:
             if found.endswith(("=", ":")):  # what goes on is not cut off by a space
                 assert not said.endswith(" "), said
             opened.typed("\x15echo next''\r", until="next\n")
+
+
+@pytest.mark.parametrize("verb", sorted({*VERBS, *GROUPED, ""}))
+@pytest.mark.parametrize("typed", ["--", "-", ""])
+def test_no_candidate_is_a_sentence(guestmark: CommandLine, verb: str, typed: str) -> None:
+    """Every line is a candidate and, behind a tabulator, what it is: one word, and an option where one was begun."""
+    done = guestmark(
+        env={
+            "_GUESTMARK_COMPLETE": "complete_fish",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "_TYPER_COMPLETE_ARGS": " ".join(filter(None, ("guestmark", verb, typed)))
+            + ("" if typed else " "),
+        }
+    )
+    assert done.stderr == ""
+    candidates = [line.partition("\t")[0] for line in done.stdout.splitlines() if line]
+    assert [word for word in candidates if not re.fullmatch(r"\S+", word)] == []
+    assert [word for word in candidates if not word.startswith(typed)] == []
+    if verb in GROUPED and verb not in VERBS:
+        assert candidates == ([] if typed else list(GROUPED[verb]))
+    else:
+        assert candidates or typed != "--"

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from guestmark.cli.hyperfine import Known
 
 
+_GROUP = "guestmark.group"  # what stands in a verb's place on a line that a shell completes
+
+
 class LazyGroup(TyperGroup):
     """Knows the commands by name and builds one only when it is used."""
 
@@ -54,6 +57,9 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the command. Raises `UsageError` suggesting the nearest one for an unknown word."""
         args = ungrouped(args)
+        if args and ctx.resilient_parsing and args[0] not in VERBS:  # a shell asks what could follow
+            ctx.meta[_GROUP] = args[0]
+            return None, None, args
         if args and args[0] in GROUPED and args[0] not in VERBS:
             _explain(args)
         if args and args[0] not in VERBS and not args[0].startswith("-"):
@@ -63,6 +69,24 @@ class LazyGroup(TyperGroup):
 
             args = ["exec", *reordered(args[1:], known_options(self.get_command(ctx, "exec"), ctx))]
         return super().resolve_command(ctx, args)
+
+    def _main_shell_completion(self, *arguments: Any, **more: Any) -> None:
+        """Answers a shell. One line for each candidate: Typer folds its text to 80 columns, and what is below the first
+        line would be a candidate too."""
+        from typer import _completion_classes as classes
+
+        classes._sanitize_help_text = _as_it_is
+        super()._main_shell_completion(*arguments, **more)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The verbs and the options before them; after a group its members."""
+        if (group := ctx.meta.get(_GROUP)) is None:
+            return super().shell_complete(ctx, incomplete)
+        return [
+            typer._click.shell_completion.CompletionItem(name, help=VERBS[verb])
+            for name, verb in GROUPED.get(group, {}).items()
+            if name.startswith(incomplete)
+        ]
 
     def get_help(self, ctx: Any) -> str:
         """The list of verbs, without importing any of them."""
@@ -76,6 +100,10 @@ class LazyGroup(TyperGroup):
         except BrokenPipeError as error:
             raise PipeClosed from error
         return result
+
+
+def _as_it_is(text: str) -> str:
+    return text
 
 
 def known_options(command: Any, ctx: Any) -> Known:
