@@ -209,6 +209,25 @@ def test_a_hook_that_is_given_too_often_is_refused(guestmark: CommandLine, optio
     assert alone.status == (0 if option in {"--prepare", "--conclude"} else 2)
 
 
+def test_a_command_that_fails_is_told_of_i(guestmark: CommandLine) -> None:
+    failed = guestmark("exec", "-q", "-r", "1", "false")
+    assert failed.status == 3
+    assert "-i measures it all the same" in " ".join(failed.stdout.split())
+    assert guestmark("exec", "-q", "-r", "1", "-i", "false").status == 0
+    hook = guestmark("exec", "-q", "-r", "1", "-p", "false", "true")
+    assert "-i measures" not in " ".join(hook.stdout.split())  # -i is not for hooks
+
+
+@pytest.mark.parametrize("options", [(), ("-q",), ("--json", "-")])
+def test_a_platform_that_is_left_out_is_the_last_word(
+    guestmark: CommandLine, options: tuple[str, ...]
+) -> None:
+    done = guestmark("exec", *options, "-r", "1", "--on", "host,ssh:gone.invalid", "true")
+    assert done.status == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == "guestmark: not measured, as it cannot be used here: ssh:gone.invalid (exit status 1)"
+
+
 def test_a_hook_that_fails_is_named(guestmark: CommandLine) -> None:
     done = guestmark("exec", "-q", "-r", "1", "--null", "none", "-p", "echo broken >&2; exit 3", "--", "true")
     assert done.status == 3

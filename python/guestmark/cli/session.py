@@ -211,12 +211,18 @@ def _finish(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
         judgement.remember()
     except LedgerError as error:  # the result is shown and stored; only later runs lack it
         say(f"later runs cannot be compared with this one: {error.message}")
-    status = _status(judgement.stored, state)
+    ended = _status(judgement.stored, state)
     judged = gates.judge(judgement.stored, judgement.analysis, outputs.save_junit)
-    if judged is None:
-        return int(status)
-    usable = status in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
-    return int(judged) if usable else gates.failed(status)
+    status = int(ended)
+    if judged is not None:
+        usable = ended in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
+        status = int(judged) if usable else gates.failed(ended)
+    left_out = dict.fromkeys(entry.name for entry in judgement.stored.unusable)
+    if (
+        left_out and judgement.stored.plan.context.typed
+    ):  # somebody named them, and a script may read this line alone
+        say(f"not measured, as it cannot be used here: {', '.join(left_out)} (exit status {status})")
+    return status
 
 
 def show(

@@ -196,6 +196,7 @@ class ExecWorkload(Workload[Command]):
             self._caller |= {"uid": context.uid, "gid": context.gid, "groups": context.groups}
         if cell.platform.foreign:  # the caller's directories are not there
             self._caller["cwd"] = "/"
+        self._typed = context.typed  # the command, rather than written in a plan
         self._disk = ""  # the command's directory on its disk, or the device
 
     @classmethod
@@ -328,13 +329,12 @@ class ExecWorkload(Workload[Command]):
                 statuses=self.params.statuses,
             )
         except WorkloadError as error:
-            if error.hint or result.stderr or self.params.output is StandardOutput.PIPE:
-                raise
-            raise WorkloadError(
-                error.message,
-                hint="its standard output went to /dev/null: --show-output keeps and shows it",
-                cause=error.cause,
-            ) from error
+            hints = []
+            if error.cause is Cause.STATUS and self._typed:
+                hints.append("-i measures it all the same")
+            if not result.stderr and self.params.output is not StandardOutput.PIPE:
+                hints.append("its standard output went to /dev/null: --show-output keeps and shows it")
+            raise WorkloadError(error.message, hint="; ".join(hints), cause=error.cause) from error
         values: list[tuple[Metric, float]] = []
         if self._metrics or self.params.expect is not None:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
