@@ -1,8 +1,10 @@
 """The conformance kit finds what is broken in plugins that break one rule each, and nothing in sound ones."""
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +15,7 @@ import pytest
 
 from tests.framework import CHECKOUT, IMPORTABLE
 from tests.framework.distributions import brought
+from tests.storm import leavings
 
 WORK = """
 from guestmark.core.factor import Factor, one_of
@@ -339,7 +342,8 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         (folder / f"{name}.py").write_text(module)
     for name, module in (("work", WORK), ("heavy", HEAVY), ("places", PLACES), ("switches", SWITCHES)):
         path = brought(folder, name, module)
-    environment = {**os.environ, **path}
+    mark = f"GUESTMARK_PLANTED={folder}"
+    environment = {**os.environ, **path, "GUESTMARK_PLANTED": str(folder)}
 
     def checked(asked: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Found]:
         done = subprocess.run(
@@ -367,6 +371,9 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             return (begun[words].result() if words in begun else checked([words]))[words]
 
         yield found
+    for pid, _ in leavings.processes(mark.encode(), {}):  # what leaky plugins have started
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

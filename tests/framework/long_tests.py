@@ -33,6 +33,7 @@ _MEMORY = Path("tests", "long.json")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The time for long tests."""
+    parser.addoption("--nothing-left", action="store_true", help="fail if a test leaves something behind")
     parser.addoption("--within", type=float, metavar="SECONDS", help="take long tests for this long, by need")
 
 
@@ -81,6 +82,7 @@ class _Run:
 
     def __init__(self, config: pytest.Config) -> None:
         self._within = config.getoption("--within")
+        self._strict = config.getoption("--nothing-left")
         self._alone = not config.getoption("numprocesses", None)
         self._mounts = _mounted()
         self._directories = set(leavings.nobodys())
@@ -109,13 +111,13 @@ class _Run:
             self._picked[file] = self._picked.get(file, 0) + 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Remembers when each long test ran; a run that left something has failed."""
+        """Remembers when each long test ran; with --nothing-left a run that left something has failed."""
         if self._long:
             file = cache_directory() / _MEMORY
             now = {name: picking.Remembered(time.time(), self._seconds[name]) for name in self._long}
             picking.write_memory(file, picking.read_memory(file) | now)
         self._left = self._find_left()
-        if self._left and session.exitstatus == pytest.ExitCode.OK:
+        if self._left and self._strict and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -173,7 +175,8 @@ class _Run:
 def _others_test(own: bytes) -> bool:
     """Whether a run of tests goes on on this machine that is neither this one nor one that this one is a test of."""
     family = {own.decode(), *(word for pid in _ancestors(os.getpid()) for word in _marks(pid))}
-    return any(word not in family for pid in procfs.list_processes() for word in _marks(pid))
+    workers = (pid for pid in procfs.list_processes() if _OURS[0] in " ".join(procfs.read_words(pid)))
+    return any(word not in family for pid in workers for word in _marks(pid))
 
 
 def _marks(pid: int) -> Iterator[str]:

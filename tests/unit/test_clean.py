@@ -1,5 +1,6 @@
 """`guestmark clean` removes what is nobody's, and nothing else."""
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -14,7 +15,7 @@ import pytest
 from guestmark.core.keeper import Keeper, keeper
 from tests.framework import PACKAGES
 from tests.framework.preloaded import call as guestmark
-from tests.framework.processes import alive, children, gone, kill, wait_until
+from tests.framework.processes import alive, children, gone, wait_until
 
 
 @pytest.fixture
@@ -221,7 +222,8 @@ def test_what_a_lost_worker_of_a_fleet_has_left_ends(scratch: Path) -> None:
         assert f"ended process {pid}" in clean(scratch).stdout
         assert gone(pid)
     finally:
-        kill([pid], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # what it had started, too
 
 
 def test_all_empties_the_cache_and_names_what_stays(scratch: Path) -> None:

@@ -129,7 +129,7 @@ def run_tests(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]"
 def test_what_is_left_and_what_is_close_is_said_with_the_test(tmp_path: Path) -> None:
     planted = Path("/var/tmp/guestmark-tcg-0123456789ab")
     try:
-        done = run_tests(tmp_path)
+        done = run_tests(tmp_path, "--nothing-left")
     finally:
         planted.rmdir()
     assert done.returncode == 1, done.stdout
