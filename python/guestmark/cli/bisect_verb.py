@@ -196,12 +196,12 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
     if search.fell_back:
         say(f"{search.fell_back} decided: wall time could not on this machine")
     if search.end is End.NOT_SLOWER:
-        less = "it keeps the limit" if search.cuts_power else f"it is not shown to be slower than {good}"
-        say(f"{bad}: {less}; nothing is searched")
+        why = "it keeps the limit" if search.cuts_power else f"it is not shown to be slower than {good}"
+        say(f"{bad}: {why}; nothing is searched")
         return GateStatus.BROKEN
     if search.end is End.UNJUDGED:
-        shown_ = "judged" if search.cuts_power else f"shown slower than {good}"
-        say(f"{bad}: could not be {shown_}; nothing is searched")
+        verdict = "judged" if search.cuts_power else f"shown slower than {good}"
+        say(f"{bad}: could not be {verdict}; nothing is searched")
         say("guestmark show last says why; stop what else runs here, or give more --max-blocks")
     if search.found is None:
         if search.end is End.ONLY_SKIPPED:

@@ -218,9 +218,8 @@ def _finish(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
         usable = ended in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
         status = int(judged) if usable else gates.failed(ended)
     left_out = dict.fromkeys(entry.name for entry in judgement.stored.unusable)
-    if (
-        left_out and judgement.stored.plan.context.typed
-    ):  # somebody named them, and a script may read this line alone
+    # Somebody named them, and a script may read this line alone.
+    if left_out and judgement.stored.plan.context.typed:
         say(f"not measured, as it cannot be used here: {', '.join(left_out)} (exit status {status})")
     return status
 

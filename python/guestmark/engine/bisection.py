@@ -163,11 +163,13 @@ class Bisection:
 
 def _cut_plan(power: PowerCuts, argv: Sequence[str], folder: Path) -> Plan:
     """The plan of a power cut of the build in `folder`."""
-    words = [word.replace(f"{{{PARAMETER}}}", str(folder)) for word in argv]
-    raw: dict[str, object] = {"method": "syncs", "command": words}
+
+    def of_build(text: str) -> str:
+        return text.replace(f"{{{PARAMETER}}}", str(folder))
+
+    raw: dict[str, object] = {"method": "syncs", "command": list(map(of_build, argv))}
     if power.check is not None:
-        check = power.check.replace(f"{{{PARAMETER}}}", str(folder))
-        raw = {"method": "command", "command": words, "check": check}
+        raw |= {"method": "command", "check": of_build(power.check)}
     return powercut_plan.build(power.overrides, raw, power.caller)
 
 
