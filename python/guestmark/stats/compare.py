@@ -45,6 +45,9 @@ class Estimand(StrEnum):
     FIRST = "first"  # the first run on a fresh machine
 
 
+_SOON = frozenset({Estimand.TYPICAL, Estimand.FIRST})  # what few blocks may answer, see `paired.early_p`
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One cell against the baseline over the `n` blocks that hold both; ratios are cell / baseline.
@@ -81,9 +84,14 @@ class Comparison:
     alike: bool = False
     withdrawn: bool = False
 
+    @property
+    def differs(self) -> bool:
+        """Whether a difference is claimed."""
+        return self.verdict in {Verdict.FASTER, Verdict.SLOWER}
+
     def excludes(self, ratio: float) -> bool:
-        """Whether these blocks show that the ratio is another one: their interval, from `MIN_BLOCKS` blocks on."""
-        known = self.n >= MIN_BLOCKS and self.ci is not None and not self.withdrawn
+        """Whether these blocks show that the ratio is another one: by their interval, where they are enough for one."""
+        known = (self.n >= MIN_BLOCKS or self.differs) and self.ci is not None and not self.withdrawn
         return known and self.ci is not None and not self.ci[0] <= ratio <= self.ci[1]
 
     @property
@@ -271,11 +279,11 @@ def _typical(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
         low, high = paired.interval(walsh)
         ends: tuple[float, float] | None = (float(low), float(high))
     else:
-        ends = t_interval(d) if d.size >= 2 else None
+        ends = t_interval(d, paired.NOMINAL) if d.size >= 2 else None
     return _Evidence(
         ratio=float(np.exp(paired.hodges_lehmann(walsh))),
         ci=_exponentiated(ends),
-        p=_typical_p(d, walsh),
+        p=_typical_p(d, walsh) if d.size >= MIN_BLOCKS else paired.early_p(d, _usual_spread(table)),
         equivalence_p=paired.equivalence_p(walsh, table.margin),
         median_ratio=float(np.exp(np.median(d))),
         median_ci=_exponentiated(median_interval(d)),
@@ -287,7 +295,20 @@ def _typical_p(d: Array, walsh: Array) -> float:
     """The signed-rank p. Few blocks cannot make that small enough: where all of them agree, Student's t decides."""
     p = paired.signed_rank_p(walsh)
     agree = bool((d > 0).all() or (d < 0).all())
-    return min(p, t_p(d)) if agree and MIN_BLOCKS <= d.size < _ENOUGH_RANKS else p
+    return min(p, t_p(d)) if agree and d.size < _ENOUGH_RANKS else p
+
+
+def _usual_spread(table: Table) -> float:
+    """The standard deviation of a block's log ratio over all cells of a table; 0 where it is not known."""
+    reference = np.asarray(table.values[table.baseline], dtype=np.float64)
+    known = [
+        d
+        for name, cell in table.values.items()
+        if name != table.baseline
+        and (d := log_ratios(np.asarray(cell, dtype=np.float64), reference)) is not None
+    ]
+    free = sum(max(d.size - 1, 0) for d in known)
+    return math.sqrt(sum(float(((d - d.mean()) ** 2).sum()) for d in known if d.size) / free) if free else 0.0
 
 
 def _unlike(cell: Array, baseline: Array, table: Table) -> bool:
@@ -373,13 +394,13 @@ def between_runs(null_pairs: Sequence[tuple[Array, Array]], history: Sequence[Nu
 def _decide(
     c: Comparison, table: Table, alpha: float, *, cells: int, refused: str, same: float
 ) -> tuple[Verdict, str]:
-    if c.n < MIN_BLOCKS or c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
-        return (
-            Verdict.INCONCLUSIVE,
-            f"fewer than {MIN_BLOCKS} blocks" if c.n < MIN_BLOCKS else "interval too wide",
-        )
+    few = c.n < MIN_BLOCKS
+    if c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
+        return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks" if few else "interval too wide"
     higher = c.ratio > 1
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
+    if few and not (c.estimand in _SOON and c.q < alpha and excludes_one):
+        return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
     margin = table.margin
     equivalent = c.equivalence_q < same
     if c.q < alpha and excludes_one:
@@ -460,7 +481,9 @@ def widened(
     stretch = (math.log(high / low) - before) / 2 if low > 0 else 0.0
     nearest = comparison.ci[0] if middle > 0 else comparison.ci[1]
     half = math.hypot(abs(math.log(nearest) - middle), spread) if nearest > 0 else math.inf
-    p = _least_p(max(abs(middle) - reach, 0.0), half, comparison.n - 1 if freedom is None else freedom)
+    p = 0.0
+    if comparison.n >= MIN_BLOCKS:  # of fewer p is not by their scatter
+        p = _least_p(max(abs(middle) - reach, 0.0), half, comparison.n - 1 if freedom is None else freedom)
     longer = replace(
         comparison,
         ci=(low, high),

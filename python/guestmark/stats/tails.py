@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from guestmark.core.metric import Better
 from guestmark.core.rare import SLOW
+from guestmark.stats import paired
 from guestmark.stats.special import betaincinv
 from guestmark.stats.total import unseen_share
 
@@ -24,6 +25,7 @@ TAIL_RUNS = (
     140  # the same where nothing boots, so that each run counts by itself: as many as 20 blocks of seven
 )
 QUANTILE = 0.95
+_SURELY, _STEPS = 0.99, 7  # confidence of the ratio of typical runs, and how many ratios inside are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class CellRuns:
 
     `typical` is the median over trials of each trial's median and `total` the mean (of a rate the harmonic mean, so
     that it says what a batch costs). `p95` and `worst` are towards the slow end. `slow` iterations took over `SLOW`
-    times the typical, in `slow_trials` trials, `over_twice` of them over twice. `share_ci` is the 95 % interval of the
+    times the level that they are held to (without one the typical), in `slow_trials` trials, `over_twice` of them over
+    twice. `share_ci` is the 95 % interval of the
     share of slow iterations; `correlation` is how much the iterations of a trial are slow together (0 to 1; None: too
     few are).
     """
@@ -69,19 +72,91 @@ def typical_level(costs: Array) -> float:
     return float(np.median(np.median(rows, axis=1))) if rows.size else math.nan
 
 
-def slow_counts(costs: Array, times: float = SLOW) -> Array:
-    """Return for each trial how many of its iterations took over `times` the cell's typical, shape (K,)."""
-    counts: Array = (costs > times * typical_level(costs)).sum(axis=1).astype(np.float64)
+def slow_counts(costs: Array, times: float = SLOW, level: float | None = None) -> Array:
+    """Return for each trial how many iterations took over `times` a level, shape (K,); without one the typical."""
+    counts: Array = (
+        (costs > times * (typical_level(costs) if level is None else level)).sum(axis=1).astype(np.float64)
+    )
     counts[np.isnan(costs).any(axis=1)] = np.nan
     return counts
 
 
-def cell_runs(iterations: Array, better: Better = Better.LOWER) -> CellRuns:
-    """Describe all runs of one cell, shape (K, m). Raises ValueError without a complete trial of values above 0."""
+@dataclass(frozen=True, slots=True)
+class CommonScale:
+    """One scale for the slow runs of two cells, from their costs, shape (K, m) each, in complete blocks.
+
+    A cell's own median is no scale to count slow runs by: where nearly half of the runs are slow it jumps from one mode
+    to the other, and equal cells get different shares. `log_ratio` is that of the typical runs, `low` and `high` the
+    ends of its interval at `_SURELY`. Divided by a ratio the cell's costs are held to the same level as the baseline's,
+    which is the median of both cells' trials together.
+    """
+
+    cell: Array
+    baseline: Array
+    log_ratio: float
+    low: float
+    high: float
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """What is normal for the cell and for the baseline, by the most likely ratio."""
+        level = self._level(self.log_ratio)
+        return level * math.exp(self.log_ratio), level
+
+    def excess(self, log_ratio: float) -> NDArray[np.int64]:
+        """How many more slow iterations than the baseline the cell has in each block, if this is the typical ratio."""
+        level = self._level(log_ratio)
+        counts = slow_counts(self.cell, level=level * math.exp(log_ratio)) - slow_counts(
+            self.baseline, level=level
+        )
+        return counts.astype(np.int64)
+
+    def p(self) -> float:
+        """The largest p of equally many slow runs over the ratios that the typical runs may have.
+
+        For the true ratio the counts of a block are as likely the other way round, so each p is exact (`counts_p`), and
+        the largest holds wherever the interval has the ratio (Berger and Boos, J. Am. Stat. Assoc. 89, 1994). 1 where
+        these ratios do not agree on which of the two has more.
+        """
+        steps = [
+            self.log_ratio,
+            *np.linspace(self.low, self.high, _STEPS),
+            *([0.0] if self.low <= 0 <= self.high else []),
+        ]
+        found = 0.0
+        sign = np.sign(self.excess(self.log_ratio).sum())
+        for log_ratio in steps:
+            excess = self.excess(log_ratio)
+            if np.sign(excess.sum()) != sign:
+                return 1.0
+            found = max(found, counts_p(excess))
+        return found
+
+    def _level(self, log_ratio: float) -> float:
+        trials = np.concatenate(
+            (np.median(self.cell, axis=1) / math.exp(log_ratio), np.median(self.baseline, axis=1))
+        )
+        return float(np.median(trials))
+
+
+def common_scale(cell: Array, baseline: Array) -> CommonScale:
+    """Return the scale of two cells' costs above 0, shape (K, m) each, without NaN."""
+    walsh = paired.walsh_averages(np.log(np.median(cell, axis=1)) - np.log(np.median(baseline, axis=1)))
+    low, high = (float(end) for end in paired.interval(walsh, _SURELY))
+    if not math.isfinite(low):  # too few blocks for it: all that was seen
+        low, high = float(walsh[0]), float(walsh[-1])
+    return CommonScale(cell, baseline, float(paired.hodges_lehmann(walsh)), low, high)
+
+
+def cell_runs(iterations: Array, better: Better = Better.LOWER, level: float | None = None) -> CellRuns:
+    """Describe all runs of one cell, shape (K, m); slow ones are held to `level`, a cost.
+
+    Raises ValueError without a complete trial of values above 0.
+    """
     rows = as_costs(iterations[~np.isnan(iterations).any(axis=1)], better)
     if not rows.size or not (np.isfinite(rows) & (rows > 0)).all():
         raise ValueError("no trial to describe")
-    counts = slow_counts(rows)
+    counts = slow_counts(rows, level=level)
     alike = intraclass_correlation(counts, rows.shape[1])
     figures = np.array([typical_level(rows), rows.mean(), np.quantile(rows, QUANTILE), rows.max()])
     typical, total, p95, worst = (float(figure) for figure in as_costs(figures, better))
@@ -93,7 +168,7 @@ def cell_runs(iterations: Array, better: Better = Better.LOWER) -> CellRuns:
         p95=p95,
         worst=worst,
         slow=int(counts.sum()),
-        over_twice=int(slow_counts(rows, 2.0).sum()),
+        over_twice=int(slow_counts(rows, 2.0, level).sum()),
         slow_trials=int((counts > 0).sum()),
         share_ci=share_interval(counts, rows.shape[1], alike),
         correlation=alike,

@@ -28,7 +28,7 @@ from guestmark.stats.tails import (
     Unseen,
     as_costs,
     cell_runs,
-    counts_p,
+    common_scale,
     quantile_ratio,
     share_difference,
     slow_counts,
@@ -170,9 +170,9 @@ def compare_slow(
 ) -> dict[str, SlowComparison]:
     """Compare the slow runs of every cell with those of `baseline`; cells without a complete block are left out.
 
-    Slow is relative to each cell's own typical run. More or fewer slow runs are called when q, adjusted over the
-    cells, is below `alpha`; no difference when the 90 % interval of the difference of shares lies within ±5 points;
-    inconclusive otherwise. Where higher is better, slow means low.
+    Slow is relative to what is normal for both, see `CommonScale`. More or fewer slow runs are called when q, adjusted
+    over the cells, is below `alpha`; no difference when the 90 % interval of the difference of shares lies within ±5
+    points; inconclusive otherwise. Where higher is better, slow means low.
     """
     reference = as_costs(iterations[baseline], better)
     found: dict[str, tuple[SlowComparison, tuple[float, float]]] = {}
@@ -186,22 +186,24 @@ def compare_slow(
             continue
         rate = better is Better.HIGHER
         x, y = costs[both], reference[both]
-        cell_counts, base_counts = slow_counts(x), slow_counts(y)
+        scale = common_scale(x, y)
+        level, base_level = scale.levels
+        cell_counts, base_counts = slow_counts(x, level=level), slow_counts(y, level=base_level)
         difference, ci = share_difference(cell_counts, base_counts, x.shape[1])
         narrow = share_difference(cell_counts, base_counts, x.shape[1], 1 - 2 * alpha)[1]
         ratio, ratio_ci = quantile_ratio(x, y)
         if rate:
             ratio, ratio_ci = 1 / ratio, (1 / ratio_ci[1], 1 / ratio_ci[0]) if ratio_ci else None
-        runs = cell_runs(array[both], better)
+        runs = cell_runs(array[both], better, level)
         slow = SlowComparison(
             n=x.shape[0],
             cell=runs,
-            baseline=cell_runs(iterations[baseline][both], better),
+            baseline=cell_runs(iterations[baseline][both], better, base_level),
             difference=difference,
             ci=ci,
             ratio=ratio,
             ratio_ci=ratio_ci,
-            p=counts_p((cell_counts - base_counts).astype(np.int64)),
+            p=scale.p(),
             q=1.0,
             verdict=Verdict.INCONCLUSIVE,
             reason="",
