@@ -13,11 +13,11 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
-from guestmark.engine.asking import comparisons, parts, with_askable
+from guestmark.engine.asking import asked_pairs, parts, with_askable
 from guestmark.engine.budget import Prices, prices
 from guestmark.plan import library
 from guestmark.plan.load import load
-from guestmark.plan.outline import assemble
+from guestmark.plan.outline import Overrides, assemble, override
 from guestmark.stats import compare_table, precise_enough, stopping
 from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
@@ -75,7 +75,7 @@ def built_in(name: str, scale: float = 1.0) -> Plan:
 
 
 def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_path: Path) -> None:
-    """Two questions fit before anything is known; after a block there is only time for the first, which is answered."""
+    """Two questions fit before anything is known; later there is only time for the first, which is answered."""
     plan = tmp_path / "sleeps.toml"
     plan.write_text(PLAN)
     first = guestmark("run", str(plan), "--for", "13s", "--json", "-")
@@ -85,8 +85,8 @@ def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_
     asked = document["questions"]
     assert [(answer["ask"], answer["answered"]) for answer in asked] == [("Is long slower?", True)]
     # Now it is known what a trial takes, and said before the run.
-    again = guestmark("run", str(plan), "--for", "13s", "--json", "-")
-    assert "not asked, to keep within 13 s: Is dearer slower?" in again.stderr
+    again = guestmark("run", str(plan), "--for", "9s", "--json", "-")
+    assert "not asked, to keep within 9 s: Is dearer slower?" in again.stderr
     assert re.search(r"2 cells, about \d s for 6 blocks", again.stderr)
 
 
@@ -104,26 +104,55 @@ def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minute
     plan, _ = with_askable(plan, ())
     known = prices(plan, None)
     fitted, notes = budget.spend(plan, plan.cells, known, budget_s, 5.0)
-    found = budget.spending(fitted, fitted.cells, known)
+    cells = budget.still_measured(fitted, fitted.cells)
+    found = budget.spending(fitted, cells, known)
     if plan.context.tune is None:
         assert found.proofs_s + found.block_s * found.fewest + 5.0 <= budget_s
-        assert found.fewest >= (1 if name == "powercut" else MIN_BLOCKS)
+        assert found.fewest >= (1 if name == "powercut" else stopping.FEW)
         assert fitted.questions
-    assert 2 <= len(fitted.cells) <= len(plan.cells)
-    assert bool(notes) == (len(fitted.cells) < len(plan.cells))
-    for question in fitted.questions:
-        assert parts(question, fitted.cells)
-    for cell in fitted.cells:  # each still has what it is compared with
-        assert any(other.baseline and other.compares_with(cell) for other in fitted.cells)
+    assert 2 <= len(cells) <= len(plan.cells)
+    originals = [cell for cell in plan.cells if cell.null_of is None]
+    assert bool(notes) == any(cell not in cells for cell in originals)
+    for cell in cells:  # each still has what it is compared with
+        assert any(other.baseline and other.compares_with(cell) for other in cells)
+    after = budget.measured_alone(fitted, ())
+    assert after.cells == tuple(cells)
+    assert all(parts(question, after.cells) for question in after.questions)
+
+
+@pytest.mark.parametrize("minutes", [2, 5, 12])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("sysbench", Overrides(on=["host", "uml", "tcg"])),
+        ("sysbench", Overrides(on=["host", "tcg"], settings=["cpu=kvm64,max"], only="workload=cpu,memory")),
+        ("netboot", Overrides(settings=["protocol=http,tftp"])),
+        ("upload", Overrides(on=["tcg", "uml"])),
+        ("backends", Overrides(on=["uml", "tcg", "tcg/uml"])),
+        ("filesystems", Overrides(settings=["filesystem=ext4,btrfs"])),
+    ],
+)
+def test_what_was_named_is_measured_whatever_else_is_left_out(
+    name: str, given: Overrides, minutes: int
+) -> None:
+    budget_s = 60.0 * minutes
+
+    def at(scale: float) -> Plan:
+        return assemble(override(load(library.builtin(name), name, scale=scale), given), Caller())
+
+    plan, _ = with_askable(budget.choose_scale(at, None, budget_s), ())
+    fitted, _ = budget.spend(plan, plan.cells, prices(plan, None), budget_s, 5.0)
+    kept = {cell.id for cell in budget.still_measured(fitted, fitted.cells)}
+    assert plan.context.named
+    for level in plan.context.named:
+        assert kept.intersection(level), f"nothing is left of {level}"
 
 
 def test_enough_time_asks_everything() -> None:
     plan, _ = with_askable(built_in("upload", 0.05), ())
     known = prices(plan, None)
-    asked = [
-        len(budget.spend(plan, plan.cells, known, minutes * 60.0, 0.0)[0].questions)
-        for minutes in (1, 2, 4, 8, 16)
-    ]
+    spent = (budget.spend(plan, plan.cells, known, minutes * 60.0, 0.0)[0] for minutes in (1, 2, 4, 8, 16))
+    asked = [len(budget.measured_alone(each, ()).questions) for each in spent]
     assert asked[0] >= 1
     assert asked[-1] == len(plan.questions)
 
@@ -160,13 +189,16 @@ def test_a_plan_ends_when_its_questions_are_answered_whatever_the_other_cells_ar
     analysis = analyse(plan, run.trials)
     everything = stopping.decide(plan, run.trials, 8, analysis, 100.0)
     assert everything.state is None  # the ratios of the others are not that precise
-    asked = comparisons(plan, analysis, [cell.id for cell in plan.cells])
-    assert asked is not None
+    pairs = asked_pairs(plan, analysis, [cell.id for cell in plan.cells])
+    assert pairs is not None
+    asked = [pair.comparison for pair in pairs]
     assert len(asked) == 1  # ext3 over ext4, and nothing about the others
     assert stopping.decide(plan, run.trials, 8, analysis, 100.0, asked).state is RunState.COMPLETE
     equal = run_of({"ext2": 1.0, "ext3": 1.0, "ext4": 1.0}, EXT3, blocks=8)
     analysis = analyse(replace(plan, cells=equal.plan.cells), equal.trials)
-    asked = comparisons(plan, analysis, [cell.id for cell in equal.plan.cells])
+    pairs = asked_pairs(plan, analysis, [cell.id for cell in equal.plan.cells])
+    assert pairs is not None
+    asked = [pair.comparison for pair in pairs]
     assert stopping.decide(plan, equal.trials, 8, analysis, 100.0, asked).state is None
 
 

@@ -105,6 +105,9 @@ class Context:
     barred: Mapping[str, str] = field(default_factory=dict)  # why cells may not take part in it, by id
     race_limit_s: float | None = None  # that its trials may take together
     budget_s: float | None = None  # wall time of the whole command
+    named: tuple[
+        tuple[str, ...], ...
+    ] = ()  # ids of the cells that have a level which the user named, by level
     no_time: tuple[str, ...] = ()  # ids of cells that were left out when the time got short
     iterations: Mapping[str, int] = field(default_factory=dict)  # by cell, what blocks at once agreed on
     within: float = 1.0  # variance of the runs on one machine over that of machines, as earlier runs have it

@@ -101,7 +101,16 @@ def where_provable(outline: Outline, settings: Sequence[str]) -> list[str]:
     return [f"{LOCATION.name}={default_location()}"] if places and all(map(in_memory, places)) else []
 
 
-def comparisons(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[Comparison] | None:
+@dataclass(frozen=True, slots=True)
+class AskedPair:
+    """Two cells that a question compares, the first over the second, and what is known of them by now."""
+
+    first: str
+    second: str
+    comparison: Comparison
+
+
+def asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[AskedPair] | None:
     """All that the questions want to know of these cells, as far as it is known; None where nobody asks anything.
 
     Of those of which one is best, each is compared with the one that leads by now.
@@ -112,7 +121,7 @@ def comparisons(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[Co
 
     among = set(alive)
     results = {result.cell.id: result for result in analysis.cells if result.cell.id in among}
-    found: list[Comparison] = []
+    found: list[AskedPair] = []
     for question in plan.questions:
         if question.wants not in COMPARING:
             continue
@@ -125,7 +134,8 @@ def comparisons(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[Co
             if question.wants is Asked.BEST:
                 lead = _leader(some, metric)
                 pairs = [(result.cell.id, lead.cell.id) for result in some if result is not lead]
-            found += between(pairs, metric, analysis).values()
+            compared = between(pairs, metric, analysis)
+            found += [AskedPair(*pair, comparison) for pair, comparison in compared.items()]
     return found
 
 

@@ -1,15 +1,16 @@
 """`--for`: fits a plan into some minutes of wall time, such that the questions asked get answers.
 
-A question needs `MIN_BLOCKS` blocks of its cells, so first sizes shrink (`choose_scale`), then parts of questions are
-left out, the last ones first (`spend`), and once more when the first blocks show what a block really takes (`refit`).
-How often cells are measured depends on time alone, never on what was found. How long a plan takes is estimated from
-earlier runs in the ledger, else from the plan's own figures.
+First sizes shrink (`choose_scale`), then blocks become as few as answer large effects (`_FEW`), then parts of
+questions are left out, the last ones first, those with a level that the user named at the very end (`spend`). The first
+blocks show what a block really takes: then cells are left out or come back (`refit`). A cell whose questions are
+answered rests, so that those whose questions are open get the time (`open_cells`). How long a plan takes is estimated
+from earlier runs in the ledger, else from the plan's own figures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import counted, format_duration
 from guestmark.engine import proofs
-from guestmark.engine.asking import COMPARING, Part, parts
+from guestmark.engine.asking import COMPARING, AskedPair, Part, parts
 from guestmark.stats import stopping
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ def _earlier(plan: Plan, ledger: Ledger) -> tuple[dict[str, dict[float, float]],
 
 _CLOSING_S = 2.0  # the report, and the end of the process
 _SET_UP_S = 3.0  # before a run begins: imports, and a look at what can be used
-_SCALES = (1.0, 0.5, 0.2, 0.1, 0.05)
+_SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+_FEW = stopping.FEW  # blocks that answer large effects; what they leave open then gets the time of the others
 _SPARE = 2  # blocks more than the fewest that a scale should leave room for
 _DEAREST = 0.5  # of the cells of a part may be left out, the dearest first, so that the others are compared
 _TRIAL_SHARE = 0.25  # of a budget that one trial may take
@@ -297,30 +299,33 @@ def spend(
     cheapest one.
     """
     left_s = budget_s - used_s - _CLOSING_S
-    fewest = _fewest(plan)
+    enough = _fewest(plan)
+    originals = [cell for cell in able if cell.null_of is None]
+    fewest = enough if _needs(plan, originals, known, enough) <= left_s else min(enough, _FEW)
     racing = plan.context.tune
     if racing is not None:
+        fewest = enough
         kept = race(plan, able, known, racing, left_s)
     else:
         kept = _fitting(plan, able, left_s, lambda cells: _needs(plan, cells, known, fewest), known.of)
+        if _needs(plan, kept, known, enough) <= left_s:
+            fewest = enough
     ids = {cell.id for cell in kept}
-    gone = [cell for cell in able if cell.id not in ids and cell.null_of is None]
-    cells = tuple(cell for cell in plan.cells if cell.id in ids or cell not in able)
-    asked = tuple(question for question in plan.questions if parts(question, kept))
+    gone = [cell for cell in able if cell.id not in ids]
     policy = replace(
         plan.policy,
-        blocks=plan.policy.blocks if fewest < 2 else None,
+        blocks=plan.policy.blocks if enough < 2 else None,
         min_blocks=min(plan.policy.min_blocks, fewest),
         time_limit_s=max(budget_s - _CLOSING_S, 1.0),
         trial_limit_s=min(plan.policy.trial_limit_s, max(_TRIAL_SHARE * budget_s, 20.0)),
     )
     notes = []
-    if gone:
-        notes.append(f"left out to keep within {format_duration(budget_s)}: {_named(gone)}")
+    if left_out := [cell for cell in gone if cell.null_of is None]:
+        notes.append(f"left out to keep within {format_duration(budget_s)}: {_named(left_out)}")
     notes += [
         f"not asked, to keep within {format_duration(budget_s)}: {question.ask}"
         for question in plan.questions
-        if question not in asked
+        if not parts(question, kept)
     ]
     needs = _needs(plan, kept, known, fewest)
     if needs > left_s and racing is None:
@@ -328,29 +333,90 @@ def spend(
             f"{format_duration(budget_s)} is short for {counted(fewest, 'block')} of even these cells: they take about "
             f"{format_duration(_round(needs + used_s))}"
         )
-    return replace(plan, cells=cells, questions=asked, policy=policy), notes
+    fitted = replace(
+        plan, policy=policy, context=replace(plan.context, no_time=tuple(cell.id for cell in gone))
+    )
+    return (measured_alone(fitted, ()) if racing is not None else fitted), notes
 
 
-def refit(plan: Plan, alive: Sequence[Cell], trials: Sequence[Trial], used_s: float) -> tuple[Cell, ...]:
+def refit(  # noqa: PLR0917 (what is still measured follows from all of it)
+    plan: Plan,
+    alive: Sequence[Cell],
+    trials: Sequence[Trial],
+    used_s: float,
+    resting: Collection[str],
+    known: Callable[[], Prices],
+) -> tuple[Cell, ...]:
     """The cells of `alive` for which there is time, by what blocks took so far, once at least one is complete.
 
-    Fewer only where the fewest blocks that tell anything would not be reached with all of them.
+    Until there are `_FEW` blocks there must be time for these, then for as many as every answer takes, but for cells
+    that are `resting`. What was left out comes back where there is time for `_FEW` blocks of it, by what was `known`
+    of it before the run.
     """
     budget_s = plan.context.budget_s
+    gone = set(plan.context.no_time)
+    measured = [cell for cell in alive if cell.id not in gone]
     blocks = {cell.id: len({trial.block for trial in trials if trial.cell_id == cell.id}) for cell in alive}
-    to_come = _fewest(plan) - min(blocks.values(), default=0)
-    if budget_s is None or to_come <= 0 or not all(blocks.values()):
-        return tuple(alive)
+    if budget_s is None or not all(blocks[cell.id] for cell in measured):
+        return tuple(measured)
     took: dict[str, list[float]] = {}
     for trial in trials:
         took.setdefault(trial.cell_id, []).append(trial.duration_s)
     cost = {name: min(series) * (_LATER if len(series) == 1 else 1.0) for name, series in took.items()}
+    price = _beside(known() if gone else Prices({}, 0, PROOF_S), cost, alive)
+    enough = _fewest(plan)
+    least = min((blocks[cell.id] for cell in measured if cell.id not in resting), default=enough)
+    goal = enough if least >= _FEW else min(enough, _FEW)
 
     def needs(cells: Sequence[Cell]) -> float:
-        return to_come * sum(cost[cell.id] for cell in cells)
+        """Seconds until each of these has so many blocks; those that rest are measured no more."""
+        due = [(cell, goal - blocks[cell.id]) for cell in cells if cell.id not in resting]
+        return sum(left * price(cell) for cell, left in due if left > 0)
 
     left_s = budget_s - used_s - _CLOSING_S
-    return tuple(_fitting(plan, alive, left_s, needs, lambda cell: cost[cell.id]))
+    if needs(measured) > left_s:
+        return tuple(_fitting(plan, measured, left_s, needs, price))
+    return tuple(_fitting(plan, alive, left_s, needs, price, chosen=measured)) if gone else tuple(measured)
+
+
+def _beside(known: Prices, took: Mapping[str, float], cells: Iterable[Cell]) -> Callable[[Cell], float]:
+    """What a trial of a cell takes, from what trials of this run `took`.
+
+    One that was not measured yet costs what was `known` before, in proportion to what others cost beside that; without
+    limit where nothing was.
+    """
+    before = [
+        (took[cell.id], known.trial_s[cell.id])
+        for cell in cells
+        if cell.id in took and cell.id in known.trial_s
+    ]
+    ratio = sum(now for now, _ in before) / max(sum(then for _, then in before), 1e-9) if before else 1.0
+
+    def of(cell: Cell) -> float:
+        own = took.get(cell.id) or took.get(cell.null_of or "")
+        return own if own is not None else ratio * known.trial_s.get(cell.id, math.inf)
+
+    return of
+
+
+def open_cells(plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterable[Cell]) -> set[str]:
+    """The ids of the cells that an open question is about; all of them while it is not known what is asked.
+
+    Of a null copy too, as long as the cell is measured that it copies.
+    """
+    cells = list(alive)
+    if plan.context.budget_s is None or pairs is None:
+        return {cell.id for cell in cells}
+    known = {name for pair in pairs for name in (pair.first, pair.second)}
+    wanted = {
+        name
+        for pair in pairs
+        if not stopping.is_settled(pair.comparison, plan.policy.precision)
+        for name in (pair.first, pair.second)
+    }
+    asked = {cell.id for question in plan.questions for part in parts(question, cells) for cell in part.cells}
+    unknown = asked - known  # nothing is known of these yet
+    return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted | unknown}
 
 
 def proofs_end(plan: Plan, used_s: float) -> bool:
@@ -362,39 +428,52 @@ def proofs_end(plan: Plan, used_s: float) -> bool:
 def over(plan: Plan, blocks: int, trials: Sequence[Trial], used_s: float) -> bool:
     """Whether there is no room for another whole block, once there are as many as tell anything."""
     budget_s = plan.context.budget_s
-    if budget_s is None or blocks < _fewest(plan):
+    if budget_s is None or blocks < min(plan.policy.min_blocks, _fewest(plan)):
         return False
     return bool(used_s + stopping.block_cost(trials) > budget_s - _CLOSING_S)
 
 
-def shortened(plan: Plan, gone: Iterable[Cell]) -> Plan:
-    """The plan without the questions that only cells could answer for which there is no time any more."""
-    ids = sorted({*plan.context.no_time, *(cell.id for cell in gone)})
-    shorter = replace(plan, context=replace(plan.context, no_time=tuple(ids)))
-    left = still_measured(shorter, plan.cells)
-    return replace(shorter, questions=tuple(question for question in plan.questions if parts(question, left)))
+def leaving_out(plan: Plan, gone: Iterable[Cell]) -> Plan:
+    """The plan with just these cells left out for want of time."""
+    return replace(plan, context=replace(plan.context, no_time=tuple(sorted(cell.id for cell in gone))))
 
 
 def still_measured(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
-    """Those of the cells for which there was time."""
+    """Those of the cells for which there is time."""
     gone = set(plan.context.no_time)
     return [cell for cell in cells if cell.id not in gone]
 
 
-def _fitting(
+def measured_alone(plan: Plan, trials: Iterable[Trial]) -> Plan:
+    """The plan without the cells for which there was no time at all, and without the questions that nobody answers."""
+    tried = {trial.cell_id for trial in trials}
+    gone = set(plan.context.no_time) - tried
+    kept = still_measured(plan, plan.cells)
+    return replace(
+        plan,
+        cells=tuple(cell for cell in plan.cells if cell.id not in gone),
+        questions=tuple(question for question in plan.questions if parts(question, kept)),
+    )
+
+
+def _fitting(  # noqa: PLR0917 (what is chosen follows from all of it)
     plan: Plan,
     able: Sequence[Cell],
     left_s: float,
     needs: Callable[[Sequence[Cell]], float],
     cost: Callable[[Cell], float],
+    chosen: Iterable[Cell] = (),
 ) -> list[Cell]:
-    """Those of the cells that fit: all of them, else part after part of the questions, and null copies last."""
+    """Those of the cells that fit, beside those `chosen`: all of them, else part after part of the questions.
+
+    Parts that hold a level which the user named come first, as far as it takes to have each of these; null copies last.
+    """
     if needs(able) <= left_s:
         return list(able)
-    chosen: dict[str, Cell] = {}
+    taken = {cell.id: cell for cell in chosen}
 
     def with_more(more: Iterable[Cell]) -> dict[str, Cell]:
-        wanted = {**chosen, **{cell.id: cell for cell in more}}
+        wanted = {**taken, **{cell.id: cell for cell in more}}
         # What is compared with a baseline in a table needs it.
         bases = [
             cell
@@ -409,19 +488,35 @@ def _fitting(
     wanted = [part for question in plan.questions for part in parts(question, able)]
     if not wanted:
         wanted = [Part((cell,)) for cell in able if cell.null_of is None]
+    for level in plan.context.named:
+        if any(name in taken for name in level):
+            continue
+        of_level = [part for part in wanted if any(cell.id in level for cell in part.cells)]
+        for part in sorted(of_level, key=lambda part: sum(map(cost, part.cells))):
+            least = _cheapest(part, level, cost)
+            if fits(least):
+                taken = with_more(least)
+                break
     for part in wanted:
         cells = sorted(part.cells, key=cost)
-        least = max(min(2, len(cells)), math.ceil(_DEAREST * len(cells)))
-        while len(cells) > least and not fits(cells):
+        least_many = max(min(2, len(cells)), math.ceil(_DEAREST * len(cells)))
+        while len(cells) > least_many and not fits(cells):
             cells.pop()
         if fits(cells):
-            chosen = with_more(cells)
-    if not chosen:
-        chosen = with_more(min((part.cells for part in wanted), key=lambda cells: sum(map(cost, cells))))
-    for copy in (cell for cell in able if cell.null_of in chosen):
+            taken = with_more(cells)
+    if not taken:
+        taken = with_more(min((part.cells for part in wanted), key=lambda cells: sum(map(cost, cells))))
+    for copy in (cell for cell in able if cell.null_of in taken):
         if fits([copy]):
-            chosen = with_more([copy])
-    return [cell for cell in able if cell.id in chosen]
+            taken = with_more([copy])
+    return [cell for cell in able if cell.id in taken]
+
+
+def _cheapest(part: Part, level: Collection[str], cost: Callable[[Cell], float]) -> list[Cell]:
+    """The two cheapest cells of a part that can be compared, one of which has the level."""
+    with_level = min((cell for cell in part.cells if cell.id in level), key=cost)
+    others = sorted((cell for cell in part.cells if cell is not with_level), key=cost)
+    return [with_level, *others[:1]]
 
 
 def _named(cells: Sequence[Cell]) -> str:

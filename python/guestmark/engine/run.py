@@ -122,9 +122,8 @@ def prepare(
     if audience.remarks:
         for note in plan.context.notes:
             audience.tell(note)
-    if said_before := budget.spending(
-        plan, runnable(plan.cells, ready.left_out), known, clock.elapsed_s
-    ).sentence:
+    measured = budget.still_measured(plan, runnable(plan.cells, ready.left_out))
+    if said_before := budget.spending(plan, measured, known, clock.elapsed_s).sentence:
         audience.mention(said_before)
     return Run(run_id, plan, ledger, audience, clock)
 
@@ -194,7 +193,21 @@ def extended(stored: StoredRun, further: Further) -> Plan:
     )
     more = Extension(done, further.blocks, further.precision, further.time_limit_s)
     context = stored.plan.context
-    return replace(stored.plan, policy=policy, context=replace(context, extended=(*context.extended, more)))
+    context = replace(context, extended=(*context.extended, more), iterations=_iterations(stored))
+    return replace(stored.plan, policy=policy, context=context)
+
+
+def _iterations(stored: StoredRun) -> Mapping[str, int]:
+    """How many iterations the next trials of each cell hold: as before, whatever the run is to reach now.
+
+    Trials of another length would be left out of its answers. Nothing before the first block has shown them.
+    """
+    last = max((trial.block for trial in stored.trials), default=-1)
+    if stored.plan.policy.iterations is not None or last < 0:
+        return stored.plan.context.iterations
+    from guestmark.engine.runner import iterations_of  # with what every trial needs
+
+    return {cell.id: iterations_of(stored.plan, cell, last + 1, stored.trials) for cell in stored.plan.cells}
 
 
 def spent_s(stored: StoredRun) -> float:

@@ -19,7 +19,7 @@ from guestmark.core.units import counted
 from guestmark.disks.location import in_memory
 from guestmark.engine import budget
 from guestmark.engine.around import RUN, HostAgent
-from guestmark.engine.asking import comparisons
+from guestmark.engine.asking import asked_pairs
 from guestmark.engine.clock import Clock
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Estimate, Observer
@@ -60,7 +60,7 @@ def run(
     ledger.patience.is_interrupted = lambda: interruption.received is not None
     with ledger.claim(run_id):
         stored = ledger.load_run(run_id)
-        cells = budget.still_measured(plan, runnable(plan.cells, stored.unusable))
+        cells = runnable(plan.cells, stored.unusable)
         ledger.set_run_state(run_id, RunState.RUNNING)
         loop = Loop(
             plan=plan,
@@ -84,6 +84,8 @@ def run(
         except BaseException:
             ledger.set_run_state(run_id, RunState.INTERRUPTED)
             raise
+        finally:
+            loop.without_what_was_not_measured()
         ledger.set_run_state(run_id, state)
     return state
 
@@ -133,7 +135,8 @@ class Loop:
         self._attempts = attempts
         self._most_blocks = most_blocks
         self._plan = plan
-        self._cells = cells
+        self._able = cells  # all that can be measured here
+        self._cells = budget.still_measured(plan, cells)
         self._ledger = ledger
         self._run_id = run_id
         self._trials = trials
@@ -142,6 +145,8 @@ class Loop:
         self._interruption = interruption
         self._next_estimate = 0.0
         self._proofs: Mapping[str, Proof] = {}
+        self._known_prices: budget.Prices | None = None
+        self._resting: set[str] = set()  # ids of cells whose questions are answered
 
     @contextmanager
     def commands_around(self) -> Iterator[None]:
@@ -202,8 +207,15 @@ class Loop:
             return
         self._observer.note(f"no time to prove {', '.join(cell.id for cell in unproven)}")
         if self._plan.context.tune is not None and len(unproven) < len(self._cells):
-            self._cells = [cell for cell in self._cells if cell not in unproven]
-            self._plan = budget.shortened(self._plan, unproven)
+            self._cells = self._able = [cell for cell in self._cells if cell not in unproven]
+            self._plan = budget.leaving_out(self._plan, unproven)
+            self._ledger.set_plan(self._run_id, self._plan)
+
+    def without_what_was_not_measured(self) -> None:
+        """Takes cells for which there was no time at all out of the run, and questions that nothing answers."""
+        short = budget.measured_alone(self._plan, self._trials)
+        if short != self._plan:
+            self._plan = short
             self._ledger.set_plan(self._run_id, self._plan)
 
     def blocks(self) -> RunState:
@@ -212,7 +224,7 @@ class Loop:
             return self._race(settings)
         block = self._first_incomplete()
         first = block
-        self._observer.started(self._plan, block)
+        self._observer.started(replace(self._plan, cells=tuple(self._cells)), block)
         while True:
             decision = self._decide(block)
             if decision.state is not None and not (decision.state is RunState.STOPPED and self._owed(block)):
@@ -286,33 +298,47 @@ class Loop:
 
     def _measure_missing(self, block: int) -> bool:
         """Measures what a block lacks; whether the time was up before its end."""
-        with outer_guests(cell for cell in self._cells if not self._given_up(cell)):
+        due = [cell for cell in self._cells if cell.id not in self._resting and not self._given_up(cell)]
+        with outer_guests(due):
             divided = bool(self._machine) or any(machine_of(trial.facts) for trial in self._trials)
             for order, cell in missing_trials(
                 self._plan.policy.seed, block, self._plan.cells, self._done, chained=not divided
             ):
-                if cell in self._cells and not self._given_up(cell):
+                if cell in due and not self._given_up(cell):
                     if self._time_is_up() and not self._owed(block):
                         return True
                     self._trial(cell, block, order)
         return False
 
     def _keep_to_budget(self) -> None:
-        """Leaves out cells for which there is no time, by what the blocks took so far."""
-        alive = [cell for cell in self._cells if not self._given_up(cell)]
-        kept = budget.refit(self._plan, alive, self._trials, self._used_s())
-        gone = [cell for cell in alive if cell not in kept]
-        if gone:
-            self._cells = [cell for cell in self._cells if cell not in gone]
-            self._plan = budget.shortened(self._plan, gone)
-            self._ledger.set_plan(self._run_id, self._plan)
-            self._observer.note(
-                f"no time for {', '.join(cell.id for cell in gone)}: not measured any further"
-            )
+        """Leaves out cells for which there is no time, by what the blocks took so far, and takes back others."""
+        if self._plan.context.budget_s is None:
+            return
+        alive = [cell for cell in self._able if not self._given_up(cell)]
+        kept = budget.refit(self._plan, alive, self._trials, self._used_s(), self._resting, self._prices)
+        gone = [cell for cell in self._cells if cell in alive and cell not in kept]
+        back = [cell for cell in kept if cell not in self._cells]
+        if not gone and not back:
+            return
+        self._cells = [
+            cell for cell in self._able if cell in kept or (cell in self._cells and cell not in gone)
+        ]
+        self._plan = budget.leaving_out(self._plan, (cell for cell in alive if cell not in kept))
+        self._ledger.set_plan(self._run_id, self._plan)
+        if told := [cell.id for cell in gone if cell.null_of is None]:
+            self._observer.note(f"no time for {', '.join(told)}: not measured any further")
+        if told := [cell.id for cell in back if cell.null_of is None]:
+            self._observer.note(f"there is time for {', '.join(told)} after all")
+
+    def _prices(self) -> budget.Prices:
+        """What was known of the trials' time before this run."""
+        if self._known_prices is None:
+            self._known_prices = budget.prices(self._plan, self._ledger)
+        return self._known_prices
 
     def _of_these(self) -> list[Trial]:
         """The trials of the cells that are still measured: what the next block costs."""
-        alive = {cell.id for cell in self._cells}
+        alive = {cell.id for cell in self._cells} - self._resting
         return [trial for trial in self._trials if trial.cell_id in alive]
 
     def _race(self, settings: Settings) -> RunState:
@@ -352,7 +378,9 @@ class Loop:
     def _first_incomplete(self) -> int:
         alive = [cell for cell in self._cells if not self._given_up(cell)]
         last = max((trial.block for trial in self._trials), default=-1)
-        for block in range(last + 1):
+        # Within a budget cells rest, so only the last block may lack any.
+        first = 0 if self._plan.context.budget_s is None else max(last, 0)
+        for block in range(first, last + 1):
             if any((block, cell.id) not in self._done for cell in alive):
                 return block
         return last + 1
@@ -379,10 +407,13 @@ class Loop:
         begin = time.monotonic()
         counted_blocks = range(blocks) if these is None else these
         stored = [trial for trial in self._trials if trial.block in counted_blocks]
-        analysis = analyse(self._plan, stored, metrics={self._plan.metrics[0].name})
-        alive = [cell.id for cell in self._cells if not self._given_up(cell)]
-        asked = comparisons(self._plan, analysis, alive)
+        asking = self._plan.metrics if self._plan.questions else self._plan.metrics[:1]
+        analysis = analyse(self._plan, stored, metrics={metric.name for metric in asking})
+        alive = [cell for cell in self._cells if not self._given_up(cell)]
+        pairs = asked_pairs(self._plan, analysis, [cell.id for cell in alive])
+        asked = None if pairs is None else [pair.comparison for pair in pairs]
         decision = stopping.decide(self._plan, self._of_these(), blocks, analysis, used_s, asked)
+        self._rest(alive, budget.open_cells(self._plan, pairs, alive))
         if decision.state is None and budget.over(self._plan, blocks, self._of_these(), used_s):
             decision = stopping.Decision(RunState.STOPPED, blocks, 0.0)
         ahead = None
@@ -392,6 +423,14 @@ class Loop:
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
         return decision
+
+    def _rest(self, alive: Sequence[Cell], wanted: Collection[str]) -> None:
+        """Measures cells no longer whose questions are answered, and says so; all of them again once none is open."""
+        resting = {cell.id for cell in alive if cell.id not in wanted} if wanted else set()
+        fresh = [cell.id for cell in alive if cell.id in resting - self._resting and cell.null_of is None]
+        self._resting = resting
+        if fresh:
+            self._observer.note(f"answered: {', '.join(fresh)}; the time goes to the others")
 
     def _estimate_due(self, blocks: int = 0) -> bool:
         """Whether to look at what there is: for the display or from the first look on, if it takes no notable time."""

@@ -1,7 +1,7 @@
 """What to measure, before the matrix is expanded: `exec` and TOML plans both become an outline, then a plan."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from guestmark.core import registry
@@ -16,6 +16,7 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.rare import Rare
 from guestmark.core.tuning import Settings
 from guestmark.plan.matrix import Entry, Null, Row, Shape, span
+from guestmark.plan.pattern import PLATFORM, level_of, names_in
 
 _MOST_BLOCKS = 10_000  # for slow runs, which are found by many
 _FEW_BLOCKS = 16  # suffice for two thousand cells
@@ -40,6 +41,7 @@ class Outline:
     gates: tuple[str, ...] = ()  # limits that a run must keep, as `--fail-if` has them
     derived: tuple[Derived, ...] = ()  # metrics that follow from others
     around: HostCommands = field(default_factory=HostCommands)
+    named: frozenset[str] = frozenset()  # workload, platform and factors whose levels the user chose
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ def override(outline: Outline, given: Overrides) -> Outline:
             "--find: nothing is started here of which some may be slow",
             hint="leave 'of starts' out, or measure guests: --on tcg",
         )
-    return replace(outline, shape=shape, policy=_policy(outline.policy, given))
+    named = {*shape.asked, *({PLATFORM} if given.on is not None else ()), *names_in(given.only or "")}
+    return replace(outline, shape=shape, policy=_policy(outline.policy, given), named=frozenset(named))
 
 
 def _set_entries(
@@ -183,6 +186,7 @@ def assemble(outline: Outline, caller: Caller) -> Plan:
         derived=outline.derived,
         around=outline.around,
         gates=outline.gates,
+        named=_named(outline.named, cells),
         tune=outline.race,
         prove=outline.race is not None and bool(outline.race.durability),
     )
@@ -196,6 +200,16 @@ def assemble(outline: Outline, caller: Caller) -> Plan:
         published=outline.published,
         questions=outline.questions,
     )
+
+
+def _named(names: Collection[str], cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
+    """For each level of these names the cells that have it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        for name in sorted(names):
+            if cell.null_of is None and (level := level_of(cell, name)) is not None:
+                groups.setdefault((name, level), []).append(cell.id)
+    return tuple(map(tuple, groups.values()))
 
 
 _SMP = "smp"

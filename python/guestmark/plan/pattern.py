@@ -88,19 +88,30 @@ def from_expression(text: str, cells: Sequence[Cell]) -> Pattern:
     if not text.strip():
         raise UsageError("--only is empty", hint=_HINT)
     conditions: list[Condition] = []
-    for part in re.split(r"\s+and\s+|\s*&&\s*", text.strip(), flags=re.IGNORECASE):
-        for piece in re.split(r"(?<!\\),", part):
-            match = _CONDITION.fullmatch(piece.replace("\\,", ","))
-            if match is not None:
-                name, sign, level = match.groups()
-                conditions.append(_present(name, level, sign == "!=", cells))
-            elif conditions and piece.strip() and "=" not in piece:  # one more level of the same name
-                last = conditions[-1]
-                more = _present(last.name, piece.replace("\\,", ",").strip(), last.negated, cells)
-                conditions[-1] = Condition(last.name, (*last.levels, *more.levels), last.negated)
-            else:
-                raise UsageError(f"--only {text!r}: {piece.strip()!r} is not NAME=LEVEL", hint=_HINT)
+    for piece in _pieces(text):
+        match = _CONDITION.fullmatch(piece.replace("\\,", ","))
+        if match is not None:
+            name, sign, level = match.groups()
+            conditions.append(_present(name, level, sign == "!=", cells))
+        elif conditions and piece.strip() and "=" not in piece:  # one more level of the same name
+            last = conditions[-1]
+            more = _present(last.name, piece.replace("\\,", ",").strip(), last.negated, cells)
+            conditions[-1] = Condition(last.name, (*last.levels, *more.levels), last.negated)
+        else:
+            raise UsageError(f"--only {text!r}: {piece.strip()!r} is not NAME=LEVEL", hint=_HINT)
     return tuple(conditions)
+
+
+def _pieces(text: str) -> list[str]:
+    """The parts of an expression that `and` or commas join; a comma after a backslash joins nothing."""
+    parts = re.split(r"\s+and\s+|\s*&&\s*", text.strip(), flags=re.IGNORECASE)
+    return [piece for part in parts for piece in re.split(r"(?<!\\),", part)]
+
+
+def names_in(text: str) -> set[str]:
+    """The names in an expression of `--only`, in canonical spelling; none where it is the id of a cell."""
+    found = (_CONDITION.fullmatch(piece) for piece in _pieces(text))
+    return {match[1].replace("-", "_").lower() for match in found if match is not None}
 
 
 def select(cells: Sequence[Cell], text: str) -> list[Cell]:

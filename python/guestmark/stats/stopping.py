@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 _SETTLED = 0.7  # of `Policy.fine_s`: in less, under 80 % of the time could be measuring
+FEW = 3  # blocks after which a difference that is far beyond any scatter is known well enough
 FORESEEN = 4  # blocks from which on it can be told how many more there will be
 GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
 
@@ -86,6 +87,9 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     told = _comparisons(analysis) if asked is None else asked
     complete = min((each.n for each in told), default=blocks)  # a failed trial takes its block out
     if complete >= policy.min_blocks and precise and (asked is not None or used >= _SETTLED * policy.fine_s):
+        return Decision(RunState.COMPLETE, blocks, 0.0)
+    in_time = plan.context.budget_s is not None  # then nothing is measured longer than its question is open
+    if in_time and asked and all(is_settled(each, policy.precision) for each in asked):
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)
@@ -213,6 +217,19 @@ def _precision(analysis: "Analysis", precision: float) -> tuple[bool, int | None
     return all(
         _summary_precise(result, precision) for result in alive
     ), analysis.blocks if not alive else None
+
+
+def is_settled(comparison: "Comparison", precision: float) -> bool:
+    """Whether more blocks would not change an answer: it is far beyond any scatter, or known to half of its effect.
+
+    Two blocks may show the first, but their interval, Student's with one degree of freedom, says nothing.
+    """
+    from guestmark.stats.compare import MIN_BLOCKS
+    from guestmark.stats.repetition import ANSWER_PRECISION, precise_enough
+
+    if comparison.n < MIN_BLOCKS:
+        return comparison.differs and comparison.n >= FEW
+    return precise_enough(comparison, precision, ANSWER_PRECISION)
 
 
 def _answered(asked: "Sequence[Comparison]", precision: float) -> tuple[bool, int | None]:
