@@ -108,7 +108,7 @@ def command(
         if len(set(ids)) < len(ids):
             raise UsageError(f"run {ids[0]} is given twice", hint="guestmark runs lists others")
         first, *others = [opened.load_run(run_id) for run_id in ids]
-        found = [compared.compare(opened, first, other) for other in others]
+        found = [compared.compare(opened, first, other, beside=len(others)) for other in others]
     judged = compared_gates.judge(found, limits) if limits else ()
     write_all(compared.page(found, judged), lambda: compared.document(found, judged), paths)
     if judged:

@@ -78,8 +78,11 @@ class Comparison:
     values: tuple[Values, ...] = ()
 
 
-def compare(ledger: Ledger, before: StoredRun, after: StoredRun) -> Comparison:
-    """The cells of two runs, matched by what they are: workload, platform, factors and processors of both sides."""
+def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1) -> Comparison:
+    """The cells of two runs, matched by what they are: workload, platform, factors and processors of both sides.
+
+    All cells of the `beside` runs that a report compares with the first share one error rate.
+    """
     decisive, other = changes(before.environment, after.environment)
     analyses = [past.judged(ledger, run) for run in (before, after)]
     sides = [past.ratios(run, found) for run, found in zip((before, after), analyses, strict=True)]
@@ -90,11 +93,12 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun) -> Comparison:
         for row in ledger.earlier(past.host_of(before), both, time.time() + 1):
             if row.run_id not in {before.id, after.id}:
                 earlier.setdefault(row.what, []).append(row)
+    claims = beside * max(sum(len(earlier.get(key, ())) >= FEWEST_RUNS for key in both), 1)
     pairs = []
     for key in both:
         (old, _), (new, cell) = sides[0][key], sides[1][key]
         known = [past.past_of(row) for row in earlier.get(key, ())]
-        pairs.append(Pair(cell, old, new, change(old, new, known)))
+        pairs.append(Pair(cell, old, new, change(old, new, known, claims)))
     missing = [
         cell for side, rest in (sides, sides[::-1]) for key, (_, cell) in side.items() if key not in rest
     ]

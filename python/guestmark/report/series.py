@@ -21,7 +21,7 @@ from guestmark.page.claims import Claim
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, in_csv, line
-from guestmark.stats.across_runs import Across, Past, drift
+from guestmark.stats.across_runs import FEWEST_IN_DRIFT, Across, Drift, Past, drift
 from guestmark.stats.compare import MIN_BLOCKS
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Series:
 def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) -> list[Series]:
     """The series of every cell of a run: earlier and later runs of the same host that asked the same.
 
+    Change points share the level `max_p` among the cells, as drifts share theirs.
     Points are called by their run's `label` where they have it, else by when they were begun.
     """
     found = past.ratios(run, past.judged(ledger, run))
@@ -93,7 +94,12 @@ def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) 
             if row.what == key
         )
         result.append(
-            Series(cell, points, change_points(points, max_p), _unused(ledger, run, cell, points, label))
+            Series(
+                cell,
+                points,
+                change_points(points, max_p / len(found)),
+                _unused(ledger, run, cell, points, label),
+            )
         )
     return result
 
@@ -183,16 +189,23 @@ def _moment(created_at: float) -> str:
 
 def page(run: StoredRun, series: Sequence[Series]) -> Page:
     """A section for each cell."""
+    drifts = drifts_of(series)
     sections = [
-        Section(Part.WORKLOAD, f"{each.cell} over {len(each.points)} runs", tuple(_nodes(each)))
-        for each in series
+        Section(Part.WORKLOAD, f"{each.cell} over {len(each.points)} runs", tuple(_nodes(each, drifted)))
+        for each, drifted in zip(series, drifts, strict=True)
     ]
     return Page(f"History of {run.plan.title or run.plan.name}", run.id, tuple(sections))
 
 
-def _nodes(series: Series) -> list[Node]:
+def drifts_of(series: Sequence[Series]) -> list[Drift | None]:
+    """Whether each series goes up or down; all of them share one error rate."""
+    claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
+    return [drift([point.run for point in each.points], claims) for each in series]
+
+
+def _nodes(series: Series, drifted: Drift | None) -> list[Node]:
     nodes: list[Node] = [_table(series), _chart(series)]
-    if (drifted := drift([point.run for point in series.points])) is not None:
+    if drifted is not None:
         claim = Claim.NO_DRIFT if drifted.verdict is Across.ALIKE else Claim.DRIFT
         shown = claim.format(ratio=figures.ratio(drifted.ratio, drifted.ci), runs=f"{drifted.runs} runs")
         nodes.append(Note(line(shown), NoteKind.WARNING if claim is Claim.DRIFT else NoteKind.SMALL))
@@ -302,7 +315,7 @@ def document(series: Sequence[Series]) -> dict[str, Any]:
                     }
                     for one in each.unused
                 ],
-                "drift": _drift_document(each),
+                "drift": _drift_document(drifted),
                 "changes": None
                 if each.changes is None
                 else [
@@ -316,16 +329,16 @@ def document(series: Sequence[Series]) -> dict[str, Any]:
                     for change in each.changes
                 ],
             }
-            for each in series
+            for each, drifted in zip(series, drifts_of(series), strict=True)
         ],
     }
 
 
-def _drift_document(series: Series) -> dict[str, Any] | None:
-    found = drift([point.run for point in series.points])
+def _drift_document(found: Drift | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    return {"ratio": found.ratio, "ci": list(found.ci), "shown": found.verdict is not Across.ALIKE}
+    ends = None if found.ci is None else list(found.ci)
+    return {"ratio": found.ratio, "ci": ends, "shown": found.verdict is not Across.ALIKE}
 
 
 def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]]) -> str:

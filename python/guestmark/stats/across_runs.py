@@ -116,12 +116,13 @@ class Change:
     verdict: Across
 
 
-def change(before: Past, after: Past, earlier: Sequence[Past], confidence: float = CONFIDENCE) -> Change:
+def change(before: Past, after: Past, earlier: Sequence[Past], claims: int = 1) -> Change:
     """Compare a cell's ratio in two runs, given `earlier` runs of the same question (others than these two).
 
     With J earlier log ratios y the variance between runs is what their variance has beyond that inside of each,
     t² = max(var(y) - mean(v), 0), after DerSimonian and Laird (1986). The interval of the difference has its variance
-    v1 + v2 + 2 t² at Student's quantile with J - 1 degrees of freedom, as t² is no better known than that.
+    v1 + v2 + 2 t² at Student's quantile with J - 1 degrees of freedom, as t² is no better known than that. Several
+    `claims` of one report share its level (Bonferroni), as they share what they are learnt from.
     """
     d = math.log(after.ratio / before.ratio)
     own = _variance(before) + _variance(after)
@@ -131,17 +132,18 @@ def change(before: Past, after: Past, earlier: Sequence[Past], confidence: float
         return Change(math.exp(d), within, None, None, len(earlier), Across.UNKNOWN)
     logs = np.array([math.log(run.ratio) for run in earlier])
     between = max(float(logs.var(ddof=1)) - float(np.mean([_variance(run) for run in earlier])), 0.0)
-    reach = float(stdtrit(len(earlier) - 1, (1 + confidence) / 2)) * math.sqrt(own + 2 * between)
+    reach = _quantile(len(earlier) - 1, claims) * math.sqrt(own + 2 * between)
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
     return Change(math.exp(d), within, (low, high), math.expm1(math.sqrt(between)), len(earlier), verdict)
 
 
-def since(now: Past, earlier: Sequence[Past], confidence: float = CONFIDENCE) -> Change | None:
+def since(now: Past, earlier: Sequence[Past], claims: int = 1) -> Change | None:
     """Compare a cell's ratio in a run with that of all earlier ones; None below `FEWEST_RUNS` of them.
 
     The mean of J earlier log ratios has the variance (t² + v)/J, with t² as in `change`; this run's differs from it by
     its own variance and t² besides. Student's t with J - 1 degrees of freedom: more history makes the test stronger.
+    `claims` as in `change`.
     """
     if len(earlier) < FEWEST_RUNS:
         return None
@@ -151,9 +153,7 @@ def since(now: Past, earlier: Sequence[Past], confidence: float = CONFIDENCE) ->
     d = math.log(now.ratio) - float(logs.mean())
     own = _variance(now) + float(inside.mean()) / len(earlier)
     half = 1.96 * math.sqrt(own)
-    reach = float(stdtrit(len(earlier) - 1, (1 + confidence) / 2)) * math.sqrt(
-        own + between * (1 + 1 / len(earlier))
-    )
+    reach = _quantile(len(earlier) - 1, claims) * math.sqrt(own + between * (1 + 1 / len(earlier)))
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
     spread = math.expm1(math.sqrt(between))
@@ -170,16 +170,17 @@ class Drift:
     """By what a ratio changed from the first of some runs to the last, if it did so steadily; with its interval."""
 
     ratio: float
-    ci: tuple[float, float]
+    ci: tuple[float, float] | None
     runs: int
     verdict: Across
 
 
-def drift(runs: Sequence[Past], confidence: float = CONFIDENCE) -> Drift | None:
+def drift(runs: Sequence[Past], claims: int = 1) -> Drift | None:
     """Whether the ratio goes up or down over these runs, in their order; None below `FEWEST_IN_DRIFT`.
 
     Kendall's exact test of order, which holds for runs of any law that are exchangeable, and Theil and Sen's slope with
-    the interval that goes with it (Hollander, Wolfe and Chicken, 3rd ed., 9.2 and 9.3).
+    the interval that goes with it (Hollander, Wolfe and Chicken, 3rd ed., 9.2 and 9.3). Several `claims` of one report
+    share its level; so few runs that they cannot reach their part of it have no interval.
     """
     n = len(runs)
     if n < FEWEST_IN_DRIFT:
@@ -187,10 +188,11 @@ def drift(runs: Sequence[Past], confidence: float = CONFIDENCE) -> Drift | None:
     logs = np.array([math.log(run.ratio) for run in runs])
     first, second = np.triu_indices(n, 1)
     slopes = np.sort((logs[second] - logs[first]) / (second - first))
-    outside = _discordant(n, (1 - confidence) / 2)
-    low, middle, high = (
-        float(slope) * (n - 1) for slope in (slopes[outside], np.median(slopes), slopes[-1 - outside])
-    )
+    outside = _discordant(n, (1 - CONFIDENCE) / 2 / claims)
+    middle = float(np.median(slopes)) * (n - 1)
+    if outside < 0:
+        return Drift(math.exp(middle), None, n, Across.ALIKE)
+    low, high = (float(slope) * (n - 1) for slope in (slopes[outside], slopes[-1 - outside]))
     verdict = Across.HIGHER if low > 0 else Across.LOWER if high < 0 else Across.ALIKE
     return Drift(math.exp(middle), (math.exp(low), math.exp(high)), n, verdict)
 

@@ -15,9 +15,10 @@ from guestmark.report.commands import resume_command
 from guestmark.report.sections import elsewhere, places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
-from guestmark.stats.compare import MIN_BLOCKS, Verdict
+from guestmark.stats.compare import MIN_BLOCKS, Verdict, null_differs
 from guestmark.stats.family import detectable
 from guestmark.stats.finding import share_found
+from guestmark.stats.validity import ALPHA
 from guestmark.workloads.boot import TOTAL
 from guestmark.workloads.exec.plan import named_commands
 
@@ -40,8 +41,9 @@ _CAUSES = {  # by name in `stats.THRESHOLDS`
 def footer(analysis: Analysis, run: StoredRun) -> list[Node]:
     """Notes and the command that shows or continues the run; warnings first, since they limit what was said above."""
     nodes: list[Node] = []
+    level = ALPHA / max(sum(len(workload.null_cells) for workload in analysis.workloads), 1)
     for workload in analysis.workloads:
-        nodes += _nulls(workload, many=len(analysis.workloads) > 1)
+        nodes += _nulls(workload, level, many=len(analysis.workloads) > 1)
     nodes += _warnings(analysis, run)
     if not any(result.summary for result in analysis.cells):
         nodes.append(Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR))
@@ -110,7 +112,8 @@ def _start_s(trial: Trial) -> float:
     return float(trial.phases.get("ready", max(trial.phases.values()))) + template_s
 
 
-def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
+def _nulls(workload: WorkloadResult, level: float, *, many: bool) -> list[Node]:
+    """Copies beside what they copy; a warning of those that differ at `level`, which those of a report share."""
     if not workload.metrics:
         return []
     primary = workload.metrics[0].name
@@ -121,7 +124,7 @@ def _nulls(workload: WorkloadResult, *, many: bool) -> list[Node]:
             continue
         names = {"copy": result.cell.id, "cell": result.cell.null_of}
         ratio = figures.ratio(comparison.ratio, comparison.ci)
-        if primary in result.null_differs:
+        if primary in result.null_differs and null_differs(comparison, level):
             said = Claim.COPIES_DIFFER.format(
                 **names, ratio=ratio, metric=figures.in_prose(workload.metrics[0])
             )

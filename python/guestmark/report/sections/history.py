@@ -77,7 +77,17 @@ def _changed(result: CellResult, analysis: Analysis) -> Change | None:
     if comparison is None or comparison.ratio is None or comparison.ci is None:
         return None
     now = Past("", 0.0, comparison.ratio, *comparison.ci, comparison.n)
-    return since(now, analysis.history.ratios[result.cell.id])
+    return since(now, analysis.history.ratios[result.cell.id], _claims(analysis))
+
+
+def _claims(analysis: Analysis) -> int:
+    """How many cells of the report are compared with earlier runs: they share one error rate."""
+    known = (
+        len(analysis.history.ratios.get(result.cell.id, ())) >= FEWEST_RUNS
+        for result in analysis.cells
+        if _interval(result, analysis) is not None
+    )
+    return max(sum(known), 1)
 
 
 def _line(result: CellResult, analysis: Analysis, name: str) -> Inline:

@@ -78,12 +78,18 @@ def examined(  # noqa: PLR0917 (as `estimands.answers`)
     compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
     d = {name: _log_ratios(values[name], values[baseline]) for name in compared}
     found = [*of_cells(Compared(plan, cells, trials))]
-    found += _order(plan, cells, trials, values, row, baseline)
+    level = warning_level(plan)
+    found += _order(plan, cells, trials, values, row, baseline, level)
     for name in compared:
-        finding = trend(d[name], plan.policy.margin, alpha=ALPHA / len(compared))
+        finding = trend(d[name], plan.policy.margin, alpha=level / len(compared))
         if finding is not None:
             found.append(replace(finding, message=f"{name}: {finding.message}"))
     return (*found, *last)
+
+
+def warning_level(plan: Plan) -> float:
+    """The level of a kind of warning in one table: all tables of a report share `ALPHA`."""
+    return ALPHA / max(sum(cell.baseline for cell in plan.cells), 1)
 
 
 def carry_over(
@@ -110,6 +116,7 @@ def _order(  # noqa: PLR0917 (as `estimands.answers`)
     values: Mapping[str, Array],
     row: Mapping[int, int],
     baseline: str,
+    level: float = ALPHA,
 ) -> tuple[Finding, ...]:
     positions = {cell.id: np.full(len(row), np.nan) for cell in plan.cells}
     for cell in plan.cells:
@@ -118,7 +125,7 @@ def _order(  # noqa: PLR0917 (as `estimands.answers`)
     kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
     if len(cells) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
         kind = {cell.id: str(cell.platform) for cell in plan.cells}
-    return order_effects(values, positions, baseline, kind=kind)
+    return order_effects(values, positions, baseline, kind=kind, alpha=level)
 
 
 def _log_ratios(values: Array, reference: Array) -> Array:
