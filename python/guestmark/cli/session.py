@@ -245,7 +245,11 @@ def show(
 
     console = Console()
     if page is None:
-        if outputs.details or outputs.environment or outputs.published:
+        if outputs.published and not (outputs.details or outputs.environment):
+            from guestmark.report.answer import then_and_now
+
+            page = then_and_now(stored, analysis, width=console.width, latest=latest)
+        elif outputs.details or outputs.environment:
             from guestmark.report.sections import page as report
 
             page = report(

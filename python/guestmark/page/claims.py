@@ -13,6 +13,7 @@ class Claim(StrEnum):
     DIFFERS = " times {word} than "
     EQUAL = "No difference from {baseline}, within {margin}: {cells}."
     ALIKE = "Typical run as on {baseline}, within {margin}: {cells}. Events rarer than {rare} of {units} may be missed."
+    BOUNDED = "at most {most}"
     SLOW_RUNS = "Slow runs: {baseline}; {cells}: {word}"
     DETECTABLE = "A difference of {size} in the typical run would be found by 3 in 4 such runs, or more"
     FORESEEN = (

@@ -46,6 +46,44 @@ def spoken(workload: WorkloadResult) -> dict[str, str]:
     return {result.cell.id: result.cell.id for result in workload.cells} | ({} if alike else said)
 
 
+def across_workloads(results: Sequence[CellResult]) -> dict[str, str]:
+    """What rows of several workloads are called in one table, by id: the workload and the levels that vary in it.
+
+    Cells that differ by their platform alone have one name: each platform is a column. Of factors that vary together
+    one is enough; numbers have the factor's name beside them.
+    """
+    called: dict[str, str] = {}
+    for key in dict.fromkeys(map(_key, results)):
+        cells = [result.cell for result in results if _key(result) == key]
+        chosen: list[str] = []
+        for name in dict.fromkeys(name for cell in cells for name in cell.factors):
+            varies = len({cell.factors[name] for cell in cells if name in cell.factors}) > 1
+            if varies and not any(_vary_together(cells, name, other) for other in chosen):
+                chosen.append(name)
+        for cell in cells:
+            own = [(name, cell.factors[name]) for name in chosen if name in cell.factors]
+            said = (level if level[:1].isalpha() else f"{name}={level}" for name, level in own)
+            called[cell.id] = " ".join([key, *said])
+    places = [(called[result.cell.id], result.cell.platform) for result in results]
+    return (
+        called if len(set(places)) == len(places) else {result.cell.id: result.cell.id for result in results}
+    )
+
+
+def _vary_together(cells: Sequence[Cell], name: str, other: str) -> bool:
+    """Whether each level of one goes with one level of the other, in the cells that have both."""
+    pairs = {
+        (cell.factors[name], cell.factors[other])
+        for cell in cells
+        if name in cell.factors and other in cell.factors
+    }
+    return bool(pairs) and len(pairs) == len({one for one, _ in pairs}) == len({two for _, two in pairs})
+
+
+def _key(result: CellResult) -> str:
+    return result.cell.workload.key or result.cell.workload.name
+
+
 def brief(result: CellResult, workload: WorkloadResult) -> str:
     """What a cell is called inside of a chart: as in sentences where that is short."""
     said = spoken(workload).get(result.cell.id, result.cell.id)

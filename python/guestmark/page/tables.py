@@ -1,5 +1,6 @@
 """Tables: rows with names, and columns of figures whose pieces are aligned."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -90,3 +91,25 @@ def figure(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> C
     if last is not None:
         tones[-1] = last
     return Cell(tuple(Span(piece, tone) for piece, tone in zip(pieces, tones, strict=True)))
+
+
+def by_column(
+    caption: str,
+    columns: Sequence[str],
+    pieces: tuple[Align, ...],
+    filled: Mapping[tuple[str, str], Cell],
+    legend: tuple[Inline, ...] = (),
+) -> Table:
+    """A table whose cells are `filled` by the names of row and column; rows in the order in which they come first."""
+    rows = dict.fromkeys(name for name, _ in filled)
+    return Table(
+        caption,
+        ("",),
+        tuple(Column(column, pieces) for column in columns),
+        tuple(
+            Row(RowName((name,), name), tuple(filled.get((name, column), Cell()) for column in columns))
+            for name in rows
+        ),
+        legend=legend,
+        heading=caption,
+    )

@@ -61,6 +61,22 @@ def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> P
     return Page(run.plan.title or run.plan.name, run.id, tuple(sections))
 
 
+def then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:
+    """A published experiment repeated, on a screen: its questions with today's answers, and the published ratios.
+
+    Rows that nothing was published about are in the answers alone.
+    """
+    from guestmark.report.sections import published
+
+    title = run.plan.title or run.plan.name
+    sections = [Section(Part.CONCLUSION, title, tuple(answers.nodes(analysis, briefly=True)))]
+    if (table := published.overview(analysis)) is not None:
+        sections.append(Section(Part.WORKLOAD, "Then and now", (table,), titled=False))
+    closing = [*_limit(analysis, run, width), *_closing(analysis, run, latest=latest)]
+    sections.append(Section(Part.FOOTER, "About this run", tuple(closing), titled=False))
+    return Page(title, run.id, tuple(sections))
+
+
 def _in_one_table(workloads: Sequence[WorkloadResult]) -> list[list[WorkloadResult]]:
     """The workloads, those together that are measured by one metric and whose names have room in one table."""
     groups: list[list[WorkloadResult]] = []
@@ -240,6 +256,8 @@ def _verdict(result: CellResult, metric: Metric) -> Cell:
         return words("baseline")
     if comparison is None or comparison.ratio is None:
         return Cell()
+    if comparison.bounded:
+        return words(word(comparison, metric), tone(comparison))
     if comparison.verdict not in _CLAIMS:
         said = f"{word(comparison, metric)}{_interval(comparison.ratio, comparison.ci)}"
         return words(said, tone(comparison))

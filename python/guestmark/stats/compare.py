@@ -23,6 +23,7 @@ WIDENED = "noise of this host (equal cells, other programs, order) widens the in
 _ENOUGH_RANKS = (
     8  # blocks from which on the signed-rank test reaches what one of several questions is held to
 )
+BOUND = 1.25  # a ratio that is known to lie between this and its inverse is an answer
 MANY_QUESTIONS = "may be chance, as many questions were asked"
 UNLIKE = 1.5  # times the spread of a null copy, from which a cell scatters on its own account
 
@@ -108,6 +109,12 @@ class Comparison:
     def undecided(self) -> bool:
         """Whether nothing is shown, not even that the typical run is alike."""
         return self.verdict is Verdict.INCONCLUSIVE and not self.alike
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the interval says enough although no verdict is given: any difference lies within `BOUND`."""
+        known = self.undecided and not self.withdrawn and self.n >= MIN_BLOCKS and self.stated is not None
+        return known and self.stated is not None and self.stated[0] >= 1 / BOUND and self.stated[1] <= BOUND
 
 
 def inverse(comparison: Comparison) -> Comparison:

@@ -65,8 +65,8 @@ class Against:
 
     @property
     def answered(self) -> bool:
-        """Whether there is a verdict."""
-        return self.found is not None and not self.found.undecided
+        """Whether there is a verdict, or it is known that any difference is small."""
+        return self.found is not None and (self.found.bounded or not self.found.undecided)
 
 
 @dataclass(frozen=True, slots=True)

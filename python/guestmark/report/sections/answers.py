@@ -12,9 +12,10 @@ from guestmark.core.model import Asked, Cell, CellStatus
 from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.claims import Claim
-from guestmark.page.names import implied_placement, varying
-from guestmark.page.nodes import Bullets, Node, Note
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
+from guestmark.page.names import across_workloads, implied_placement, varying
+from guestmark.page.nodes import Bullets, Node, Note, Paragraph
+from guestmark.page.tables import Align, Column, Row, RowName, Table, by_column, figure, words
+from guestmark.page.tables import Cell as TableCell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.plan.pattern import PLATFORM, WORKLOAD
 from guestmark.plan.questions import NESTED_WORDS
@@ -30,11 +31,14 @@ from guestmark.report.sections.answering import (
 )
 from guestmark.report.sections.durability import durability, of_row
 from guestmark.report.sections.nested import mean_of
-from guestmark.report.sections.verdicts import MARKS, tone, word
+from guestmark.report.sections.verdicts import LEGEND, MARKS, mark, tone, word
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import Comparison, Verdict, label
 
 _NAMED = 6  # cells in one sentence
+_NARROW = 80  # columns
+_FEW_LINES = 3  # of comparisons, in place of a table
+_WITH_INTERVALS = 2  # platforms beside each other, whose ratios leave room for their intervals
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
 _LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run as its   ? not told apart"
 _MEANINGS = {
@@ -48,16 +52,32 @@ _MEANINGS = {
 _SUFFIXES = ("_s", "_ns", "_bytes")
 
 
-def nodes(analysis: Analysis) -> list[Node]:
-    """The sentences under each question, and a table of those that rank cells of several kinds; empty without any."""
+def nodes(analysis: Analysis, *, briefly: bool = False) -> list[Node]:
+    """The sentences under each question, and a table of those that rank cells of several kinds; empty without any.
+
+    `briefly`, many comparisons are a table in place of sentences, and rankings have none beside them.
+    """
     found: list[Node] = []
-    for answer in answers(analysis):
-        items = _sentences(answer) or [line(_nothing(answer))]
+    asked = answers(analysis)
+    last = max((number for number, answer in enumerate(asked) if _are(answer, Against)), default=None)
+    for number, answer in enumerate(asked):
+        if briefly and _are(answer, Against):
+            found += _comparisons(answer, legend=number == last)
+            continue
+        items = (_briefly(answer) if briefly else _sentences(answer)) or [line(_nothing(answer))]
+        if briefly:
+            found += _closely(answer, items)
+            continue
         found.append(Bullets(line(answer.question.ask, Tone.STRONG), tuple(items)))
         ranked = [finding for finding in answer.findings if isinstance(finding, Ranked)]
         if table := _table(ranked):
             found += [table, Note(line(_LEGEND))]
     return found
+
+
+def _are(answer: Answer, kind: type[Finding]) -> bool:
+    """Whether there are findings, all of them of this kind."""
+    return bool(answer.findings) and all(isinstance(finding, kind) for finding in answer.findings)
 
 
 def document(analysis: Analysis) -> list[dict[str, Any]]:
@@ -85,10 +105,25 @@ def _nothing(answer: Answer) -> str:
 
 
 def _sentences(answer: Answer) -> list[Inline]:
+    names = _names_in(answer)
+    return [*(_sentence(finding, names) for finding in answer.findings), *holds(answer, names)]
+
+
+def _briefly(answer: Answer) -> list[Inline]:
+    """As few lines as say the answer: which is best, which part is largest."""
+    if _are(answer, Ranked):
+        return [_in_brief(finding) for finding in answer.findings if isinstance(finding, Ranked)]
+    if _are(answer, Parts):
+        parts = [finding for finding in answer.findings if isinstance(finding, Parts)]
+        called = across_workloads([finding.result for finding in parts])
+        return [line(f"{called[each.result.cell.id]}: {_shares_of(each)}") for each in parts]
+    return _sentences(answer)
+
+
+def _names_in(answer: Answer) -> Names:
     firsts = [finding.first.cell for finding in answer.findings if isinstance(finding, Against)]
     asked = answer.question.compare.keys() | answer.question.against.keys()
-    names = Names(asked, firsts)
-    return [*(_sentence(finding, names) for finding in answer.findings), *holds(answer, names)]
+    return Names(asked, firsts)
 
 
 def _sentence(finding: Finding, names: Names) -> Inline:
@@ -135,6 +170,24 @@ def _best(ranked: Ranked) -> Inline:
         Span(shown, Tone.FASTER if ranked.answered else Tone.UNCLEAR),
         f"{verb}{'; ' if said else ''}{'; '.join(said)}.{_more(ranked, unclear)}{_space(_lacking(ranked))}",
     )
+
+
+def _in_brief(ranked: Ranked) -> Inline:
+    """Which is best, and which may be."""
+    best = ranked.best
+    where = f"{_about(ranked)}: " if ranked.of else ""
+    if best is None or len(ranked.cells) == 1:
+        return _best(ranked)
+    names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
+    superlative = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
+    verb = " leads" if ranked.open else Claim.BEST.format(superlative=superlative)
+    rivals = [names[result.cell.id] for result in ranked.open]
+    beside = (
+        f"; or {rivals[0]}" if len(rivals) == 1 else f"; or one of {len(rivals)} others" if rivals else ""
+    )
+    tone = Tone.FASTER if ranked.answered else Tone.UNCLEAR
+    shown = f"{names[best.cell.id]} ({' '.join(mean_of(best, ranked.metric))})"
+    return spans(where, Span(shown, tone), f"{verb}{beside}")
 
 
 def _about(ranked: Ranked) -> str:
@@ -257,6 +310,52 @@ def _column(ranking: Ranked, names: dict[str, str], unit: figures.Unit) -> dict[
     return found
 
 
+def _comparisons(answer: Answer, *, legend: bool) -> list[Node]:
+    """The ratio of each comparison: a row for each kind of cell, a column for each platform; of few a line for each."""
+    against = [finding for finding in answer.findings if isinstance(finding, Against)]
+    called = across_workloads([finding.first for finding in against])
+    platforms = list(dict.fromkeys(str(finding.first.cell.platform) for finding in against))
+    pieces = (
+        (Align.POINT, Align.LEFT, Align.LEFT)
+        if len(platforms) <= _WITH_INTERVALS
+        else (Align.POINT, Align.LEFT)
+    )
+    filled = {
+        (called[finding.first.cell.id], str(finding.first.cell.platform)): _ratio_in_brief(
+            finding.found, len(pieces)
+        )
+        for finding in against
+    }
+    held = list(holds(answer, _names_in(answer)))
+    rows = list(dict.fromkeys(name for name, _ in filled))
+    if len(rows) > _FEW_LINES:
+        table = by_column(answer.question.ask, platforms, pieces, filled, (line(LEGEND),) if legend else ())
+        return [table, *map(Paragraph, held)]
+    lines = [
+        line(
+            f"{name}: {', '.join(f'{on} {filled[name, on].text}' for on in platforms if (name, on) in filled)}"
+        )
+        for name in rows
+    ]
+    under = [Note(line(LEGEND))] if legend else []
+    return [*_closely(answer, [*lines, *held]), *under]
+
+
+def _closely(answer: Answer, items: Sequence[Inline]) -> list[Node]:
+    """The question and its answers without room between; a single short one beside it."""
+    ask = answer.question.ask
+    if len(items) == 1 and len(ask) + len(_text(items[0])) < _NARROW:
+        return [Paragraph(spans(f"{ask} ", *items[0]))]
+    return [Paragraph(line(ask)), *(Paragraph(spans("  ", *item)) for item in items)]
+
+
+def _ratio_in_brief(comparison: Comparison | None, pieces: int) -> TableCell:
+    if comparison is None or comparison.ratio is None:
+        return words("–")
+    number, _, interval = figures.ratio(comparison.ratio, comparison.ci).partition(" ")
+    return figure(*(number, mark(comparison), interval)[:pieces])
+
+
 # --- some against others ------------------------------------------------------------------------------------
 
 
@@ -272,7 +371,7 @@ def _compared(against: Against, names: Names) -> Inline:
         )
     comparison = against.found
     missing = ""
-    if comparison.undecided:
+    if comparison.undecided and not comparison.bounded:
         blocks = more_blocks(comparison)
         missing = f" ({comparison.reason}{_would_tell(blocks) if blocks else ''})"
     return spans(
@@ -305,14 +404,19 @@ def _then(against: Against, comparison: Comparison) -> str:
 
 def _shares(found: Parts) -> Inline:
     total = sum(value for _, value in found.parts)
-    said = ", ".join(
-        f"{_part(metric.name)} {figures.percent(value / total)}" for metric, value in found.parts
-    )
+    said = _shares_of(found)
     metric = found.parts[0][0]
     unit = figures.fitting_unit(metric.unit, [total])
     shown = total / unit.size
     whole = f"{figures.number(shown, figures.decimals(None, shown))} {unit.name}".strip()
     return line(f"{found.result.cell.id}: the largest part is {_part(metric.name)} (of {whole}: {said}).")
+
+
+def _shares_of(found: Parts) -> str:
+    total = sum(value for _, value in found.parts)
+    return ", ".join(
+        f"{_part(metric.name)} {figures.percent(value / total)}" for metric, value in found.parts
+    )
 
 
 def _part(name: str) -> str:

@@ -95,7 +95,7 @@ def undecided(compared: Iterable[tuple[CellResult, Comparison]], names: Mapping[
     cells: dict[str, list[str]] = {}
     every = list(compared)
     for result, comparison in every:
-        if comparison.undecided:
+        if comparison.undecided and not comparison.bounded:
             cells.setdefault(comparison.reason, []).append(names[result.cell.id])
 
     def said(ids: Sequence[str]) -> str:

@@ -9,17 +9,20 @@ from guestmark.core.model import CellStatus, Plan, Published, PublishedFigure
 from guestmark.core.units import unit_size
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
-from guestmark.page.names import row_names
+from guestmark.page.names import across_workloads, row_names
 from guestmark.page.nodes import Bullets, Node
-from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
+from guestmark.page.tables import Align, Cell, Column, Row, Table, by_column, figure, words
 from guestmark.page.text import line
 from guestmark.plan.pattern import level_of
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison
+from guestmark.stats.repeated import Repeated, repeated
 
 _MEANING = {
     "time": "change: of the baseline's time, so +6 % takes 6 % longer, −50 % half as long",
     "throughput": "change: of the baseline's throughput, so +6 % moves 6 % more in a second, −50 % half as much",
 }
+_ROUNDED = 1.1  # published figures are: 8 s and 188 MB/s of 1500 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,81 @@ def _table(workload: WorkloadResult, pairs: Sequence[Pair], published: Published
     called = f" ({published.name})" if published.name else ""
     title = f"Then and now: {figures.heading(metric, unit)}{called}"
     return Table(title, headings, columns, rows, legend=tuple(map(line, small)), heading=title)
+
+
+def overview(analysis: Analysis) -> Table | None:
+    """Every published comparison of cells that this run has: today's ratio, whether it agrees, and the published one.
+
+    A row for each kind of cell, a column for each platform. Publications that give the same figures in another unit are
+    shown once; None where no figure is about these cells.
+    """
+    plan = analysis.plan
+    found: dict[tuple[str, str], tuple[Comparison | None, float]] = {}
+    shown: list[Published] = []
+    for published in plan.published:
+        metric = next((each for each in plan.metrics if each.name == published.metric), None)
+        if metric is None or any(_says_the_same(published, other) for other in shown):
+            continue
+        about = [
+            (result, ratio)
+            for result in analysis.cells
+            if (then := figure_for(result, published)) is not None
+            and (ratio := _then_ratio(then)) is not None
+            and not result.cell.baseline
+        ]
+        called = across_workloads([result for result, _ in about])
+        for result, ratio in about:
+            name = f"{called[result.cell.id]}, {published.name}" if published.name else called[result.cell.id]
+            found[name, str(result.cell.platform)] = (result.comparison.get(metric.name), ratio)
+        if about:
+            shown.append(published)
+    if not found:
+        return None
+    small = [_NOW_AND_THEN, *(f"then: {source}" for source in dict.fromkeys(each.source for each in shown))]
+    if (scale := plan.context.scale) != 1.0:
+        small.append(f"now is at {scale:g} of the published sizes: compare ratios")
+    platforms = list(dict.fromkeys(platform for _, platform in found))
+    thens: dict[str, set[float]] = {}
+    for (name, _), (_, ratio) in found.items():
+        thens.setdefault(name, set()).add(ratio)
+    once = all(len(several) == 1 for several in thens.values())  # then one column is enough
+    filled = {
+        at: figure(*_today(comparison, ratio, plan.policy.margin), *([] if once else [f"×{_short(ratio)}"]))
+        for at, (comparison, ratio) in found.items()
+    }
+    if once:
+        filled |= {(name, "then"): figure(f"×{_short(ratio)}") for name, (ratio,) in thens.items()}
+    pieces = (Align.POINT, Align.LEFT, Align.POINT)[: 2 if once else 3]
+    columns = [*platforms, *(["then"] if once else [])]
+    return by_column("Now and then, ×base", columns, pieces, filled, tuple(map(line, small)))
+
+
+_SIGNS = {
+    Repeated.SAME: "✓",
+    Repeated.DIRECTION: "~",
+    Repeated.OPPOSITE: "✗",
+    Repeated.EQUAL: "✗",
+    Repeated.DIFFERS: "✗",
+    Repeated.OPEN: "?",
+}
+_NOW_AND_THEN = "✓ agrees   ~ same direction, by another factor   ✗ not so today   ? open"
+
+
+def _today(now: Comparison | None, then: float, margin: float) -> tuple[str, str]:
+    """Today's ratio, and the sign of what became of the published one."""
+    ratio = "–" if now is None or now.ratio is None else figures.ratio(now.ratio, now.ci).partition(" ")[0]
+    return ratio, _SIGNS[repeated(now, then, margin)]
+
+
+def _says_the_same(one: Published, other: Published) -> bool:
+    """Whether they give times and throughputs of the same work: the products of both are alike for all cells."""
+    mine, theirs = (
+        {frozenset(each.cell.items()): each.value for each in published.figures} for published in (one, other)
+    )
+    if mine.keys() != theirs.keys() or not all(value > 0 for value in (*mine.values(), *theirs.values())):
+        return False
+    products = [mine[cell] * theirs[cell] for cell in mine]
+    return max(products) <= _ROUNDED * min(products)
 
 
 def _other_baseline(pairs: Sequence[Pair], published: Published) -> str:
