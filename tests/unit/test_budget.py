@@ -13,11 +13,11 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
-from guestmark.engine.asking import asked_pairs, parts, with_askable
+from guestmark.engine.asking import COMPARING, asked_pairs, parts, with_askable
 from guestmark.engine.budget import Prices, prices
 from guestmark.plan import library
 from guestmark.plan.load import load
-from guestmark.plan.outline import Overrides, assemble, override
+from guestmark.plan.outline import Overrides, assemble, inequality, override
 from guestmark.stats import compare_table, precise_enough, stopping
 from guestmark.stats.analysis import analyse
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
@@ -171,9 +171,32 @@ def test_a_question_that_cannot_be_answered_is_not_asked() -> None:
 
 def test_too_few_blocks_answer_nothing_and_say_so() -> None:
     plan = built_in("upload")
-    short, notes = with_askable(replace(plan, policy=replace(plan.policy, blocks=3)), ())
+    short, notes = with_askable(replace(plan, policy=replace(plan.policy, blocks=1)), ())
     assert not short.questions
-    assert any("3 blocks cannot show a difference, 6 can" in note for note in notes)
+    assert any("1 block cannot show a difference" in note for note in notes)
+    few, _ = with_askable(replace(plan, policy=replace(plan.policy, blocks=3)), ())
+    assert few.questions  # what is far beyond any scatter is shown by three
+
+
+@pytest.mark.parametrize("name", sorted(library.names()))
+def test_every_question_of_a_built_in_plan_can_be_answered_on_a_plain_machine(name: str) -> None:
+    """By host, uml and tcg, and what is nested in tcg: settings of the plan itself must not take answers away."""
+    outline = load(library.builtin(name), name)
+    plain = {"host", "uml", "tcg", "tcg/uml", "tcg/kvm"}
+    on = [str(platform) for platform in outline.shape.platforms if str(platform) in plain]
+    plan = assemble(override(outline, Overrides(on=on)), Caller())
+    proven = [question for question in plan.questions if question.durability or question.disk]
+    asked, _ = with_askable(plan, ())
+    assert all(question in proven for question in plan.questions if question not in asked.questions)
+    for question in plan.questions:
+        if question.wants not in COMPARING:
+            continue
+        for part in parts(question, plan.cells):
+            first, *others = part.cells
+            for other in others:
+                unequal = inequality([replace(first, baseline=True), replace(other, baseline=False)])
+                asked_for = {cell.factors.get("smp") for cell in (first, other)}
+                assert not unequal or len(asked_for) > 1, unequal
 
 
 def test_a_trial_costs_what_its_start_does_whatever_the_scale() -> None:

@@ -57,12 +57,9 @@ def with_askable(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[st
 
 
 def _too_few(plan: Plan) -> str:
-    from guestmark.stats.paired import MIN_BLOCKS
-
+    """Why so few blocks show no difference however large, see `paired.early_p`; empty where they may."""
     blocks = plan.policy.blocks
-    if blocks is None or blocks >= MIN_BLOCKS:
-        return ""
-    return f"{counted(blocks, 'block')} cannot show a difference, {MIN_BLOCKS} can"
+    return "" if blocks is None or blocks > 1 else "1 block cannot show a difference"
 
 
 def _unaskable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
