@@ -24,6 +24,11 @@ from guestmark.workloads.exec.plan import named_commands
 
 WALL = "wall_s"
 _MEASURED = {WALL, TOTAL.name}  # what iterations took; of starts, the whole life of a machine
+_RARE = 0.25  # what is more often slow is not called slow runs by anybody
+_ROUNDED_TO_NOTHING, _TELLS_NOTHING = (
+    0.0005,
+    1.0,
+)  # differences that are nothing to find, or say nothing if found
 _COVERED = "95 % intervals, for this host today"
 _CAUSES = {  # by name in `stats.THRESHOLDS`
     "psi_cpu_some": "processors overcommitted",
@@ -136,7 +141,7 @@ def _nulls(workload: WorkloadResult, level: float, *, many: bool) -> list[Node]:
             nodes.append(
                 _small(f"Copies of one cell, {result.cell.id} to {result.cell.null_of}: {ratio}{few}")
             )
-    if (share := _findable(workload)) is not None:
+    if (share := _findable(workload)) is not None and share <= _RARE:
         nodes.append(_small(Claim.FINDABLE.format(share=figures.percent(share))))
     least = [
         size
@@ -145,7 +150,7 @@ def _nulls(workload: WorkloadResult, level: float, *, many: bool) -> list[Node]:
         and comparison.verdict not in {Verdict.FASTER, Verdict.SLOWER}
         and (size := detectable(comparison)) is not None
     ]
-    if least:
+    if least and _ROUNDED_TO_NOTHING < max(least) <= _TELLS_NOTHING:
         where = f" ({workload.title})" if many else ""
         nodes.append(_small(Claim.DETECTABLE.format(size=figures.percent(max(least))) + where))
     return nodes

@@ -1,0 +1,130 @@
+"""What the published experiments answer in a quarter of an hour: `.venv/bin/python -m bench.quarter [NAME...]`.
+
+Runs each as a user types it, in a ledger without earlier runs, and counts what its questions asked and got: each row
+that is compared, each group of which one is best. A table in Markdown has the answers, lines of the page, the wall
+time, and where the time of trials went. Leave the machine alone meanwhile. Exits with 1 if an experiment answers less
+than nine tenths of what it asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+_ENOUGH = 0.9  # of the answers that are asked for
+_LATE_S = 30.0  # after its time, when a run is taken to hang
+EXPERIMENTS: Mapping[str, Sequence[str]] = {
+    "backends": ("backends", "--on", "uml,tcg,tcg/uml,tcg/kvm"),
+    "upload": ("upload",),
+    "sysbench": ("sysbench", "--on", "host,uml,tcg"),
+    "netboot": ("netboot",),
+    "filesystems": ("filesystems",),
+    "filesystems on sparc64": ("filesystems", "--on", "host,tcg@sparc64"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One experiment: its answers and what they took; `shares` are of the trials' time, by what it went into."""
+
+    name: str
+    status: int
+    seconds: float
+    lines: int
+    asked: int
+    answered: int
+    cells: int
+    blocks: int
+    failed: int
+    shares: Mapping[str, float]
+
+    @property
+    def row(self) -> str:
+        shares = " / ".join(f"{self.shares.get(name, 0.0):.0%}" for name in ("starting", "measuring"))
+        failed = f", {self.failed} failed" if self.failed else ""
+        return (
+            f"| `{self.name}` | {self.answered} of {self.asked} | {self.seconds:.0f} s | {self.lines} | "
+            f"{self.cells} | {self.blocks}{failed} | {shares} |"
+        )
+
+
+def run(name: str, budget: str, folder: Path) -> Outcome:
+    """Run one experiment and read its document."""
+    from guestmark.core.units import parse_duration
+
+    document = folder / f"{name.replace(' ', '-')}.json"
+    words = ["run", *EXPERIMENTS[name], "--published", "--for", budget]
+    words += ["--ledger", str(folder / "ledger.sqlite"), "--json", str(document)]
+    begun = time.monotonic()
+    done = subprocess.run(
+        [str(ROOT / "guestmark"), *words],
+        env={**os.environ, "COLUMNS": "80"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=parse_duration(budget) + _LATE_S * 10,
+        check=False,
+    )
+    seconds = time.monotonic() - begun
+    print(done.stdout, file=sys.stderr)
+    found = json.loads(document.read_text()) if document.exists() else {}
+    answers = [each for question in found.get("questions", ()) for each in question["answers"]]
+    trials = [trial for cell in found.get("cells", ()) for trial in cell["trials"]]
+    return Outcome(
+        name,
+        done.returncode,
+        seconds,
+        len(done.stdout.splitlines()),
+        len(answers),
+        sum(_is_answered(each) for each in answers),
+        len([cell for cell in found.get("cells", ()) if cell["trials"]]),
+        len({trial["block"] for trial in trials}),
+        sum(trial["status"] != "ok" for trial in trials),
+        _shares(trials),
+    )
+
+
+def _is_answered(answer: Mapping[str, Any]) -> bool:
+    return bool(answer.get("answered", True))
+
+
+def _shares(trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    whole = sum(trial["duration_s"] for trial in trials)
+    if not whole:
+        return {}
+    starting = sum(trial["phases"].get("ready", 0.0) for trial in trials)
+    measuring = sum(sum(trial["run_s"]) for trial in trials)
+    return {"starting": starting / whole, "measuring": measuring / whole}
+
+
+def main() -> int:
+    """Print the table, a row as soon as its experiment has ended."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "names", nargs="*", choices=[[], *EXPERIMENTS], help="which experiments; all but sparc64"
+    )
+    parser.add_argument("--for", dest="budget", default="15m", help="wall time of each (default: 15m)")
+    given = parser.parse_args()
+    names = given.names or [name for name in EXPERIMENTS if "sparc64" not in name]
+    sys.path.insert(0, str(ROOT / "python"))
+    print("| experiment | answered | wall time | lines | rows | blocks | starting / measuring |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="guestmark-quarter-") as folder:
+        for name in names:
+            outcomes.append(run(name, given.budget, Path(folder)))
+            print(outcomes[-1].row, flush=True)
+    return int(any(each.answered < _ENOUGH * each.asked for each in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
