@@ -6,7 +6,6 @@ use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::input::{Compression, Source};
 use crate::live::Ring;
-use crate::mapped::cut_short;
 use crate::message::Message;
 use crate::packet::{flag, Packet, PacketSink, Segment, NO_TIME, UDP};
 use crate::packetlist::{self, Names, RowSink};
@@ -93,11 +92,7 @@ impl Front {
         };
         reading.section();
         let mut kind = None;
-        let mut result = reading.read_as(source, services, &mut kind);
-        if source.is_cut() {
-            // Whatever else was found: lost bytes read as zero.
-            result = Err(Fault::io(source.offset(), &cut_short()));
-        }
+        let result = reading.read_as(source, services, &mut kind);
         reading.flush();
         let overlaps = self.first_ts.is_some_and(|first| first < latest);
         self.truth.overlapping += u64::from(overlaps);

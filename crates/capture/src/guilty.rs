@@ -35,8 +35,8 @@ type Wait = Reverse<(u64, Reverse<u64>)>;
 pub struct Guilty {
     /// Causes as of a client that is end 0; shortest wait first.
     longest: [BinaryHeap<Wait>; on::COUNT],
-    /// The shortest of each that are kept, 0 while there is room.
-    least: Spent,
+    /// The shortest of each that are kept, and its packet; 0 while there is room.
+    least: [(u64, u64); on::COUNT],
 }
 
 impl Guilty {
@@ -46,9 +46,10 @@ impl Guilty {
         for (position, (now, before)) in now.iter().zip(before).enumerate() {
             let paired = position < on::LATENCY;
             let position = if paired { position ^ client } else { position };
-            // Nearly every wait is shorter than the shortest of those that are kept.
+            // Nearly every wait is shorter than the shortest of those that are kept, or as long and later.
             let waited = now.saturating_sub(*before);
-            if waited > 0 && waited >= self.least[position] {
+            let (shortest, last) = self.least[position];
+            if waited > 0 && (waited > shortest || waited == shortest && frame < last) {
                 self.keep(position, (waited, Reverse(frame)));
             }
         }
@@ -60,7 +61,9 @@ impl Guilty {
         list.push(Reverse(wait));
         if list.len() > MOST {
             list.pop();
-            self.least[position] = list.peek().map_or(0, |Reverse((least, _))| *least);
+            if let Some(&Reverse((least, Reverse(last)))) = list.peek() {
+                self.least[position] = (least, last);
+            }
         }
     }
 

@@ -1,17 +1,14 @@
-//! Where bytes come from: a file or standard input, plain or compressed, through one large buffer.
+//! Where bytes come from: a file or standard input, plain or compressed, through one buffer that fits the second-level cache.
 //!
-//! A large plain file is looked at where it lies in the page cache ([`Window`]); everything else, pipes and compressed
-//! files, comes by `read` into a buffer that fits the second-level cache.
+//! Nothing is mapped: the length of each record tells where the next one begins, and to wait for main memory at every step
+//! costs more than the copy, which the processor reads ahead of.
 
-use crate::mapped::{cut_short, Window};
 use std::fs::File;
 use std::io::{self, Read};
 
 const BUFFER: usize = 256 * 1024;
 /// The buffer may grow to hold one record of this size, never more.
 pub const MAX_RECORD: usize = 16 * 1024 * 1024;
-/// Smaller files are read at once.
-const MAP_FROM: u64 = 1024 * 1024;
 
 /// How the input was compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +50,31 @@ impl Compression {
     }
 }
 
+/// A file that has to be as long at its end as it was at its beginning, or longer.
+struct Whole {
+    file: File,
+    expected: u64,
+}
+
+impl Read for Whole {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.file.read(buffer)?;
+        if got == 0 && self.expected > 0 {
+            return Err(io::Error::other(
+                "the file became shorter while it was read",
+            ));
+        }
+        self.expected = self.expected.saturating_sub(got as u64);
+        Ok(got)
+    }
+}
+
 /// What the dictionary of an xz stream may take.
 const XZ_MEMORY: u64 = 128 << 20;
 
 /// A reader with a window of unread bytes that knows its offset.
 pub struct Source<'a> {
     inner: Box<dyn Read + 'a>,
-    mapped: Option<(File, Option<Window>)>,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -81,29 +96,14 @@ impl<'a> Source<'a> {
         if about.is_dir() {
             return Err(io::Error::other("is a directory, not a capture file"));
         }
-        let again = file.try_clone()?;
-        let mut source = Source::new(Box::new(file))?;
-        let plain = source.compression == Compression::None && about.is_file();
-        if plain && about.len() >= MAP_FROM {
-            source.look_at(again);
-        }
-        Ok(source)
-    }
-
-    /// From now on look at the file instead of reading it, where that is possible.
-    fn look_at(&mut self, file: File) {
-        if let Ok(Some((window, start))) = Window::new(&file, self.offset, 0) {
-            (self.start, self.end) = (start, window.bytes().len());
-            self.mapped = Some((file, Some(window)));
-            self.buffer = Vec::new();
-        }
+        let expected = if about.is_file() { about.len() } else { 0 };
+        Source::new(Box::new(Whole { file, expected }))
     }
 
     /// Read from anything, decompressing what starts like a compressed file.
     pub fn new(inner: Box<dyn Read + 'a>) -> io::Result<Self> {
         let mut source = Self {
             inner,
-            mapped: None,
             buffer: vec![0; BUFFER],
             start: 0,
             end: 0,
@@ -131,7 +131,6 @@ impl<'a> Source<'a> {
         };
         Ok(Self {
             inner,
-            mapped: None,
             buffer: source.buffer,
             start: 0,
             end: 0,
@@ -146,37 +145,7 @@ impl<'a> Source<'a> {
     #[inline]
     #[must_use]
     pub fn data(&self) -> &[u8] {
-        match &self.mapped {
-            Some((_, Some(window))) => &window.bytes()[self.start..self.end],
-            Some((_, None)) => &[],
-            None => &self.buffer[self.start..self.end],
-        }
-    }
-
-    /// True when [`Source::data`] lies where nothing has read it yet.
-    #[must_use]
-    pub fn is_mapped(&self) -> bool {
-        self.mapped.is_some()
-    }
-
-    /// True when bytes of [`Source::data`] are lost and read as zero, because the file became shorter.
-    #[must_use]
-    pub fn is_cut(&self) -> bool {
-        matches!(&self.mapped, Some((_, Some(window))) if window.is_cut())
-    }
-
-    /// The same when the file ends before the first `wanted` unread bytes, of which nobody may have touched the lost ones yet:
-    /// the rest of a file's last page reads as zero, without a signal.
-    #[cold]
-    #[must_use]
-    pub fn is_cut_before(&self, wanted: usize) -> bool {
-        if let Some((file, Some(window))) = &self.mapped {
-            let end = self.offset + wanted as u64;
-            if file.metadata().is_ok_and(|about| about.len() < end) {
-                window.note_cut();
-            }
-        }
-        self.is_cut()
+        &self.buffer[self.start..self.end]
     }
 
     /// Offset of the first unread byte.
@@ -200,15 +169,8 @@ impl<'a> Source<'a> {
         if n > MAX_RECORD {
             return Err(io::Error::other("record larger than 16 MiB"));
         }
-        if self.is_cut() {
-            return Err(cut_short());
-        }
         while self.end - self.start < n && !self.ended {
-            if self.mapped.is_some() {
-                self.move_window(n);
-            } else {
-                self.fill(n);
-            }
+            self.fill(n);
         }
         match &self.failed {
             Some((kind, text)) if self.end - self.start < n => {
@@ -234,26 +196,5 @@ impl<'a> Source<'a> {
                 self.ended = true;
             }
         }
-    }
-
-    fn move_window(&mut self, n: usize) {
-        let Some((file, window)) = &mut self.mapped else {
-            return;
-        };
-        let had = self.end - self.start;
-        *window = None;
-        match Window::new(file, self.offset, n) {
-            Ok(Some((new, start))) if new.bytes().len() - start >= had => {
-                (self.start, self.end) = (start, new.bytes().len());
-                // A file may grow while it is read: only no news is its end.
-                self.ended = self.end - self.start == had;
-                *window = Some(new);
-                return;
-            }
-            Ok(None) if had == 0 => {}
-            Ok(_) => self.failed = Some((io::ErrorKind::Other, cut_short().to_string())),
-            Err(e) => self.failed = Some((e.kind(), e.to_string())),
-        }
-        (self.start, self.end, self.ended) = (0, 0, true);
     }
 }

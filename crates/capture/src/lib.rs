@@ -4,7 +4,6 @@
 //! them, the [`tracker`] counts them into connections ([`conn`]), and a connection that is over becomes a [`summary`].
 //! [`analysis`] ties these together; [`truth`] says what limits the result.
 
-pub mod ahead;
 pub mod analysis;
 pub mod cause;
 pub mod clocks;
@@ -39,7 +38,6 @@ pub mod largest;
 pub mod latency;
 pub mod live;
 pub mod loss;
-pub mod mapped;
 pub mod memory;
 pub mod message;
 pub mod numbering;

@@ -1,6 +1,6 @@
 //! Memory for very many connections: huge pages, so that neither touching it first nor finding one of them costs much.
 
-use crate::mapped::page_size;
+use std::sync::OnceLock;
 
 /// Room for `count` things, on huge pages where the system has them to give.
 #[must_use]
@@ -15,4 +15,11 @@ pub fn large<T>(count: usize) -> Vec<T> {
         unsafe { libc::madvise(first as *mut _, end - first, libc::MADV_HUGEPAGE) };
     }
     room
+}
+
+/// The size of a page.
+pub(crate) fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: asks for a number.
+    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize)
 }

@@ -1,6 +1,5 @@
 //! The classic capture file: microseconds or nanoseconds, either byte order.
 
-use crate::ahead::{Ahead, HEADERS};
 use crate::fault::Fault;
 use crate::input::Source;
 use crate::packet::{Direction, Packet, PacketSink};
@@ -68,14 +67,10 @@ fn records(
     word: impl Fn([u8; 4]) -> u32,
 ) -> Result<(), Fault> {
     let unit: i64 = if nanos { 1 } else { 1000 };
-    let mut ahead = source.is_mapped().then(Ahead::default);
     loop {
         let data = source.data();
         let mut pos = 0;
         let mut wanted = 16;
-        if let Some(ahead) = &mut ahead {
-            ahead.restart();
-        }
         while let Some((head, rest)) = data[pos..].split_first_chunk::<16>() {
             let field = |i: usize| word([head[i], head[i + 1], head[i + 2], head[i + 3]]);
             let (captured, original) = (field(8), field(12));
@@ -84,16 +79,10 @@ fn records(
                 let offset = source.offset() + pos as u64;
                 return Err(too_long(offset, captured, matches(head)));
             }
-            if captured == 0 && source.is_cut_before(pos + 16) {
-                break;
-            }
             let Some(bytes) = rest.get(..captured as usize) else {
                 wanted = 16 + captured as usize;
                 break;
             };
-            if let Some(ahead) = &mut ahead {
-                ahead.record(data, pos, 16 + bytes.len(), 16 + HEADERS);
-            }
             sink.packet(&Packet {
                 link,
                 interface: 0,

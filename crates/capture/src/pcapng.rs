@@ -1,9 +1,7 @@
 //! pcapng: any number of sections, each with its own byte order and interfaces, each of those with its own clock.
 
-use crate::ahead::{Ahead, HEADERS};
 use crate::fault::Fault;
 use crate::input::{Source, MAX_RECORD};
-use crate::mapped::cut_short;
 use crate::packet::{Direction, Packet, PacketSink, NO_TIME};
 
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -62,9 +60,6 @@ impl Clock {
     }
 }
 
-/// What stands before an enhanced packet block's packet.
-const PACKET_HEAD: usize = 28;
-
 struct Reader<'s, S> {
     sink: &'s mut S,
     big: bool,
@@ -78,7 +73,6 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
         big: false,
         interfaces: Vec::new(),
     };
-    let mut ahead = source.is_mapped().then(Ahead::default);
     loop {
         let offset = source.offset();
         if !source.need(12).map_err(|e| Fault::io(offset, &e))? {
@@ -92,9 +86,6 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
         // As many whole blocks as are at hand, then more bytes.
         let mut pos = 0;
         let data = source.data();
-        if let Some(ahead) = &mut ahead {
-            ahead.restart();
-        }
         let wanted = loop {
             let here = &data[pos..];
             if here.len() < 12 {
@@ -103,16 +94,11 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
             let at = offset + pos as u64;
             let length = reader
                 .block_length(here)
-                .map_err(|reason| lost(source, pos + 12).unwrap_or_else(|| damaged(at, reason)))?;
+                .map_err(|reason| damaged(at, reason))?;
             let Some(block) = here.get(..length) else {
                 break length;
             };
-            if let Some(ahead) = &mut ahead {
-                ahead.record(data, pos, length, PACKET_HEAD + HEADERS);
-            }
-            reader.block(block).map_err(|reason| {
-                lost(source, pos + length).unwrap_or_else(|| damaged(at, reason))
-            })?;
+            reader.block(block).map_err(|reason| damaged(at, reason))?;
             pos += length;
         };
         source.consume(pos);
@@ -134,12 +120,6 @@ fn cut(offset: u64, left: usize, wanted: usize) -> Fault {
         format!("the last block is cut short: {left} bytes of {wanted} are there"),
     )
     .hint("the capture was still being written, or was not copied whole")
-}
-
-/// What a file lost meanwhile reads as zero, which is no block.
-fn lost(source: &Source<'_>, wanted: usize) -> Option<Fault> {
-    let is_cut = source.is_cut_before(wanted);
-    is_cut.then(|| Fault::io(source.offset(), &cut_short()))
 }
 
 fn damaged(offset: u64, reason: String) -> Fault {

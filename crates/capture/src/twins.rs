@@ -55,19 +55,23 @@ impl Default for Twins {
 }
 
 impl Twins {
-    /// Look for the twin of a packet of the connection with this hash, whose last packet was from end `last_from`, and
-    /// keep the packet for its own.
+    /// Look for the twin of a packet of the connection whose last packet was from end `last_from`, and keep the packet for
+    /// its own. Which packets have left since does not depend on chance: a capture tells the same every time.
     #[inline]
-    pub fn see(&mut self, segment: &Segment, hash: u32, last_from: u8) -> Twin {
+    pub fn see(&mut self, segment: &Segment, last_from: u8) -> Twin {
+        let (key, [[a, b], [c, d]]) = (&segment.key, segment.key.addr);
+        let ports = u64::from(key.port[0]) << 48 | u64::from(key.port[1]) << 32;
         let words = [
             u64::from(segment.seq) << 32 | u64::from(segment.ack),
             (u64::from(segment.checksum) << 48 | u64::from(segment.id) << 32)
                 ^ (u64::from(segment.payload) << 16 ^ u64::from(segment.window)),
-            u64::from(hash) << 32 | u64::from(segment.flags) << 8 | u64::from(segment.from),
+            ports | u64::from(segment.flags) << 8 | u64::from(segment.from),
+            (a ^ b.rotate_left(17)).wrapping_mul(0xe703_7ed1_a0b4_28db) ^ c ^ d.rotate_left(31),
         ];
         let mixed = (words[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ words[1])
             .wrapping_mul(0xd6e8_feb8_6659_fd93)
-            ^ words[2].wrapping_mul(0xa076_1d64_78bd_642f);
+            ^ words[2].wrapping_mul(0xa076_1d64_78bd_642f)
+            ^ words[3].wrapping_mul(0x8ebc_6af0_9c88_c6e3);
         // A product's upper half depends on all bits.
         let mark = (mixed >> 24) as u32;
         let set = &mut self.sets[(mixed >> 56) as usize % SETS];

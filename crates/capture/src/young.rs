@@ -13,6 +13,10 @@ const LONGEST: usize = 96;
 /// Addresses of IPv4, and numbers of names.
 const SHORT: usize = 8;
 const LONG: usize = 32;
+/// What a first packet takes, about.
+const FIRST: usize = 30;
+/// Interface and tunnels.
+const PLACE: usize = 3;
 
 /// How a packet differs from the plainest.
 mod bit {
@@ -29,8 +33,9 @@ mod bit {
 /// An open connection of few packets.
 #[derive(Debug, Default)]
 pub struct Young {
-    /// Addresses, interface and tunnels, then packet after packet.
+    /// Addresses, interface and tunnels, then packet after packet, up to `len`.
     log: Box<[u8]>,
+    len: u16,
     /// Hash of the key.
     pub hash: u32,
     index: u32,
@@ -49,22 +54,23 @@ impl Young {
     #[must_use]
     pub fn new(segment: &Segment, hash: u32, index: u64) -> Option<Self> {
         let key = &segment.key;
-        let mut start = Vec::with_capacity(LONGEST);
+        let mut start = Bytes::default();
         if key.family == Family::V6 {
             for word in key.addr.as_flattened() {
-                start.extend_from_slice(&word.to_le_bytes());
+                start.put(&word.to_le_bytes());
             }
         } else if is_short(&key.addr) {
             for [word, _] in key.addr {
-                start.extend_from_slice(&(word as u32).to_le_bytes());
+                start.put(&(word as u32).to_le_bytes());
             }
         } else {
             return None;
         }
-        start.extend_from_slice(&segment.interface.to_le_bytes());
-        start.push(segment.tunnels);
+        start.put(&segment.interface.to_le_bytes());
+        start.put(&[segment.tunnels]);
         let mut young = Self {
-            log: start.into_boxed_slice(),
+            log: room_for(start.len + FIRST, start.written()),
+            len: start.len as u16,
             hash,
             index: u32::try_from(index).ok()?,
             port: key.port,
@@ -106,24 +112,28 @@ impl Young {
     /// Write down one more packet; false where the connection has too many, or it says what cannot be written.
     pub fn note(&mut self, segment: &Segment) -> bool {
         let options = &segment.options;
-        let place = &self.log[self.addresses_len()..][..3];
+        let place = &self.log[self.addresses_len()..][..PLACE];
         let elsewhere =
             place[..2] != segment.interface.to_le_bytes() || place[2] != segment.tunnels;
         let selective = options.sacked.is_some() || options.twice.is_some();
         if self.count == MOST || elsewhere || selective || options.scale == Some(u8::MAX) {
             return false;
         }
+        let mut rest = self.packets();
         let mut before = Before::default();
-        self.each(|segment| before.see(segment));
-        let mut bytes = Bytes {
-            room: [0; LONGEST],
-            len: 0,
-        };
+        for _ in 0..self.count {
+            rest.skip(&mut before);
+        }
+        let mut bytes = Bytes::default();
         bytes.segment(segment, &before);
-        let mut log = std::mem::take(&mut self.log).into_vec();
-        log.reserve_exact(bytes.len);
-        log.extend_from_slice(&bytes.room[..bytes.len]);
-        self.log = log.into_boxed_slice();
+        let (from, to) = (usize::from(self.len), usize::from(self.len) + bytes.len);
+        if to > self.log.len() {
+            // The next one is about as long, and then a handshake is written.
+            let expected = if self.count + 1 < MOST { bytes.len } else { 0 };
+            self.log = room_for(to + expected, &self.log[..from]);
+        }
+        self.log[from..to].copy_from_slice(bytes.written());
+        self.len = to as u16;
         self.count += 1;
         self.last_from = segment.from;
         self.touched = true;
@@ -139,9 +149,9 @@ impl Young {
             protocol: self.protocol,
             family,
         };
-        let mut rest = Rest(&self.log[self.addresses_len()..]);
-        let interface = rest.word();
-        let tunnels = rest.byte();
+        let place = &self.log[self.addresses_len()..][..PLACE];
+        let (interface, tunnels) = (u16::from_le_bytes([place[0], place[1]]), place[2]);
+        let mut rest = self.packets();
         let mut before = Before::default();
         for _ in 0..self.count {
             let mut segment = rest.segment(&before);
@@ -149,6 +159,10 @@ impl Young {
             before.see(&segment);
             f(&segment);
         }
+    }
+
+    fn packets(&self) -> Rest<'_> {
+        Rest(&self.log[self.addresses_len() + PLACE..usize::from(self.len)])
     }
 
     fn addresses_len(&self) -> usize {
@@ -183,10 +197,8 @@ struct Before {
 impl Before {
     fn see(&mut self, segment: &Segment) {
         self.last = (segment.ts, segment.frame);
-        let phantoms = (segment.flags & (flag::SYN | flag::FIN)).count_ones();
-        let length = segment.payload.wrapping_add(phantoms);
         let stamp = segment.options.stamps.map_or(0, |(own, _)| own);
-        let next = segment.seq.wrapping_add(length);
+        let next = next(segment.seq, segment.payload, segment.flags);
         self.next[usize::from(segment.from & 1)] = (next, segment.id.wrapping_add(1), stamp);
     }
 
@@ -195,12 +207,41 @@ impl Before {
     }
 }
 
+/// So many bytes, all that the allocator gives for them, beginning with `bytes`.
+fn room_for(count: usize, bytes: &[u8]) -> Box<[u8]> {
+    const WORD: usize = size_of::<usize>();
+    let count = (count + WORD).next_multiple_of(2 * WORD) - WORD;
+    let mut room = Vec::with_capacity(count);
+    room.extend_from_slice(bytes);
+    room.resize(count, 0);
+    room.into_boxed_slice()
+}
+
+/// The sequence number behind a packet.
+fn next(seq: u32, payload: u32, flags: u8) -> u32 {
+    let phantoms = (flags & (flag::SYN | flag::FIN)).count_ones();
+    seq.wrapping_add(payload.wrapping_add(phantoms))
+}
+
 struct Bytes {
     room: [u8; LONGEST],
     len: usize,
 }
 
+impl Default for Bytes {
+    fn default() -> Self {
+        Self {
+            room: [0; LONGEST],
+            len: 0,
+        }
+    }
+}
+
 impl Bytes {
+    fn written(&self) -> &[u8] {
+        &self.room[..self.len]
+    }
+
     fn put(&mut self, bytes: &[u8]) {
         self.room[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
@@ -296,6 +337,38 @@ impl Rest<'_> {
 
     fn difference(&mut self, expected: u32) -> u32 {
         expected.wrapping_add(self.signed() as u32)
+    }
+
+    fn pass(&mut self, bytes: usize) {
+        self.0 = self.0.get(bytes..).unwrap_or_default();
+    }
+
+    /// Only what the next packet is written by; as [`Self::segment`] and [`Before::see`].
+    fn skip(&mut self, before: &mut Before) {
+        let mask = self.byte();
+        let is = |bit: u8| mask & bit != 0;
+        let (from, flags) = (u8::from(is(bit::FROM)), self.byte());
+        let (ts, frame) = before.last;
+        before.last = (
+            ts.wrapping_add(self.signed()),
+            frame.wrapping_add(self.signed() as u64),
+        );
+        self.number();
+        let payload = self.number() as u32;
+        let (seq, id, stamp) = before.next(from);
+        let seq = self.difference(seq);
+        self.number();
+        self.pass(4);
+        let id = id.wrapping_add(self.number() as u16);
+        let own = if is(bit::STAMPS) {
+            let own = self.difference(stamp);
+            self.number();
+            own
+        } else {
+            0
+        };
+        self.pass(3 * usize::from(is(bit::OPENS)) + 4 * usize::from(is(bit::SAYS)));
+        before.next[usize::from(from)] = (next(seq, payload, flags), id.wrapping_add(1), own);
     }
 
     fn segment(&mut self, before: &Before) -> Segment {
