@@ -70,6 +70,33 @@ def test_the_slow_connection_is_the_first_in_every_list(crowd: Path, guestmark: 
     assert only.waited_s == pytest.approx(only.duration_s)
 
 
+def test_an_endpoint_shows_its_longest_wait_whatever_took_longer(
+    tmp_path: Path, guestmark: CommandLine
+) -> None:
+    """The server's slow answer stands in a connection in which a lost request took longer still."""
+    steps = asked(PORT, 10**18, SLOW)
+    client = (cf.CLIENT[0], PORT)
+    seq, ack = 1 + len(REQUEST), 7 + len(HEAD)
+    now = steps[-1][0] + 10_000
+    for at in (now, now + 1_000_000_000, now + 3_000_000_000, now + 7_000_000_000):
+        steps.append((at, cf.tcp(client, cf.SERVER, cf.ACK | cf.PSH, seq, ack, REQUEST)))
+    now = steps[-1][0]
+    answer = cf.tcp(cf.SERVER, client, cf.ACK | cf.PSH, ack, seq + len(REQUEST), HEAD + b"answer")
+    steps.append((now + 100_000, answer))
+    path, page = tmp_path / "both.pcap", tmp_path / "page.html"
+    path.write_bytes(cf.pcap(cf.frames(steps), nanos=True))
+    table = guestmark("capture", path, "--by", "endpoint", env={"COLUMNS": "220"}).stdout
+    (only,) = analyse_file(path).connections
+    assert only.longest_wait_for == "recovery"
+    (row,) = (line for line in table.splitlines() if line.startswith("10.0.6.1:8000"))
+    assert re.search(r"\b3\.08 s", row), table
+    listed = guestmark("capture", path, "--by", "endpoint", "-f", "csv").stdout
+    waits = {one["role"]: float(one["longest_wait_s"]) for one in csv.DictReader(io.StringIO(listed))}
+    assert waits["server"] == pytest.approx(3.083, rel=0.001)
+    guestmark("capture", path, "--plot", page)
+    assert re.search(r"longest wait 3\.08 s", page.read_text())
+
+
 def test_the_page_has_the_slow_connection_its_request_and_the_doubt(
     crowd: Path, guestmark: CommandLine, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ impl Conn {
         let moves = (acts || segment.flags & flag::RST != 0) && !self.is_probe(segment);
         let mut grown = 0;
         let waited = segment.ts.saturating_sub(self.causes.mark).max(0) as u64 + self.causes.held;
+        let programs = [self.causes.spent[0], self.causes.spent[1]];
         let earlier = (moves && waited > self.causes.longest.nanos()).then_some(self.causes.spent);
         let before = self.opens_hole(segment, step).then_some(self.causes.spent);
         if moves && step.late && !step.repeats {
@@ -155,6 +156,11 @@ impl Conn {
         if let Some(earlier) = earlier {
             let spent = self.causes.spent;
             self.causes.longest.see(&earlier, &spent, on::is_waited_for);
+        }
+        // Every end's own, whatever else took longer: it is the endpoints' rows that show them.
+        for (end, before) in programs.into_iter().enumerate() {
+            let now = self.causes.spent[on::APPLICATION + end];
+            self.own[end].note(now.saturating_sub(before));
         }
         if moves {
             if segment.payload > 0 && !step.late {

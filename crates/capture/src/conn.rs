@@ -6,6 +6,7 @@ use crate::packet::{flag, Direction, FlowKey, Segment, NO_TIME, TCP};
 use crate::path::Path;
 use crate::queue::Queue;
 use crate::sent::{sequence, Rare, Sent};
+use crate::wait::Brief;
 
 /// A byte with one value: where `Option<Conn>` keeps whether there is a connection, in the line that is looked at anyway.
 #[derive(Debug)]
@@ -96,6 +97,8 @@ pub struct Conn {
     pub hash: u32,
     /// Bytes on the heap.
     pub heap: u32,
+    /// The longest times for each end's program.
+    pub(crate) own: [Brief; 2],
     /// Which end is the client, when the packets say so.
     pub client: Option<u8>,
     /// Which end is the capturing machine, when the packets say so.
@@ -133,6 +136,7 @@ impl Conn {
             },
             hash,
             heap: 0,
+            own: Default::default(),
             backwards: Steps::None,
             reused: false,
             selective: [false; 2],

@@ -107,7 +107,7 @@ pub struct Endpoint {
     resets: u64,
     /// Time that was put down to its program.
     pub own_s: f64,
-    /// The longest time that was waited for it at once, of connections in which nothing was waited for longer; 0 without any.
+    /// The longest time that was waited for its program at once; 0 without any.
     pub longest_wait_s: f64,
     /// Its response latency over all connections.
     pub response: Response,
@@ -145,13 +145,15 @@ impl Endpoints {
                 summary.protocol,
             );
             let own = on::APPLICATION + which;
-            let longest = conn.causes.longest;
-            let is_longest = spent.is_some() && longest.cause() == Some(own);
+            // Exact where nothing in the connection took longer.
+            let longest = match conn.causes.longest {
+                wait if wait.cause() == Some(own) => wait.nanos(),
+                _ => conn.own[which].nanos(),
+            };
+            let longest = spent.map_or(0, |_| longest);
             let sums = self.sums(key, &side.address);
             sums.own += spent.map_or(0, |spent| spent[own]);
-            sums.longest = sums
-                .longest
-                .max(if is_longest { longest.nanos() } else { 0 });
+            sums.longest = sums.longest.max(longest);
             self.heap += sums.add(side, latency, summary.duration_ns);
         }
     }

@@ -36,6 +36,32 @@ impl Wait {
     }
 }
 
+/// The longest duration of one kind in half a word: to a twentieth of a percent, or 16 microseconds. An exponent stands above
+/// eleven bits, so the longer of two is the greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Brief(u16);
+
+const DIGITS: u32 = 11;
+
+impl Brief {
+    /// Nanoseconds, rounded down.
+    #[inline]
+    #[must_use]
+    pub fn nanos(self) -> u64 {
+        let exponent = self.0 >> DIGITS;
+        u64::from(self.0 & ((1 << DIGITS) - 1)) << exponent << UNIT
+    }
+
+    /// So long was waited at once.
+    #[inline]
+    pub(crate) fn note(&mut self, nanos: u64) {
+        let length = nanos >> UNIT;
+        let exponent = (u64::BITS - length.leading_zeros()).saturating_sub(DIGITS);
+        let brief = exponent << DIGITS | (length >> exponent) as u32;
+        self.0 = self.0.max(u16::try_from(brief).unwrap_or(u16::MAX));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +80,18 @@ mod tests {
         wait.see(&before, &now, counts);
         assert_eq!(wait.cause(), Some(2));
         assert_eq!(wait.nanos(), MOST << UNIT);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_longest_of_a_kind_is_kept_to_a_twentieth_of_a_percent(all in proptest::collection::vec(0..1_u64 << 52, 1..9)) {
+            let mut brief = Brief::default();
+            for &nanos in &all {
+                brief.note(nanos);
+            }
+            let longest = all.into_iter().max().unwrap_or(0);
+            proptest::prop_assert!(brief.nanos() <= longest);
+            proptest::prop_assert!(longest - brief.nanos() <= (longest / 1000).max(1 << UNIT));
+        }
     }
 }

@@ -66,6 +66,7 @@ class Row:
     role: str
     share: str
     count: str
+    longest: str  # that its program was waited for at once
     bars: tuple[Bar, ...]
     times: tuple[tuple[float, float], ...]
     marks: tuple[Mark, ...]
@@ -146,6 +147,7 @@ def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
         endpoint.role or "client",
         percent(response.share),
         f"{response.count:,}",
+        duration(endpoint.longest_wait_s) if endpoint.longest_wait_s else "",
         tuple(
             Bar(
                 LEFT + at * wide,

@@ -133,7 +133,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     response: Response
     histogram: list[tuple[float, float, int]] | None = None
     own_s: float = 0.0  # of its program
-    longest_wait_s: float = 0.0  # for its program, where no other cause took longer at once; 0 without any
+    longest_wait_s: float = 0.0  # for its program at once; 0 without any
 
 
 class Shares(msgspec.Struct, frozen=True):
