@@ -82,6 +82,17 @@ def asked(name: str) -> bytes:
     return f"GET {name} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
 
 
+def test_an_answer_whose_tail_comes_first_ends_when_its_head_has_come(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.add(1, True, b"GET / HTTP/1.1\r\n\r\n")
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
+    talk.add(5, False, b"tail", seq=1 + len(head))
+    talk.add(300, False, head, seq=1)
+    (served,) = requests_in(talk.written(tmp_path / "late.pcap")).requests
+    (request,) = served.longest
+    assert request.first_byte_s == request.last_byte_s == pytest.approx(0.299)
+
+
 def test_answers_belong_to_pipelined_requests_in_order(tmp_path: Path) -> None:
     talk = Talk()
     talk.add(1, True, asked("/a") + asked("/b")[:9])

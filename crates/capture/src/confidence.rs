@@ -7,7 +7,7 @@ use crate::side::Side;
 use serde::Serialize;
 
 /// One part of the time in so many may be otherwise.
-const FEW: u64 = 20;
+const FEW: u128 = 20;
 
 /// How far the causes can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -31,14 +31,17 @@ impl Confidence {
         let (bytes, missing) = sides.iter().fold((0, 0), |(bytes, missing), side| {
             (bytes + side.unique_bytes, missing + side.missing_bytes)
         });
-        let (whole, unknown) = (spent.iter().sum::<u64>(), spent[on::UNKNOWN]);
-        let doubtful = [0, 1].map(|end| 1000 * u64::from(conn.rare(end).doubtful));
+        // Wide: a clock that was set meanwhile makes a connection of fifty years.
+        let wide = u128::from;
+        let whole: u128 = spent.iter().map(|&part| wide(part)).sum();
+        let (unknown, missing, bytes) = (wide(spent[on::UNKNOWN]), wide(missing), wide(bytes));
+        let doubtful = [0, 1].map(|end| 1000 * u128::from(conn.rare(end).doubtful));
         // Numbers of packets are one sign, which no other supports.
         let inferred = conn.losses().map_or(0, |losses| losses.inferred);
-        let weak = unknown + doubtful.iter().sum::<u64>() + inferred;
+        let weak = unknown + doubtful.iter().sum::<u128>() + wide(inferred);
         let stepped = conn.backwards;
         let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
-        let unsettled = weak.max(conn.unsettled(spent));
+        let unsettled = weak.max(wide(conn.unsettled(spent)));
         if unknown * 3 > whole || missing * 50 > bytes + missing || stepped == Steps::Large {
             Self::Low
         } else if unsettled * FEW > whole || missing > 0 || !begun || stepped > Steps::None {

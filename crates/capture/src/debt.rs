@@ -150,7 +150,7 @@ impl Conn {
     #[must_use]
     pub(crate) fn is_near(&self, end: usize) -> bool {
         let (own, whole) = (self.paths[end].round_trip(), self.both_trips());
-        self.local == Some(end as u8) || whole >= FAR && own * NEAR <= whole
+        self.local == Some(end as u8) || whole >= FAR && own <= whole / NEAR
     }
 
     /// Follow the message of `from` that `segment` begins or goes on with.

@@ -116,6 +116,11 @@ pub struct Endpoint {
     pub histogram: Option<Vec<(f64, f64, u32)>>,
 }
 
+/// Clocks that are set meanwhile make connections of fifty years, of which a dozen are more than the sum can hold.
+fn add(sum: &mut u64, nanos: u64) {
+    *sum = sum.saturating_add(nanos);
+}
+
 impl Endpoints {
     /// Add a finished connection.
     pub fn add(&mut self, conn: &Conn, client: usize, summary: &Summary) {
@@ -126,15 +131,19 @@ impl Endpoints {
         // Half a conversation has no responses: nobody can be told from it.
         let both = summary.client.packets > 0 && summary.server.packets > 0;
         if both {
-            self.time[0] += summary.duration_ns;
+            add(&mut self.time[0], summary.duration_ns);
         }
         self.causes += summary.causes;
         let spent = summary.spent;
-        let responses: u64 = conn.sent.iter().map(|sent| sent.latency.sum).sum();
+        let [one, other] = [0, 1].map(|end| conn.sent[end].latency.sum);
+        let responses = one.saturating_add(other);
         for (side, which, role) in sides {
             let latency = &conn.sent[which].latency;
             if responses <= summary.duration_ns {
-                self.time[1 + usize::from(role == Role::Server)] += latency.sum;
+                add(
+                    &mut self.time[1 + usize::from(role == Role::Server)],
+                    latency.sum,
+                );
             }
             let port = (role == Role::Server).then_some(side.port);
             let key = (
@@ -152,7 +161,7 @@ impl Endpoints {
             };
             let longest = spent.map_or(0, |_| longest);
             let sums = self.sums(key, &side.address);
-            sums.own += spent.map_or(0, |spent| spent[own]);
+            add(&mut sums.own, spent.map_or(0, |spent| spent[own]));
             sums.longest = sums.longest.max(longest);
             self.heap += sums.add(side, latency, summary.duration_ns);
         }
@@ -216,7 +225,7 @@ impl Endpoints {
 impl Sums {
     fn add(&mut self, side: &Side, latency: &Latency, duration: u64) -> usize {
         self.connections += 1;
-        self.duration += duration;
+        add(&mut self.duration, duration);
         self.packets += side.packets;
         self.wire_bytes += side.wire_bytes;
         self.payload_bytes += side.payload_bytes;

@@ -283,7 +283,7 @@ impl Conn {
         self.causes.release_held(false);
         let usual = path.view.as_ref().map_or(0, |view| view.usual);
         let near = self.both_trips() / 2;
-        let short = gap <= near.max(2 * usual + 100_000)
+        let short = gap <= near.max(usual.saturating_mul(2).saturating_add(100_000))
             && !arrived.is_some_and(|arrived| self.left_room(segment, from, &arrived));
         let more = whole || !path.pushed;
         if flying && more && (released || short || flies_on && !path.pushed) {
@@ -304,10 +304,10 @@ impl Conn {
             }
             let joined = segment.payload > self.largest_segment(from);
             if let Some(view) = &mut self.paths[from].view {
-                if joined || 4 * gap <= view.usual {
+                if joined || gap <= view.usual / 4 {
                     view.tight_at = segment.ts;
                 }
-                view.usual = (7 * view.usual + gap) / 8;
+                view.usual = view.usual.saturating_mul(7).saturating_add(gap) / 8;
             }
         } else {
             // Whatever the sender did meanwhile: the queue before the path's slowest link kept that busy.
@@ -329,7 +329,7 @@ impl Conn {
             let whole_trip = self.both_trips();
             if let Some(view) = &mut self.paths[from].view {
                 view.limit = (on::APPLICATION + from) as u8;
-                let long = 2 * (gap - queue) >= whole_trip;
+                let long = (gap - queue).saturating_mul(2) >= whole_trip;
                 view.resumed = long.then_some((segment.seq, segment.ts));
             }
         }
@@ -345,7 +345,7 @@ impl Conn {
         let path = &self.paths[from];
         let delayed = at.saturating_sub(self.causes.mark).max(0) as u64;
         let least = self.paths[1 - from].round_trip() + DELAYED_FROM;
-        let most = path.round_trip() + (2 * path.spread()).min(MOST_VARIED) + EXACTLY;
+        let most = path.round_trip() + path.spread().saturating_mul(2).min(MOST_VARIED) + EXACTLY;
         !path.nodelay && delayed >= least && since <= most
     }
 

@@ -135,13 +135,13 @@ impl Conn {
         let least = self.both_trips();
         let now = self.paths[0].recently() + self.paths[1].recently();
         let queued = now > least + least / 2 + 2_000_000;
-        let deeply = now > 3 * least + 2_000_000;
+        let deeply = now > least.saturating_mul(3).saturating_add(2_000_000);
         let level = self.is_level(segment, from, least);
         let overtaken = self.overtaken();
         let Some(view) = &mut self.paths[from].view else {
             return on::LATENCY;
         };
-        if gap >= (least / 8).max((3 * view.usual).min(least / 2)) {
+        if gap >= (least / 8).max(view.usual.saturating_mul(3).min(least / 2)) {
             view.sent_after_silence = segment.ts;
         }
         let silent = view.silent_at.min(view.sent_after_silence);
@@ -149,16 +149,19 @@ impl Conn {
         let long = least >= LONG;
         // Segments that never follow each other closely have been through a slow link, one by one.
         let loose = segment.ts.saturating_sub(view.tight_at).max(0) as u64;
-        let apart = loose >= (PLATEAU * least).max(16 * view.usual);
+        let apart = loose
+            >= least
+                .saturating_mul(PLATEAU)
+                .max(view.usual.saturating_mul(16));
         let queue = self.queues.as_mut().map(|queues| &mut queues[from]);
         if let Some(queue) = queue.filter(|queue| long && queue.is_known()) {
             let stands = queue.standing(segment.ts, least, overtaken) > least / 4;
             queue.seen |= stands;
-            if stands || queue.seen && overtaken == 0 && busy >= 2 * least {
+            if stands || queue.seen && overtaken == 0 && busy / 2 >= least {
                 view.latency_since = 0;
                 return on::BANDWIDTH;
             }
-        } else if !long || busy >= 2 * least || deeply || queued && busy >= least / 2 || apart {
+        } else if !long || busy / 2 >= least || deeply || queued && busy >= least / 2 || apart {
             view.latency_since = 0;
             return on::BANDWIDTH;
         }
@@ -182,8 +185,8 @@ impl Conn {
         let since = |at: i64| segment.ts.saturating_sub(at).max(0) as u64;
         least >= LONG
             && !view.lossy
-            && since(view.grown_at) >= PLATEAU * least
-            && since(view.reached_at) <= 2 * least
+            && since(view.grown_at) >= least.saturating_mul(PLATEAU)
+            && since(view.reached_at) <= least.saturating_mul(2)
     }
 
     /// How much longer than usual a packet of `from` may take on a path that varies.
@@ -193,7 +196,7 @@ impl Conn {
         let queues = self.queues.as_ref();
         queues
             .map_or(0, |queues| queues[from].variation().1)
-            .max(2 * seen)
+            .max(seen.saturating_mul(2))
     }
 
     /// By how much packets overtake each other, where they often do. What was lost and sent again may look like it.

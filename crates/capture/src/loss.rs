@@ -193,7 +193,7 @@ impl Conn {
             silence.end == segment.from & 1
                 && silence.next == step.next
                 && since >= both - both / 4
-                && since <= 2 * both + TIMEOUT
+                && since <= both.saturating_mul(2).saturating_add(TIMEOUT)
         });
         if losses.holes.len() < MOST_HOLES {
             losses.holes.push(Hole {
@@ -332,7 +332,7 @@ impl Conn {
     /// `lost` packets before `segment` did not pass after `gap`: they were lost, or it has overtaken them. Returns what of
     /// `gap` their repeats cannot have taken, each of which waits twice as long as the one before.
     pub(crate) fn infer_loss(&mut self, segment: &Segment, lost: u16, gap: u64) -> u64 {
-        let first = TIMEOUT.max(self.both_trips()) * 3 / 2;
+        let first = TIMEOUT.max(self.both_trips()).saturating_mul(3) / 2;
         let most = first.saturating_mul((1 << lost.min(16)) - 1);
         let took = gap.min(most);
         self.causes.spent[on::RECOVERY] += took;

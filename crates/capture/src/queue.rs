@@ -150,7 +150,10 @@ impl Queue {
     #[must_use]
     pub fn variation(&self) -> (u64, u64) {
         let steps = self.tick as u64 / 2;
-        (self.late, 3 * self.jitter.saturating_sub(steps))
+        (
+            self.late,
+            self.jitter.saturating_sub(steps).saturating_mul(3),
+        )
     }
 
     /// Shorter queues are not told from a path that varies: packets in a queue are late by nearly the same. On a path where
@@ -159,7 +162,7 @@ impl Queue {
     fn noise(&self, overtaken: u64) -> u64 {
         let steps = self.tick as u64 / 2;
         NOISE
-            .max(2 * self.jitter.saturating_sub(steps))
+            .max(self.jitter.saturating_sub(steps).saturating_mul(2))
             .max(overtaken)
     }
 

@@ -48,6 +48,13 @@ pub(crate) struct Answer {
     pub(crate) bytes: u64,
 }
 
+impl Answer {
+    /// A piece of it. What was there before the bytes in front of it has waited for them.
+    pub(crate) fn goes_on(&mut self, piece: &Piece<'_>) {
+        self.last = self.last.max((piece.ts, piece.frame));
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) tls: bool,
@@ -343,7 +350,7 @@ impl Flow {
     /// So many bytes of an answer pass.
     pub(crate) fn passes(&mut self, piece: &mut Piece<'_>, count: u64) {
         if let Some(answer) = &mut self.answer {
-            answer.last = (piece.ts, piece.frame);
+            answer.goes_on(piece);
             answer.bytes += count;
         }
         piece.skip(count);

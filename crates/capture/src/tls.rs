@@ -58,7 +58,7 @@ impl Flow {
             self.answer_goes_on(asks, piece, taken as u64);
             if encrypts || self.ciphers == 3 {
                 if let Some(answer) = &mut self.answer {
-                    answer.last = (piece.ts, piece.frame);
+                    answer.goes_on(piece);
                 }
                 self.answered(&mut served[self.served], true);
                 self.halves = [Half::new(State::Lost), Half::new(State::Lost)];

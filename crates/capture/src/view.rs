@@ -117,10 +117,10 @@ impl View {
         }
         let gap = at.saturating_sub(self.passed_at).max(0) as u64;
         self.passed_at = at;
-        if gap >= (whole / 8).max((3 * self.spaced).min(whole / 2)) {
+        if gap >= (whole / 8).max(self.spaced.saturating_mul(3).min(whole / 2)) {
             self.silent_at = at;
         }
-        self.spaced = (7 * self.spaced + gap.min(whole)) / 8;
+        self.spaced = self.spaced.saturating_mul(7).saturating_add(gap.min(whole)) / 8;
         let room = self.coming.capacity();
         if self.coming.len() >= MOST {
             if let Some(first) = self.coming.pop_front() {
@@ -202,7 +202,7 @@ impl View {
     #[inline]
     pub fn begins(&mut self, ts: i64, whole: u64) {
         self.sent_after_silence = ts;
-        if ts.saturating_sub(self.passed_at).max(0) as u64 >= 2 * whole {
+        if ts.saturating_sub(self.passed_at).max(0) as u64 >= whole.saturating_mul(2) {
             self.silent_at = ts;
         }
     }
