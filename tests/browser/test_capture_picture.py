@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.framework.browser import browser, lay_out
 
 
 @pytest.fixture(scope="module")
-def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     browser()
     ct.need("dumpcap")
     folder = tmp_path_factory.mktemp("picture")
@@ -28,7 +29,27 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     document, status = analyse(Selection((str(capture),)), Wanted(histograms=True, sequences=3))
     assert status == 0
     picture.write(document, page)
-    return lay_out(page.read_text(), folder)
+    return page
+
+
+@pytest.fixture(scope="module")
+def laid_out(page: Path) -> dict[str, Any]:
+    return lay_out(page.read_text(), page.parent)
+
+
+def test_a_narrow_window_shows_whole_drawings_with_signs_to_be_read(page: Path) -> None:
+    """At the width of a telephone nothing is cut off at either side, and nothing has to be pushed aside."""
+    narrow = lay_out(page.read_text(), page.parent, width=400)
+    shown = {drawing["id"]: drawing for drawing in narrow["drawings"] if drawing["width"]}
+    assert set(shown) == {
+        "distributions-for-narrow", "sequence-server-for-narrow", "sequence-client-for-narrow",
+    }  # fmt: skip
+    for name, drawing in shown.items():
+        assert 250 < drawing["width"] <= 400
+        for tag, *margins, height, css in drawing["things"]:
+            assert min(margins) > -2, (name, tag, margins, css)
+            assert tag != "text" or height >= 10, (name, height)
+        assert sum(thing[0] in {"rect", "circle"} for thing in drawing["things"]) > 10
 
 
 def test_nothing_is_fetched(laid_out: dict[str, Any]) -> None:

@@ -25,6 +25,8 @@ e.getAttribute('class')]})}})};out.choices=[...document.querySelectorAll('input'
 ...document.querySelectorAll('svg[role=img]')].filter(s=>s.getBoundingClientRect().width).map(s=>s.id)});
 document.body.innerHTML='<pre id=probe>'+JSON.stringify(out).replace(/[&<]/g,c=>
 c=='&'?'&amp;':'&lt;')+'</pre>'})</script>"""
+_OUT_OF_FRAME = """<script>document.getElementById('page').addEventListener('load',e=>{
+document.body.innerHTML=e.target.contentDocument.body.innerHTML})</script>"""
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -54,13 +56,20 @@ def probing(page: str, probe: str) -> str:
     )
 
 
-def lay_out(page: str, folder: Path) -> dict[str, Any]:
+def lay_out(page: str, folder: Path, width: int | None = None) -> dict[str, Any]:
     """What the browser says of a page: `resources` fetched, `text`, `colours` of bars, `drawings` with `things` whose
     second to fifth items are the distances to the drawing's left, top, right and bottom edge in pixels, and `choices`,
-    the drawings that are there when each of the buttons was pressed."""
+    the drawings that are there when each of the buttons was pressed. No window is narrower than 500 pixels, but a frame
+    of `width` may be."""
     assert "http" not in page.replace("http-equiv", "")
     probed = folder / "probed.html"
-    probed.write_text(probing(page, _PROBE))
+    whole = probing(page, _PROBE)
+    if width is not None:
+        framed = (
+            f'<iframe id="page" width="{width}" height="1400" frameborder="0" srcdoc="{html.escape(whole)}">'
+        )
+        whole = f"<!doctype html><body>{framed}</iframe>{_OUT_OF_FRAME}</body>"
+    probed.write_text(whole)
     command = [browser(), *FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", probed.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)

@@ -14,16 +14,38 @@ from guestmark.capture.table import host_port
 from guestmark.capture.units import duration, percent, size
 from guestmark.capture.verdict import NAMES
 
-WIDTH, LEFT, RIGHT = 960, 190, 24
-ROW, BINS = 64, 160
-_SPAN = WIDTH - LEFT - RIGHT
+ROW = 64
 _VISIBLE = 0.1  # of a pixel
 _EDGE = 110  # what a label beside a mark needs
+_LABEL = 76  # what such a label takes
 _SIGNS = 25  # of a name beside a row
 _QUICKEST = (
     0.001  # share of the responses that may stand at the beginning of the axis though they were quicker
 )
 _LATE = 0.2  # share of the time from which an axis begins with the first packet and not with the connection
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a drawing's axis stands: each drawing is there twice, for wide windows and for narrow ones."""
+
+    css: str
+    width: int
+    left: int  # for labels beside the plot
+    right: int
+    above: int  # for labels above a row
+    bins: int
+    ticks: int  # of time, about
+
+    @property
+    def span(self) -> int:
+        """How long the axis is."""
+        return self.width - self.left - self.right
+
+
+_WIDE = Frame("for-wide", 960, 190, 24, 0, 160, 6)
+_DISTRIBUTIONS = (_WIDE, Frame("for-narrow", 400, 6, 12, 44, 80, 3))
+_SEQUENCES = (_WIDE, Frame("for-narrow", 400, 56, 12, 0, 80, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +79,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One endpoint, between `top` and `base`."""
+    """One endpoint, its marks between `top` and `base`."""
 
     top: int
     base: int
+    lines: tuple[int, int, int]  # where its labels stand
     name: str
     whole: str  # the name without anything left out
     role: str
@@ -76,6 +99,7 @@ class Row:
 class Distributions:
     """A row for each endpoint on a common logarithmic axis."""
 
+    frame: Frame
     height: int
     low: float  # where the axis begins and ends, seconds
     high: float
@@ -83,8 +107,12 @@ class Distributions:
     rows: tuple[Row, ...]
 
     @classmethod
-    def of(cls, endpoints: list[Endpoint]) -> Distributions:
-        """Of endpoints that have a histogram."""
+    def all(cls, endpoints: list[Endpoint]) -> tuple[Distributions, ...]:
+        """Of endpoints that have a histogram, for each width."""
+        return tuple(cls._of(endpoints, frame) for frame in _DISTRIBUTIONS)
+
+    @classmethod
+    def _of(cls, endpoints: list[Endpoint], frame: Frame) -> Distributions:
         low = min(_beginning(endpoint) for endpoint in endpoints)
         high = max(h[-1][1] for endpoint in endpoints if (h := endpoint.histogram))
         first = math.floor(math.log10(low) * 3) / 3
@@ -92,12 +120,13 @@ class Distributions:
 
         def x(seconds: float) -> float:
             position = (math.log10(max(seconds, 1e-9)) - first) / (last - first)
-            return LEFT + min(max(position, 0.0), 1.0) * _SPAN
+            return frame.left + min(max(position, 0.0), 1.0) * frame.span
 
         exponents = range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1)
         decades = tuple(Tick(x(10.0**exponent), duration(10.0**exponent)) for exponent in exponents)
-        rows = tuple(_row(endpoint, ROW * number, x) for number, endpoint in enumerate(endpoints))
-        return cls(ROW * len(endpoints) + 34, 10.0**first, 10.0**last, decades, rows)
+        each = ROW + frame.above
+        rows = tuple(_row(endpoint, each * number, x, frame) for number, endpoint in enumerate(endpoints))
+        return cls(frame, each * len(endpoints) + 34, 10.0**first, 10.0**last, decades, rows)
 
 
 def _beginning(endpoint: Endpoint) -> float:
@@ -115,33 +144,37 @@ def _fitting(name: str) -> str:
     return name if len(name) <= _SIGNS else f"{name[: _SIGNS // 2]}…{name[-_SIGNS // 2 + 1 :]}"
 
 
-def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
+def _row(endpoint: Endpoint, begin: int, x: Callable[[float], float], frame: Frame) -> Row:
+    top = begin + frame.above
     response = endpoint.response
     bins: dict[int, float] = {}
     spent: dict[int, float] = {}
     for low, high, count in endpoint.histogram or ():
         middle = math.sqrt(max(low, 1e-9) * high)
-        at = min(int((x(middle) - LEFT) / _SPAN * BINS), BINS - 1)
+        at = min(int((x(middle) - frame.left) / frame.span * frame.bins), frame.bins - 1)
         bins[at] = bins.get(at, 0) + count
         spent[at] = spent.get(at, 0) + count * middle
-    most, wide = max(bins.values()), _SPAN / BINS
+    most, wide = max(bins.values()), frame.span / frame.bins
     p50, p99 = (x(value) if value is not None else 0.0 for value in (response.p50_s, response.p99_s))
     # Close together, the labels stand on both sides, or one below the other at the left edge.
-    aside = p99 - p50 < _EDGE < p50 - LEFT
-    last = p99 >= WIDTH - _EDGE
+    aside = p99 - p50 < _EDGE < p50 - frame.left
+    last = p99 >= frame.width - _EDGE
     quantiles = (
-        ("p50", response.p50_s, 22, aside or last),
+        ("p50", response.p50_s, 22, (aside or last) and p50 - frame.left > _LABEL),
         ("p99", response.p99_s, 36 if last or not aside else 22, last),
     )
     name = host_port(endpoint.address, endpoint.port)
     ends: dict[int, tuple[float, float]] = {}
     for low, high, _ in endpoint.histogram or ():
-        at = min(int((x(math.sqrt(max(low, 1e-9) * high)) - LEFT) / _SPAN * BINS), BINS - 1)
+        at = min(
+            int((x(math.sqrt(max(low, 1e-9) * high)) - frame.left) / frame.span * frame.bins), frame.bins - 1
+        )
         begun, ended = ends.get(at, (low, high))
         ends[at] = min(begun, low), max(ended, high)
     return Row(
         top,
         top + ROW - 6,
+        (begin + 14, begin + 28, begin + 42) if frame.above else (top + 22, top + 38, top + 54),
         _fitting(name),
         name,
         endpoint.role or "client",
@@ -150,7 +183,7 @@ def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
         duration(endpoint.longest_wait_s) if endpoint.longest_wait_s else "",
         tuple(
             Bar(
-                LEFT + at * wide,
+                frame.left + at * wide,
                 wide,
                 count / most * (ROW - 22),
                 f"{count:,.0f}",
@@ -158,7 +191,7 @@ def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
             )
             for at, count in sorted(bins.items())
         ),
-        _outline(spent, top + ROW - 6, wide),
+        _outline(spent, frame.left, top + ROW - 6, wide),
         tuple(
             Mark(x(value), top + offset, f"{name} {duration(value)}", left)
             for name, value, offset, left in quantiles
@@ -167,13 +200,13 @@ def _row(endpoint: Endpoint, top: int, x: Callable[[float], float]) -> Row:
     )
 
 
-def _outline(spent: dict[int, float], base: int, wide: float) -> tuple[tuple[float, float], ...]:
+def _outline(spent: dict[int, float], left: int, base: int, wide: float) -> tuple[tuple[float, float], ...]:
     """Steps along the time of each bin, from the first to the last."""
     most = max(spent.values())
     points: list[tuple[float, float]] = []
     for at in range(min(spent), max(spent) + 1):
         y = base - spent.get(at, 0.0) / most * (ROW - 22)
-        points += [(LEFT + at * wide, y), (LEFT + (at + 1) * wide, y)]
+        points += [(left + at * wide, y), (left + (at + 1) * wide, y)]
     return tuple(points)
 
 
@@ -201,6 +234,7 @@ class Piece:
 class Stream:
     """One direction: what was sent, and what the other side had acknowledged of it."""
 
+    frame: Frame
     role: str
     height: int
     times: tuple[Tick, ...]
@@ -246,7 +280,9 @@ class Sequences:
             answers = [point for point in points if point.client != by_client]
             if sent and max(point.to for point in sent) > 0:
                 role = "client" if by_client else "server"
-                streams.append(_stream(role, sent, answers, sequence.spans, (first, last)))
+                streams += [
+                    _stream(frame, role, sent, answers, sequence.spans, (first, last)) for frame in _SEQUENCES
+                ]
         return cls(title, extent, sequence.stride, first, last, tuple(streams))
 
     @classmethod
@@ -257,7 +293,8 @@ class Sequences:
         return tuple(drawing for drawing in drawn if drawing.streams)
 
 
-def _stream(
+def _stream(  # noqa: PLR0917 - a direction of a connection, and where it is drawn
+    frame: Frame,
     role: str,
     sent: list[SequencePoint],
     answers: list[SequencePoint],
@@ -269,7 +306,7 @@ def _stream(
     first, last = ends
 
     def x(t: float) -> float:
-        return LEFT + max(t - first, 0.0) / (last - first) * _SPAN
+        return frame.left + max(t - first, 0.0) / (last - first) * frame.span
 
     def y(to: float) -> float:
         return height - 30 - min(to / most, 1.0) * (height - 50)
@@ -280,10 +317,18 @@ def _stream(
         if highest < point.acked <= most + 1:
             steps += [(x(point.t), y(highest)), (x(point.t), y(point.acked))]
             highest = point.acked
+    dots: dict[tuple[int, int, bool], Dot] = {}
+    for point in sorted(sent, key=lambda point: point.kind == "repeated"):
+        repeated = point.kind == "repeated"
+        label = f"{duration(point.t)}: {size(point.to)}{', sent again' if repeated else ''}"
+        # In the same half of a pixel, only the first would be seen.
+        place = round(2 * x(point.t)), round(2 * y(point.to)), repeated
+        dots.setdefault(place, Dot(x(point.t), y(point.to), repeated, label))
     return Stream(
+        frame,
         role,
         height,
-        tuple(Tick(x(t), duration(t) if t else "0") for t in _round_values(last, 6, first)),
+        tuple(Tick(x(t), duration(t) if t else "0") for t in _round_values(last, frame.ticks, first)),
         tuple(Tick(y(to), size(to) if to else "0") for to in _round_values(most, 4)),
         tuple(steps),
         tuple((x(point.t), y(point.room)) for point in answers if point.room),
@@ -295,15 +340,7 @@ def _stream(
             for span in spans
             if (width := x(span.to_s) - x(span.from_s)) >= _VISIBLE
         ),
-        tuple(
-            Dot(
-                x(point.t),
-                y(point.to),
-                point.kind == "repeated",
-                f"{duration(point.t)}: {size(point.to)}{', sent again' if point.kind == 'repeated' else ''}",
-            )
-            for point in sorted(sent, key=lambda point: point.kind == "repeated")
-        ),
+        tuple(dots.values()),
     )
 
 

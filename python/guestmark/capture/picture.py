@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.capture import verdict
-from guestmark.capture.drawings import LEFT, RIGHT, WIDTH, Distributions, Sequences
+from guestmark.capture.drawings import Distributions, Sequences
 from guestmark.capture.model import Document, Endpoint, Trace
 from guestmark.capture.table import divided, request_lines, said_shares
 from guestmark.core.errors import GuestmarkError
@@ -42,7 +42,7 @@ def render(document: Document) -> str:
 
 def distributions(endpoints: Sequence[Endpoint]) -> str:
     """An SVG drawing with a row for each endpoint, which must have a histogram, on a common axis."""
-    return _drawn("distributions", Distributions.of(list(endpoints)))
+    return _drawn("distributions", Distributions.all(list(endpoints)))
 
 
 def sequences(trace: Trace) -> str:
@@ -75,7 +75,7 @@ class _Shown:
     shares: tuple[_Share, ...]
     count: str
     error: str
-    distributions: Distributions | None
+    distributions: tuple[Distributions, ...]
     sequences: tuple[Sequences, ...]
     requests: tuple[str, ...]
     notes: tuple[str, ...]
@@ -100,7 +100,7 @@ def _shown(trace: Trace) -> _Shown:
         _shares(trace),
         f"{divided(trace)}, {trace.counters['packets']:,} packets",
         f"{trace.relative_error:.1%}",
-        Distributions.of(endpoints[:MOST_ENDPOINTS]) if endpoints else None,
+        Distributions.all(endpoints[:MOST_ENDPOINTS]) if endpoints else (),
         Sequences.all(trace),
         tuple(request_lines(trace)) if trace.requests else (),
         tuple(f"{limit.count:,} {limit.text}" for limit in trace.limits),
@@ -116,13 +116,12 @@ def _shares(trace: Trace) -> tuple[_Share, ...]:
     )
 
 
-def _drawn(macro: str, drawing: Distributions | tuple[Sequences, ...]) -> str:
+def _drawn(macro: str, drawing: tuple[Distributions, ...] | tuple[Sequences, ...]) -> str:
     return str(getattr(_environment().get_template("drawings.html.j2").module, macro)(drawing))
 
 
 @functools.cache
 def _environment() -> Environment:
     made = environment("guestmark.capture")
-    made.globals.update(width=WIDTH, left=LEFT, right=RIGHT)
     made.filters["px"] = lambda value: f"{value:.1f}"
     return made
