@@ -42,7 +42,7 @@ def main() -> int:
         print(
             f"{name}: {outcome.kills} ended ({how}), {outcome.resumed} resumed, "
             f"{outcome.whole} came to their end first; nothing was left after {outcome.longest_s:.2f} s; "
-            f"{outcome.cleaned} cleaned; "
+            f"{outcome.cleaned} removed by the next run; "
             f"{len(outcome.problems)} problems; {time.monotonic() - begin:.0f} s",
             flush=True,
         )

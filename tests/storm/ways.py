@@ -92,7 +92,9 @@ class Way:
     ends_within_s: float = 0.0
     statuses: frozenset[int] = frozenset()  # any, if empty
     terminal: bool = False
-    needs_cleaning: bool = False  # if nobody is left who could remove anything, as no machine runs
+    needs_another: bool = (
+        False  # run of guestmark, where nobody is left who could remove anything, as no machine runs
+    )
     aims: bool = False  # at the moment when a temporary thing is made, each kind of them in turn
 
 
@@ -183,7 +185,7 @@ def _helper_killed(running: Running) -> str:
 _END_S = 20.0
 WAYS = {
     "kill": Way(_killed),
-    "keepers": Way(_killed_with_keepers, needs_cleaning=True),
+    "keepers": Way(_killed_with_keepers, needs_another=True),
     "aimed": Way(_killed, aims=True),
     "interrupt": Way(_signalled(signal.SIGINT), _END_S),
     "hangup": Way(_signalled(signal.SIGHUP), _END_S),

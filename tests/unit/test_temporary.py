@@ -162,3 +162,61 @@ def test_a_keeper_that_is_killed_alone_costs_nothing(tmp_path: Path) -> None:
         process.stdin.write(b"\n")
         process.stdin.flush()
         assert process.stdout.readline() == b"True\n"
+
+
+_MAKER = (
+    "import sys, time\nfrom pathlib import Path\n"
+    "from guestmark.core.temporary import replacing, scratch_directory\n"
+    "here = Path(sys.argv[1])\n"
+    "with scratch_directory('x', here) as made, replacing(here / 'target') as part:\n"
+    "    (made / 'file').write_text('x'); part.write_text('half')\n"
+    "    print('made', flush=True); time.sleep(float(sys.argv[2]))\n"
+)
+
+
+def _maker(folder: Path, cache: Path, seconds: float) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-c", _MAKER, str(folder), str(seconds)],
+        env={**os.environ, "PYTHONPATH": str(PACKAGES), "XDG_CACHE_HOME": str(cache)},
+        stdout=subprocess.PIPE,
+    )
+
+
+def _keepers(pid: int) -> list[int]:
+    found = [child for child in children(pid) if b"\0keep\0" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [*found, *(second for one in found for second in children(one))]
+
+
+def test_the_next_keeper_removes_what_nobody_is_left_for(tmp_path: Path) -> None:
+    """A process is killed with both of its keepers, and nobody supervised anything: the next one finds their names."""
+    folder, cache = tmp_path / "work", tmp_path / "cache"
+    folder.mkdir()
+    records = cache / "guestmark/keepers" / os.uname().nodename
+    with _maker(folder, cache, 60) as first, _maker(folder, cache, 60) as living:
+        for process in (first, living):
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"made\n"
+        keepers = _keepers(first.pid)
+        assert len(keepers) == 2
+        for pid in (first.pid, *keepers):
+            os.kill(pid, signal.SIGKILL)
+        first.wait()
+        time.sleep(1.5)
+        assert len(list(folder.iterdir())) == 4
+        with _maker(folder, cache, 0) as third:
+            third.wait()
+        # What the living one has made stays.
+        assert wait_until(lambda: len(list(folder.iterdir())) == 3, 5), list(folder.iterdir())
+        assert living.poll() is None
+        living.kill()
+    assert wait_until(lambda: [path.name for path in folder.iterdir()] == ["target"], 5)
+    assert wait_until(lambda: not list(records.iterdir()), 5)
+
+
+def test_where_nothing_can_be_kept_in_the_cache_nothing_is(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "work", tmp_path / "cache"
+    folder.mkdir()
+    cache.write_text("a file")
+    with _maker(folder, cache, 0) as process:
+        assert process.wait() == 0
+    assert [path.name for path in folder.iterdir()] == ["target"]

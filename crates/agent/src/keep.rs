@@ -6,8 +6,8 @@
 //! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It takes
 //! over when the first one has ended, with another second one, and acts alone when the first one does not.
 //!
-//! When both have been killed with the controller, whoever still holds the lifeline has the names in a file without a name,
-//! and removes what they stand for: the last of them has ended everything else.
+//! When both have been killed with the controller, whoever still holds the lifeline has the names in a file, and removes what
+//! they stand for: the last of them has ended everything else. Where nobody holds it, the next controller finds the file.
 //!
 //! A supervisor that is stopped when the controller ends would never let go of the lifeline: it is made to go on. One that
 //! hangs, in a circle, is killed; and so is either process of a keeper by the other one, which has done the work.
@@ -54,9 +54,7 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
             Place::Second(first) => break first,
         }
     };
-    for path in &kept.paths {
-        remove(path);
-    }
+    kept.remove_all();
     if let Some(pid) = other {
         let _ = sys::kill(pid, libc::SIGKILL);
     }
@@ -213,9 +211,7 @@ impl Holds {
         let records = std::fs::read(format!("/proc/self/fd/{}", names.as_raw_fd()));
         let mut kept = Kept::default();
         kept.hear(&records.unwrap_or_default());
-        for path in &kept.paths {
-            remove(path);
-        }
+        kept.remove_all();
     }
 }
 
@@ -411,6 +407,13 @@ struct Kept {
 }
 
 impl Kept {
+    /// The last one first: the first one is the record of all, which is needed if this ends too early.
+    fn remove_all(&self) {
+        for path in self.paths.iter().rev() {
+            remove(path);
+        }
+    }
+
     /// Takes the next bytes of the lifeline. What is not ours to remove is not listened to.
     fn hear(&mut self, bytes: &[u8]) {
         for &byte in bytes {

@@ -3,7 +3,9 @@
 The keeper (`guestmark-agent keep`) is started before the first thing it may have to remove, and reads names from a pipe
 whose write end only this process and its supervisors have. A SIGKILL at any moment thus finds every name in the pipe,
 and the keeper removes what they stand for when the last supervisor has ended what it supervised. The names are also in
-a file without a name, which supervisors hold: if both processes of the keeper are killed with this one, they remove it.
+a file that supervisors hold: if both processes of the keeper are killed with this one, they remove what it names. Where
+there is no supervisor either, the next keeper of this user does. It finds the file in the cache, locked as long as
+anybody has it. Where nothing can be written there, the file has no name.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ import threading
 import time
 from pathlib import Path
 
+from guestmark.core.home import cache_home
 from guestmark.core.own_program import agent_binary
 
 PREFIX = "guestmark-"
 _ATTEMPTS = 100
+_RECORDS = "keepers"  # in the cache, by host: a cache may be shared
 _MEMBERS = "cgroup.procs"  # of a control group
 _EMPTY_S = 1.0
 
@@ -37,6 +41,7 @@ class Keeper:
         ] = {}  # with the descriptor that says that it is in use, -1 if there is none
         self._lifeline = -1
         self._names = -1  # every record that was ever written
+        self._record: Path | None = None  # where those are
         self._process: subprocess.Popen[bytes] | None = None
 
     def directory(self, name: str, parent: Path | str, mode: int = 0o700) -> Path:
@@ -97,7 +102,7 @@ class Keeper:
             return self._lifeline, self._names
 
     def _write(self, sign: bytes, path: Path) -> None:
-        record = sign + os.fsencode(path) + b"\0"
+        record = _sign(sign, path)
         os.write(self._names, record)
         os.write(self._lifeline, record)
 
@@ -113,35 +118,100 @@ class Keeper:
     def _ensure(self) -> None:
         if self._lifeline >= 0 and not _broken(self._lifeline):
             return
-        if self._names < 0:
-            self._names = os.memfd_create("names", os.MFD_CLOEXEC)
-            fcntl.fcntl(self._names, fcntl.F_SETFL, os.O_APPEND)
-        lifeline, ours = os.pipe()
+        first = self._names < 0
         myself = _handle()
         handles = (myself,) if myself >= 0 else ()
         try:
-            self._process = subprocess.Popen(
-                [
-                    str(agent_binary()), "keep", "--lifeline", str(lifeline),
-                    *(f"--controller={handle}" for handle in handles),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(lifeline, *handles),
-                cwd="/",
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError:
-            os.close(ours)
-            raise
+            self._process, ours = _started(*handles)
         finally:
-            for descriptor in (lifeline, *handles):
+            for descriptor in handles:
                 os.close(descriptor)
         if self._lifeline >= 0:
             os.close(self._lifeline)
         self._lifeline = ours
+        if first:
+            self._begin_record()
+        elif self._record is not None:
+            os.write(self._lifeline, _sign(b"+", self._record))
         for path in self._kept:
-            os.write(self._lifeline, b"+" + os.fsencode(path) + b"\0")
+            os.write(self._lifeline, _sign(b"+", path))
+        if first and self._record is not None:
+            _remove_unkept(self._record)
+
+    def _begin_record(self) -> None:
+        """A file for the names, in the cache and locked; without a name where that cannot be."""
+        with contextlib.suppress(OSError):
+            folder = cache_home() / _RECORDS / os.uname().nodename
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            record = folder / f"{PREFIX}names-{secrets.token_hex(6)}"
+            os.write(self._lifeline, _sign(b"+", record))
+            self._names = _locked(record)
+            self._record = record
+            os.write(self._names, _sign(b"+", record))
+        if self._names < 0:
+            self._names = os.memfd_create("names", os.MFD_CLOEXEC)
+            fcntl.fcntl(self._names, fcntl.F_SETFL, os.O_APPEND)
+
+
+def _started(*handles: int) -> tuple[subprocess.Popen[bytes], int]:
+    """A keeper, and the end of its lifeline to write to; `handles` tell it when its controller has ended."""
+    lifeline, ours = os.pipe()
+    words = [str(agent_binary()), "keep", "--lifeline", str(lifeline)]
+    try:
+        process = subprocess.Popen(
+            [*words, *(f"--controller={handle}" for handle in handles)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(lifeline, *handles),
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(lifeline)
+    return process, ours
+
+
+def _sign(sign: bytes, path: Path) -> bytes:
+    return sign + os.fsencode(path) + b"\0"
+
+
+def _locked(record: Path) -> int:
+    """A new file that is locked. Raises `OSError`, also on filesystems that have no locks."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(record, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_unkept(own: Path) -> None:
+    """Has keepers remove what others have named, of whom nobody is left: by the records beside `own`."""
+    for record in own.parent.glob(f"{PREFIX}names-*"):
+        if record == own:
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(record, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove_named(record, file.read())
+
+
+def _remove_named(record: Path, said: bytes) -> None:
+    """Has a keeper remove what a record names and has not taken back, and it. Raises `OSError`."""
+    kept = {os.fsencode(record): True}
+    for one in said.split(b"\0")[:-1]:
+        kept[one[1:]] = one[:1] == b"+"
+    process, lifeline = _started()
+    with os.fdopen(lifeline, "wb") as names:
+        names.write(b"".join(b"+" + path + b"\0" for path, named in kept.items() if named))
+    process.wait()
 
 
 def _handle() -> int:
