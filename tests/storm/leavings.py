@@ -12,6 +12,7 @@ from guestmark.core.keeper import is_in_use
 from tests.framework.processes import alive, started_at
 
 _KEPT = re.compile(r"guestmark-[a-z][a-z0-9@_-]*-[0-9a-f]{12}")
+_NOBODY = 65534  # as whom some servers run that root starts
 _SHARED = (Path("/dev/shm"), Path("/var/tmp"))
 # What other checks of this checkout make in the same places: no run leaves these.
 _CHECKS = ("guestmark-test-", "guestmark-clean-root.", "guestmark-try-wheel.")
@@ -32,14 +33,17 @@ def processes(mark: bytes, known: dict[int, int]) -> Iterator[tuple[int, str]]:
                     yield pid, command[:150] or (folder / "comm").read_text().strip()
 
 
-def nobodys() -> list[Path]:
-    """Directories, in memory too, and control groups that are nobody's: other runs here have owners who live."""
+def nobodys(user: int = 0) -> list[Path]:
+    """Directories, in memory too, and control groups that are nobody's: other runs here have owners who live.
+
+    Root may have made them for anybody; those of another `user` are this user's."""
     found = []
     # Groups come and go while they are looked through, which `Path.glob` does not bear.
     groups = [Path(at) for at, _, _ in os.walk("/sys/fs/cgroup") if Path(at).name.startswith("guestmark-")]
     for path in [*(path for parent in _SHARED for path in parent.glob("guestmark-*")), *groups]:
         with contextlib.suppress(OSError):
-            if not path.name.startswith(_CHECKS) and path.is_dir() and not is_in_use(path):
+            own = not user or path.stat().st_uid == user
+            if own and not path.name.startswith(_CHECKS) and path.is_dir() and not is_in_use(path):
                 found.append(path)
     return found
 
@@ -82,13 +86,16 @@ def loops(scratch: Path) -> list[str]:
     return found
 
 
-def queues(known: dict[int, int]) -> list[str]:
-    """Queues, semaphores and shared memory that processes of `known` have made or used last."""
+def queues(known: dict[int, int], user: int = 0) -> list[str]:
+    """Queues, semaphores and shared memory of `user` that processes of `known` have made or used last.
+
+    Numbers of processes come again: a database server of somebody else leaves memory whose maker had one of them."""
     found = []
     for kind, columns in (("msg", ("lspid", "lrpid")), ("shm", ("cpid", "lpid"))):
         with contextlib.suppress(OSError):
             names, *rows = [line.split() for line in Path("/proc/sysvipc", kind).read_text().splitlines()]
             for row in rows:
-                if any(int(row[names.index(column)]) in known for column in columns):
+                own = int(row[names.index("uid")]) in {user, _NOBODY}
+                if own and any(int(row[names.index(column)]) in known for column in columns):
                     found.append(f"{kind} {row[names.index(f'{kind}id' if kind == 'shm' else 'msqid')]}")
     return found

@@ -253,10 +253,10 @@ class Storm:
         name, _, value = self._mark.partition("=")
         self._line.environment[name] = value
         self._user, self._warms_up = user, warms_up
+        self._shared = set(leavings.nobodys(user))
         self._hit: Counter[str] = (
             Counter()
         )  # kinds of temporary things, and how often a kill was aimed at each
-        self._shared = set(leavings.nobodys())
         self._expected: dict[str, int] = {}
         self._words = mode.words
         self._within_s = mode.within_s
@@ -390,11 +390,13 @@ class Storm:
 
     def _left(self, known: dict[int, int]) -> list[str]:
         files = [str(path) for path in self._line.scratch.iterdir()]
-        files += [str(path) for path in leavings.nobodys() if path not in self._shared]
+        files += [str(path) for path in leavings.nobodys(self._user) if path not in self._shared]
         files += [str(path) for path in leavings.parts(self._line.folder)]
         kernels = [
-            *leavings.mounts(self._line.scratch), *leavings.loops(self._line.scratch), *leavings.queues(known),
-        ]  # fmt: skip
+            *leavings.mounts(self._line.scratch),
+            *leavings.loops(self._line.scratch),
+            *leavings.queues(known, self._user),
+        ]
         return [*files, *kernels, *(f"{pid}: {command}" for pid, command in self._processes(known))]
 
     def _processes(self, known: dict[int, int]) -> Iterator[tuple[int, str]]:
@@ -404,7 +406,7 @@ class Storm:
         """So that one failure is counted once."""
         kill([pid for pid, _ in self._processes(known)], signal.SIGKILL)
         subprocess.run(["rm", "-rf", *map(str, self._line.scratch.iterdir())], check=False)
-        self._shared = set(leavings.nobodys())
+        self._shared = set(leavings.nobodys(self._user))
 
     def _check_ledger(self, outcome: Outcome) -> str | None:
         """It is sound and has lost nothing; the id of the newest run if that has not come to its end."""
