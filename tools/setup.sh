@@ -209,6 +209,7 @@ why() {
         sshd) echo "answers the tests on a port of their own; its service is masked, so that none starts here" ;;
         tmux) echo "is the terminal of the tests" ;;
         mksquashfs) echo "makes read-only images" ;;
+        liblwip-dev) echo "is another stack than Linux's, whose captures are examined" ;;
         ip) echo "makes the network namespaces of the tests" ;;
         qemu-user-static) echo "runs programs of other architectures" ;;
         mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
@@ -485,6 +486,7 @@ missing_dev() {
     [ -d /usr/share/OVMF ] || [ -d /usr/share/edk2 ] || echo ovmf
     [ "$want_dev" = long ] || return 0
     command -v mmdebstrap >/dev/null || echo mmdebstrap
+    [ -e /usr/include/lwip/lwip/tcpip.h ] || echo liblwip-dev
     # Programs of other architectures: those of the tests are arm64's.
     command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null || echo qemu-user-static
 }

@@ -32,6 +32,8 @@ PACKAGES = {
     "gtlsclient": "ngtcp2-client",
     "gtlsserver": "ngtcp2-server",
     "openssl": "openssl",
+    "gcc": "gcc",
+    "runsc": "runsc",
 }
 
 
@@ -61,11 +63,11 @@ def own_network() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def dumping(path: Path, snaplen: int = 0) -> Iterator[None]:
-    """Capture loopback into `path` while the block runs; every packet is in it when the block is left."""
+def dumping(path: Path, snaplen: int = 0, device: str = "lo") -> Iterator[None]:
+    """Capture `device` into `path` while the block runs; every packet is in it when the block is left."""
     options = ["-s", str(snaplen)] if snaplen else []
     process = subprocess.Popen(
-        ["dumpcap", "-q", "-i", "lo", "-f", "tcp or udp", "-w", str(path), *options],
+        ["dumpcap", "-q", "-i", device, "-f", "tcp or udp", "-w", str(path), *options],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -75,7 +77,7 @@ def dumping(path: Path, snaplen: int = 0) -> Iterator[None]:
             if line.startswith("File:"):
                 break
         else:
-            pytest.fail("dumpcap cannot capture on loopback (it needs root or CAP_NET_RAW)")
+            pytest.fail(f"dumpcap cannot capture on {device} (it needs root or CAP_NET_RAW)")
         yield
         time.sleep(0.7)  # dumpcap reads in bursts
     finally:
