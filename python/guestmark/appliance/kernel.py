@@ -226,10 +226,7 @@ def _kept(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
 
 def _apt_with_lists(scratch: Path, notify: Notify) -> list[str]:
     """The apt-get command to use: with the system's package lists, or with own ones where those are missing."""
-    if (
-        subprocess.run(["apt-cache", "show", _metapackage()], capture_output=True, check=False).returncode
-        == 0
-    ):
+    if _of_cache("show", _metapackage()).returncode == 0:
         return ["apt-get"]
     notify("reading the package lists")
     lists = scratch / "lists"
@@ -270,13 +267,17 @@ def _kernel_packages(apt: list[str]) -> list[str]:
     return [images[0], *_depends(apt, images[0], r"linux-modules-\d")]
 
 
+def _of_cache(*words: str) -> subprocess.CompletedProcess[str]:
+    """apt-cache takes seconds where apt keeps no caches: it ends with us."""
+    with supervision() as supervised:
+        return subprocess.run(
+            [*supervised.before, "apt-cache", *words],
+            capture_output=True, text=True, check=False, **supervised.options,
+        )  # fmt: skip
+
+
 def _depends(apt: list[str], package: str, pattern: str) -> list[str]:
-    text = subprocess.run(
-        ["apt-cache", *apt[1:], "depends", "--important", package],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
+    text = _of_cache(*apt[1:], "depends", "--important", package).stdout
     names = (line.split()[-1] for line in text.splitlines() if "Depends:" in line)
     return [name for name in names if re.match(pattern, name)]
 
