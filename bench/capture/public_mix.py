@@ -1,7 +1,8 @@
-"""`python bench/capture/public_mix.py DIR OUT [--times N]`: other people's captures as one, as they are: many small connections.
+"""`python bench/capture/public_mix.py DIR OUT [--times N]`: other people's captures as one.
 
-All Ethernet frames of the captures below DIR, file after file in the order of their names, in one classic capture file, which all tools can
-read; OUT holds them N times over. Nothing of it belongs to this repository: whoever measures fetches collections, each into a folder of DIR.
+All Ethernet frames of the captures below DIR, file after file in the order of their names, in one classic capture
+file, which all tools can read; OUT holds them N times over. Nothing of it belongs to this repository: whoever
+measures fetches collections, each into a folder of DIR.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _units(body: bytes, order: str) -> int:
         code, length = struct.unpack_from(order + "HH", body, at)
         if code == _RESOLUTION and length:
             said = body[at + 4]
-            return 2 ** (said & 0x7F) if said & 0x80 else 10**said
+            return 1 << (said & 0x7F) if said & 0x80 else int(10**said)
         at += 4 + (length + 3) // 4 * 4
     return 1_000_000
 
@@ -91,7 +92,9 @@ def write(folder: Path, out: Path, times: int) -> tuple[int, int]:
         try:
             for time, wire, frame in records(path.read_bytes()):
                 seconds, part = divmod(time, 1_000_000)
-                whole += struct.pack("<IIII", seconds & 0xFFFFFFFF, part, len(frame), wire & 0xFFFFFFFF) + frame
+                whole += (
+                    struct.pack("<IIII", seconds & 0xFFFFFFFF, part, len(frame), wire & 0xFFFFFFFF) + frame
+                )
                 packets += 1
         except (OSError, EOFError, struct.error):
             pass
