@@ -98,8 +98,8 @@ impl Job {
             queued: VecDeque::new(),
             end_of_input: false,
             outputs: [
-                Output::new(out, 1, live, exec.output_limit),
-                Output::new(err, 2, live, exec.output_limit),
+                Output::new(out, 1, live, exec.output_limit, exec.tail),
+                Output::new(err, 2, live, exec.output_limit, exec.tail),
             ],
             pty: exec.pty.is_some(),
             counters,

@@ -248,6 +248,7 @@ mod tests {
                 stdin: how.0,
                 time_limit_ns: how.1,
                 output_limit: how.2,
+                tail: how.3,
                 stream: how.3,
                 pty: size.map(|(rows, cols)| Winsize { rows, cols }),
                 counters: Vec::new(),

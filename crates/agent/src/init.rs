@@ -440,7 +440,8 @@ fn furnish(plain: MountFlags) -> io::Result<()> {
     Ok(())
 }
 
-fn bring_up_loopback() {
+/// Of the network namespace that this process is in.
+pub fn bring_up_loopback() {
     // SAFETY: plain system calls; `request` is fully initialised and outlives them.
     unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);

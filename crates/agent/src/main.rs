@@ -9,6 +9,7 @@
 //! `guestmark-agent log-writes` serves an image and logs each write and flush of it;
 //! `guestmark-agent records` writes what a power cut must not lose;
 //! `guestmark-agent syncs` stops a program after each call that promises durability;
+//! `guestmark-agent world` runs a program in a world of its own; `guestmark-agent tree` tells file trees apart;
 //! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams;
 //! `guestmark-agent listen` has a server take a connection beside a command; `guestmark-agent relay` is such a server;
 //! `guestmark-agent share` serves a directory by 9p.
@@ -40,8 +41,10 @@ mod syncs;
 mod sys;
 mod syscalls;
 mod transfer;
+mod tree;
 mod trials;
 mod tsc;
+mod world;
 
 use std::process::ExitCode;
 
@@ -64,6 +67,8 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS] [--ahead FD]
        guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES [--each] PATH
        guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] -- COMMAND [ARGUMENT]...
        guestmark-agent digests PATH...
+       guestmark-agent tree DIRECTORY
+       guestmark-agent world --room DIR [--writable DIR] -- COMMAND [ARGUMENT]...
        guestmark-agent tsc
        guestmark-agent hypervisor
        guestmark-agent --version";
@@ -97,6 +102,8 @@ fn main() -> ExitCode {
         Some("records") => records::records(arguments),
         Some("syncs") => syncs::syncs(arguments),
         Some("digests") => syncs::digests(arguments),
+        Some("tree") => tree::tree(arguments),
+        Some("world") => world::world(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {
             if let Some(kilohertz) = tsc::kilohertz() {

@@ -13,19 +13,21 @@ pub struct Output {
     pub stream: u8,
     live: bool,
     limit: u64,
+    tail: bool,
     /// What was kept.
     pub kept: Vec<u8>,
     seen: u64,
 }
 
 impl Output {
-    /// A stream of which `limit` bytes are kept, or passed on when it is `live`.
-    pub fn new(fd: Option<OwnedFd>, stream: u8, live: bool, limit: u64) -> Self {
+    /// A stream of which `limit` bytes are kept, or passed on when it is `live`; with `tail` the last ones are kept.
+    pub fn new(fd: Option<OwnedFd>, stream: u8, live: bool, limit: u64, tail: bool) -> Self {
         Self {
             fd,
             stream,
             live,
             limit,
+            tail,
             kept: Vec::new(),
             seen: 0,
         }
@@ -42,6 +44,10 @@ impl Output {
                 Ok(Some(count @ 1..)) => {
                     let room = self.limit.saturating_sub(self.seen).min(count as u64) as usize;
                     self.seen += count as u64;
+                    if self.tail && !self.live {
+                        self.keep_last(&buffer[..count]);
+                        continue;
+                    }
                     if room > 0 && self.live {
                         out.push(&guestmark_wire::Chunk {
                             id,
@@ -60,6 +66,15 @@ impl Output {
             }
         }
         true
+    }
+
+    /// At most as many bytes are moved as were read.
+    fn keep_last(&mut self, data: &[u8]) {
+        let limit = self.limit as usize;
+        let data = &data[data.len().saturating_sub(limit)..];
+        let over = (self.kept.len() + data.len()).saturating_sub(limit);
+        self.kept.drain(..over);
+        self.kept.extend_from_slice(data);
     }
 
     /// Bytes past the limit.

@@ -146,6 +146,9 @@ pub struct Exec {
     pub time_limit_ns: Option<u64>,
     /// Bytes of each output stream to keep; the rest is read, discarded and counted.
     pub output_limit: u64,
+    /// Keep the last bytes of each output stream instead of the first; not of one that is sent as it comes.
+    #[serde(default)]
+    pub tail: bool,
     /// Send output as it comes instead of when the program has ended (which does not disturb it).
     #[serde(default)]
     pub stream: bool,

@@ -29,20 +29,25 @@ class Channel(Protocol):
 class Background:
     """A background program, made by `Agent.background`. Closing its agent kills it with all its children.
 
-    `output` is what has been received of its two streams so far; any call may receive more.
-    `ended` is set once it has ended.
+    `output` is what has been received of its two streams so far; any call may receive more. With `hear`, that is given
+    the number of a stream and what comes of it instead. `ended` is set once it has ended.
     """
 
-    def __init__(self, agent: Channel, call_id: int) -> None:
+    def __init__(
+        self, agent: Channel, call_id: int, hear: Callable[[int, bytes], None] | None = None
+    ) -> None:
         self._agent = agent
         self._id = call_id
+        self._hear = hear
         self._failure: wire.Failure | None = None
         self.output = bytearray()
         self.ended: wire.Exited | None = None
 
     def take(self, reply: frames.Reply) -> None:
         """Stores a reply to its call, whichever call was waiting when it arrived."""
-        if reply.data is not UNSET:
+        if reply.data is not UNSET and self._hear is not None:
+            self._hear(reply.stream, reply.data)
+        elif reply.data is not UNSET:
             self.output += reply.data
         elif reply.error is not UNSET:
             self._failure = reply.error

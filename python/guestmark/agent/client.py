@@ -201,14 +201,16 @@ class Agent(BulkCalls):
         grace_s: float = _GRACE_S,
         counters: Sequence[PerformanceEvent] = (),
         stdout: wire.StandardOutput = wire.StandardOutput.PIPE,
+        tail: bool = False,
         question: bool = False,
         **where: Unpack[Where],
     ) -> ExecResult:
         """Runs a program until it ends or for `timeout_s`, when its whole process group is killed.
 
         Without `stdin` its input is `/dev/null`. At most `output_limit` bytes (up to `MAX_OUTPUT`) of each stream are
-        kept, the rest are counted; of `stdout` to NULL nothing is. The agent gets `grace_s` beyond the limit to answer.
-        A `question` changes nothing there. Raises `CommandError` when the program cannot be started.
+        kept, the first ones or with `tail` the last, the rest are counted; of `stdout` to NULL nothing is. The agent
+        gets `grace_s` beyond the limit to answer. A `question` changes nothing there. Raises `CommandError` when the
+        program cannot be started.
         """
         if not 0 <= output_limit <= MAX_OUTPUT:
             raise ValueError(f"output_limit must be between 0 and {MAX_OUTPUT}")
@@ -217,6 +219,7 @@ class Agent(BulkCalls):
             _program(argv, output_limit, stdin=bool(stdin), **where),
             time_limit_ns=max(1, math.ceil(timeout_s * 1e9)),
             stdout=stdout,
+            tail=tail,
             counters=tuple(
                 wire.Event(kind=event.kind, config=event.config, user_only=event.user_only)
                 for event in counters
@@ -279,15 +282,18 @@ class Agent(BulkCalls):
         *,
         stdin: bool = False,
         output_limit: int = MAX_OUTPUT,
+        hear: Callable[[int, bytes], None] | None = None,
         **where: Unpack[Where],
     ) -> Background:
         """Starts a program that goes on while other calls are made; what it prints comes as it is printed.
 
-        With `stdin` its input is what `Background.feed` sends, else `/dev/null`.
-        `Background.wait` reports whether it could be started at all.
+        With `stdin` its input is what `Background.feed` sends, else `/dev/null`. With `hear`, that is given the number
+        of each stream and all that comes of it, and nothing is kept. `Background.wait` reports whether it could be
+        started at all.
         """
-        program = _program(argv, output_limit, stdin=stdin, stream=True, **where)
-        return self.start_background(program, _GRACE_S)
+        limit = output_limit if hear is None else _ENDLESS
+        program = _program(argv, limit, stdin=stdin, stream=True, **where)
+        return self.start_background(program, _GRACE_S, hear)
 
     def interactive(
         self,

@@ -312,12 +312,14 @@ class Conversation:
                     raise LinkError(f"did not understand: {reply.error.message}")
                 raise LinkError(f"answered call {reply.id} instead of {call_id}")
 
-    def start_background(self, arguments: wire.Exec, timeout_s: float) -> Background:
-        """Starts a program whose replies are handled whenever they arrive."""
+    def start_background(
+        self, arguments: wire.Exec, timeout_s: float, hear: Callable[[int, bytes], None] | None = None
+    ) -> Background:
+        """Starts a program whose replies are handled whenever they arrive; what it prints goes to `hear`, if given."""
         self._greeted(timeout_s)
         call_id = self._next_id
         self._next_id += 1
-        started = self._background[call_id] = Background(self, call_id)
+        started = self._background[call_id] = Background(self, call_id, hear)
         self.send(frames.request(call_id, wire.EXEC, arguments), timeout_s)
         return started
 

@@ -86,6 +86,7 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stdin: bool = False
     time_limit_ns: int | None = None
     output_limit: int
+    tail: bool = False
     stream: bool = False
     pty: Winsize | None = None
     counters: tuple[Event, ...] = ()

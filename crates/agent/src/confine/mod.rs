@@ -10,11 +10,11 @@
 //!
 //! What a kernel or a container does not allow is left out and said to be missing; anything else that fails ends it.
 
-mod cage;
+pub mod cage;
 mod connections;
 mod filter;
 mod landlock;
-mod mounts;
+pub mod mounts;
 mod privileges;
 mod registers;
 
@@ -36,8 +36,8 @@ use crate::{spawn, sys};
 /// What holds, as a list of words: `mounts,landlock,filter`.
 const CONFINED: &str = "GUESTMARK_CONFINED";
 /// Where the host's memory runs out, by whatever is not bounded, this is what its kernel ends first.
-const ENDED_FIRST: &str = "1000";
-const FAILED: u8 = 125;
+pub const ENDED_FIRST: &str = "1000";
+pub const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -224,6 +224,7 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, E
                 let layout = mounts::Layout {
                     writable,
                     over_temporary: over_temporary.as_deref(),
+                    covered: &[],
                     own_memory: options.own_memory,
                     processes: options.processes,
                 };
@@ -357,7 +358,8 @@ fn restrict(
     Ok(held)
 }
 
-fn become_command(words: &[OsString]) -> io::Result<ExitCode> {
+/// Returns only when that fails, after it has been said why.
+pub fn become_command(words: &[OsString]) -> io::Result<ExitCode> {
     let path = std::env::var_os("PATH");
     let files = spawn::candidates(
         words[0].as_bytes(),

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::sys::{check, cstring};
+use crate::sys::{self, check, cstring};
 
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 const MOUNT_ATTR_RDONLY: u64 = 1;
@@ -30,6 +30,8 @@ pub struct Layout<'a> {
     pub writable: &'a [CString],
     /// An empty directory in which is kept what it writes to `/tmp`; the rest there can be read.
     pub over_temporary: Option<&'a CStr>,
+    /// Directories that are covered likewise, each that is there.
+    pub covered: &'a [&'a CStr],
     /// Whether it has a `/dev/shm` of its own.
     pub own_memory: bool,
     /// How many processes it has at most, where the kernel counts those of a namespace.
@@ -86,7 +88,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
         ..Done::default()
     };
     if let Some(directory) = layout.over_temporary {
-        done.over_temporary = cover_temporary(directory)?;
+        done.over_temporary = cover_temporary(directory, layout.covered, &mut writable)?;
         writable.push(TEMPORARY);
     }
     if layout.own_memory {
@@ -124,8 +126,12 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
 }
 
 /// Puts a layer over `/tmp` that takes what is written; its content is in memory. False where the kernel has no
-/// overlays: then `/tmp` itself is left writable.
-fn cover_temporary(directory: &CStr) -> io::Result<bool> {
+/// overlays: then `/tmp` itself is left writable. So are `others` covered, which are added to what is `writable`.
+fn cover_temporary<'a>(
+    directory: &CStr,
+    others: &[&'a CStr],
+    writable: &mut Vec<&'a CStr>,
+) -> io::Result<bool> {
     let memory = mount(
         Some(c"temporary"),
         directory,
@@ -135,32 +141,42 @@ fn cover_temporary(directory: &CStr) -> io::Result<bool> {
     );
     if or_unavailable(memory)? {
         let root = open_tree(directory)?; // by descriptor: a path may have characters that options cannot
-        let inside = |name: &str| format!("/proc/self/fd/{}/{name}", root.as_raw_fd());
-        for name in ["upper", "work"] {
-            std::fs::create_dir(inside(name))?;
-        }
-        let mode = std::fs::metadata("/tmp")?.permissions();
-        std::fs::set_permissions(inside("upper"), mode)?;
-        let options = format!(
-            "lowerdir=/tmp,upperdir={},workdir={}",
-            inside("upper"),
-            inside("work")
-        );
-        let options = cstring(options.as_bytes())?;
-        let covered = mount(
-            Some(c"temporary"),
-            TEMPORARY,
-            Some(c"overlay"),
-            NO_DEVICES,
-            Some(&options),
-        );
-        if or_unavailable(covered)? {
+        if cover(&root, 0, TEMPORARY)? {
+            for (number, other) in others.iter().enumerate() {
+                if std::path::Path::new(sys::os_path(other.to_bytes())).is_dir()
+                    && cover(&root, number + 1, other)?
+                {
+                    writable.push(other);
+                }
+            }
             return Ok(true);
         }
     }
     let tree = open_tree(TEMPORARY)?;
     move_mount(&tree, TEMPORARY)?;
     Ok(false)
+}
+
+/// Puts a layer over a directory, which is kept below `root` by a number.
+fn cover(root: &OwnedFd, number: usize, path: &CStr) -> io::Result<bool> {
+    let inside = |name: &str| format!("/proc/self/fd/{}/{name}{number}", root.as_raw_fd());
+    for name in ["upper", "work"] {
+        std::fs::create_dir(inside(name))?;
+    }
+    let below = sys::os_path(path.to_bytes());
+    std::fs::set_permissions(inside("upper"), std::fs::metadata(below)?.permissions())?;
+    let mut options = b"lowerdir=".to_vec();
+    options.extend(path.to_bytes());
+    options
+        .extend(format!(",upperdir={},workdir={}", inside("upper"), inside("work")).into_bytes());
+    let options = cstring(&options)?;
+    or_unavailable(mount(
+        Some(c"temporary"),
+        path,
+        Some(c"overlay"),
+        NO_DEVICES,
+        Some(&options),
+    ))
 }
 
 /// Since 6.14 the highest process id is one of a namespace; before, it was one of the whole machine, and is left alone.

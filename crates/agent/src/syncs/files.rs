@@ -154,7 +154,7 @@ pub fn path_now(file: &File, disk: &Path) -> Vec<u8> {
 }
 
 /// Where the next data begins at or after an offset; None when only a hole follows.
-fn seek_data(file: &File, at: u64) -> Option<u64> {
+pub fn seek_data(file: &File, at: u64) -> Option<u64> {
     // SAFETY: a descriptor that is open, and numbers.
     let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, libc::SEEK_DATA) };
     if found >= 0 {

@@ -43,7 +43,7 @@ use std::process::{Command, ExitCode, Stdio};
 use calls::{ended, ptrace, resume, wait, Stop};
 use changes::{changed_by, empties, opened_with, renamed_by, Change};
 use disk::Disk;
-pub use files::digests;
+pub use files::{digests, seek_data};
 use files::{hex, key, Content, Key};
 use queues::{process_of, Queue};
 use requests::Followed;

@@ -1,0 +1,138 @@
+//! `guestmark-agent world`: runs a program in a world of its own, which ends as a whole with the program.
+//!
+//! It has its own network, of which the loopback device is up, its own processes, and its own `$HOME`. Of the host it sees
+//! all files and changes none: what it writes to `/tmp`, `/var/tmp`, `/run` and `/dev/shm` is kept in memory and gone
+//! with it, and everything else but the named directory is read-only. So two of them at once do not disturb each other.
+
+use std::ffi::{CStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lexopt::Arg;
+
+use crate::confine::cage::{self, Place, Walls};
+use crate::confine::mounts::{make_read_only, Layout};
+use crate::confine::{become_command, ENDED_FIRST, FAILED};
+use crate::init::bring_up_loopback;
+use crate::sys;
+
+const COVERED: [&CStr; 2] = [c"/run", c"/var/tmp"];
+const HOME: &str = "/tmp/guestmark-home";
+/// So many that no program misses one, and few enough for those outside.
+const PROCESSES: u32 = 16 << 10;
+
+#[derive(Debug)]
+struct Options {
+    /// An empty directory, over which what is written outside the named directory is kept.
+    room: PathBuf,
+    writable: Vec<PathBuf>,
+    command: Vec<OsString>,
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let (mut room, mut writable, mut command) = (None, Vec::new(), Vec::new());
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("room") => room = Some(parser.value()?.into()),
+            Arg::Long("writable") => writable.push(parser.value()?.into()),
+            Arg::Value(first) => {
+                command.push(first);
+                command.extend(parser.raw_args()?);
+            }
+            other => return Err(other.unexpected()),
+        }
+    }
+    if command.is_empty() {
+        return Err("no command given".into());
+    }
+    Ok(Options {
+        room: room.ok_or("--room is missing")?,
+        writable,
+        command,
+    })
+}
+
+/// Exits as the program did, or with 125 where no world of its own can be had.
+pub fn world(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
+    let walls = Walls {
+        user: false,
+        network: true,
+    };
+    match cage::enter(walls, None)? {
+        Place::Done(status) => Ok(status),
+        Place::Outside => Err(io::Error::other("this kernel allows no namespaces here")),
+        Place::Inside(first) => {
+            if let Err(error) = furnish(&options) {
+                eprintln!("guestmark-agent: {error}");
+                first.fail(FAILED);
+            }
+            first.fork(None, None)?;
+            let unset =
+                std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"XDG_"));
+            unset.for_each(|(name, _)| std::env::remove_var(name));
+            std::env::set_var("HOME", HOME);
+            std::env::set_var("TMPDIR", "/tmp");
+            become_command(&options.command)
+        }
+    }
+}
+
+fn furnish(options: &Options) -> io::Result<()> {
+    bring_up_loopback();
+    let path = |path: &PathBuf| sys::cstring(std::fs::canonicalize(path)?.as_os_str().as_bytes());
+    let writable = options
+        .writable
+        .iter()
+        .map(path)
+        .collect::<io::Result<Vec<_>>>()?;
+    let done = make_read_only(&Layout {
+        writable: &writable,
+        over_temporary: Some(&path(&options.room)?),
+        covered: &COVERED,
+        own_memory: true,
+        processes: Some(PROCESSES),
+    })?;
+    if !(done.read_only && done.over_temporary && done.own_memory) {
+        return Err(io::Error::other(
+            "this kernel allows no mounts of its own here",
+        ));
+    }
+    std::fs::create_dir_all(HOME)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    fn parse(words: &[&str]) -> Result<super::Options, String> {
+        super::parse(words.iter().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_program_keeps_its_own_options() {
+        let words = [
+            "--room",
+            "/r",
+            "--writable",
+            "/d",
+            "--",
+            "sh",
+            "--room",
+            "x",
+        ];
+        let options = parse(&words).unwrap();
+        assert_eq!(options.room, std::path::Path::new("/r"));
+        assert_eq!(options.command, ["sh", "--room", "x"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        assert!(parse(&["--room", "/r"]).is_err_and(|error| error.contains("command")));
+        assert!(parse(&["--", "sh"]).is_err_and(|error| error.contains("room")));
+    }
+}
