@@ -192,7 +192,7 @@ class Speaker(Enum):
     VIRSH = auto()
 
 
-_NO_ROOM = ("No space left on device|Disk quota exceeded", Cause.NO_ROOM)
+_NO_ROOM = ("[Nn]o space left on device|Disk quota exceeded", Cause.NO_ROOM)
 # Of several that fit the first one counts.
 _HEARD: Mapping[Speaker, tuple[tuple[str, Cause], ...]] = {
     Speaker.ANY: (_NO_ROOM,),

@@ -151,6 +151,8 @@ class Durability(StrEnum):
     )
     MEMORY = "in memory"  # flushed or not, it is gone with the power
     NOTHING = "nothing flushed"  # no flush was asked for
+    CONSISTENT = "consistent"  # the check of a program that acknowledges nothing passes after every cut
+    BROKEN = "broken"  # it fails after one
     UNKNOWN = "unknown"
 
 
@@ -236,6 +238,19 @@ class Again(msgspec.Struct, kw_only=True, frozen=True):
     kept: str = ""
 
 
+class Reason(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What a check said of `states` that it failed on, or did not judge, in the same way; the rest is of the first."""
+
+    said: str
+    states: int
+    after: int  # requests before the cut
+    survival: str  # in a sentence: what of the writes in flight is on the disk
+    judged: bool = True
+    status: int | None = None
+    out: tuple[str, ...] = ()  # the last lines of its standard output
+    err: tuple[str, ...] = ()  # and of its standard error
+
+
 class Unsynced(msgspec.Struct, frozen=True):
     """A file that a program left on the disk with `bytes` that none of its syncs covered; 0: only its name was not."""
 
@@ -269,6 +284,12 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     of_row: bool = False  # what was judged is what the row itself acknowledged, not records of guestmark's
     syncs: bool = False  # what was judged are the program's own syncs, of which `acknowledged` is the number
     unsynced: list[Unsynced] = []  # what these syncs did not cover, files in the order of their names
+    reasons: list[Reason] = []  # of a check: why it failed, the commonest first
+    unjudged: int = 0  # states at which the check came to no end, or to no beginning; not among `states`
+    stopped: str = ""  # why not all states that were chosen were judged
+    checks: int | None = None  # how often the check was run: once for states in which it sees the same files
+    alone: str = ""  # why one state was judged after the other
+    blind: bool = False  # whether the check passes when it is told a line that was never acknowledged
 
 
 class Proof(Fact, kw_only=True):

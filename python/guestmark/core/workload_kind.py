@@ -95,6 +95,8 @@ class WorkloadKind:
     crowd: Callable[[Cell], bool] = lambda _cell: False
     topic: Topic | None = None
     proves: bool = False  # whether it cuts the power itself
+    # Whether its trials see to it that they end in their share of the command's time.
+    adapts: Callable[[Any], bool] = lambda _params: False
     compared: bool = True  # False: its values are findings, not times that cells are compared by
 
     @property
@@ -158,6 +160,12 @@ def bytes_moved(cell: Cell) -> int | None:
     """How many bytes of content the cell's workload writes to its target; None where that is not known."""
     kind = workload_kinds().get(cell.workload.name)
     return None if kind is None else kind.moves(kind.read(cell.workload.params))
+
+
+def adapts(cell: Cell) -> bool:
+    """Whether the cell's trials take no more time than they are given."""
+    kind = workload_kinds().get(cell.workload.name)
+    return kind is not None and kind.adapts(kind.read(cell.workload.params))
 
 
 def watches_initcalls(cell: Cell) -> bool | None:

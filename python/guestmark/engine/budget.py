@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import counted, format_duration
+from guestmark.core.workload_kind import adapts
 from guestmark.engine import proofs
 from guestmark.engine.asking import COMPARING, AskedPair, Part, parts
 from guestmark.stats import stopping
@@ -299,6 +300,8 @@ def spend(
     cheapest one.
     """
     left_s = budget_s - used_s - _CLOSING_S
+    if all(map(adapts, able)):
+        return replace(plan, policy=replace(plan.policy, time_limit_s=max(budget_s - _CLOSING_S, 1.0))), []
     enough = _fewest(plan)
     originals = [cell for cell in able if cell.null_of is None]
     fewest = enough if _needs(plan, originals, known, enough) <= left_s else min(enough, _FEW)

@@ -477,6 +477,8 @@ class Loop:
         self._trials.append(trial)
         self._done[block, cell.id] = trial
         self._observer.trial_ended(cell, trial)
+        with self._interruption.armed():
+            pass  # a trial that reports what it had by the signal ends the run as well
         if self._given_up(cell):
             self._observer.note(
                 f"{cell.id} has failed {GIVE_UP_AFTER} times and never succeeded; it is not tried again: {trial.reason}"

@@ -29,6 +29,7 @@ from guestmark.disks import location
 from guestmark.disks.store import store
 from guestmark.disks.traffic import Watch
 from guestmark.engine.around import HostAgent
+from guestmark.engine.clock import of_process
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.platforms import confinement, counters
@@ -145,6 +146,8 @@ def _measure(
         started = workloads.started_for(slot.cell)
         observer.phase(_starting(started.platform))
         workload = workloads.create(plan, slot.cell)
+        workload.tell, workload.note = observer.phase, observer.note
+        workload.share_s = _share_s(plan, slot)
         machine = stack.enter_context(workloads.start_machine(workload, platform, slot.cell))
         recorder = NoiseRecorder(machine)
         try:
@@ -186,6 +189,14 @@ def _measure(
                 record.console = f"{record.console.rstrip()}\n{workload.printed}".lstrip("\n")
             if isinstance(machine, Remarks):
                 record.warnings += machine.remarks()
+
+
+def _share_s(plan: Plan, slot: Slot) -> float | None:
+    """What is left of the command's time for this cell, if the ones after it get as much."""
+    if plan.context.budget_s is None:
+        return None
+    left = plan.context.budget_s - of_process().elapsed_s
+    return max(left, 0.0) / max(len(plan.cells) - slot.order, 1)
 
 
 def _starting(platform: PlatformSpec) -> str:

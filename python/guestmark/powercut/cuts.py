@@ -7,9 +7,11 @@ disk may have kept anything: all, nothing, the first half, or any subset; and of
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
+
+import msgspec
 
 from guestmark.core.findings import Coverage
 from guestmark.powercut.writelog import Entry, Flag
@@ -19,6 +21,7 @@ from guestmark.powercut.writelog import Entry, Flag
 _ATOMIC = 512
 _ATTEMPTS = 8  # for each state that is wanted: many cuts have the same outcome
 _MOST = 6000  # states of one log
+_MISSING = (1, 1, 2, 4, 16, 1 << 30)  # writes of a disk that honours no flush, at most half of them
 
 
 class Survival(StrEnum):
@@ -52,6 +55,9 @@ class Piece:
     length: int
 
 
+Outcome = tuple[int, tuple[Piece, ...]]  # what is kept, and what of the rest
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """One crash state: `after` so many requests; the first `kept` are on the disk, of the others `pieces`."""
@@ -62,17 +68,61 @@ class Cut:
     pieces: tuple[Piece, ...]
 
     @property
-    def outcome(self) -> tuple[int, tuple[Piece, ...]]:
+    def outcome(self) -> Outcome:
         """Equal for cuts that leave the same bytes."""
         return self.kept, self.pieces
 
 
+class Kind(Enum):
+    """Why a state is looked at."""
+
+    WORST = auto()
+    BETWEEN = auto()
+    TORN = auto()
+    RANDOM = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Crash states that differ from each other, in the order in which they can be made, and what they cover."""
+    """Crash states that differ from each other, in the order in which they can be made, and what they cover.
+
+    `kinds` has the outcomes of each kind in the order of their moments; one may be of several kinds.
+    """
 
     cuts: tuple[Cut, ...]
     coverage: Coverage
+    kinds: Mapping[Kind, tuple[Outcome, ...]]
+
+    def sampled(self) -> list[Cut]:
+        """The states in an order of which every beginning is a fair sample: the worst states first, then of all other
+        kinds as large a part of each.
+        """
+        worst = _spread_out(self.kinds[Kind.WORST])
+        others = [
+            ((number + 0.5) / len(outcomes), kind.value, outcome)
+            for kind, outcomes in self.kinds.items()
+            for number, outcome in enumerate(_spread_out(outcomes))
+            if kind is not Kind.WORST
+        ]
+        others.sort(key=lambda each: each[:2])
+        by_outcome = {cut.outcome: cut for cut in self.cuts}
+        return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(each[2] for each in others)])]
+
+    def covered(self, judged: Collection[Cut]) -> Coverage:
+        """What is covered when only these states were judged."""
+        seen = {cut.outcome for cut in judged}
+        part = {kind: sum(outcome in seen for outcome in outcomes) for kind, outcomes in self.kinds.items()}
+        return msgspec.structs.replace(
+            self.coverage, worst=part[Kind.WORST], cuts=part[Kind.BETWEEN], torn=part[Kind.TORN],
+            random=part[Kind.RANDOM],
+        )  # fmt: skip
+
+
+def _spread_out(values: Sequence[Outcome]) -> list[Outcome]:
+    """The same values, such that every beginning is spread over all of them: by the base-2 Van der Corput sequence."""
+    width = max(len(values) - 1, 1).bit_length()
+    numbers = (int(f"{number:0{width}b}"[::-1], 2) for number in range(1 << width))
+    return [values[number] for number in numbers if number < len(values)]
 
 
 def cover(
@@ -93,26 +143,29 @@ def cover(
     """
     flushed = _flushed(entries)
     none = random.Random(0)
-    found: dict[tuple[int, tuple[Piece, ...]], Cut] = {}
+    found: dict[Outcome, Cut] = {}
+    kinds: dict[Kind, list[Outcome]] = {kind: [] for kind in Kind}
 
-    def take(cut: Cut) -> None:
+    def take(cut: Cut, kind: Kind | None) -> None:
         """Keeps the latest of equal states: it has the most acknowledgements."""
         known = found.get(cut.outcome)
+        if kind is not None:
+            kinds[kind].append(cut.outcome)
         if known is None or known.after < cut.after:
             found[cut.outcome] = cut
 
     worst = _spread(moments, _MOST if most is None else most // 2)
     for after in worst:
-        take(_cut(entries, flushed, after, Survival.NONE, none))
+        take(_cut(entries, flushed, after, Survival.NONE, none), Kind.WORST)
     ends = sorted(range(start, len(entries) + 1), key=lambda after: after - flushed[after])
     between = ends[: _MOST if most is None else most // 4]
-    for after in between:
-        take(_cut(entries, flushed, after, Survival.ALL, none))
+    for after in sorted(between):
+        take(_cut(entries, flushed, after, Survival.ALL, none), Kind.BETWEEN)
     tearable = [number for number in range(start, len(entries)) if _can_tear(entries[number])]
     tearable.sort(key=lambda number: (-entries[number].length, number))
     torn = tearable[: count if most is None else max(1, most // 4)]
-    for number in torn:
-        take(_torn(entries, flushed, number))
+    for number in sorted(torn):
+        take(_torn(entries, flushed, number), Kind.TORN)
     before = len(found)
     wanted = count if most is None else max(1, most - before)
     generator = random.Random(seed)
@@ -120,12 +173,48 @@ def cover(
         if len(found) - before >= wanted:
             break
         after = generator.randint(start + 1, len(entries))
-        take(_cut(entries, flushed, after, _RANDOM[number % len(_RANDOM)], generator))
+        cut = _cut(entries, flushed, after, _RANDOM[number % len(_RANDOM)], generator)
+        take(cut, None if cut.outcome in found else Kind.RANDOM)
     coverage = Coverage(
         worst=len(worst), acknowledgements=len(moments), cuts=len(between), requests=len(ends),
         torn=len(torn), tearable=len(tearable), random=len(found) - before, seed=seed,
     )  # fmt: skip
-    return Chosen(tuple(sorted(found.values(), key=lambda cut: (cut.kept, cut.after))), coverage)
+    in_order = sorted(found.values(), key=lambda cut: (cut.kept, cut.after))
+    return Chosen(tuple(in_order), coverage, {kind: tuple(outcomes) for kind, outcomes in kinds.items()})
+
+
+def scrambled(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> Chosen:
+    """States of a disk that honours no flush, of a log that begins with `start` requests that are not cut.
+
+    Of the writes in flight one, some or half are missing, whichever, and every other time one more is torn.
+    """
+    flushed, generator = _flushed(entries), random.Random(seed)
+    found: dict[Outcome, Cut] = {}
+    for number in range(count * _ATTEMPTS if start < len(entries) else 0):
+        if len(found) == count:
+            break
+        after = generator.randint(start + 1, len(entries))
+        pending = [position for position in range(flushed[after], after) if entries[position].length]
+        missing = set(generator.sample(pending, min(_MISSING[number % len(_MISSING)], len(pending) // 2)))
+        left = [position for position in pending if position not in missing]
+        torn = generator.choice(left) if left and number % 2 else None
+        pieces = [
+            Piece(
+                position, 0, _torn_length(entries[position]) if position == torn else entries[position].length
+            )
+            for position in left
+        ]
+        cut = _counted(entries, after, flushed[after], Survival.SUBSET, pieces)
+        found.setdefault(cut.outcome, cut)
+    coverage = Coverage(worst=0, acknowledgements=0, cuts=0, requests=0, random=len(found), seed=seed)
+    in_order = tuple(sorted(found.values(), key=lambda cut: (cut.kept, cut.after)))
+    kinds: dict[Kind, tuple[Outcome, ...]] = dict.fromkeys(Kind, ())
+    return Chosen(in_order, coverage, {**kinds, Kind.RANDOM: tuple(found)})
+
+
+def _torn_length(entry: Entry) -> int:
+    """Half of a write, in what a disk writes whole; all of one that cannot be torn."""
+    return max(entry.length // 2 // _ATOMIC * _ATOMIC, _ATOMIC) if _can_tear(entry) else entry.length
 
 
 def _can_tear(entry: Entry) -> bool:
@@ -135,10 +224,13 @@ def _can_tear(entry: Entry) -> bool:
 def _torn(entries: Sequence[Entry], flushed: Sequence[int], number: int) -> Cut:
     """All that came before a write, and its first half."""
     kept = flushed[number]
-    half = entries[number].length // 2 // _ATOMIC * _ATOMIC
     pieces = [Piece(each, 0, entries[each].length) for each in range(kept, number) if entries[each].length]
     return _counted(
-        entries, number + 1, kept, Survival.TORN_LAST, [*pieces, Piece(number, 0, max(half, _ATOMIC))]
+        entries,
+        number + 1,
+        kept,
+        Survival.TORN_LAST,
+        [*pieces, Piece(number, 0, _torn_length(entries[number]))],
     )
 
 

@@ -20,15 +20,15 @@ from guestmark.core.temporary import scratch_directory
 from guestmark.disks import daemon
 from guestmark.disks.logged import Logged
 from guestmark.powercut import cuts, recovery
-from guestmark.powercut.cuts import Survival
-from guestmark.powercut.judge import Judged, Replay, copy_without_zeroes
+from guestmark.powercut.cuts import Cut, Piece, Survival
+from guestmark.powercut.judge import Crash, Judged, Replay, copy_without_zeroes
 from guestmark.powercut.records import Method
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 
 _KEPT = 64
 _KEPT_BYTES = 512 << 20
 _beside: ContextVar[Path | None] = ContextVar("_beside", default=None)
-_ABOUT, _BASE, _LOG, _UNDER = "about.json", "base", "writes.log", "under"
+_ABOUT, _BASE, _LOG, _UNDER, _TOLD = "about.json", "base", "writes.log", "under", "told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Kept:
     method: Method
     crashes: list[dict[str, Any]]  # `after`, `survival`, `acknowledged`, `lost`, `says`
     under: Path | None = None
+    check: str = ""
+    lines: tuple[bytes, ...] = ()  # that the check was told
 
 
 def folder(ledger: Path | None = None) -> Path:
@@ -59,7 +61,17 @@ def beside(ledger: Path | None) -> Iterator[None]:
         _beside.reset(token)
 
 
-def keep(files: Logged, filesystem: str, form: str, method: Method, judged: Judged) -> Path:
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A check as it was run: its command, and the lines that it was told, the first so many of them each time."""
+
+    command: str
+    lines: tuple[bytes, ...]
+
+
+def keep(  # noqa: PLR0917 (what there is to know)
+    files: Logged, filesystem: str, form: str, method: Method, judged: Judged, check: Checked | None = None
+) -> Path:
     """Keeps the log and the image before it; returns their directory. Only the newest stay, so many and so large."""
     parent = folder()
     parent.mkdir(parents=True, exist_ok=True)
@@ -69,12 +81,13 @@ def keep(files: Logged, filesystem: str, form: str, method: Method, judged: Judg
     copy_without_zeroes(files.log, target / _LOG)
     if files.under is not None:
         copy_without_zeroes(files.under, target / _UNDER)
-    crashes = [
-        {"after": crash.cut.after, "survival": crash.cut.survival.value, "acknowledged": crash.acknowledged,
-         "lost": crash.lost, "says": crash.says}
-        for crash in judged.crashes
-    ]  # fmt: skip
-    about = {"filesystem": filesystem, "format": form, "method": method.value, "crashes": crashes}
+    about = {
+        "filesystem": filesystem, "format": form, "method": method.value,
+        "crashes": [_crash(crash) for crash in judged.crashes],
+    }  # fmt: skip
+    if check is not None:
+        about["check"] = check.command
+        (target / _TOLD).write_bytes(b"".join(line + b"\n" for line in check.lines))
     (target / _ABOUT).write_text(json.dumps(about, indent=1))
     taken = 0
     for number, old in enumerate(sorted(parent.iterdir(), reverse=True)):
@@ -82,6 +95,19 @@ def keep(files: Logged, filesystem: str, form: str, method: Method, judged: Judg
         if number and (number >= _KEPT or taken > _KEPT_BYTES):
             shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def _crash(crash: Crash) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "after": crash.cut.after, "survival": crash.cut.survival.value, "acknowledged": crash.acknowledged,
+        "lost": crash.lost, "says": crash.says, "kept": crash.cut.kept,
+        "pieces": [[piece.entry, piece.skip, piece.length] for piece in crash.cut.pieces],
+    }  # fmt: skip
+    if crash.what:
+        about["what"] = crash.what
+    if crash.answer is not None:
+        about["answer"] = {"status": crash.answer.status, "out": crash.answer.out, "err": crash.answer.err}
+    return about
 
 
 def load(directory: str, ledger: Path | None = None) -> Kept:
@@ -103,7 +129,8 @@ def load(directory: str, ledger: Path | None = None) -> Kept:
         about = json.loads((path / _ABOUT).read_text())
         return Kept(
             path / _BASE, path / _LOG, about["filesystem"], about["format"], Method(about["method"]),
-            list(about["crashes"]), path / _UNDER if (path / _UNDER).exists() else None,
+            list(about["crashes"]), path / _UNDER if (path / _UNDER).exists() else None, about.get("check", ""),
+            tuple((path / _TOLD).read_bytes().split(b"\n")[:-1]) if "check" in about else (),
         )  # fmt: skip
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"the log of writes in {path} cannot be read: {error}") from error
@@ -128,22 +155,46 @@ def lines(name: str, after: int | None, ledger: Path | None = None) -> Iterator[
                 yield f"  {number + 1}: {_said(log.entries[number])}"
     shown = [crash for crash in kept.crashes if after in (None, crash["after"])]
     for crash in shown:
-        gone = f"lost record {crash['lost']}" if crash["lost"] is not None else "nothing lost"
+        lost = crash.get("what") or f"lost record {crash['lost']}"
+        gone = lost if crash["lost"] is not None else "nothing lost"
         said = f"; {crash['says']}" if crash["says"] else ""
         newest = f"{crash['acknowledged']} acknowledged last"
         yield f"  cut {crash['after']}, {Survival(crash['survival']).said}: {gone}, {newest}{said}"
+        if after is not None:
+            yield from _heard(crash.get("answer"))
 
 
-def write(name: str, after: int, survival: str, image: str, ledger: Path | None = None) -> str:
-    """Writes the image that a cut leaves, not yet recovered, to a file; returns what there is to say of it."""
-    if survival not in _SURVIVALS:
+def _heard(answer: dict[str, Any] | None) -> Iterator[str]:
+    """What a check said, indented; nothing for a state that none has judged."""
+    if answer is None:
+        return
+    yield f"    the check ended with {'a signal' if answer['status'] is None else 'status ' + str(answer['status'])}"
+    for stream in ("out", "err"):
+        yield from (f"    {stream}: {said}" for said in answer[stream])
+
+
+def cut_of(kept: Kept, log: WriteLog, after: int, survival: str | None) -> Cut:
+    """The cut after so many requests, by what survives; without that the first one there that lost something.
+
+    Raises `UsageError`.
+    """
+    if survival is not None and survival not in _SURVIVALS:
         raise UsageError(
             f"--survival {survival!r} is not one of {', '.join(_SURVIVALS)}", hint="e.g. --survival none"
         )
+    _check(after, len(log))
+    found = next((crash for crash in kept.crashes if crash["after"] == after and "pieces" in crash), None)
+    if survival is None and found is not None:
+        pieces = tuple(Piece(*numbers) for numbers in found["pieces"])
+        return Cut(after, found["kept"], Survival(found["survival"]), pieces)
+    return cuts.at(log.entries, after, _SURVIVALS[survival or "none"])
+
+
+def write(name: str, after: int, survival: str | None, image: str, ledger: Path | None = None) -> str:
+    """Writes the image that a cut leaves, not yet recovered, to a file; returns what there is to say of it."""
     kept = load(name, ledger)
     with WriteLog(kept.log) as log, scratch_directory("replay") as directory:
-        _check(after, len(log))
-        cut = cuts.at(log.entries, after, _SURVIVALS[survival])
+        cut = cut_of(kept, log, after, survival)
         replay = Replay(kept.base, log, log.entries, directory)
         made = replay.state(cut)
         replay.close()

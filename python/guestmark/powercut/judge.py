@@ -16,6 +16,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import sparse
 from guestmark.powercut import recovery
+from guestmark.powercut.answer import Answer
 from guestmark.powercut.cuts import Cut
 from guestmark.powercut.recovery import Reader
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
@@ -24,7 +25,7 @@ _HOLE = 4096
 
 
 class Replay:
-    """Turns cuts, in order, into images in `directory`.
+    """Turns cuts into images in `directory`; those that come in order need no work twice.
 
     One image goes along with what is kept; each state is a copy of what it occupies (by reference, where the filesystem
     can), with what survives on top. So neither the image's size nor the log's decides how much memory or time is taken.
@@ -35,17 +36,25 @@ class Replay:
         self._entries = entries
         self._directory = directory
         self._durable = directory / "kept"
-        self._applied = 0
-        copy_without_zeroes(base, self._durable)
-        self._descriptor = os.open(self._durable, os.O_RDWR)
+        self._base = base
+        self._descriptor = self._begin()
 
     def close(self) -> None:
         """Removes its image."""
         os.close(self._descriptor)
         self._durable.unlink(missing_ok=True)
 
+    def _begin(self) -> int:
+        self._applied = 0
+        self._durable.unlink(missing_ok=True)
+        copy_without_zeroes(self._base, self._durable)
+        return os.open(self._durable, os.O_RDWR)
+
     def state(self, cut: Cut, name: str = "state") -> Path:
-        """The image of a cut, which must keep no less than the last one. The caller removes it."""
+        """The image of a cut. The caller removes it."""
+        if cut.kept < self._applied:
+            os.close(self._descriptor)
+            self._descriptor = self._begin()
         for position in range(self._applied, cut.kept):
             entry = self._entries[position]
             self._write(self._descriptor, entry, 0, entry.length)
@@ -97,7 +106,7 @@ def _parts(length: int, most: int = 1 << 20) -> Iterator[tuple[int, int]]:
 @dataclass(frozen=True, slots=True)
 class Crash:
     """The faults of one state; `lost` is the first acknowledged record that is missing, `what` the loss in words where
-    a number does not say it, `says` all other faults.
+    a number does not say it, `says` all other faults, `answer` that of a check.
     """
 
     cut: Cut
@@ -105,6 +114,7 @@ class Crash:
     lost: int | None
     says: str
     what: str = ""
+    answer: Answer | None = None
 
 
 @dataclass(slots=True)

@@ -176,7 +176,7 @@ def _room(asked: Request) -> Path:
 def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: list[Control]) -> Proven:
     layers = stack.layers(asked.location)
     flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _word(judged, controls, layers, _reconciled(asked.counts, flushes))
+    word, why = _word(judged, controls, layers, reconciled(asked.counts, flushes))
     loss, repair = judged.first_loss, next((crash for crash in judged.crashes if crash.says), None)
     return Proven(
         word=word,
@@ -206,7 +206,7 @@ def _lost_at(crash: Crash) -> str:
     return f"{lost} after cut {crash.cut.after} ({crash.cut.survival.said})"
 
 
-def _reconciled(counts: Counts, flushes: int) -> str:
+def reconciled(counts: Counts, flushes: int) -> str:
     """Who saw how many flushes; one of them who saw fewer than the one above has dropped or merged some."""
     seen = [
         *([f"the guest's kernel sent {counts.guest}"] if counts.guest is not None else []),

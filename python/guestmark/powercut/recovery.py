@@ -29,6 +29,7 @@ from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import daemon, loop
+from guestmark.powercut.answer import Answer
 from guestmark.setting.image import Format
 
 _HEADER = struct.Struct(">4sIQIIQIIQQIIQ")  # to the offset of the snapshots
@@ -112,13 +113,14 @@ _TEMPORARY_ID = Path("/sys/fs/btrfs/features/temp_fsid")
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What is left: the wanted files by name (None: not there), `repairs` beyond a journal's replay, `damage` that
-    kept it from being mounted, `lost` what is missing in words.
+    kept it from being mounted, `lost` what is missing in words. `answer` is a check's, of a reader that runs one.
     """
 
     files: dict[str, bytes | None]
     repairs: tuple[str, ...] = ()
     damage: str = ""
     lost: str = ""
+    answer: Answer | None = None
 
 
 class Reader(Protocol):

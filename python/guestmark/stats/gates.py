@@ -34,11 +34,12 @@ from guestmark.stats.special import stdtrit
 from guestmark.stats.validity import free_of
 
 _REFUSED: Mapping[Loss, frozenset[Durability]] = {
-    Loss.LOST: frozenset({Durability.LOST}),
-    Loss.PART: frozenset({Durability.LOST, Durability.PART, Durability.NOTHING}),
-    Loss.UNPROVEN: frozenset(Durability) - {Durability.PROVEN, Durability.UNKNOWN},
+    Loss.LOST: frozenset({Durability.LOST, Durability.BROKEN}),
+    Loss.PART: frozenset({Durability.LOST, Durability.BROKEN, Durability.PART, Durability.NOTHING}),
+    Loss.UNPROVEN: frozenset(Durability) - {Durability.PROVEN, Durability.CONSISTENT, Durability.UNKNOWN},
 }
 DURABILITY = "durability"  # what stands for a metric where a gate is about power cuts
+_REASONS = 3  # why a check failed, in a line
 _NOT_CUT = "its power was not cut; --prove does that"
 
 Array = NDArray[np.float64]
@@ -147,20 +148,22 @@ def _of_proof(loss: Loss, proven: Proven) -> Outcome:
     if proven.word in _REFUSED[loss] or (loss is not Loss.LOST and proven.unsynced):
         return Outcome.BROKEN
     blind = any(not control.caught for control in proven.controls) or not proven.states
+    if proven.word is Durability.CONSISTENT:
+        return Outcome.KEPT
     if proven.word in {Durability.UNKNOWN, Durability.MEMORY, Durability.NOTHING} or blind:
         return Outcome.UNDECIDED
     return Outcome.KEPT
 
 
 def _reason(proven: Proven) -> str:
-    seen = (
-        f"{proven.losing:,} of {counted(proven.states, 'crash state')} lose something"
-        if proven.states
-        else ""
-    )
+    verb = "loses" if proven.losing == 1 else "lose"
+    seen = f"{proven.losing:,} of {proven.states:,} crash states {verb} something" if proven.states else ""
+    if proven.word in {Durability.BROKEN, Durability.CONSISTENT}:
+        seen = f"the check fails on {proven.losing:,} of {proven.states:,} crash states"
+    said = "; ".join(f"{reason.states:,}: {reason.said}" for reason in proven.reasons[:_REASONS])
     left = f"{counted(len(proven.unsynced), 'file')} not wholly synced" if proven.unsynced else ""
     why = proven.why if proven.word in {Durability.UNKNOWN, Durability.NOTHING, Durability.MEMORY} else ""
-    return ", ".join(filter(None, (str(proven.word), seen, left, why)))
+    return ", ".join(filter(None, (str(proven.word), seen, said, left, why)))
 
 
 @dataclass(frozen=True, slots=True)

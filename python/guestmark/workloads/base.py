@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import BareMachine, Machine, Platform
 
 P = TypeVar("P")
+
+
+def _ignore(_said: str) -> None:
+    """Nobody listens."""
 
 
 class Workload(ABC, Generic[P]):
@@ -39,6 +43,9 @@ class Workload(ABC, Generic[P]):
         self.facts = Findings()  # what its steps found out
         self.warnings: list[str] = []  # remarks for the user, collected by all steps
         self.printed = ""  # by the program in its last iteration
+        self.tell: Callable[[str], None] = _ignore  # what it does now, for who waits
+        self.note: Callable[[str], None] = _ignore  # a remark that the user should read at once
+        self.share_s: float | None = None  # of the command's time, where that is limited
         self.params = self.read(cell.workload.params)
 
     @classmethod

@@ -31,6 +31,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     command: list[str] = []
     check: str = ""
+    check_limit_s: float | None = None
+    acknowledge: str = ""
     before: list[str] = []
     files: dict[str, str] = {}
     env: dict[str, str] = {}
@@ -52,6 +54,7 @@ WORKLOADS = (
         label=_label,
         reads=Cut,
         proves=True,
+        adapts=lambda params: bool(params.check),
         compared=False,
         decides=lambda _params, factor, platform: (
             True

@@ -1,4 +1,4 @@
-"""Programs of the user's: their lines are acknowledgements that a check looks for, or their own syncs are."""
+"""Programs of the user's: their lines are acknowledgements that a check looks for, or their own syncs are judged."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.binary import PROGRAM
+from guestmark.core import regex
+from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.own_program import agent_binary
+from guestmark.core.units import format_size
 from guestmark.disks.mounted import DISK, work_below
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.syncs import Promises, State
@@ -22,55 +25,166 @@ if TYPE_CHECKING:
     from guestmark.agent.background import Background
     from guestmark.agent.client import Agent
 
-_CHECK_S = 60.0
+_READ_S = 60.0
+_LOOK_S, _STAT_S = 1.0, 60.0
+_FULL_SHARE = 0.01  # of a disk that is left free
+_ERRORS, _ERRORS_KEPT = 2, 16 << 10
+_LONGEST_LINE, _MOST_LINES = 1 << 20, 1_000_000
 _MOST, _DIGESTED = 300, 1 << 30  # promises of a program that are judged, and bytes that are digested for them
 
 
 class Acknowledging:
-    """Runs the program on the disk, and its check on what a cut left. `lines` is what it has acknowledged.
+    """Runs the program on the disk. `lines` is what it has acknowledged, none if it only has to stay consistent.
 
-    A line that the program prints is an acknowledgement, and is answered by an empty line on its standard input: a
-    program that waits for that is judged exactly, another one from the moment at which its line has arrived.
+    A line of its standard output is an acknowledgement, or with `pattern` one in which that is found. It is answered by
+    an empty line on standard input: a program that waits for that is judged exactly, another one from the moment at
+    which its line has arrived. `note` is told at once when its disk is full.
     """
 
-    def __init__(self, command: Sequence[str], check: str) -> None:
+    def __init__(self, command: Sequence[str], pattern: str, note: Callable[[str], None]) -> None:
         self._command = command
-        self._check = check
+        self._pattern = pattern
+        self._note = note
         self.lines: list[bytes] = []
 
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
         """Runs it in the directory, marking each line; returns how many there were. Raises `WorkloadError`."""
         argv = [word.replace(DISK, directory) for word in self._command]
         self.lines = []
-
-        def take(line: bytes) -> bool:
-            self.lines.append(line)
-            return True
-
-        program = agent.background(argv, stdin=True, cwd=directory)
-        ended = _follow(program, argv[0], take, mark, limit_s)
-        if ended != 0:
-            said = program.text().strip().splitlines()
+        printed = Printed()
+        room = Room(agent, directory, printed, self._note)
+        program = agent.background(argv, stdin=True, cwd=directory, hear=printed.hear)
+        deadline = time.monotonic() + limit_s
+        while program.running and time.monotonic() < deadline:
+            program.wait(min(_LOOK_S, deadline - time.monotonic()), lambda _: printed.has_lines)
+            self._take(printed.take(), program, mark)
+            room.look()
+        if program.running:
+            program.signal(signal.SIGKILL)
             raise WorkloadError(
-                f"{argv[0]} ended with status {ended}: {said[-1] if said else 'it said nothing'}",
-                hint="it runs at the top of the disk, which {disk} stands for",
+                f"{argv[0]} did not end within {limit_s:g} s{room.said or printed.said}",
+                hint=room.hint or "see --trial-limit",
             )
-        if not self.lines:
+        program.wait(0)  # says why it could not be started
+        self._take([*printed.take(), *printed.rest()], program, mark)
+        room.look(now=True)
+        ended = program.ended
+        status = None if ended is None else ended.status
+        if status != 0:
+            how = "a signal" if status is None else f"status {status}"
             raise WorkloadError(
-                f"{argv[0]} printed no line, so that nothing was acknowledged",
-                hint="let it print a line for whatever is safe, once it is",
+                f"{argv[0]} ended with {how}{room.said or printed.said or ': it said nothing'}",
+                hint=room.hint or "it runs at the top of the disk, which {disk} stands for",
+            )
+        if self._pattern and not self.lines:
+            raise WorkloadError(
+                f"{argv[0]} printed no line with {self._pattern!r}, so that nothing was acknowledged",
+                hint="--acknowledge is searched for in each line of its standard output",
             )
         return len(self.lines)
 
-    def read(
-        self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
-    ) -> Recovered:
-        """See `recovery.Reader`: the check, in the directory, gets the lines acknowledged by then on standard input."""
-        told = b"".join(line + b"\n" for line in self.lines[: newest + 1])
-        done = agent.exec(
-            ["sh", "-c", self._check], stdin=told or b"\n", timeout_s=_CHECK_S, cwd=str(directory)
-        )
-        return Recovered(dict.fromkeys(names, b"" if done.ok else None))
+    def _take(self, lines: Sequence[bytes], program: Background, mark: Callable[[int], None]) -> None:
+        for line in lines:
+            if self._pattern and not self._acknowledges(line):
+                continue
+            if len(self.lines) == _MOST_LINES:
+                raise WorkloadError(
+                    f"it acknowledged more than {_MOST_LINES:,} lines",
+                    hint="--acknowledge REGEX chooses among them",
+                )
+            self.lines.append(line)
+            mark(len(self.lines))
+            program.feed(b"\n")
+
+    def _acknowledges(self, line: bytes) -> bool:
+        try:
+            return regex.last_match(self._pattern, [line.decode(errors="replace")]) is not None
+        except regex.TooCostlyError as error:
+            raise WorkloadError(
+                f"--acknowledge {self._pattern!r} takes too long", hint="write a simpler expression"
+            ) from error
+
+
+class Printed:
+    """What a program prints: lines of its standard output until they are taken, and the last ones of its errors."""
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._begun = bytearray()
+        self.errors = bytearray()
+
+    def hear(self, stream: int, data: bytes) -> None:
+        """Takes what came of a stream. Raises `WorkloadError` for a line without an end."""
+        if stream == _ERRORS:
+            self.errors += data
+            del self.errors[:-_ERRORS_KEPT]
+            return
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._begun) + lines[0]
+            self._begun.clear()
+            self._lines += lines
+        self._begun += rest
+        if len(self._begun) > _LONGEST_LINE:
+            raise WorkloadError(
+                f"it printed a line of more than {_LONGEST_LINE:,} bytes",
+                hint="a line says that something is safe",
+            )
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether there are lines to take."""
+        return bool(self._lines)
+
+    def take(self) -> list[bytes]:
+        """The whole lines since the last time."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def rest(self) -> list[bytes]:
+        """The last line, if the program ended in it."""
+        return [bytes(self._begun)] if self._begun else []
+
+    @property
+    def said(self) -> str:
+        """The end of a sentence: its last errors; empty without any."""
+        lines = self.errors.decode(errors="replace").strip().splitlines()
+        return f": {' | '.join(lines[-3:])}" if lines else ""
+
+
+class Room:
+    """Watches how much of its disk a program leaves free, and says so once it is full."""
+
+    def __init__(self, agent: Agent, directory: str, printed: Printed, note: Callable[[str], None]) -> None:
+        self._agent, self._directory = agent, directory
+        self._printed = printed
+        self._note = note
+        self._next = 0.0
+        self._size = 0
+        self.said = ""  # the end of a sentence, when it is full
+        self.hint = ""
+
+    def look(self, *, now: bool = False) -> None:
+        """Looks, unless that was done just before."""
+        if self.said or (time.monotonic() < self._next and not now):
+            return
+        self._next = time.monotonic() + _LOOK_S
+        done = self._agent.exec(["stat", "-f", "-c", "%a %b %S", self._directory], timeout_s=_STAT_S)
+        if not done.ok:
+            return
+        free, blocks, unit = map(int, done.stdout.split())
+        self._size = blocks * unit
+        complaint = heard(Speaker.ANY, self._printed.errors.decode(errors="replace"))
+        if complaint.cause is Cause.NO_ROOM:
+            self._full(f": {complaint.line}")
+        elif free * unit < _FULL_SHARE * self._size:
+            self._full(f": its disk of {self._size >> 20:,} MiB is full")
+
+    def _full(self, said: str) -> None:
+        self.said = said
+        larger = max(1 << 30, 1 << (4 * self._size - 1).bit_length())
+        self.hint = f"give it a larger disk: --set size={format_size(larger)}"
+        self._note(f"the program's disk is full{said}; {self.hint}")
 
 
 def _follow(
@@ -179,7 +293,7 @@ class Syncing:
         expected = self.promises.expected(newest, exact=exact)
         paths = sorted({path for one in expected for path in one.paths})
         asked = "".join(f"{self._here(path, directory)}\n" for path in paths).encode()
-        done = agent.exec([str(agent_binary()), "digests"], stdin=asked, timeout_s=_CHECK_S)
+        done = agent.exec([str(agent_binary()), "digests"], stdin=asked, timeout_s=_READ_S)
         lines = done.stdout.decode().splitlines()
         if not done.ok or len(lines) != len(paths):
             said = done.stderr.decode(errors="replace").strip()

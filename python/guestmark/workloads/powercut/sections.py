@@ -16,7 +16,10 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 _TITLE = "What a power cut leaves"
 
 
-_KEPT = {Durability.PROVEN: Tone.FASTER, Durability.LOST: Tone.SLOWER, Durability.MEMORY: Tone.SLOWER}
+_KEPT = {
+    Durability.PROVEN: Tone.FASTER, Durability.CONSISTENT: Tone.FASTER, Durability.LOST: Tone.SLOWER,
+    Durability.BROKEN: Tone.SLOWER, Durability.MEMORY: Tone.SLOWER,
+}  # fmt: skip
 
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -44,6 +47,10 @@ def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         )
         for result, found in shown
     ]
+    said += [Note(line(f"{result.cell.id}: {why}")) for result, found in shown if (why := reasons(found))]
+    said += [
+        Note(line(f"{result.cell.id}: {remark}")) for result, found in shown for remark in remarks(found)
+    ]
     lost = next((found for _, found in shown if found.losing and found.kept), None)
     if lost is not None:
         said.append(Command("Look into the loss", f"guestmark powercut replay {_log(lost)}"))
@@ -65,16 +72,56 @@ def _log(found: Proven) -> str:
 def _comes_to(found: Proven) -> str:
     """How many crash states lose what was acknowledged; for another verdict why."""
     records = acknowledged(found)
+    if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
+        return _holds(found)
     if found.word in {Durability.PROVEN, Durability.PART}:
         return f"none of {found.states:,} crash states loses any of {records}{not_covered(found)}"
     if not found.losing:
         return f"{found.why}{not_covered(found)}"
-    again = found.again
-    twice = f"; {again.losing:,} of {again.states:,} in a second log" if again and again.states else ""
     dropped = ""
     if found.asked and found.flushes < found.asked:
         dropped = f"; of {found.asked} flushes this host saw {found.flushes or 'none'}"
-    return f"{found.losing:,} of {found.states:,} crash states lose some of {records}{twice}{dropped}"
+    lose = "loses" if found.losing == 1 else "lose"
+    return f"{found.losing:,} of {found.states:,} crash states {lose} some of {records}{_twice(found.again)}{dropped}"
+
+
+def _twice(again: Again | None) -> str:
+    return f"; {again.losing:,} of {again.states:,} in a second log" if again and again.states else ""
+
+
+def _holds(found: Proven) -> str:
+    """Of a program that acknowledges nothing."""
+    if found.losing:
+        return f"the check fails on {found.losing:,} of {found.states:,} crash states{_twice(found.again)}"
+    return f"the check passes on all {found.states:,} crash states; {found.why}"
+
+
+_REASONS_NAMED = 4
+
+
+def reasons(found: Proven) -> str:
+    """What the check said, by how often: `91 states: HEAD lost; 5 states: fsck`; empty when it had nothing to say."""
+    named = [f"{counted(each.states, 'state')}: {each.said}" for each in found.reasons[:_REASONS_NAMED]]
+    more = sum(each.states for each in found.reasons[_REASONS_NAMED:])
+    return "; ".join([*named, *([f"{counted(more, 'more state')}"] if more else [])])
+
+
+def remarks(found: Proven) -> list[str]:
+    """What limits a proof by a check."""
+    said = []
+    if found.stopped and found.coverage is not None and found.word is not Durability.UNKNOWN:
+        said.append(f"{found.states:,} crash states were judged, until {found.stopped}: {found.coverage}")
+    if found.unjudged and found.losing:
+        said.append(f"{counted(found.unjudged, 'crash state')} could not be judged")
+    if found.blind:
+        said.append(
+            "the check passes as well when told of a line that was never acknowledged: it does not look for each"
+        )
+    if found.alone:
+        said.append(
+            f"one state was judged after the other, as checks would disturb each other: {found.alone}"
+        )
+    return said
 
 
 def acknowledged(found: Proven) -> str:
@@ -154,7 +201,14 @@ def sentence(found: Proven) -> str:
         else f"{found.states} crash states"
     )
     checked = f"; controls: {controls(found)}" if found.controls else ""
+    if found.checks is not None and found.checks < found.states:
+        checked += (
+            f"; the check was run {found.checks:,} times, once for states in which it sees the same files"
+        )
     kept = f"; guestmark powercut replay {_log(found)} looks into it" if found.kept else ""
+    if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
+        first = f"{found.first_loss}; " if found.first_loss else ""
+        return f"{found.word}: {first}{counts}, {_holds(found)}{checked}{kept}"
     if found.losing:
         return (
             f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {acknowledged(found)}; "

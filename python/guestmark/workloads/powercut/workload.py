@@ -14,21 +14,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.results import CallError
+from guestmark.core import regex
 from guestmark.core.errors import (
     AgentError,
     GuestmarkError,
     MachineError,
     PlatformUnusableError,
+    UsageError,
     WorkloadError,
 )
 from guestmark.core.findings import TARGET, Again, Durability, Mount, Proof, Proven
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
+from guestmark.core.units import parse_duration
 from guestmark.disks import logged
 from guestmark.disks.traffic import block_columns
 from guestmark.plan.schema import Strict, param
-from guestmark.powercut import proof, records, recovery, writelog
+from guestmark.powercut import checked, proof, records, recovery, writelog
 from guestmark.powercut.records import Method
+from guestmark.powercut.survey import INTERRUPTED
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.drive import Bus
 from guestmark.workloads import powercut
@@ -48,9 +52,13 @@ if TYPE_CHECKING:
 
 
 _STATES, _OF_SERVERS = 300, 40
+_OF_PROGRAMS = "1G"  # a disk that few programs fill; nothing is taken of it but what they write
 _DEEPEST = 2  # layers
 _FULL_BYTES = 1 << 20
 _STAT_FLUSHES = 15  # the field of a disk's statistics
+_BAD = frozenset({Durability.LOST, Durability.BROKEN})
+_FIRST_SHARE = 0.7  # of the time, for the first log
+_ENOUGH_AGAIN = 5  # failing states of a second log
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
 
@@ -69,6 +77,12 @@ class Powercut(Strict):
     settings: dict[str, str] = param({}, "settings of the database server")
     command: list[str] = param([], "the program of the methods `command` and `syncs`", "words")
     check: str = param("", "judges each recovered disk, for the method `command`", "shell command")
+    check_limit: str = param(
+        "", "how long it may take for one disk; not given, ten times as long as with nothing cut", "duration"
+    )
+    acknowledge: str = param(
+        "", "which lines of the command acknowledge something; not given, each", "regular expression"
+    )
     before: list[str] = param([], "run first", "shell commands")
     files: dict[str, str] = param({}, "texts of files that the command finds, by name")
     env: dict[str, str] = param({}, "environment variables")
@@ -85,13 +99,18 @@ class Powercut(Strict):
             raise ValueError(f"settings belong to a database server, and {self.method} has none")
         if bool(self.check) != (method is Method.COMMAND) or bool(self.command) != method.of_program:
             raise ValueError("command and check belong together, and to the method command")
-        disk = {"role": "target", "host": "loop", "logged": True}
+        if (self.check_limit or self.acknowledge) and not self.check:
+            raise ValueError("check_limit and acknowledge are of a check")
+        disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}
         states = self.states or (_OF_SERVERS if method.served else _STATES)
-        given = {**self.model_dump(mode="json"), "states": states}
+        if method.served or method.of_program:
+            disk["size"] = _OF_PROGRAMS if method.of_program else "256M"
+        given = {**self.model_dump(mode="json", exclude={"check_limit"}), "states": states}
+        given["check_limit_s"] = parse_duration(self.check_limit) if self.check_limit else None
         return {
             **given,
             "words": shlex.join(self.command) or method.words,
-            "disks": [{**disk, **({"size": "256M"} if method.served else {})}],
+            "disks": [disk],
         }
 
 
@@ -106,6 +125,8 @@ class PowercutWorkload(Workload[powercut.Cut]):
         self._method = Method(self.params.method)
         self._seed = plan.policy.seed or 0
         self._platform: Platform | None = None
+        self._began = time.monotonic()
+        self._confirms = False  # whether this is the second log
         account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
         self._rows = Rows(self._method, account, self.params.settings) if self._method.served else None
         self._command = self._program(plan)
@@ -115,7 +136,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
         """The user's, of the methods that run one."""
         params = self.params
         if self._method is Method.COMMAND:
-            return Acknowledging(params.command, params.check)
+            return Acknowledging(params.command, params.acknowledge, self._remark)
         if self._method is not Method.SYNCS:
             return None
         caller = plan.context.caller
@@ -128,10 +149,23 @@ class PowercutWorkload(Workload[powercut.Cut]):
             )
         )  # fmt: skip
 
+    def _remark(self, said: str) -> None:
+        """Says it now, as the program may go on for long, and keeps it."""
+        self.note(f"{self.cell.id}: {said}")
+        self.warnings.append(said)
+
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` when there is no such command."""
+        """Raises `UsageError` when there is no such command, or for what is no regular expression."""
         here = plan.context.caller
+        for pattern in {cls.read(cell.workload.params).acknowledge for cell in cells}:
+            try:
+                regex.check(pattern)
+            except regex.PatternError as error:
+                raise UsageError(
+                    f"--acknowledge {pattern!r} is not a regular expression: {error}",
+                    hint="e.g. --acknowledge '^ok '",
+                ) from error
         commands = {tuple(cls.read(cell.workload.params).command) for cell in cells if cell.shares_root}
         for argv in sorted(filter(None, commands)):
             check_command(argv, env=here.env, cwd=here.cwd, typed=plan.context.typed)
@@ -185,7 +219,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
         """Writes, cuts the power, judges; what loses something, once more on another machine."""
         found = self._proven(machine)
         found.of_row = True  # `--prove`, which looks at other rows' disks, says so itself
-        if found.word is Durability.LOST:
+        if found.word in _BAD and found.losing and found.stopped != INTERRUPTED:
             found.again = self._again()
             if found.again.word != found.word:
                 found.word = Durability.UNKNOWN
@@ -215,7 +249,12 @@ class PowercutWorkload(Workload[powercut.Cut]):
             written, after = time.monotonic(), _counts(machine, disk)
             settled = self._settled(machine.agent, disk, log)
             controlled = None if self._command else self._without_barriers(machine.agent, disk)
-        followed = self._command.promises if isinstance(self._command, Syncing) else None
+        if isinstance(self._command, Acknowledging):
+            found = self._checked(self._command, disk, replace(part, settled=settled), after.since(before))
+            found.run_s = written - begin
+            return found
+        syncing = self._command if isinstance(self._command, Syncing) else None
+        followed = syncing.promises if syncing is not None else None
         if followed is not None and not followed.calls:
             nothing = _nothing(followed.elsewhere, self._method.words)
             nothing.unsynced = followed.unsynced
@@ -231,7 +270,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
                 seed=self._seed,
                 written=replace(part, settled=settled),
                 control=controlled,
-                reader=self._command or self._rows,
+                reader=syncing or self._rows,
                 unsafe=self._rows.unsafe if self._rows else "barrier=0",
                 counts=after.since(before),
                 unfollowed=followed.elsewhere if followed is not None else "",
@@ -244,6 +283,28 @@ class PowercutWorkload(Workload[powercut.Cut]):
         found.run_s = written - begin
         return found
 
+    def _checked(
+        self, program: Acknowledging, disk: AttachedDisk, part: proof.Part, counts: proof.Counts
+    ) -> Proven:
+        """Judges by the user's check; of a second log, which is to confirm a loss, no more than it takes."""
+        assert disk.image.logged is not None
+        deadline = None
+        if self.share_s is not None:
+            share_s = self.share_s - (time.monotonic() - self._began)
+            deadline = time.monotonic() + share_s * (1.0 if self._confirms else _FIRST_SHARE)
+        request = proof.Request(
+            files=disk.image.logged, filesystem=disk.spec.filesystem, form=disk.spec.format,
+            location=disk.spec.location, method=self._method, states=self.params.states, seed=self._seed, written=part,
+            counts=counts,
+        )  # fmt: skip
+        return checked.prove(
+            request,
+            checked.Asked(
+                command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s, deadline=deadline,
+                enough=_ENOUGH_AGAIN if self._confirms else None, tell=self.tell,
+            ),
+        )  # fmt: skip
+
     def _settled(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
         """The length of the log when the machine, and those around it, have written all they had."""
         self._unmount(agent)
@@ -254,6 +315,8 @@ class PowercutWorkload(Workload[powercut.Cut]):
         """What a log of another machine shows: a loss may be a fault of one recording."""
         assert self._platform is not None
         self._seed += 1
+        self._confirms = True
+        self.tell("writing a second log, to confirm the loss")
         try:
             with self._started(self._platform) as machine:
                 self._mount(machine)

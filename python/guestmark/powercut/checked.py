@@ -1,0 +1,287 @@
+"""A proof by a check of the user's: it is tried first, must fail where nothing was flushed, and is heard."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from guestmark.core.errors import WorkloadError
+from guestmark.core.findings import Control, Durability, Proven, Reason
+from guestmark.core.units import counted
+from guestmark.disks import stack
+from guestmark.powercut import checks, cuts, evidence, proof
+from guestmark.powercut.answer import Answer, Ending
+from guestmark.powercut.checks import Check, Limit
+from guestmark.powercut.cuts import Chosen, Survival
+from guestmark.powercut.judge import Crash, Judged
+from guestmark.powercut.records import Acknowledged
+from guestmark.powercut.survey import Bench, Disk, Limits, State, Survey, bench, conduct
+from guestmark.powercut.writelog import Entry, Flag, WriteLog
+
+_TRIED_S = 60.0  # for the first run of a check that is given no limit
+_LEAST_LIMIT_S, _TIMES_TRIED = 20.0, 10.0  # the limit of the others: as many times as long
+_CONTROL_STATES, _SCRAMBLED_STATES = 24, 96
+_CONTROL_SHARE = 0.2  # of the time
+_FEWEST = 20  # states that a word can be about, where there are as many
+_REASONS = 8
+_FAR = 1_000_003  # beyond any number that a program may have acknowledged
+_ROOM = Path("/var/tmp")
+_CONSISTENCY = "reordered and torn writes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A command whose exit status judges a disk, the `lines` that it is told, and how long each and all may take."""
+
+    command: str
+    lines: Sequence[bytes]
+    limit_s: float | None = None
+    deadline: float | None = None  # of the monotonic clock
+    enough: int | None = None  # failing states, after which no more are looked for
+    tell: Callable[[str], None] = lambda _: None
+
+    @property
+    def consistency(self) -> bool:
+        """Whether nothing was acknowledged, so that each state only has to be whole."""
+        return not self.lines
+
+
+def prove(request: proof.Request, asked: Asked) -> Proven:
+    """Judges the log by the check, and keeps it. Raises `WorkloadError` for a check that fails with nothing cut."""
+    begin = time.monotonic()
+    alone = checks.not_apart()
+    check = Check(
+        asked.command,
+        asked.lines,
+        Limit(asked.limit_s or _TRIED_S),
+        apart=not alone,
+        always=asked.consistency,
+    )
+    part = request.written
+    with WriteLog(request.files.log) as log:
+        entries = log.entries[: part.settled]
+        seen = part.acknowledged(log)
+        disk = Disk(request.files.base, request.filesystem, request.form, log, entries, seen.after)
+        with bench(disk, check, _ROOM) as at:
+            asked.tell("trying the check with nothing cut")
+            blind = _try(at, check, entries, asked)
+            control = _control(at, log.entries[: part.end], seen, request, asked)
+            chosen = _chosen(log.entries[: part.end], seen, request)
+            survey = conduct(
+                at, chosen, Limits(asked.deadline, asked.enough), asked.tell, counts=_counts(asked)
+            )
+        found = _proven(request, asked, log.entries[seen.begin : part.end], survey, control)
+        found.coverage = chosen.covered([state.cut for state in survey.states])
+    found.blind, found.alone, found.checks = blind, alone, check.runs
+    judged = _kept(survey)
+    found.kept = str(
+        evidence.keep(
+            request.files, request.filesystem, request.form, request.method, judged,
+            evidence.Checked(asked.command, tuple(asked.lines)),
+        )
+    )  # fmt: skip
+    found.judge_s = time.monotonic() - begin
+    return found
+
+
+def _counts(asked: Asked) -> Callable[[State], bool]:
+    return lambda state: asked.consistency or state.newest >= 0
+
+
+def _try(at: Bench, check: Check, entries: Sequence[Entry], asked: Asked) -> bool:
+    """Runs the check on the disk as the program left it. Whether it passes there whatever it is told.
+
+    Raises `WorkloadError` when it does not pass.
+    """
+    state = at.alone(cuts.at(entries, len(entries), Survival.ALL))
+    answer = state.answer
+    if answer is None:
+        raise WorkloadError(
+            f"no power cut is needed: {state.damage} in the disk as it was written",
+            hint="a fault of the disk, or of the log of its writes",
+        )
+    if answer.ending is not Ending.PASSED:
+        raise _refused(answer)
+    if asked.limit_s is None:
+        check.limit.seconds = max(_LEAST_LIMIT_S, _TIMES_TRIED * answer.took_s)
+    if asked.consistency:
+        return False
+    told = at.told(state.cut, [*asked.lines, never_acknowledged(asked.lines)])
+    return told.answer is not None and told.answer.ending is Ending.PASSED
+
+
+def _refused(answer: Answer) -> WorkloadError:
+    said = " | ".join([*answer.out[-2:], *answer.err[-3:]])
+    heard = f": {said}" if said else ", and said nothing"
+    match answer.ending:
+        case Ending.UNSTARTED:
+            return WorkloadError(
+                f"the check cannot be started: {answer.said}",
+                hint="it runs in sh, at the top of the disk, as root here",
+            )
+        case Ending.LATE:
+            return WorkloadError(
+                f"the check did not end within {answer.took_s:g} s on the disk with nothing cut{heard}",
+                hint="give it longer: --check-limit 5min",
+            )
+    ended = "a signal ended it" if answer.status is None else f"status {answer.status}"
+    return WorkloadError(
+        f"the check fails on the disk with nothing cut ({ended}){heard}",
+        hint="it runs at the top of the disk, with the acknowledged lines as its input",
+    )
+
+
+def never_acknowledged(lines: Sequence[bytes]) -> bytes:
+    """A line that looks like the last one, and that the program never printed."""
+    last = lines[-1]
+    numbers = list(re.finditer(rb"\d+", last))
+    if not numbers:
+        return last + b"-never"
+    found = numbers[-1]
+    number = str(int(found[0][-18:]) + _FAR).encode()
+    return last[: found.start()] + number + last[found.end() :]
+
+
+def _chosen(entries: Sequence[Entry], seen: Acknowledged, request: proof.Request) -> Chosen:
+    start = max(request.written.start, seen.begin)
+    return cuts.cover(entries, seen.moments, start=start, count=request.states, seed=request.seed)
+
+
+def _control(
+    at: Bench, entries: Sequence[Entry], seen: Acknowledged, request: proof.Request, asked: Asked
+) -> Control:
+    """The log as a hypervisor that drops flushes would have left it; one state that is lost is enough."""
+    start = max(request.written.start, seen.begin)
+    dropped = cuts.without_flushes(entries, start)
+    if asked.consistency:
+        chosen = cuts.scrambled(dropped, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
+    else:
+        chosen = cuts.cover(
+            dropped, seen.moments, start=start, count=0, seed=request.seed, most=_CONTROL_STATES
+        )
+    now = time.monotonic()
+    deadline = None if asked.deadline is None else now + _CONTROL_SHARE * max(asked.deadline - now, 0.0)
+
+    def tell(said: str) -> None:
+        asked.tell(f"control: {said}")
+
+    survey = conduct(at, chosen, Limits(deadline, 1), tell, counts=_counts(asked))
+    name = _CONSISTENCY if asked.consistency else "no-flush"
+    return Control(name=name, states=len(survey.judged), losing=survey.losing)
+
+
+def _proven(
+    request: proof.Request, asked: Asked, part: Sequence[Entry], survey: Survey, control: Control
+) -> Proven:
+    layers = stack.layers(request.location)
+    flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
+    word, why = _word(survey, control, layers, proof.reconciled(request.counts, flushes), asked)
+    losing = [state for group in survey.groups.values() for state in group.states]
+    loss = min(losing, key=lambda state: state.cut.after, default=None)
+    repair = next((state for state in survey.states if state.repairs), None)
+    return Proven(
+        word=word, why=why, method=request.method.words, acknowledged=len(asked.lines),
+        states=len(survey.judged), losing=len(losing),
+        repaired=sum(bool(state.repairs) for state in survey.states), controls=[control],
+        below=[str(layer) for layer in layers], writes=sum(entry.writes for entry in part), flushes=flushes,
+        run_s=0.0, judge_s=0.0, first_loss=_at(loss) if loss else "",
+        first_repair=f"{'; '.join(repair.repairs)} after cut {repair.cut.after}" if repair else "",
+        counted=request.counts.hypervisor, asked=request.counts.guest, reasons=_reasons(survey),
+        unjudged=len(survey.unjudged), stopped=survey.stopped,
+    )  # fmt: skip
+
+
+def _at(state: State) -> str:
+    return f"{state.said} after cut {state.cut.after} ({state.cut.survival.said})"
+
+
+def _word(
+    survey: Survey, control: Control, layers: list[stack.Layer], flushes: str, asked: Asked
+) -> tuple[Durability, str]:
+    if survey.unsteady is not None:
+        first, _ = survey.unsteady
+        return Durability.UNKNOWN, (
+            f"the check does not repeat itself: after cut {first.cut.after} ({first.cut.survival.said}) it failed "
+            f"({first.said}), and it passed on the same disk, told the same"
+        )
+    if survey.losing:
+        return (Durability.BROKEN if asked.consistency else Durability.LOST), flushes
+    below = stack.volatile(layers)
+    if below is not None:
+        word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
+        return word, str(below)
+    if missing := _missing(survey):
+        return Durability.UNKNOWN, missing
+    unseen = next((layer for layer in layers if layer.loses is stack.Loses.UNKNOWN), None)
+    return (_whole if asked.consistency else _kept_all)(control, unseen, flushes)
+
+
+def _missing(survey: Survey) -> str:
+    """Why too little was judged for a word; empty when it was not."""
+    if survey.unjudged:
+        several = counted(len(survey.unjudged), "crash state")
+        return f"{several} could not be judged: {survey.unjudged[0].said}"
+    judged = len(survey.judged)
+    if judged < min(_FEWEST, survey.chosen):
+        return f"only {judged} of {survey.chosen:,} crash states were judged: {survey.stopped}"
+    return ""
+
+
+def _whole(control: Control, unseen: stack.Layer | None, flushes: str) -> tuple[Durability, str]:
+    """Of a program that acknowledges nothing, when nothing broke."""
+    if unseen is not None:
+        return Durability.UNKNOWN, f"below is {unseen}"
+    if not control.caught:
+        return (
+            Durability.CONSISTENT,
+            f"the cuts never mattered: even {_CONSISTENCY} without a flush break nothing",
+        )
+    return Durability.CONSISTENT, flushes
+
+
+def _kept_all(control: Control, unseen: stack.Layer | None, flushes: str) -> tuple[Durability, str]:
+    """When nothing was lost."""
+    if not control.caught:
+        return Durability.REACHED, f"no proof: {control.name} should lose records here and did not"
+    if unseen is not None:
+        return Durability.REACHED, f"below is {unseen}"
+    return Durability.PROVEN, f"no crash state loses an acknowledged record; {flushes}"
+
+
+def _reasons(survey: Survey) -> list[Reason]:
+    groups = [(group.states[0], len(group.states), True) for group in survey.groups.values() if group.states]
+    unjudged = survey.unjudged
+    if unjudged:
+        groups.append((unjudged[0], len(unjudged), False))
+    if survey.unsteady is not None:
+        groups.append((survey.unsteady[0], 1, False))
+    groups.sort(key=lambda each: -each[1])
+    return [_reason(*each) for each in groups[:_REASONS]]
+
+
+def _reason(state: State, states: int, judged: bool) -> Reason:
+    answer = state.answer
+    return Reason(
+        said=state.said, states=states, after=state.cut.after, survival=state.cut.survival.said, judged=judged,
+        status=answer.status if answer else None, out=answer.out if answer else (), err=answer.err if answer else (),
+    )  # fmt: skip
+
+
+def _kept(survey: Survey) -> Judged:
+    judged = Judged()
+    for state in sorted(survey.states, key=lambda state: state.cut.after):
+        lost = state.newest if state.failed else None
+        judged.add(
+            Crash(
+                state.cut,
+                state.newest,
+                lost,
+                "; ".join(state.repairs),
+                state.said if lost is not None else "",
+                state.answer,
+            )
+        )
+    return judged

@@ -1,0 +1,165 @@
+"""A check of the user's: run on what a power cut left, in a world of its own, and heard.
+
+Somebody's script is not to be trusted with a verdict. It ends passed or failed; if it neither ended in time nor could
+be started, nothing was judged. Where a program sees the same files and is told the same, it is run once.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import MachineError
+from guestmark.core.own_program import agent_binary
+from guestmark.core.temporary import scratch_directory
+from guestmark.powercut.answer import Answer, Ending
+from guestmark.powercut.recovery import Recovered
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+
+_DIGEST_S = 120.0
+_TRIED_S = 10.0
+_HEARD = 64 << 10  # bytes of each stream that are kept, of which the last lines are shown
+_LINES, _WIDTH = 8, 400
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # as shells say it
+
+
+# States are recovered by more workers than that, as they mostly wait; a check may need all that it gets of a processor.
+_AT_ONCE = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
+_NOTHING_ASKED = Answer(Ending.PASSED, 0, (), (), 0.0)
+
+
+@dataclass(slots=True)
+class Limit:
+    """How long a check may take; set once it is known how long it does."""
+
+    seconds: float
+
+
+class Check:
+    """A shell command that judges a mounted disk, as a `recovery.Reader`; it is told the acknowledged `lines`.
+
+    With `apart` each run of it has a world of its own. `always`: also where nothing had been acknowledged, as the disk
+    has to be whole then as well. Unless it is `forgetful`, it is not run again where it was run on the same files.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        lines: Sequence[bytes],
+        limit: Limit,
+        *,
+        apart: bool,
+        always: bool,
+        forgetful: bool = False,
+    ) -> None:
+        self.command = command
+        self.lines = lines
+        self.limit = limit
+        self.apart = apart
+        self.always = always
+        self.runs = 0
+        self._forgetful = forgetful
+        self._known: dict[tuple[bytes, int], Future[Answer]] = {}
+        self._lock = threading.Lock()
+
+    def forgetful(self) -> Check:
+        """The same check, run anew each time."""
+        return Check(
+            self.command, self.lines, self.limit, apart=self.apart, always=self.always, forgetful=True
+        )
+
+    def read(
+        self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
+    ) -> Recovered:
+        """See `recovery.Reader`."""
+        told = self.lines[: newest + 1]
+        if not (told or self.always):
+            return Recovered({}, answer=_NOTHING_ASKED)
+        answer = (
+            self._run(agent, directory, told) if self._forgetful else self._answer(agent, directory, told)
+        )
+        return Recovered({}, answer=answer)
+
+    def _answer(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+        done = agent.exec([str(agent_binary()), "tree", str(directory)], timeout_s=_DIGEST_S)
+        if not done.ok:
+            raise MachineError(
+                f"a crash state cannot be read: {done.stderr.decode(errors='replace').strip()}",
+                hint="see the kernel's log",
+            )
+        key = (done.stdout.strip(), len(told))
+        with self._lock:
+            answered = self._known.get(key)
+            if answered is None:
+                own: Future[Answer] = Future()
+                self._known[key] = own
+        if answered is not None:
+            return answered.result()
+        try:
+            own.set_result(self._run(agent, directory, told))
+        except BaseException as error:
+            own.set_exception(error)
+            raise
+        return own.result()
+
+    def _run(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+        with self._lock:
+            self.runs += 1
+        with _AT_ONCE:
+            return self._answered(agent, directory, told)
+
+    def _answered(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+        room = directory.parent / "room"
+        room.mkdir(exist_ok=True)
+        done = agent.exec(
+            [*(world(room, directory) if self.apart else ()), "sh", "-c", self.command],
+            stdin=b"".join(line + b"\n" for line in told),
+            timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
+        )  # fmt: skip
+        if done.timed_out:
+            ending = Ending.LATE
+        elif done.ok:
+            ending = Ending.PASSED
+        else:
+            unstarted = done.status in {_NOT_EXECUTABLE, _NOT_FOUND}
+            ending = Ending.UNSTARTED if unstarted else Ending.FAILED
+        took_s = self.limit.seconds if done.timed_out else done.wall_s
+        return Answer(ending, done.status, _last(done.stdout), _last(done.stderr), took_s)
+
+
+def _last(said: bytes) -> tuple[str, ...]:
+    """The last lines, in characters that every document can have."""
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    return tuple(
+        "".join(each if each.isprintable() else "?" for each in line)[:_WIDTH] for line in lines[-_LINES:]
+    )
+
+
+def world(room: Path, directory: Path) -> tuple[str, ...]:
+    """What begins a command that may change the directory and nothing else; `room` is an empty directory."""
+    return (str(agent_binary()), "world", "--room", str(room), "--writable", str(directory), "--")
+
+
+@functools.cache
+def not_apart() -> str:
+    """Why a check cannot have a world of its own on this host; empty when it can. Found out once, by trying."""
+    with scratch_directory("world") as room:
+        try:
+            done = subprocess.run(
+                [*world(room, room), "true"],
+                capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_TRIED_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return "it was not made in time"
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

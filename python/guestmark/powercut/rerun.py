@@ -1,0 +1,109 @@
+"""Goes back to a crash state of a kept log: its recovered disk, for the check that judged it, or for a shell."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guestmark.core.errors import UsageError
+from guestmark.core.temporary import scratch_directory
+from guestmark.powercut import checks, evidence, recovery
+from guestmark.powercut.answer import Answer, Ending
+from guestmark.powercut.checks import Check, Limit
+from guestmark.powercut.cuts import Cut
+from guestmark.powercut.judge import Replay
+from guestmark.powercut.records import Acknowledged
+from guestmark.powercut.recovery import Reader, Recovered
+from guestmark.powercut.writelog import WriteLog
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+
+_LIMIT_S = 3600.0
+_ROOM = Path("/var/tmp")
+
+
+def check_again(name: str, after: int, survival: str | None, ledger: Path | None) -> Iterator[str]:
+    """Runs the check on the disk that a cut leaves; what it says, in lines. Raises `UsageError` without a check."""
+    kept = evidence.load(name, ledger)
+    if not kept.check:
+        raise UsageError(
+            f"{kept.log.parent.name} was not judged by a check",
+            hint="--rerun is for powercut --check; see --shell",
+        )
+    reader = Check(
+        kept.check, kept.lines, Limit(_LIMIT_S), apart=not checks.not_apart(), always=True, forgetful=True
+    )
+    cut, left = _recovered(kept, after, survival, reader)
+    yield f"cut {cut.after}, {cut.survival.said}"
+    if left.answer is None:
+        yield f"  {left.damage}"
+        return
+    yield f"  {_ended(left.answer)}"
+    yield from (f"  out: {line}" for line in left.answer.out)
+    yield from (f"  err: {line}" for line in left.answer.err)
+
+
+def _ended(answer: Answer) -> str:
+    how = "a signal ended it" if answer.status is None else f"status {answer.status}"
+    return f"the check {'passed' if answer.ending is Ending.PASSED else 'failed'}, {how}"
+
+
+def open_shell(name: str, after: int, survival: str | None, ledger: Path | None) -> int:
+    """Opens a shell on the disk that a cut leaves, which is thrown away at its end. Returns the shell's exit status.
+
+    Raises `UsageError` for a disk that cannot be mounted.
+    """
+    kept = evidence.load(name, ledger)
+    shell = _Shell(kept.check, kept.lines)
+    cut, left = _recovered(kept, after, survival, shell)
+    if left.damage:
+        raise UsageError(
+            f"the disk after cut {cut.after} cannot be opened: {left.damage}",
+            hint="--image FILE writes it as it is",
+        )
+    return shell.status
+
+
+@dataclass(slots=True)
+class _Shell:
+    """A reader that is a person: the check is `$CHECK`, and what it was told is in the file `$ACKNOWLEDGED`."""
+
+    check: str
+    lines: Sequence[bytes]
+    status: int = 0
+
+    def read(
+        self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
+    ) -> Recovered:
+        """See `recovery.Reader`."""
+        room, told = directory.parent / "room", directory.parent / "acknowledged"
+        room.mkdir()
+        told.write_bytes(b"".join(line + b"\n" for line in self.lines[: newest + 1]))
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        argv = [*(() if checks.not_apart() else checks.world(room, directory)), shell]
+        env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(told)}
+        run = agent.interactive if sys.stdin.isatty() else agent.piped
+        self.status = run(argv, cwd=str(directory), env=env)
+        return Recovered({})
+
+
+def _recovered(
+    kept: evidence.Kept, after: int, survival: str | None, reader: Reader
+) -> tuple[Cut, Recovered]:
+    if why := recovery.why_not(kept.filesystem, mounted=True):
+        raise UsageError(f"the disk cannot be mounted here: {why}", hint="--image FILE writes it as it is")
+    with WriteLog(kept.log) as log, scratch_directory("replay", _ROOM, 0o711) as directory:
+        cut = evidence.cut_of(kept, log, after, survival)
+        newest = Acknowledged.of(log.entries, 0, len(log)).after(cut.after)
+        replay = Replay(kept.base, log, log.entries, directory)
+        try:
+            image = replay.state(cut)
+            with recovery.recovery(kept.filesystem, kept.form, directory, reader) as recovers:
+                return cut, recovers.recover(image, (), newest, exact=False)
+        finally:
+            replay.close()

@@ -1,0 +1,309 @@
+"""Judges crash states by a check of the user's, for as long as there is time, such that any beginning can be reported.
+
+States are recovered by several workers at once, in the order of `cuts.Chosen.sampled`. A check that fails is run again,
+alone and on a fresh copy of the state: only what fails twice is lost. What was not judged is never lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from guestmark.core.errors import Interrupted, MachineError
+from guestmark.core.keeper import keeper
+from guestmark.core.units import format_duration
+from guestmark.powercut import recovery
+from guestmark.powercut.answer import Answer, Ending
+from guestmark.powercut.checks import Check
+from guestmark.powercut.cuts import Chosen, Cut
+from guestmark.powercut.judge import Replay
+from guestmark.powercut.recovery import Recovery
+from guestmark.powercut.writelog import Entry, WriteLog
+
+_BATCH_S = 4.0  # how long the states take that are judged without a look at the time
+_LARGEST_BATCH = 400
+_FORECAST_AFTER = 5  # states
+# Of what fails in the same way, so many are judged again, the first of them more often: a check that fails by chance
+# does not fail that often in a row.
+_CONFIRMED, _FIRST_TIMES = 8, 3
+INTERRUPTED = "it was interrupted"
+_LATE_AGAIN = 3  # states that were late beside others and are judged alone
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One crash state as it was judged: the newest record acknowledged by then, and what the check answered.
+
+    `damage` kept the disk from being mounted, so that there is no answer; `repairs` were needed.
+    """
+
+    cut: Cut
+    newest: int
+    answer: Answer | None
+    damage: str = ""
+    repairs: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is lost, or broken."""
+        return bool(self.damage) or (self.answer is not None and self.answer.ending is Ending.FAILED)
+
+    @property
+    def judged(self) -> bool:
+        """Whether anything can be said about it."""
+        return bool(self.damage) or (self.answer is not None and self.answer.judged)
+
+    @property
+    def said(self) -> str:
+        """What is wrong with it."""
+        return self.damage or (self.answer.said if self.answer is not None else "")
+
+
+class Bench:
+    """Recovers states of one log with `count` workers at once, each of which has an image and an agent of its own."""
+
+    def __init__(
+        self, workers: Sequence[_Worker], lone: _Worker, lone_check: Check, acknowledged: Callable[[int], int]
+    ) -> None:
+        self._workers, self._lone, self._lone_check = workers, lone, lone_check
+        self._acknowledged = acknowledged
+        self._pool = ThreadPoolExecutor(len(workers))
+        self._stopped = threading.Event()
+
+    @property
+    def count(self) -> int:
+        """How many states are judged at once."""
+        return len(self._workers)
+
+    def judge(self, cuts: Sequence[Cut]) -> list[State]:
+        """Judges these states at once, in no particular order."""
+        in_order = sorted(cuts, key=lambda cut: (cut.kept, cut.after))
+        share = -(-len(in_order) // len(self._workers)) or 1
+        parts = [
+            self._pool.submit(self._judge_some, worker, in_order[number * share : (number + 1) * share])
+            for number, worker in enumerate(self._workers)
+        ]
+        try:
+            return [state for part in parts for state in part.result()]
+        except BaseException:
+            self._stopped.set()
+            raise
+
+    def alone(self, cut: Cut) -> State:
+        """Judges a state while no other is judged, with a check that remembers nothing."""
+        return self._lone.judge(cut, self._acknowledged(cut.after))
+
+    def told(self, cut: Cut, lines: Sequence[bytes]) -> State:
+        """As `alone`, but the check is told these lines."""
+        check, before = self._lone_check, self._lone_check.lines
+        check.lines = lines
+        try:
+            return self._lone.judge(cut, len(lines) - 1)
+        finally:
+            check.lines = before
+
+    def close(self) -> None:
+        """Waits for what is judged."""
+        self._stopped.set()
+        self._pool.shutdown()
+
+    def _judge_some(self, worker: _Worker, cuts: Sequence[Cut]) -> list[State]:
+        found = []
+        for cut in cuts:
+            if self._stopped.is_set():
+                break
+            found.append(worker.judge(cut, self._acknowledged(cut.after)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    replay: Replay
+    recovers: Recovery
+
+    def judge(self, cut: Cut, newest: int) -> State:
+        image = self.replay.state(cut)
+        try:
+            left = self.recovers.recover(image, (), newest, exact=False)
+        finally:
+            image.unlink(missing_ok=True)
+        return State(cut, newest, left.answer, left.damage, left.repairs[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The disk whose log is judged: the image before the first write, and how it is recovered.
+
+    `entries` are those of the log that may be on it, `acknowledged` the newest record by how many there were.
+    """
+
+    base: Path
+    filesystem: str
+    form: str
+    log: WriteLog
+    entries: Sequence[Entry]
+    acknowledged: Callable[[int], int]
+
+
+@contextlib.contextmanager
+def bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
+    """Workers for states of the disk, with images below `parent`. Raises `MachineError`."""
+    directory = keeper().directory("cut", parent, mode=0o711)
+    count = recovery.workers(disk.filesystem, mounted=True) if check.apart else 1
+    try:
+        with contextlib.ExitStack() as stack:
+
+            def worker(number: int, reader: Check) -> _Worker:
+                own = directory / str(number)
+                own.mkdir()
+                replay = Replay(disk.base, disk.log, disk.entries, own)
+                stack.callback(replay.close)
+                recovers = recovery.recovery(disk.filesystem, disk.form, own, reader)
+                return _Worker(replay, stack.enter_context(recovers))
+
+            workers = [worker(number, check) for number in range(count)]
+            lone_check = check.forgetful()
+            made = Bench(workers, worker(count, lone_check), lone_check, disk.acknowledged)
+            stack.callback(made.close)
+            yield made
+    except OSError as error:
+        raise MachineError(
+            f"no crash states can be made in {parent}: {error.strerror or error}",
+            hint="they take little, but for the data that is written: free some room there",
+        ) from error
+    finally:
+        keeper().remove(directory)
+
+
+@dataclass(slots=True)
+class Group:
+    """States that fail in the same way, by what the check said."""
+
+    first: State
+    states: list[State] = field(default_factory=list)
+    confirmed: int = 0
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was judged of the chosen states, of which there were `chosen`."""
+
+    chosen: int
+    states: list[State] = field(default_factory=list)
+    groups: dict[str, Group] = field(default_factory=dict)
+    unsteady: tuple[State, State] | None = None  # two answers about the same disk, told the same
+    stopped: str = ""  # why not all were judged
+
+    @property
+    def losing(self) -> int:
+        """States that are lost or broken."""
+        return sum(len(group.states) for group in self.groups.values())
+
+    @property
+    def judged(self) -> list[State]:
+        """States about which something can be said."""
+        return [state for state in self.states if state.judged]
+
+    @property
+    def unjudged(self) -> list[State]:
+        """States at which the check came to no end, or to no beginning."""
+        return [state for state in self.states if not state.judged]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a survey ends early: at a moment of the monotonic clock, or with so many states that fail."""
+
+    deadline: float | None = None
+    enough: int | None = None
+
+    def reached(self, survey: Survey) -> str:
+        """Why it is time to end; empty when it is not."""
+        if survey.unsteady is not None:
+            return "the check does not repeat itself"
+        if self.enough is not None and survey.losing >= self.enough:
+            return "enough were found"
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return "the time was over"
+        return ""
+
+
+def conduct(
+    bench: Bench,
+    chosen: Chosen,
+    limits: Limits,
+    tell: Callable[[str], None],
+    *,
+    counts: Callable[[State], bool],
+) -> Survey:
+    """Judges the chosen states; of those that fail, only states for which `counts` holds do.
+
+    `tell` hears how far it is. When the user stops, what was judged by then is returned; see `Interrupted`.
+    """
+    order = chosen.sampled()
+    survey = Survey(len(order))
+    done, size, began = 0, max(bench.count, _FORECAST_AFTER), time.monotonic()
+    try:
+        while done < len(order) and not (why := limits.reached(survey)):
+            tell(_progress(done, len(order), time.monotonic() - began, limits.deadline))
+            batch, at = order[done : done + size], time.monotonic()
+            _take(bench, survey, bench.judge(batch), counts)
+            done += len(batch)
+            rate = len(batch) / max(time.monotonic() - at, 1e-3)
+            size = int(min(max(rate * _BATCH_S, bench.count), 4 * size, _LARGEST_BATCH))
+        survey.stopped = why if done < len(order) else ""
+    except Interrupted:
+        survey.stopped = INTERRUPTED
+    return survey
+
+
+def _progress(done: int, total: int, took_s: float, deadline: float | None) -> str:
+    said = f"judging crash states: {done:,} of {total:,}"
+    if done < _FORECAST_AFTER:
+        return said
+    left = took_s / done * (total - done)
+    if deadline is not None and left > (rest := max(deadline - time.monotonic(), 0.0)):
+        return f"{said}; the time ends in {format_duration(rest)}, all would take {format_duration(left)}"
+    return f"{said}, about {format_duration(left)} left"
+
+
+def _take(bench: Bench, survey: Survey, states: Sequence[State], counts: Callable[[State], bool]) -> None:
+    for state in states:
+        if not state.judged:
+            state = _late_again(bench, survey, state)  # noqa: PLW2901 (what it is in the end)
+        if state.failed and counts(state):
+            group = survey.groups.setdefault(_alike(state.said), Group(state))
+            if not _confirmed(bench, survey, group, state):
+                survey.states.append(state)
+                return
+            group.states.append(state)
+        survey.states.append(state)
+
+
+def _late_again(bench: Bench, survey: Survey, state: State) -> State:
+    """A state for which there was no time beside others, alone."""
+    return bench.alone(state.cut) if len(survey.unjudged) < _LATE_AGAIN else state
+
+
+def _confirmed(bench: Bench, survey: Survey, group: Group, state: State) -> bool:
+    """Whether it fails again, if that is asked; else the survey knows that it does not."""
+    if group.confirmed >= _CONFIRMED:
+        return True
+    for _ in range(1 if group.confirmed else _FIRST_TIMES):
+        again = bench.alone(state.cut)
+        if again.judged and not again.failed:
+            survey.unsteady = (state, again)
+            return False
+    group.confirmed += 1
+    return True
+
+
+def _alike(said: str) -> str:
+    """The same for messages that differ in numbers only."""
+    return re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b", "N", said)

@@ -1,0 +1,475 @@
+"""A check is somebody's script: it has a world of its own, is tried first, is repeated when it fails, and is heard."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from guestmark.core.errors import ExitStatus, GateStatus
+from guestmark.disks import loop
+from guestmark.powercut import checked, checks
+from tests.framework.checked_programs import Programs
+from tests.framework.command_line import CommandLine, Result
+from tests.framework.processes import wait_until
+
+pytestmark = [
+    pytest.mark.skipif(bool(loop.why_not()), reason="images cannot be mounted here"),
+    pytest.mark.timeout(300),
+]
+HERE = ("powercut", "--on", "host", "--states", "10")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Programs:
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    return Programs(folder)
+
+
+def proof(done: Result) -> dict[str, Any]:
+    """What a run has found of its only cell, of which `--json -` was asked."""
+    (cell,) = done.document()["cells"]
+    (trial,) = cell["trials"]
+    found: dict[str, Any] = trial["attestation"]["proof"]
+    return found
+
+
+# The server that is asked stops with the check only, and a second one on the same port is refused.
+_SERVED = """
+import socket, sys, time
+{check}
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(("127.0.0.1", 47113))
+server.listen()
+open("/tmp/only-one-of-these", "x")
+time.sleep(0.2)
+socket.create_connection(("127.0.0.1", 47113)).close()
+"""
+
+
+def test_checks_on_one_port_do_not_disturb_each_other(guestmark: CommandLine, programs: Programs) -> None:
+    text = Path(programs.check.rsplit(" ", 1)[1]).read_text()
+    check = programs.script("served.py", _SERVED.format(check=text))
+    found = proof(
+        guestmark(*HERE, "--json", "-", "--check", check, "--", *programs.writer("safe"), timeout=120)
+    )
+    assert (found["word"], found["losing"]) == ("proven", 0), found
+    assert not Path("/tmp/only-one-of-these").exists()
+
+
+def test_what_is_lost_is_said_in_the_words_of_the_check(guestmark: CommandLine, programs: Programs) -> None:
+    """In the report, the JSON, JUnit and the replay, which opens the disk again."""
+    junit = programs.folder / "junit.xml"
+    check, writer = programs.check, programs.writer("careless")
+    done = guestmark(
+        *HERE, "--json", programs.folder / "run.json", "--fail-if", "lost", "--junit", junit, "--check", check, "--",
+        *writer, timeout=120,
+    )  # fmt: skip
+    assert done.status == GateStatus.BROKEN
+    assert "states: 0 is missing" in done.stdout
+    (cell,) = json.loads((programs.folder / "run.json").read_text())["cells"]
+    assert cell["id"] == "host"
+    (failure,) = ElementTree.parse(junit).getroot().iter("failure")
+    assert "0 is missing" in failure.get("message", "") + (failure.text or "")
+    shown = guestmark("show", "--json", "-")
+    found = proof(shown)
+    (reason,) = found["reasons"]
+    assert (reason["states"], reason["status"], reason["out"]) == (found["losing"], 1, ["it holds 0"])
+    assert reason["err"] == ["0 is missing"]
+    log, after = found["kept"].rpartition("/")[2], str(reason["after"])
+    seen = guestmark("powercut", "replay", log, "--after", after).stdout
+    assert "out: it holds 0" in seen
+    assert "err: 0 is missing" in seen
+    again = guestmark("powercut", "replay", log, "--after", after, "--rerun", timeout=60).stdout
+    assert "the check failed, status 1" in again
+    assert "err: 0 is missing" in again
+    shell = subprocess.run(
+        [sys.executable, "-m", "guestmark", "powercut", "replay", log, "--after", after, "--shell"],
+        input='ls; sh -c "$CHECK" < "$ACKNOWLEDGED"; touch /etc/new; exit 7\n', env=guestmark.environment,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert shell.returncode == 7
+    assert "data" in shell.stdout
+    assert "0 is missing" in shell.stderr
+    assert not Path("/etc/new").exists()
+    assert not [line for line in Path("/proc/mounts").read_text().splitlines() if "guestmark-replay" in line]
+
+
+_BY_CHANCE = """
+[ $(($(od -An -N2 -tu2 /dev/urandom) % {of})) -ne 0 ] || {{ echo "by chance" >&2; exit 1; }}
+exec {check}
+"""
+
+
+def test_a_check_that_fails_by_chance_says_nothing_of_the_program(
+    guestmark: CommandLine, programs: Programs
+) -> None:
+    check = programs.shell("chance.sh", _BY_CHANCE.format(check=programs.check, of=8))
+    for _ in range(3):  # with nothing cut it may fail by chance, too, which ends the run
+        done = guestmark(*HERE, "--json", "-", "--check", check, "--", *programs.writer("safe"), timeout=120)
+        if done.status == ExitStatus.ALL_MEASURED:
+            break
+        assert "the check fails on the disk with nothing cut (status 1): by chance" in done.stderr
+    found = proof(done)
+    assert found["word"] == "unknown"
+    assert "the check does not repeat itself" in found["why"]
+    assert "by chance" in found["why"]
+    assert "again" not in found
+
+
+def test_a_check_that_takes_too_long_is_no_loss(guestmark: CommandLine, programs: Programs) -> None:
+    slow = programs.shell(
+        "slow.sh",
+        f"cat > /tmp/told; [ $(wc -l < /tmp/told) -ne 3 ] || sleep 60; {programs.check} < /tmp/told",
+    )
+    begin = time.monotonic()
+    done = guestmark(
+        *HERE,
+        "--json",
+        "-",
+        "--check-limit",
+        "2s",
+        "--check",
+        slow,
+        "--",
+        *programs.writer("safe"),
+        timeout=120,
+    )
+    found = proof(done)
+    assert (found["word"], found["losing"]) == ("unknown", 0), found
+    assert found["unjudged"] > 0
+    assert "could not be judged: it did not end within 2 s" in found["why"]
+    assert found["states"] > 20  # the others were
+    assert time.monotonic() - begin < 100
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        ("no-such-program", "the check cannot be started: sh: 1: no-such-program: not found"),
+        ("echo not today; exit 3", "the check fails on the disk with nothing cut (status 3): not today"),
+        ("/dev/null", "the check cannot be started"),
+        ("kill -9 $$", "the check fails on the disk with nothing cut (a signal ended it)"),
+    ],
+)
+def test_a_check_that_fails_with_nothing_cut_ends_the_run(
+    guestmark: CommandLine, programs: Programs, check: str, said: str
+) -> None:
+    done = guestmark(*HERE, "--check", check, "--", *programs.writer("safe", 3), timeout=60)
+    assert done.status == ExitStatus.NOTHING_MEASURED
+    assert said in " ".join(f"{done.stdout} {done.stderr}".split())
+
+
+def test_a_check_that_never_fails_proves_nothing(guestmark: CommandLine, programs: Programs) -> None:
+    done = guestmark(*HERE, "--check", "cat", "--", *programs.writer("careless", 3), timeout=60)
+    assert "no proof: no-flush should lose records here and did not" in " ".join(done.stdout.split())
+    assert "it does not look for each" in " ".join(done.stdout.split())
+
+
+def test_lines_on_standard_error_acknowledge_nothing(guestmark: CommandLine, programs: Programs) -> None:
+    found = proof(
+        guestmark(
+            *HERE, "--json", "-", "--check", programs.check, "--", *programs.writer("safe", 5), timeout=60
+        )
+    )
+    assert (found["acknowledged"], found["word"]) == (5, "proven")
+
+
+_CHATTY = """
+import os, sys
+data = os.open("data", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+os.fsync(os.open(".", os.O_RDONLY))
+for number in range(5):
+    print("writing", number, flush=True)
+    os.write(data, b"%08d\\n" % number)
+    os.fsync(data)
+    os.write(1, b"safe: %d" % number + (b"" if number == 4 else b"\\n"))
+    if number < 4:
+        print("that was\\xff".encode("latin-1"), flush=True)
+"""
+
+
+def test_some_lines_of_a_chatty_program_are_acknowledgements(
+    guestmark: CommandLine, programs: Programs
+) -> None:
+    check = programs.shell("safe.sh", f"sed 's/^safe: //' > /tmp/told; {programs.check} < /tmp/told")
+    command = (*HERE, "--json", "-", "--check", check)
+    chatty = programs.script("chatty.py", _CHATTY).split()
+    found = proof(guestmark(*command, "--acknowledge", r"^safe: \d", "--", *chatty, timeout=60))
+    assert (found["acknowledged"], found["word"]) == (5, "proven"), found
+    nothing = guestmark(*command, "--acknowledge", "^never", "--", *chatty, timeout=60)
+    (trial,) = nothing.document()["cells"][0]["trials"]
+    assert "printed no line with '^never', so that nothing was acknowledged" in trial["reason"]
+    wrong = guestmark(*command, "--acknowledge", "(", "--", *chatty, timeout=60)
+    assert wrong.status == ExitStatus.USAGE
+    assert "is not a regular expression" in wrong.stderr
+
+
+@pytest.mark.long
+def test_a_program_that_fails_is_quoted(guestmark: CommandLine, programs: Programs) -> None:
+    done = guestmark(
+        *HERE,
+        "--check",
+        "true",
+        "--",
+        "sh",
+        "-c",
+        "echo on the way; echo no such thing >&2; exit 4",
+        timeout=60,
+    )
+    assert "sh ended with status 4: no such thing" in done.stderr + done.stdout
+
+
+_MISBEHAVES = """
+cat > /tmp/told
+(sleep 1000 & setsid sleep 1000 &)
+echo x >> /etc/passwd || true
+echo x > "$HOME/x"
+{check} < /tmp/told
+status=$?
+rm -rf ./*
+yes "a long line of no use" | head -c 20000000
+fallocate -l 1G fills || true
+exit $status
+"""
+
+
+def test_a_check_that_misbehaves_leaves_nothing(guestmark: CommandLine, programs: Programs) -> None:
+    """It forks, prints much, removes all files, fills the disk and writes to the host's files."""
+    before = Path("/etc/passwd").read_bytes()
+    check = programs.shell("bad.sh", _MISBEHAVES.format(check=programs.check))
+    found = proof(
+        guestmark(*HERE, "--json", "-", "--check", check, "--", *programs.writer("careless", 4), timeout=120)
+    )
+    assert found["word"] == "lost", found
+    assert found["reasons"][0]["out"][-1].startswith("a long line")
+    assert Path("/etc/passwd").read_bytes() == before
+    assert not Path("~/x").expanduser().exists()
+    left = subprocess.run(["pgrep", "-fx", "sleep 1000"], capture_output=True, check=False).stdout
+    assert not left
+
+
+def test_where_there_are_no_namespaces_one_is_judged_after_the_other(
+    guestmark: CommandLine, programs: Programs, tmp_path: Path
+) -> None:
+    from guestmark.core.own_program import agent_binary
+
+    agent = tmp_path / "guestmark-agent"
+    agent.write_text(
+        f'#!/bin/sh\n[ "$1" != world ] || {{ echo "no namespaces here" >&2; exit 125; }}\nexec {agent_binary()} "$@"\n'
+    )
+    agent.chmod(0o755)
+    done = guestmark(
+        *HERE, "--check", programs.check, "--", *programs.writer("safe", 4), env={"GUESTMARK_AGENT": str(agent)},
+        timeout=120,
+    )  # fmt: skip
+    said = " ".join(done.stdout.split())
+    assert "host: proven" in said
+    assert (
+        "one state was judged after the other, as checks would disturb each other: no namespaces here" in said
+    )
+
+
+# Both files change together, or the program cannot start again.
+_PAIR = """
+import os, sys
+for number in range(6):
+    for name in ("one", "two"):
+        if sys.argv[1] == "in-place" and number:
+            with open(name, "r+") as file:
+                file.write("%d\\n" % number * 2000)
+        else:
+            with open(name + ".new", "w") as file:
+                file.write("%d\\n" % number * 2000)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(name + ".new", name)
+    os.sync()
+"""
+_WHOLE = """
+import os, sys
+for name in ("one", "two"):
+    text = open(name).read() if os.path.exists(name) else "0\\n" * 2000
+    if len(set(text.split())) != 1 or len(text) != 4000:
+        sys.exit(name + " is torn")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "word", "said"),
+    [("renamed", "consistent", "the check passes on all"), ("in-place", "broken", "is torn")],
+)
+def test_a_program_that_acknowledges_nothing_has_to_be_whole(
+    guestmark: CommandLine, programs: Programs, how: str, word: str, said: str
+) -> None:
+    program = [*programs.script("pair.py", _PAIR).split(), how]
+    check = programs.script("whole.py", _WHOLE)
+    done = guestmark(
+        "powercut",
+        "--on",
+        "host",
+        "--json",
+        "-",
+        "--fail-if",
+        "lost",
+        "--check",
+        check,
+        "--",
+        *program,
+        timeout=200,
+    )
+    found = proof(done)
+    assert found["word"] == word, found
+    assert found["controls"][0]["losing"] > 0
+    assert done.status == (GateStatus.KEPT if word == "consistent" else GateStatus.BROKEN)
+    assert said in " ".join(guestmark("show").stdout.split())
+
+
+def test_where_nothing_can_break_it_is_said_that_cuts_never_mattered(
+    guestmark: CommandLine, programs: Programs
+) -> None:
+    done = guestmark(*HERE, "--check", "true", "--", "sh", "-c", "echo something > file; sync", timeout=60)
+    said = " ".join(done.stdout.split())
+    assert "consistent" in said
+    assert "the cuts never mattered: even reordered and torn writes without a flush break nothing" in said
+
+
+def test_a_full_disk_is_said_at_once(guestmark: CommandLine, programs: Programs) -> None:
+    """Though the program itself says nothing, and waits."""
+    program = "echo 1; dd if=/dev/zero of=large bs=1M count=200 2> /dev/null; sleep 100"
+    process = guestmark.start(*HERE, "--set", "size=64M", "--check", "true", "--", "sh", "-c", program)
+    try:
+        assert process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        said = b""
+
+        def told() -> bool:
+            nonlocal said
+            said += process.stderr.read() or b"" if process.stderr else b""
+            return b"--set size=1G" in said
+
+        assert wait_until(told, 40), said
+        assert b"the program's disk is full: its disk of" in said
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+
+
+def test_a_program_that_finds_no_room_is_told_what_helps(guestmark: CommandLine) -> None:
+    program = "echo 1; fallocate -l 100M log || { echo 'panic: no space left on device' >&2; exit 2; }"
+    done = guestmark(*HERE, "--set", "size=64M", "--check", "true", "--", "sh", "-c", program, timeout=60)
+    said = " ".join(f"{done.stdout} {done.stderr}".split())
+    assert "panic: no space left on device" in said
+    assert "--set size=1G" in said
+    enough = guestmark(*HERE, "--json", "-", "--check", "true", "--", "sh", "-c", program, timeout=60)
+    assert proof(enough)["acknowledged"] == 1  # on a disk of the usual size
+
+
+def test_a_budget_is_kept_and_what_was_judged_is_a_fair_sample(
+    guestmark: CommandLine, programs: Programs
+) -> None:
+    slow = programs.shell("slow.sh", f"sleep 0.4; exec {programs.check}")
+    begin = time.monotonic()
+    done = guestmark(
+        "powercut", "--on", "host", "--states", "300", "--for", "30s", "--json", "-", "--check", slow, "--",
+        *programs.writer("safe", 30), timeout=120,
+    )  # fmt: skip
+    assert time.monotonic() - begin < 45
+    found = proof(done)
+    coverage = found["coverage"]
+    assert found["word"] == "proven", found
+    assert found["stopped"] == "the time was over"
+    assert 20 <= found["states"] < 200
+    assert coverage["worst"] == coverage["acknowledgements"] == 30  # the worst states come first
+    assert 0 < coverage["cuts"] < coverage["requests"]
+    assert "crash states were judged, until the time was over" in " ".join(guestmark("show").stdout.split())
+
+
+def test_an_interrupted_run_reports_what_it_judged(guestmark: CommandLine, programs: Programs) -> None:
+    slow = programs.shell("slow.sh", f"sleep 0.5; exec {programs.check}")
+    process = guestmark.start(
+        "powercut", "--on", "host", "--states", "300", "--check", slow, "--", *programs.writer("safe", 30)
+    )
+    time.sleep(25)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.INTERRUPTED, err
+    said = b" ".join((out + err).split())
+    assert b"crash states were judged, until it was interrupted" in said, said
+    assert b"proven" in said
+
+
+def test_states_with_the_same_files_are_judged_once(guestmark: CommandLine, programs: Programs) -> None:
+    """And the words are those of a check that is run for each."""
+    count = programs.folder / "runs"
+    found = proof(
+        guestmark(
+            *HERE, "--json", "-", "--check", programs.check, "--", *programs.writer("safe", 10), timeout=60
+        )
+    )
+    assert found["word"] == "proven"
+    assert found["checks"] * 3 < found["states"] + 30, found
+    assert not count.exists()
+
+
+def test_a_line_that_was_never_acknowledged_looks_like_one() -> None:
+    assert checked.never_acknowledged([b"a 1", b"a 14 of 20"]) == b"a 14 of 1000023"
+    assert checked.never_acknowledged([b"done"]) == b"done-never"
+
+
+def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
+    """Also when what started it is killed: with a daemon that has left its session, its own files, and its network."""
+    if why := checks.not_apart():
+        pytest.skip(why)
+    room, disk = tmp_path / "room", tmp_path / "disk"
+    for directory in (room, disk):
+        directory.mkdir()
+    script = "setsid sleep 4711 & echo x > /tmp/of-a-world; echo x > here; sleep 4711"
+    process = subprocess.Popen([*checks.world(room, disk), "sh", "-c", script], cwd=disk)
+    try:
+        assert wait_until((disk / "here").exists, 10)
+        assert not Path("/tmp/of-a-world").exists()
+    finally:
+        process.kill()
+        process.wait()
+
+    gone = ["sh", "-c", "! pgrep -fx 'sleep 4711'"]
+    assert wait_until(lambda: not subprocess.run(gone, check=False).returncode, 10)
+    with contextlib.suppress(FileNotFoundError):
+        assert not list(room.iterdir())
+
+
+REDIS = shutil.which("redis-server")
+_REDIS = """
+redis-server --dir "$PWD" --appendonly yes --appendfsync {fsync} --save '' --port 6379 --logfile '' > log.{when} 2>&1 &
+until redis-cli ping > /dev/null 2>&1; do sleep 0.05; done
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(REDIS is None, reason="redis-server is not installed")
+@pytest.mark.parametrize(("fsync", "word"), [("always", "proven"), ("no", "lost")])
+def test_redis_on_its_usual_port(guestmark: CommandLine, programs: Programs, fsync: str, word: str) -> None:
+    program = programs.shell(
+        "program.sh",
+        _REDIS.format(fsync=fsync, when="before")
+        + "for n in 1 2 3 4 5 6 7 8; do redis-cli set key$n $n > /dev/null && echo key$n; read answer; done",
+    )
+    check = programs.shell(
+        "check.sh",
+        _REDIS.format(fsync=fsync, when="after")
+        + 'while read key; do [ "$(redis-cli get $key)" = "${key#key}" ] || { echo "$key lost"; exit 1; }; done',
+    )
+    found = proof(guestmark(*HERE, "--json", "-", "--check", check, "--", *program.split(), timeout=290))
+    assert found["word"] == word, found
