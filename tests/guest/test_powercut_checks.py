@@ -473,3 +473,60 @@ def test_redis_on_its_usual_port(guestmark: CommandLine, programs: Programs, fsy
     )
     found = proof(guestmark(*HERE, "--json", "-", "--check", check, "--", *program.split(), timeout=290))
     assert found["word"] == word, found
+
+
+# Each number replaces the one before: its name is never synced, or with `content` what is in it.
+_REPLACES = """
+import os, sys
+os.mkdir("d")
+os.sync()
+for number in range(4):
+    new = os.open("d/new", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.write(new, b"%d\\n" % number * 3000)
+    if sys.argv[1] == "name":
+        os.fsync(new)
+    os.rename("d/new", "d/number")
+    if sys.argv[1] == "content":
+        os.fsync(os.open("d", os.O_RDONLY))
+    print(number, flush=True)
+    sys.stdin.readline()
+"""
+_NEWEST = """
+import os, sys
+wanted = max(int(line) for line in sys.stdin)
+there = open("d/number").read().split() if os.path.exists("d/number") else ["-1"]
+sys.exit("an old number is there" if int(there[0] if there else -1) < wanted else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "call", "added"),
+    [
+        (
+            "name", "the rename of d/new to d/number was never followed by a sync of d", "rename d/number",
+        ),
+        (
+            "content",
+            "what was written to d/new, which is d/number now, was never followed by a sync of it", "write d/new",
+        ),
+    ],
+    ids=["name", "content"],
+)  # fmt: skip
+def test_a_loss_has_a_reason_and_a_cure_that_holds(
+    guestmark: CommandLine, programs: Programs, how: str, call: str, added: str
+) -> None:
+    program = [*programs.script("replaces.py", _REPLACES).split(), how]
+    check = programs.script("newest.py", _NEWEST)
+    options = ("--set", "mount=noauto_da_alloc") if how == "content" else ()
+    done = guestmark(*HERE, *options, "--json", "-", "--check", check, "--", *program, timeout=200)
+    found = proof(done)
+    assert found["word"] == "lost", found
+    why = found["explanation"]
+    assert why["said"] == "an old number is there"
+    assert [file.startswith("d/number") for file in why["files"]] == [True], why
+    assert (why["calls"], why["added"]) == ([call], [added]), why
+    assert why["states"] > 20
+    assert why.get("losing", 0) == 0
+    said = " ".join(guestmark("show").stdout.split())
+    assert call in said
+    assert f"With a sync added after {added}, none of" in said

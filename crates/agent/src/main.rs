@@ -9,6 +9,7 @@
 //! `guestmark-agent log-writes` serves an image and logs each write and flush of it;
 //! `guestmark-agent records` writes what a power cut must not lose;
 //! `guestmark-agent syncs` stops a program after each call that promises durability;
+//! `guestmark-agent follow` writes down what a program does to files;
 //! `guestmark-agent world` runs a program in a world of its own; `guestmark-agent tree` tells file trees apart;
 //! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams;
 //! `guestmark-agent listen` has a server take a connection beside a command; `guestmark-agent relay` is such a server;
@@ -67,6 +68,7 @@ const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS] [--ahead FD]
        guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES [--each] PATH
        guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] -- COMMAND [ARGUMENT]...
        guestmark-agent digests PATH...
+       guestmark-agent follow --disk DIRECTORY --log FILE [--sync-after CALL:PATH]... -- COMMAND [ARGUMENT]...
        guestmark-agent tree DIRECTORY
        guestmark-agent world --room DIR [--writable DIR] -- COMMAND [ARGUMENT]...
        guestmark-agent tsc
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
         Some("records") => records::records(arguments),
         Some("syncs") => syncs::syncs(arguments),
         Some("digests") => syncs::digests(arguments),
+        Some("follow") => syncs::follow(arguments),
         Some("tree") => tree::tree(arguments),
         Some("world") => world::world(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,

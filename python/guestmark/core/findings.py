@@ -251,6 +251,17 @@ class Reason(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     err: tuple[str, ...] = ()  # and of its standard error
 
 
+class Explanation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Why a check failed, by experiment: the fewest files that had to differ from what the program left."""
+
+    said: str  # by the check, each time
+    files: list[str]  # in words: `refs/heads/master is missing`
+    calls: list[str] = []  # that left them unsynced, in words
+    added: list[str] = []  # after which calls a sync was added, to try that: `rename refs/heads/master`
+    states: int = 0  # crash states that were judged with these syncs
+    losing: int = 0  # of them fail
+
+
 class Unsynced(msgspec.Struct, frozen=True):
     """A file that a program left on the disk with `bytes` that none of its syncs covered; 0: only its name was not."""
 
@@ -285,6 +296,7 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     syncs: bool = False  # what was judged are the program's own syncs, of which `acknowledged` is the number
     unsynced: list[Unsynced] = []  # what these syncs did not cover, files in the order of their names
     reasons: list[Reason] = []  # of a check: why it failed, the commonest first
+    explanation: Explanation | None = None
     unjudged: int = 0  # states at which the check came to no end, or to no beginning; not among `states`
     stopped: str = ""  # why not all states that were chosen were judged
     checks: int | None = None  # how often the check was run: once for states in which it sees the same files

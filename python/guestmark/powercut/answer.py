@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,3 +38,8 @@ class Answer:
         if self.ending is Ending.LATE:
             return f"it did not end within {self.took_s:.0f} s{f': {words}' if words else ''}"
         return words or ("a signal ended it" if self.status is None else f"status {self.status}")
+
+
+def alike(said: str) -> str:
+    """The same for messages that differ in numbers only."""
+    return re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b", "N", said)

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.core.errors import WorkloadError
-from guestmark.core.findings import Control, Durability, Proven, Reason
+from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.core.findings import Control, Durability, Explanation, Proven, Reason
+from guestmark.core.temporary import scratch_directory
 from guestmark.core.units import counted
 from guestmark.disks import stack
-from guestmark.powercut import checks, cuts, evidence, proof
+from guestmark.powercut import checks, cuts, deeds, evidence, explanation, proof
 from guestmark.powercut.answer import Answer, Ending
 from guestmark.powercut.checks import Check, Limit
 from guestmark.powercut.cuts import Chosen, Survival
+from guestmark.powercut.deeds import Done
 from guestmark.powercut.judge import Crash, Judged
 from guestmark.powercut.records import Acknowledged
 from guestmark.powercut.survey import Bench, Disk, Limits, State, Survey, bench, conduct
@@ -27,6 +29,8 @@ _CONTROL_STATES, _SCRAMBLED_STATES = 24, 96
 _CONTROL_SHARE = 0.2  # of the time
 _FEWEST = 20  # states that a word can be about, where there are as many
 _REASONS = 8
+_ENOUGH_AGAIN = 5  # failing states of a second log
+_EXPLAINED_S = 60.0
 _FAR = 1_000_003  # beyond any number that a program may have acknowledged
 _ROOM = Path("/var/tmp")
 _CONSISTENCY = "reordered and torn writes"
@@ -40,8 +44,11 @@ class Asked:
     lines: Sequence[bytes]
     limit_s: float | None = None
     deadline: float | None = None  # of the monotonic clock
-    enough: int | None = None  # failing states, after which no more are looked for
+    confirms: bool = (
+        False  # of a second log: it only has to show that a check fails that was tried, and that can
+    )
     tell: Callable[[str], None] = lambda _: None
+    deeds: Sequence[Done] | None = None  # of the program, which is followed to explain a failure
 
     @property
     def consistency(self) -> bool:
@@ -49,8 +56,9 @@ class Asked:
         return not self.lines
 
 
-def prove(request: proof.Request, asked: Asked) -> Proven:
-    """Judges the log by the check, and keeps it. Raises `WorkloadError` for a check that fails with nothing cut."""
+def prove(request: proof.Request, asked: Asked) -> tuple[Proven, list[tuple[str, str]]]:
+    """Judges the log by the check, and keeps it; also after which calls a sync would mend what was found, by their kind
+    and path, where the program was followed. Raises `WorkloadError` for a check that fails with nothing cut."""
     begin = time.monotonic()
     alone = checks.not_apart()
     check = Check(
@@ -66,14 +74,27 @@ def prove(request: proof.Request, asked: Asked) -> Proven:
         seen = part.acknowledged(log)
         disk = Disk(request.files.base, request.filesystem, request.form, log, entries, seen.after)
         with bench(disk, check, _ROOM) as at:
-            asked.tell("trying the check with nothing cut")
-            blind = _try(at, check, entries, asked)
-            control = _control(at, log.entries[: part.end], seen, request, asked)
+            blind, controls = False, list[Control]()
+            if not asked.confirms:
+                asked.tell("trying the check with nothing cut")
+                blind = _try(at, check, entries, asked)
+                controls.append(_control(at, log.entries[: part.end], seen, request, asked))
             chosen = _chosen(log.entries[: part.end], seen, request)
             survey = conduct(
-                at, chosen, Limits(asked.deadline, asked.enough), asked.tell, counts=_counts(asked)
+                at,
+                chosen,
+                Limits(asked.deadline, _ENOUGH_AGAIN if asked.confirms else None),
+                asked.tell,
+                counts=_counts(asked),
             )
-        found = _proven(request, asked, log.entries[seen.begin : part.end], survey, control)
+            explained = None
+            if asked.deeds is not None and survey.groups and survey.unsteady is None:
+                asked.tell("looking for what made it fail")
+                explained = _explained(disk, check, survey, asked)
+        found = _proven(request, asked, log.entries[seen.begin : part.end], survey, controls)
+        cures: list[tuple[str, str]] = []
+        if explained is not None:
+            found.explanation, cures = explained
         found.coverage = chosen.covered([state.cut for state in survey.states])
     found.blind, found.alone, found.checks = blind, alone, check.runs
     judged = _kept(survey)
@@ -84,7 +105,35 @@ def prove(request: proof.Request, asked: Asked) -> Proven:
         )
     )  # fmt: skip
     found.judge_s = time.monotonic() - begin
-    return found
+    return found, cures
+
+
+def _explained(
+    disk: Disk, check: Check, survey: Survey, asked: Asked
+) -> tuple[Explanation, list[tuple[str, str]]] | None:
+    """What had to differ for the commonest failure, and after which calls a sync would mend that."""
+    group = max(survey.groups.values(), key=lambda group: len(group.states))
+    # The state with the fewest differences is mostly the one with the latest cut; of damage there is no answer.
+    state = next((state for state in reversed(group.states) if state.answer is not None), None)
+    if state is None or asked.deeds is None:
+        return None
+    until = time.monotonic() + _EXPLAINED_S
+    told = asked.lines[: state.newest + 1]
+    try:
+        with scratch_directory("explained", _ROOM, 0o711) as room:
+            whole, failing = room / "whole", room / "failing"
+            explanation.copy_files(disk, cuts.at(disk.entries, len(disk.entries), Survival.ALL), whole)
+            explanation.copy_files(disk, state.cut, failing)
+            differ = explanation.fewest(check, told, state.said, whole, failing, until)
+    except (MachineError, OSError):
+        return None
+    if not differ:
+        return None
+    before = deeds.acknowledged(asked.deeds, len(asked.lines), state.newest)
+    guilty = [found for each in differ if (found := deeds.guilty(before, each)) is not None]
+    calls = list(dict.fromkeys(each.words for each in guilty))
+    cures = list(dict.fromkeys(each.cure for each in guilty))
+    return Explanation(said=state.said, files=[str(each) for each in differ], calls=calls), cures
 
 
 def _counts(asked: Asked) -> Callable[[State], bool]:
@@ -174,18 +223,18 @@ def _control(
 
 
 def _proven(
-    request: proof.Request, asked: Asked, part: Sequence[Entry], survey: Survey, control: Control
+    request: proof.Request, asked: Asked, part: Sequence[Entry], survey: Survey, controls: list[Control]
 ) -> Proven:
     layers = stack.layers(request.location)
     flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _word(survey, control, layers, proof.reconciled(request.counts, flushes), asked)
+    word, why = _word(survey, controls, layers, proof.reconciled(request.counts, flushes), asked)
     losing = [state for group in survey.groups.values() for state in group.states]
     loss = min(losing, key=lambda state: state.cut.after, default=None)
     repair = next((state for state in survey.states if state.repairs), None)
     return Proven(
         word=word, why=why, method=request.method.words, acknowledged=len(asked.lines),
         states=len(survey.judged), losing=len(losing),
-        repaired=sum(bool(state.repairs) for state in survey.states), controls=[control],
+        repaired=sum(bool(state.repairs) for state in survey.states), controls=controls,
         below=[str(layer) for layer in layers], writes=sum(entry.writes for entry in part), flushes=flushes,
         run_s=0.0, judge_s=0.0, first_loss=_at(loss) if loss else "",
         first_repair=f"{'; '.join(repair.repairs)} after cut {repair.cut.after}" if repair else "",
@@ -199,7 +248,7 @@ def _at(state: State) -> str:
 
 
 def _word(
-    survey: Survey, control: Control, layers: list[stack.Layer], flushes: str, asked: Asked
+    survey: Survey, controls: list[Control], layers: list[stack.Layer], flushes: str, asked: Asked
 ) -> tuple[Durability, str]:
     if survey.unsteady is not None:
         first, _ = survey.unsteady
@@ -216,7 +265,7 @@ def _word(
     if missing := _missing(survey):
         return Durability.UNKNOWN, missing
     unseen = next((layer for layer in layers if layer.loses is stack.Loses.UNKNOWN), None)
-    return (_whole if asked.consistency else _kept_all)(control, unseen, flushes)
+    return (_whole if asked.consistency else _kept_all)(controls, unseen, flushes)
 
 
 def _missing(survey: Survey) -> str:
@@ -230,11 +279,11 @@ def _missing(survey: Survey) -> str:
     return ""
 
 
-def _whole(control: Control, unseen: stack.Layer | None, flushes: str) -> tuple[Durability, str]:
+def _whole(controls: list[Control], unseen: stack.Layer | None, flushes: str) -> tuple[Durability, str]:
     """Of a program that acknowledges nothing, when nothing broke."""
     if unseen is not None:
         return Durability.UNKNOWN, f"below is {unseen}"
-    if not control.caught:
+    if not all(control.caught for control in controls):
         return (
             Durability.CONSISTENT,
             f"the cuts never mattered: even {_CONSISTENCY} without a flush break nothing",
@@ -242,10 +291,10 @@ def _whole(control: Control, unseen: stack.Layer | None, flushes: str) -> tuple[
     return Durability.CONSISTENT, flushes
 
 
-def _kept_all(control: Control, unseen: stack.Layer | None, flushes: str) -> tuple[Durability, str]:
+def _kept_all(controls: list[Control], unseen: stack.Layer | None, flushes: str) -> tuple[Durability, str]:
     """When nothing was lost."""
-    if not control.caught:
-        return Durability.REACHED, f"no proof: {control.name} should lose records here and did not"
+    if missed := [control.name for control in controls if not control.caught]:
+        return Durability.REACHED, f"no proof: {missed[0]} should lose records here and did not"
     if unseen is not None:
         return Durability.REACHED, f"below is {unseen}"
     return Durability.PROVEN, f"no crash state loses an acknowledged record; {flushes}"

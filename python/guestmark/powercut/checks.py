@@ -10,6 +10,7 @@ import functools
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -125,15 +126,33 @@ class Check:
             stdin=b"".join(line + b"\n" for line in told),
             timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
         )  # fmt: skip
-        if done.timed_out:
-            ending = Ending.LATE
-        elif done.ok:
-            ending = Ending.PASSED
-        else:
-            unstarted = done.status in {_NOT_EXECUTABLE, _NOT_FOUND}
-            ending = Ending.UNSTARTED if unstarted else Ending.FAILED
+        ending = Ending.LATE if done.timed_out else _ending(done.status)
         took_s = self.limit.seconds if done.timed_out else done.wall_s
         return Answer(ending, done.status, _last(done.stdout), _last(done.stderr), took_s)
+
+
+def run_here(check: Check, room: Path, directory: Path, told: Sequence[bytes]) -> Answer:
+    """Runs a check on files of this host; `room` is for its own use."""
+    own = room / "room"
+    own.mkdir()
+    begin = time.monotonic()
+    try:
+        with _AT_ONCE:
+            done = subprocess.run(
+                [*(world(own, directory) if check.apart else ()), "sh", "-c", check.command], cwd=directory,
+                input=b"".join(line + b"\n" for line in told), capture_output=True, timeout=check.limit.seconds,
+                check=False,
+            )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Answer(Ending.LATE, None, (), (), check.limit.seconds)
+    status = done.returncode if done.returncode >= 0 else None
+    return Answer(_ending(status), status, _last(done.stdout), _last(done.stderr), time.monotonic() - begin)
+
+
+def _ending(status: int | None) -> Ending:
+    if status == 0:
+        return Ending.PASSED
+    return Ending.UNSTARTED if status in {_NOT_EXECUTABLE, _NOT_FOUND} else Ending.FAILED
 
 
 def _last(said: bytes) -> tuple[str, ...]:

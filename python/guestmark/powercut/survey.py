@@ -7,7 +7,6 @@ alone and on a fresh copy of the state: only what fails twice is lost. What was 
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from guestmark.core.errors import Interrupted, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.core.units import format_duration
 from guestmark.powercut import recovery
-from guestmark.powercut.answer import Answer, Ending
+from guestmark.powercut.answer import Answer, Ending, alike
 from guestmark.powercut.checks import Check
 from guestmark.powercut.cuts import Chosen, Cut
 from guestmark.powercut.judge import Replay
@@ -248,7 +247,7 @@ def conduct(
     """
     order = chosen.sampled()
     survey = Survey(len(order))
-    done, size, began = 0, max(bench.count, _FORECAST_AFTER), time.monotonic()
+    done, size, began = 0, _FORECAST_AFTER, time.monotonic()
     try:
         while done < len(order) and not (why := limits.reached(survey)):
             tell(_progress(done, len(order), time.monotonic() - began, limits.deadline))
@@ -278,7 +277,7 @@ def _take(bench: Bench, survey: Survey, states: Sequence[State], counts: Callabl
         if not state.judged:
             state = _late_again(bench, survey, state)  # noqa: PLW2901 (what it is in the end)
         if state.failed and counts(state):
-            group = survey.groups.setdefault(_alike(state.said), Group(state))
+            group = survey.groups.setdefault(alike(state.said), Group(state))
             if not _confirmed(bench, survey, group, state):
                 survey.states.append(state)
                 return
@@ -302,8 +301,3 @@ def _confirmed(bench: Bench, survey: Survey, group: Group, state: State) -> bool
             return False
     group.confirmed += 1
     return True
-
-
-def _alike(said: str) -> str:
-    """The same for messages that differ in numbers only."""
-    return re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b", "N", said)

@@ -148,7 +148,7 @@ fn path_at(pid: libc::pid_t, name: u64) -> Option<PathBuf> {
 }
 
 /// A path as a call is given it, relative to an open directory or to the working directory.
-fn given_path(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
+pub fn given_path(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
     let memory = Memory::of(pid).ok()?;
     let name: Vec<u8> = (0..libc::PATH_MAX as u64)
         .map_while(|at| memory.bytes::<1>(name + at).filter(|byte| byte[0] != 0))

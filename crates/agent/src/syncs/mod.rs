@@ -26,6 +26,7 @@ mod calls;
 mod changes;
 mod disk;
 mod files;
+mod follow;
 mod queues;
 mod requests;
 
@@ -45,6 +46,7 @@ use changes::{changed_by, empties, opened_with, renamed_by, Change};
 use disk::Disk;
 pub use files::{digests, seek_data};
 use files::{hex, key, Content, Key};
+pub use follow::follow;
 use queues::{process_of, Queue};
 use requests::Followed;
 

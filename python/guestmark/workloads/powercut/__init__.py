@@ -33,6 +33,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     check: str = ""
     check_limit_s: float | None = None
     acknowledge: str = ""
+    needs: str = ""
+    package: str = ""
+    promise: str = ""
+    published: int | None = None
     before: list[str] = []
     files: dict[str, str] = {}
     env: dict[str, str] = {}

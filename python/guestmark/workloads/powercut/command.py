@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import secrets
 import shlex
 import signal
 import time
@@ -18,6 +19,8 @@ from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.own_program import agent_binary
 from guestmark.core.units import format_size
 from guestmark.disks.mounted import DISK, work_below
+from guestmark.powercut import deeds
+from guestmark.powercut.deeds import Done
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.syncs import Promises, State
 
@@ -45,11 +48,34 @@ class Acknowledging:
         self._command = command
         self._pattern = pattern
         self._note = note
+        self._cures: Sequence[tuple[str, str]] | None = None
         self.lines: list[bytes] = []
+        self.deeds: list[Done] | None = None  # what it did to the files of its disk, if it was followed
+
+    def follow(self, cures: Sequence[tuple[str, str]]) -> None:
+        """From now on the program is followed, and everything is synced after these calls, by kind and path."""
+        self._cures = cures
 
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
         """Runs it in the directory, marking each line; returns how many there were. Raises `WorkloadError`."""
         argv = [word.replace(DISK, directory) for word in self._command]
+        if self._cures is None:
+            return self._run(agent, argv, directory, mark, limit_s)
+        log = f"/tmp/guestmark-{secrets.token_hex(6)}.calls"
+        after = [
+            word for call, path in self._cures for word in ("--sync-after", f"{call}:{directory}/{path}")
+        ]
+        try:
+            followed = [PROGRAM, "follow", "--disk", directory, "--log", log, *after, "--", *argv]
+            count = self._run(agent, followed, directory, mark, limit_s)
+            self.deeds = deeds.parsed(agent.read_file(log).decode())
+        finally:
+            agent.exec(["rm", "-f", log], timeout_s=_READ_S)
+        return count
+
+    def _run(
+        self, agent: Agent, argv: Sequence[str], directory: str, mark: Callable[[int], None], limit_s: float
+    ) -> int:
         self.lines = []
         printed = Printed()
         room = Room(agent, directory, printed, self._note)

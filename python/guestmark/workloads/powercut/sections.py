@@ -1,15 +1,17 @@
 """The table of a proof: what a power cut would leave, and how that was found out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from guestmark.core import registry
 from guestmark.core.findings import Again, Durability, Proof, Proven, Unsynced
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import row_names
 from guestmark.page.nodes import Command, Node, Note, NoteKind
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
@@ -30,7 +32,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     headings, names = row_names(workload, [result for result, _ in shown])
     rows = [(name, found) for name, (_, found) in zip(names, shown, strict=True)]
     notes = [Note(line(f"{result.cell.id}: {sentence(found)}"), NoteKind.SMALL) for result, found in shown]
-    return [table(headings, rows), *notes]
+    return [table(headings, rows, _promises(workload)), *notes]
 
 
 def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -48,6 +50,7 @@ def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         for result, found in shown
     ]
     said += [Note(line(f"{result.cell.id}: {why}")) for result, found in shown if (why := reasons(found))]
+    said += [Note(line(f"{result.cell.id}: {why}")) for result, found in shown if (why := explained(found))]
     said += [
         Note(line(f"{result.cell.id}: {remark}")) for result, found in shown for remark in remarks(found)
     ]
@@ -106,6 +109,28 @@ def reasons(found: Proven) -> str:
     return "; ".join([*named, *([f"{counted(more, 'more state')}"] if more else [])])
 
 
+def explained(found: Proven) -> str:
+    """Why it was lost, and whether syncs cured it; empty where that is not known."""
+    why = found.explanation
+    if why is None:
+        return ""
+    more = (
+        f" and {counted(len(why.files) - _FILES_NAMED, 'more file')}" if len(why.files) > _FILES_NAMED else ""
+    )
+    said = f"it is enough for '{why.said}' that {', '.join(why.files[:_FILES_NAMED])}{more}"
+    if why.calls:
+        said += f": {'; '.join(why.calls[:_FILES_NAMED])}"
+    if not why.states:
+        return said
+    after = ", ".join(why.added[:_FILES_NAMED])
+    left = (
+        f"{why.losing:,} of {why.states:,} crash states fail"
+        if why.losing
+        else f"none of {why.states:,} fails"
+    )
+    return f"{said}. With a sync added after {after}, {left}"
+
+
 def remarks(found: Proven) -> list[str]:
     """What limits a proof by a check."""
     said = []
@@ -151,11 +176,27 @@ def _uncovered(file: Unsynced) -> str:
     return f"{figures.number(amount, 0 if amount >= 100 or unit.size == 1 else 1)} {unit.name} of {name}"
 
 
-def table(headings: Sequence[str], found: Sequence[tuple[RowName, Proven]]) -> Table:
-    """A row for each proof."""
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What a program's documentation says, and how many faults an earlier study found in it; None: it was not in it."""
+
+    words: str
+    published: int | None
+
+
+def _promises(workload: WorkloadResult) -> Promised | None:
+    kind = registry.workload_kind("powercut")
+    params = kind.read_stored(workload.cells[0].cell.workload.params) if workload.cells else None
+    return Promised(params.promise, params.published) if params is not None and params.promise else None
+
+
+def table(
+    headings: Sequence[str], found: Sequence[tuple[RowName, Proven]], promised: Promised | None = None
+) -> Table:
+    """A row for each proof, with what the program `promised`."""
     columns = [
         Column("durability"), *(Column(title, (Align.POINT,)) for title in ("lose", "repairs")),
-        Column("controls"),
+        Column("controls"), *((Column("promised"), Column("faults in 2014")) if promised else ()),
     ]  # fmt: skip
     rows = tuple(
         Row(
@@ -165,11 +206,18 @@ def table(headings: Sequence[str], found: Sequence[tuple[RowName, Proven]]) -> T
                 figure(f"{proven.losing:,} of {proven.states:,}"),
                 figure(str(proven.repaired)),
                 words(caught(proven)),
+                *_said_before(promised),
             ),
         )
         for name, proven in found
     )
     return Table(_TITLE, tuple(headings), tuple(columns), rows, heading=_TITLE)
+
+
+def _said_before(promised: Promised | None) -> tuple[Cell, ...]:
+    if promised is None:
+        return ()
+    return words(promised.words), words("–" if promised.published is None else str(promised.published))
 
 
 def proof_of(result: CellResult) -> Proven | None:

@@ -7,10 +7,13 @@ import functools
 import os
 import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.results import CallError
@@ -23,10 +26,10 @@ from guestmark.core.errors import (
     UsageError,
     WorkloadError,
 )
-from guestmark.core.findings import TARGET, Again, Durability, Mount, Proof, Proven
+from guestmark.core.findings import TARGET, Again, Durability, Explanation, Mount, Proof, Proven
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
-from guestmark.core.units import parse_duration
+from guestmark.core.units import counted, parse_duration
 from guestmark.disks import logged
 from guestmark.disks.traffic import block_columns
 from guestmark.plan.schema import Strict, param
@@ -53,12 +56,13 @@ if TYPE_CHECKING:
 
 _STATES, _OF_SERVERS = 300, 40
 _OF_PROGRAMS = "1G"  # a disk that few programs fill; nothing is taken of it but what they write
+_ASKED_S = 20.0
 _DEEPEST = 2  # layers
 _FULL_BYTES = 1 << 20
 _STAT_FLUSHES = 15  # the field of a disk's statistics
 _BAD = frozenset({Durability.LOST, Durability.BROKEN})
 _FIRST_SHARE = 0.7  # of the time, for the first log
-_ENOUGH_AGAIN = 5  # failing states of a second log
+_CURES = 3  # how often syncs are added
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
 
@@ -83,6 +87,10 @@ class Powercut(Strict):
     acknowledge: str = param(
         "", "which lines of the command acknowledge something; not given, each", "regular expression"
     )
+    needs: str = param("", "must succeed on this host, or there is no such program here", "shell command")
+    package: str = param("", "what to install, where `needs` fails")
+    promise: str = param("", "what the program's documentation says, for the table")
+    published: int | None = param(None, "how many faults an earlier study found, for the table")
     before: list[str] = param([], "run first", "shell commands")
     files: dict[str, str] = param({}, "texts of files that the command finds, by name")
     env: dict[str, str] = param({}, "environment variables")
@@ -127,6 +135,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
         self._platform: Platform | None = None
         self._began = time.monotonic()
         self._confirms = False  # whether this is the second log
+        self._cures: list[tuple[str, str]] = []  # calls after which a sync would mend what the last log lost
         account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
         self._rows = Rows(self._method, account, self.params.settings) if self._method.served else None
         self._command = self._program(plan)
@@ -174,20 +183,21 @@ class PowercutWorkload(Workload[powercut.Cut]):
     def impossible(cls, cell: Cell) -> str:
         """Why nothing can be proven on this host."""
         target = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
-        if why := _no_log(target):
+        params = cls.read(cell.workload.params)
+        if why := _no_log(target) or _not_here(params.needs, params.package):
             return why
         if len(cell.platform.layers) > _DEEPEST:
             return "writes are logged on this host, for a guest in it and for one inside that"
         if reason := logged.why_not():
             return f"no log of its writes can be taken: {reason}"
         filesystem = target.filesystem
-        method = Method(cls.read(cell.workload.params).method)
+        method = Method(params.method)
         served = method.served
         if reason := recovery.why_not(filesystem, mounted=served or method.of_program):
             return f"{filesystem} is recovered by mounting it here: {reason}"
         if served:
             try:
-                KINDS[cls.read(cell.workload.params).method]()
+                KINDS[params.method]()
             except PlatformUnusableError as error:
                 return f"{error.message} ({error.hint})"
         return ""
@@ -220,7 +230,9 @@ class PowercutWorkload(Workload[powercut.Cut]):
         found = self._proven(machine)
         found.of_row = True  # `--prove`, which looks at other rows' disks, says so itself
         if found.word in _BAD and found.losing and found.stopped != INTERRUPTED:
-            found.again = self._again()
+            explained, found.again = self._again()
+            if explained is not None:
+                found.explanation = self._cured(explained)
             if found.again.word != found.word:
                 found.word = Durability.UNKNOWN
                 found.why = f"one log loses records, another does not confirm it; {found.why}"
@@ -250,7 +262,9 @@ class PowercutWorkload(Workload[powercut.Cut]):
             settled = self._settled(machine.agent, disk, log)
             controlled = None if self._command else self._without_barriers(machine.agent, disk)
         if isinstance(self._command, Acknowledging):
-            found = self._checked(self._command, disk, replace(part, settled=settled), after.since(before))
+            found, self._cures = self._checked(
+                self._command, disk, replace(part, settled=settled), after.since(before)
+            )
             found.run_s = written - begin
             return found
         syncing = self._command if isinstance(self._command, Syncing) else None
@@ -285,8 +299,8 @@ class PowercutWorkload(Workload[powercut.Cut]):
 
     def _checked(
         self, program: Acknowledging, disk: AttachedDisk, part: proof.Part, counts: proof.Counts
-    ) -> Proven:
-        """Judges by the user's check; of a second log, which is to confirm a loss, no more than it takes."""
+    ) -> tuple[Proven, list[tuple[str, str]]]:
+        """As `checked.prove`, by the user's check; of a second log, which confirms a loss, no more than it takes."""
         assert disk.image.logged is not None
         deadline = None
         if self.share_s is not None:
@@ -301,7 +315,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
             request,
             checked.Asked(
                 command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s, deadline=deadline,
-                enough=_ENOUGH_AGAIN if self._confirms else None, tell=self.tell,
+                confirms=self._confirms, tell=self.tell, deeds=program.deeds,
             ),
         )  # fmt: skip
 
@@ -311,25 +325,64 @@ class PowercutWorkload(Workload[powercut.Cut]):
         disk.image.flush()
         return writelog.count(log)
 
-    def _again(self) -> Again:
-        """What a log of another machine shows: a loss may be a fault of one recording."""
-        assert self._platform is not None
+    def _again(self) -> tuple[Explanation | None, Again]:
+        """What a log of another machine shows: a loss may be a fault of one recording. And why something is lost."""
         self._seed += 1
         self._confirms = True
         self.tell("writing a second log, to confirm the loss")
         try:
-            with self._started(self._platform) as machine:
-                self._mount(machine)
-                try:
-                    found = self._proven(machine)
-                finally:
-                    self._unmount(machine.agent)
+            if isinstance(self._command, Acknowledging):
+                self._command.follow(())
+            found = self._once_more()
         except GuestmarkError as error:
-            return Again(word=Durability.UNKNOWN, states=0, losing=0, why=f"it was not made: {error.message}")
-        return Again(
+            return None, Again(
+                word=Durability.UNKNOWN, states=0, losing=0, why=f"it was not made: {error.message}"
+            )
+        again = Again(
             word=found.word, states=found.states, losing=found.losing, why=found.first_loss or found.why,
             kept=found.kept,
         )  # fmt: skip
+        return found.explanation, again
+
+    def _once_more(self) -> Proven:
+        assert self._platform is not None
+        with self._started(self._platform) as machine:
+            self._mount(machine)
+            try:
+                return self._proven(machine)
+            finally:
+                self._unmount(machine.agent)
+
+    def _cured(self, explained: Explanation) -> Explanation:
+        """With what was found when syncs are added where they were missing, until nothing fails or no more help."""
+        assert isinstance(self._command, Acknowledging)
+        files, calls = list(explained.files), list(explained.calls)
+        added: list[tuple[str, str]] = []
+        found: Proven | None = None
+        for _ in range(_CURES):
+            new = [cure for cure in self._cures if cure not in added]
+            if not new or not self._has_time:
+                break
+            added += new
+            self.tell(f"judging once more with {counted(len(added), 'sync')} added")
+            try:
+                self._command.follow(added)
+                found = self._once_more()
+            except GuestmarkError as error:
+                self.warnings.append(f"a sync could not be added to the program: {error.message}")
+                break
+            if found.explanation is None:
+                break
+            files += [file for file in found.explanation.files if file not in files]
+            calls += [call for call in found.explanation.calls if call not in calls]
+        return msgspec.structs.replace(
+            explained, files=files, calls=calls, added=[f"{call} {path}" for call, path in added] if found else [],
+            states=found.states if found else 0, losing=found.losing if found else 0,
+        )  # fmt: skip
+
+    @property
+    def _has_time(self) -> bool:
+        return self.share_s is None or time.monotonic() - self._began < self.share_s
 
     def cleanup(self, machine: Machine) -> None:
         """Unmounts the disk."""
@@ -426,6 +479,22 @@ class PowercutWorkload(Workload[powercut.Cut]):
         if self._disk is not None:
             self._disk.umount(agent, drop_caches=False)
             self._disk = None
+
+
+@functools.cache
+def _not_here(needs: str, package: str) -> str:
+    """Why the program of a plan is not to be had; empty when it is."""
+    if not needs:
+        return ""
+    try:
+        done = subprocess.run(
+            ["sh", "-c", needs], stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASKED_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{needs} does not end"
+    if done.returncode == 0:
+        return ""
+    return f"it is not installed here (apt install {package})" if package else f"{needs} fails here"
 
 
 def _no_log(target: DiskSpec) -> str:

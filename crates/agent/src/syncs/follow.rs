@@ -1,0 +1,328 @@
+//! `guestmark-agent follow`: writes down what a program does to the files of a disk, and may sync after some of it.
+//!
+//! The program keeps its standard streams. A line for each call that did not fail, `CALL PATH…` with paths below the
+//! disk in hexadecimal: what changes a file's content (`write`, `truncate`, `map`), its name (`create`, `rename`, `link`,
+//! `remove`), or promises one of both (`fsync`, `sync`, `write-synced`). `said` stands for the end of each line of its standard
+//! output. With `--sync-after CALL:PATH` everything is synced after each such call, before
+//! the program goes on, as if its author had added that; a path that ends in `/` stands for all below it.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+
+use super::calls::{ptrace, resume, wait, Stop};
+use super::changes::{given_path, opened_with};
+use super::files::hex;
+use super::queues::Memory;
+use super::{MMAP, OPTIONS};
+
+const WRITE: &str = "write";
+const CREATE: &str = "create";
+
+struct Job {
+    disk: PathBuf,
+    log: PathBuf,
+    /// Call and path after which everything is synced.
+    after: Vec<(String, PathBuf)>,
+    argv: Vec<OsString>,
+}
+
+impl Job {
+    fn asks_for_sync(&self, deed: &Deed) -> bool {
+        let Some(path) = deed.paths.last() else {
+            return false;
+        };
+        self.after.iter().any(|(call, wanted)| {
+            let below = wanted.as_os_str().as_bytes().ends_with(b"/");
+            *call == deed.call && (path == wanted || (below && path.starts_with(wanted)))
+        })
+    }
+}
+
+/// What a call does, if it does not fail.
+struct Deed {
+    call: &'static str,
+    paths: Vec<PathBuf>,
+}
+
+/// Runs it, and ends as it did.
+pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let Some(job) = parse(arguments) else {
+        return Err(crate::sys::usage(
+            "follow --disk DIRECTORY --log FILE [--sync-after CALL:PATH]... -- COMMAND [ARGUMENT]...",
+        ));
+    };
+    let mut follower = Follower {
+        log: io::BufWriter::new(File::create(&job.log)?),
+        job,
+        begun: HashMap::new(),
+    };
+    let status = follower.run()?;
+    follower.log.flush()?;
+    Ok(crate::confine::end_as(status))
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
+    use lexopt::prelude::*;
+    let (mut disk, mut log, mut after, mut argv) = (None, None, Vec::new(), Vec::new());
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(argument) = parser.next().ok()? {
+        match argument {
+            Long("disk") => disk = Some(PathBuf::from(parser.value().ok()?)),
+            Long("log") => log = Some(parser.value().ok()?.into()),
+            Long("sync-after") => {
+                let value = parser.value().ok()?.into_string().ok()?;
+                let (call, path) = value.split_once(':')?;
+                after.push((call.to_owned(), path.into()));
+            }
+            Value(word) => {
+                argv.push(word);
+                argv.extend(parser.raw_args().ok()?);
+            }
+            _ => return None,
+        }
+    }
+    (!argv.is_empty()).then_some(())?;
+    Some(Job {
+        disk: disk?,
+        log: log?,
+        after,
+        argv,
+    })
+}
+
+struct Follower {
+    log: io::BufWriter<File>,
+    job: Job,
+    begun: HashMap<libc::pid_t, Option<Deed>>,
+}
+
+impl Follower {
+    fn run(&mut self) -> io::Result<libc::c_int> {
+        let mut command = Command::new(&self.job.argv[0]);
+        command.args(&self.job.argv[1..]);
+        // SAFETY: ptrace(2) is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| ptrace(libc::PTRACE_TRACEME as _, 0, 0, 0).map(|_| ()));
+        }
+        let main = command.spawn()?.id() as libc::pid_t;
+        let (_, status) = wait(main)?;
+        if !libc::WIFSTOPPED(status) {
+            return Ok(status);
+        }
+        ptrace(libc::PTRACE_SETOPTIONS as _, main, 0, OPTIONS as usize)?;
+        self.begun.insert(main, None);
+        resume(main, 0);
+        loop {
+            let (pid, status) = wait(-1)?;
+            if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+                self.begun.remove(&pid);
+                if pid == main {
+                    return Ok(ExitStatus::from_raw(status).into_raw());
+                }
+                continue;
+            }
+            let signal = libc::WSTOPSIG(status);
+            let mut deliver = 0;
+            if signal == libc::SIGTRAP | 0x80 {
+                self.at_call(pid)?;
+            } else if self.begun.contains_key(&pid) && status >> 16 == 0 {
+                deliver = signal;
+            }
+            self.begun.entry(pid).or_insert(None); // a new one begins with a stop of its own
+            resume(pid, deliver);
+        }
+    }
+
+    fn at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
+        let stop = match Stop::of(pid) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+            other => other?,
+        };
+        match stop {
+            Stop::Entry(number, arguments, _) => {
+                let deed = self.deed(pid, number, &arguments);
+                // What nobody may read before it is written down.
+                if let Some(deed) = deed.as_ref().filter(|deed| deed.call == "said") {
+                    self.tell(deed)?;
+                }
+                self.begun.insert(pid, deed);
+            }
+            Stop::Exit(result) => {
+                let deed = self.begun.insert(pid, None).flatten();
+                let done = deed.filter(|deed| result.is_some() && deed.call != "said");
+                if let Some(deed) = done {
+                    self.tell(&deed)?;
+                    if self.job.asks_for_sync(&deed) {
+                        sync_now(pid)?;
+                        self.tell(&Deed {
+                            call: "sync",
+                            paths: Vec::new(),
+                        })?;
+                    }
+                }
+            }
+            Stop::Neither => {}
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, deed: &Deed) -> io::Result<()> {
+        write!(self.log, "{}", deed.call)?;
+        for path in &deed.paths {
+            let below = path.strip_prefix(&self.job.disk).unwrap_or(path);
+            write!(self.log, " {}", hex(below.as_os_str().as_bytes()))?;
+        }
+        writeln!(self.log)
+    }
+
+    fn deed(&self, pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> Option<Deed> {
+        let of = |call, paths| Some(Deed { call, paths });
+        match number {
+            libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_pwrite64
+            | libc::SYS_pwritev
+            | libc::SYS_pwritev2 => {
+                let descriptor = arguments[0] as i32;
+                let Some(path) = self.open_path(pid, descriptor) else {
+                    return (descriptor == 1 && ends_line(pid, number, arguments)).then(|| Deed {
+                        call: "said",
+                        paths: Vec::new(),
+                    });
+                };
+                let (flags, _) = opened_with(pid, descriptor)?;
+                let synced = flags & libc::O_DSYNC != 0;
+                of(if synced { "write-synced" } else { WRITE }, vec![path])
+            }
+            libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {
+                let to = match number {
+                    libc::SYS_sendfile => arguments[0],
+                    _ => arguments[2],
+                };
+                of(WRITE, vec![self.open_path(pid, to as i32)?])
+            }
+            libc::SYS_ftruncate | libc::SYS_fallocate => {
+                of("truncate", vec![self.open_path(pid, arguments[0] as i32)?])
+            }
+            MMAP => {
+                let shared = [libc::MAP_SHARED, libc::MAP_SHARED_VALIDATE]
+                    .contains(&(arguments[3] as i32 & 0xf));
+                let written = arguments[2] & libc::PROT_WRITE as u64 != 0;
+                (shared && written).then_some(())?;
+                of("map", vec![self.open_path(pid, arguments[4] as i32)?])
+            }
+            libc::SYS_fsync | libc::SYS_fdatasync => {
+                of("fsync", vec![self.open_path(pid, arguments[0] as i32)?])
+            }
+            libc::SYS_sync => of("sync", Vec::new()),
+            libc::SYS_syncfs => self
+                .open_path(pid, arguments[0] as i32)
+                .and_then(|_| of("sync", Vec::new())),
+            libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => of("msync", Vec::new()),
+            _ => self.named(pid, number, arguments),
+        }
+    }
+
+    /// A call that changes names.
+    fn named(&self, pid: libc::pid_t, number: libc::c_long, a: &[u64; 6]) -> Option<Deed> {
+        let here = libc::AT_FDCWD as u64;
+        let creates = |flags: u64| flags & libc::O_CREAT as u64 != 0;
+        let (call, names) = match number {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_open if creates(a[1]) => (CREATE, vec![(here, a[0])]),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_creat | libc::SYS_mkdir => (CREATE, vec![(here, a[0])]),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_rename => ("rename", vec![(here, a[0]), (here, a[1])]),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_link => ("link", vec![(here, a[0]), (here, a[1])]),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_symlink => (CREATE, vec![(here, a[1])]),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_unlink | libc::SYS_rmdir => ("remove", vec![(here, a[0])]),
+            libc::SYS_openat if creates(a[2]) => (CREATE, vec![(a[0], a[1])]),
+            libc::SYS_mkdirat => (CREATE, vec![(a[0], a[1])]),
+            #[cfg(not(target_arch = "riscv64"))]
+            libc::SYS_renameat => ("rename", vec![(a[0], a[1]), (a[2], a[3])]),
+            libc::SYS_renameat2 => ("rename", vec![(a[0], a[1]), (a[2], a[3])]),
+            libc::SYS_linkat => ("link", vec![(a[0], a[1]), (a[2], a[3])]),
+            libc::SYS_symlinkat => (CREATE, vec![(a[1], a[2])]),
+            libc::SYS_unlinkat => ("remove", vec![(a[0], a[1])]),
+            _ => return None,
+        };
+        let paths = names
+            .into_iter()
+            .map(|(directory, name)| self.given(pid, directory as i32, name))
+            .collect::<Option<Vec<_>>>()?;
+        // Who opens a file that is there makes no name.
+        if call == CREATE && fs::symlink_metadata(&paths[0]).is_ok() {
+            return None;
+        }
+        Some(Deed { call, paths })
+    }
+
+    fn given(&self, pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
+        let path = given_path(pid, directory, name)?;
+        let folder = fs::canonicalize(path.parent()?).ok()?;
+        let path = folder.join(path.file_name()?);
+        path.starts_with(&self.job.disk).then_some(path)
+    }
+
+    fn open_path(&self, pid: libc::pid_t, descriptor: i32) -> Option<PathBuf> {
+        let path = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+        (Path::starts_with(&path, &self.job.disk)).then_some(path)
+    }
+}
+
+/// Whether a write, if it is a plain one, ends with a line.
+fn ends_line(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
+    let last = arguments[1].checked_add(arguments[2]).and_then(|end| {
+        let memory = Memory::of(pid).ok()?;
+        memory.bytes::<1>(end.checked_sub(1)?)
+    });
+    number != libc::SYS_write || last == Some(*b"\n")
+}
+
+/// Has a task that has just left a call make another one, `sync`, and be as if it had not.
+#[cfg(target_arch = "x86_64")]
+fn sync_now(pid: libc::pid_t) -> io::Result<()> {
+    const CALL_BYTES: u64 = 2; // of the instruction `syscall`
+    let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
+    let at = registers.as_mut_ptr() as usize;
+    ptrace(libc::PTRACE_GETREGS as _, pid, 0, at)?;
+    // SAFETY: plain numbers, which the kernel has filled in.
+    let before = unsafe { registers.assume_init() };
+    let mut other = before;
+    other.rip -= CALL_BYTES;
+    other.rax = libc::SYS_sync as u64;
+    let set = |of: &libc::user_regs_struct| {
+        ptrace(
+            libc::PTRACE_SETREGS as _,
+            pid,
+            0,
+            std::ptr::from_ref(of) as usize,
+        )
+    };
+    set(&other)?;
+    for _ in 0..2 {
+        resume(pid, 0);
+        let (_, status) = wait(pid)?;
+        if !libc::WIFSTOPPED(status) {
+            return Ok(()); // it was killed meanwhile, which the next wait cannot say
+        }
+    }
+    set(&before).map(drop)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn sync_now(_pid: libc::pid_t) -> io::Result<()> {
+    Err(io::Error::other(
+        "no sync can be added on this kind of processor",
+    ))
+}

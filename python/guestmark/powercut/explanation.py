@@ -1,0 +1,187 @@
+"""Why a check fails, by experiment: the fewest files that have to differ from what the program left, and which of its
+calls left them unsynced.
+
+The files of a state that fails are compared with those that the program left, which pass. By delta debugging (Zeller,
+Hildebrandt 2002) a smallest set of differences is found with which the check still fails in the same way.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from guestmark.core.errors import MachineError
+from guestmark.core.temporary import scratch_directory
+from guestmark.powercut import recovery
+from guestmark.powercut.answer import Ending, alike
+from guestmark.powercut.checks import Check, run_here
+from guestmark.powercut.cuts import Cut
+from guestmark.powercut.deeds import Change, Difference
+from guestmark.powercut.judge import Replay
+from guestmark.powercut.recovery import Recovered
+from guestmark.powercut.survey import Disk
+
+if TYPE_CHECKING:
+    from guestmark.agent.client import Agent
+
+_ROOM = Path("/var/tmp")
+_COPY_S = 120.0
+_MOST_RUNS = 150
+_SKIPPED = "lost+found"
+_READ = 1 << 20
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Copier:
+    """A `recovery.Reader` that copies all files to a directory."""
+
+    target: Path
+
+    def read(
+        self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
+    ) -> Recovered:
+        """See `recovery.Reader`."""
+        done = agent.exec(
+            ["cp", "-a", "--sparse=always", f"{directory}/.", str(self.target)], timeout_s=_COPY_S
+        )
+        if not done.ok:
+            raise MachineError(
+                f"a crash state cannot be copied: {done.stderr.decode(errors='replace').strip()}",
+                hint=f"free some room in {_ROOM}",
+            )
+        shutil.rmtree(self.target / _SKIPPED, ignore_errors=True)
+        return Recovered({})
+
+
+def copy_files(disk: Disk, cut: Cut, target: Path) -> None:
+    """Copies the recovered files of a state to a directory that is made. Raises `MachineError`."""
+    target.mkdir()
+    with scratch_directory("copied", _ROOM, 0o711) as room:
+        replay = Replay(disk.base, disk.log, disk.entries, room)
+        try:
+            image = replay.state(cut)
+            with recovery.recovery(disk.filesystem, disk.form, room, Copier(target)) as recovers:
+                left = recovers.recover(image, (), -1, exact=False)
+        finally:
+            replay.close()
+    if left.damage:
+        raise MachineError(f"a crash state cannot be copied: {left.damage}", hint="see the kernel's log")
+
+
+def fewest(  # noqa: PLR0917 (an experiment and its material)
+    check: Check, told: Sequence[bytes], said: str, whole: Path, failing: Path, until: float
+) -> list[Difference]:
+    """The fewest differences with which the check fails as it did, when it `said` that; none when files do not explain
+    it, or when there was no time. `whole` is what the program left.
+    """
+    runs = 0
+
+    def fails(differences: Sequence[Difference]) -> bool:
+        nonlocal runs
+        runs += 1
+        if runs > _MOST_RUNS or time.monotonic() > until:
+            raise TimeoutError
+        with scratch_directory("state", _ROOM, 0o755) as room:
+            work = room / "work"
+            subprocess.run(
+                ["cp", "-a", "--sparse=always", "--reflink=auto", str(whole), str(work)], check=True
+            )
+            for difference in differences:
+                _apply(difference, work, failing)
+            answer = run_here(check, room, work, told)
+        return answer.ending is Ending.FAILED and alike(answer.said) == alike(said)
+
+    every = list(differences(whole, failing))
+    try:
+        return smallest(every, fails) if every and not fails([]) and fails(every) else []
+    except TimeoutError:
+        return []
+
+
+def smallest(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
+    """A smallest part of what fails as a whole: without any one of it, it does not (the algorithm `ddmin`)."""
+    left, parts = list(every), 2
+    while len(left) > 1:
+        size = -(-len(left) // parts)
+        chunks = [left[start : start + size] for start in range(0, len(left), size)]
+        without = [[each for other in chunks if other is not chunk for each in other] for chunk in chunks]
+        found = next((chunk for chunk in chunks if fails(chunk)), None)
+        if found is not None:
+            left, parts = found, 2
+            continue
+        found = next((rest for rest in without if parts > 2 and fails(rest)), None)
+        if found is not None:
+            left, parts = found, max(parts - 1, 2)
+            continue
+        if parts >= len(left):
+            break
+        parts = min(2 * parts, len(left))
+    return left
+
+
+def differences(whole: Path, failing: Path) -> Iterator[Difference]:
+    """How files differ, in the order of their names: whether they are there, are of one kind, and hold the same."""
+    ours, theirs = _below(whole), _below(failing)
+    for path in sorted(ours | theirs):
+        one, other = whole / path, failing / path
+        if path not in theirs:
+            if str(Path(path).parent) in {".", *theirs}:  # what is in a missing directory is missing with it
+                yield Difference(path, Change.MISSING)
+        elif path not in ours:
+            yield Difference(path, Change.BACK)
+        elif _kind(one) != _kind(other):
+            yield Difference(path, Change.CONTENT)
+        elif one.is_symlink():
+            if os.readlink(one) != os.readlink(other):
+                yield Difference(path, Change.CONTENT)
+        elif one.is_file() and not filecmp.cmp(one, other, shallow=False):
+            yield Difference(path, Change.CONTENT, _first_difference(one, other))
+
+
+def _below(directory: Path) -> set[str]:
+    found = set()
+    for folder, folders, files in os.walk(directory):
+        here = os.path.relpath(folder, directory)
+        found |= {os.path.normpath(os.path.join(here, name)) for name in (*folders, *files)}
+    return found
+
+
+def _kind(path: Path) -> int:
+    return os.lstat(path).st_mode >> 12
+
+
+def _first_difference(one: Path, other: Path) -> int:
+    with one.open("rb") as ours, other.open("rb") as theirs:
+        at = 0
+        while True:
+            left, right = ours.read(_READ), theirs.read(_READ)
+            if left != right:
+                shorter = min(len(left), len(right))
+                return at + next((n for n in range(shorter) if left[n] != right[n]), shorter)
+            if not left:
+                return at
+            at += len(left)
+
+
+def _apply(difference: Difference, work: Path, failing: Path) -> None:
+    target, source = work / difference.path, failing / difference.path
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    elif difference.change is not Change.CONTENT or not source.is_file():
+        target.unlink(missing_ok=True)
+    if difference.change is Change.MISSING:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir() and not source.is_symlink():
+        target.mkdir(exist_ok=True)
+    elif not (source.is_socket() or source.is_fifo()):
+        subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)

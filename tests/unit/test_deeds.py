@@ -1,0 +1,103 @@
+"""What a program did to its files: which of its calls left something unsynced, and which files make a check fail."""
+
+import itertools
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from guestmark.powercut.deeds import Change, Deed, Difference, Done, acknowledged, guilty, parsed
+from guestmark.powercut.explanation import differences, smallest
+
+
+def done(*words: str) -> list[Done]:
+    """Calls as they are written here: `rename a b`."""
+    return [Done(Deed(kind), tuple(paths)) for kind, *paths in (word.split(" ") for word in words)]
+
+
+REPLACED = ("create d/f.new", "write d/f.new", "fsync d/f.new", "rename d/f.new d/f")
+MISSING, BACK, CONTENT = Change.MISSING, Change.BACK, Change.CONTENT
+
+
+@pytest.mark.parametrize(
+    ("calls", "path", "change", "words", "cure"),
+    [
+        (REPLACED, "d/f", CONTENT, "the rename of d/f.new to d/f was never followed by a sync of d", ("rename", "d/f")),
+        (REPLACED, "d/f", MISSING, "the rename of d/f.new to d/f was never followed by a sync of d", ("rename", "d/f")),
+        ((*REPLACED, "fsync d"), "d/f", CONTENT, None, None),
+        ((*REPLACED, "sync"), "d/f", MISSING, None, None),
+        ((*REPLACED, "fsync e"), "d/f", MISSING, "the rename of d/f.new to d/f was never", ("rename", "d/f")),
+        (
+            ("create f.new", "write f.new", "rename f.new f"), "f", CONTENT,
+            "what was written to f.new, which is f now, was never followed by a sync of it", ("write", "f.new"),
+        ),
+        (("write f", "fsync f", "write f"), "f", CONTENT, "what was written to f was never", ("write", "f")),
+        (("write f", "fsync f"), "f", CONTENT, None, None),
+        (("map f", "msync"), "f", CONTENT, None, None),
+        (("map f",), "f", CONTENT, "what was written to f", ("map", "f")),
+        (("write f-journal", "fsync f-journal", "remove f-journal"), "f-journal", BACK,
+         "the removal of f-journal was never followed by a sync of the top of the disk", ("remove", "f-journal")),
+        (("create o/15", "create o/15/tmp_9a", "link o/15/tmp_9a o/15/6edf"), "o/15/6edf", MISSING,
+         "the link of o/15/tmp_9a as o/15/6edf was never followed by a sync of o/15", ("link", "o/")),
+        (("create 15", "create 15/6"), "15", MISSING, "the creation of 15 was never", ("create", "")),
+        ((), "f", CONTENT, None, None),
+    ],
+)  # fmt: skip
+def test_the_call_that_left_something_unsynced(
+    calls: tuple[str, ...], path: str, change: Change, words: str | None, cure: tuple[str, str] | None
+) -> None:
+    found = guilty(done(*calls), Difference(path, change))
+    if words is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.words.startswith(words)
+        assert found.cure == cure
+
+
+def test_only_calls_before_the_acknowledgement_count() -> None:
+    calls = done("write a", "said", "fsync a", "said")
+    assert acknowledged(calls, 2, 0) == calls[:1]
+    assert acknowledged(calls, 2, 1) == calls[:3]
+    assert acknowledged(calls, 3, 0) == calls  # it cannot be told which write said what
+
+
+def test_lines_are_read_as_far_as_they_are_whole() -> None:
+    assert parsed("rename 61 62\nsaid\nwri") == done("rename a b", "said")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_smallest_part_is_found_whatever_it_is(seed: int) -> None:
+    generator = random.Random(seed)
+    every = list(range(generator.randint(1, 40)))
+    guilty_ones = set(generator.sample(every, generator.randint(1, min(4, len(every)))))
+    runs = itertools.count()
+
+    def fails(part: Sequence[int]) -> bool:
+        next(runs)
+        return guilty_ones <= set(part)
+
+    assert set(smallest(every, fails)) == guilty_ones
+    assert next(runs) <= 250
+
+
+def test_files_are_compared_by_what_a_program_sees(tmp_path: Path) -> None:
+    whole, failing = tmp_path / "whole", tmp_path / "failing"
+    for directory in (whole, failing):
+        (directory / "d").mkdir(parents=True)
+        (directory / "same").write_text("same")
+        (directory / "content").write_text("abc" if directory == whole else "abX")
+        os.symlink("same" if directory == whole else "content", directory / "link")
+    (whole / "d" / "gone").write_text("")
+    (whole / "tree").mkdir()
+    (whole / "tree" / "in it").write_text("")
+    (failing / "back").write_text("")
+    assert list(map(str, differences(whole, failing))) == [
+        "back is there again",
+        "content has other content from byte 2 on",
+        "d/gone is missing",
+        "link has other content",
+        "tree is missing",
+    ]
