@@ -16,7 +16,7 @@ from guestmark.disks import stack
 from guestmark.powercut import checks, cuts, deeds, evidence, explanation, proof
 from guestmark.powercut.answer import Answer, Ending
 from guestmark.powercut.checks import Check, Limit
-from guestmark.powercut.cuts import Chosen, Survival
+from guestmark.powercut.cuts import TEARING, Chosen, Survival
 from guestmark.powercut.deeds import Done
 from guestmark.powercut.judge import Crash, Judged
 from guestmark.powercut.records import Acknowledged
@@ -113,8 +113,10 @@ def _explained(
 ) -> tuple[Explanation, list[tuple[str, str]]] | None:
     """What had to differ for the commonest failure, and after which calls a sync would mend that."""
     group = max(survey.groups.values(), key=lambda group: len(group.states))
-    # The state with the fewest differences is mostly the one with the latest cut; of damage there is no answer.
-    state = next((state for state in reversed(group.states) if state.answer is not None), None)
+    # Of damage there is no answer, and half a write is no call's fault unless nothing else is.
+    answered = [state for state in group.states if state.answer is not None]
+    whole_writes = [state for state in answered if state.cut.survival not in TEARING]
+    state = next(reversed(whole_writes or answered), None)
     if state is None or asked.deeds is None:
         return None
     until = time.monotonic() + _EXPLAINED_S
@@ -129,11 +131,15 @@ def _explained(
         return None
     if not differ:
         return None
+    files = [str(each) for each in differ]
+    if not whole_writes:
+        torn = f"a write to {differ[0].path} was torn, which no sync prevents"
+        return Explanation(said=state.said, files=files, calls=[torn]), []
     before = deeds.acknowledged(asked.deeds, len(asked.lines), state.newest)
     guilty = [found for each in differ if (found := deeds.guilty(before, each)) is not None]
     calls = list(dict.fromkeys(each.words for each in guilty))
     cures = list(dict.fromkeys(each.cure for each in guilty))
-    return Explanation(said=state.said, files=[str(each) for each in differ], calls=calls), cures
+    return Explanation(said=state.said, files=files, calls=calls), cures
 
 
 def _counts(asked: Asked) -> Callable[[State], bool]:

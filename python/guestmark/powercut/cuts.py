@@ -44,6 +44,7 @@ class Survival(StrEnum):
 
 _RANDOM = (Survival.HALF, Survival.SUBSET, Survival.TORN_512, Survival.TORN_4096)
 TORN = {Survival.TORN_512: 512, Survival.TORN_4096: 4096}
+TEARING = frozenset({*TORN, Survival.TORN_LAST})
 
 
 @dataclass(frozen=True, slots=True)
