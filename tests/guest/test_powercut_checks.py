@@ -530,3 +530,11 @@ def test_a_loss_has_a_reason_and_a_cure_that_holds(
     said = " ".join(guestmark("show").stdout.split())
     assert call in said
     assert f"With a sync added after {added}, none of" in said
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+def test_a_ring_that_the_kernel_polls_keeps_no_disk_busy(guestmark: CommandLine) -> None:
+    """It holds its files for a moment after its process has ended."""
+    job = "fio --name=w --rw=write --bs=4k --size=44k --fsync=1 --ioengine=io_uring --sqthread_poll=1"
+    found = proof(guestmark(*HERE, "--json", "-", "--", *job.split(), timeout=120))
+    assert (found["word"], found["unsynced"][0]["path"].rpartition("/")[2]) == ("unknown", "w.0.0")

@@ -452,11 +452,11 @@ def _states(result: CellResult) -> str:
     from guestmark.workloads.powercut.sections import not_covered
 
     proven = found[-1]
-    states = counted(proven.states, "crash state")
+    states, verb = f"{proven.states:,} crash states", "loses" if proven.losing == 1 else "lose"
+    if proven.word in {Durability.CONSISTENT, Durability.BROKEN}:
+        return f"the check fails on {proven.losing} of {states}"
     what = "what was synced" if proven.syncs else "acknowledged records"
-    return (
-        f"{proven.losing} of {states} {'loses' if proven.losing == 1 else 'lose'} {what}{not_covered(proven)}"
-    )
+    return f"{proven.losing} of {states} {verb} {what}{not_covered(proven)}"
 
 
 # --- words --------------------------------------------------------------------------------------------------
