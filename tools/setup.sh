@@ -203,6 +203,7 @@ why() {
         mkfs.*) echo "makes file systems on disk images" ;;
         mariadbd | my_print_defaults) echo "is measured as a database server, and asked about" ;;
         fio) echo "is measured as a workload" ;;
+        hyperfine) echo "has its options and tables compared with guestmark's" ;;
         bwrap | crun | runc | podman | runsc) echo "is measured as a sandbox" ;;
         virsh) echo "is asked about domains of libvirt" ;;
         zsh | fish) echo "completes command lines" ;;
@@ -493,7 +494,7 @@ missing_dev() {
 
 # What the tests compare with, look at pages with, make file systems with, or measure.
 test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio
-virsh zsh fish zstd tmux mksquashfs bwrap crun runc podman runsc sshd"
+virsh zsh fish zstd tmux mksquashfs bwrap crun runc podman runsc sshd hyperfine"
 
 make_dev() {
     holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return

@@ -58,7 +58,7 @@ def _show(words: list[str]) -> int | None:
 
 def _told(words: list[str]) -> int | None:
     """Prints the version or the first screen of the help."""
-    if words == ["--version"]:
+    if words in (["--version"], ["-V"]):
         from guestmark.cli.verbs import version
 
         text = version()

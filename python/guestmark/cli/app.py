@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from guestmark.cli.faults import PipeClosed
-from guestmark.cli.verbs import GROUPED, SUMMARY, SYNONYMS, VERBS, first_screen, ungrouped, version
+from guestmark.cli.verbs import GROUPED, SUMMARY, SYNONYMS, VERBS, first_screen, ungrouped
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -162,16 +162,16 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from guestmark.page.say import tell
+        from guestmark.cli.options import show_version
 
-        tell(version())
-        raise typer.Exit
+        show_version(wanted)
 
 
 @app.callback(help=SUMMARY)
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Has the options that stand before the verb."""

@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from guestmark.cli.faults import PipeClosed
+from guestmark.cli.style import Style
 from guestmark.page.text import inert
 
 _PAGER = "less"
@@ -29,9 +30,25 @@ class Console(RichConsole):
     """
 
     def __init__(
-        self, *, stderr: bool = False, file: IO[str] | None = None, width: int | None = None
+        self,
+        *,
+        stderr: bool = False,
+        file: IO[str] | None = None,
+        width: int | None = None,
+        style: Style = Style.AUTO,
     ) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, file=file, width=width)
+        coloured = style.coloured()
+        super().__init__(
+            highlight=False,
+            markup=False,
+            emoji=False,
+            stderr=stderr,
+            file=file,
+            width=width,
+            no_color=None if coloured is None else not coloured,
+            color_system="standard" if coloured else "auto",
+            force_terminal=True if coloured or style.live(usual=False) else None,
+        )
 
     def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
         """See Rich; whatever made the segments, only Rich's own control codes reach the terminal."""

@@ -9,6 +9,9 @@ import typer
 from guestmark.agent.wire import StandardOutput
 from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
+from guestmark.cli.style import Style
+from guestmark.page.figures import TimeUnit
+from guestmark.report.order import Sort
 
 SETTINGS = {"allow_interspersed_args": False}
 
@@ -72,20 +75,67 @@ def command(
     check: options.Check = None,
     conclude: options.Conclude = None,
     cleanup: options.Cleanup = None,
-    no_shell: Annotated[
-        bool,
-        typer.Option("--no-shell", "-N", help="Accepted and ignored: commands run without a shell anyway."),
-    ] = False,
+    shell: Annotated[
+        str | None,
+        typer.Option(
+            "--shell",
+            "-S",
+            metavar="SHELL",
+            help="Run every command in this shell, whose start is subtracted. Default: sh for texts that need one; "
+            "none: no shell.",
+        ),
+    ] = None,
+    no_shell: Annotated[bool, typer.Option("--no-shell", "-N", help="The same as --shell none.")] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="TEXT",
+            help="One more command, the first, which the others are compared with.",
+        ),
+    ] = None,
+    reference_name: Annotated[
+        str | None, typer.Option("--reference-name", metavar="NAME", help="Its name in tables.")
+    ] = None,
+    min_runs: Annotated[
+        int | None,
+        typer.Option("--min-runs", "-m", metavar="N", min=1, help="Run at least this many blocks."),
+    ] = None,
+    max_runs: Annotated[
+        int | None, typer.Option("--max-runs", "-M", metavar="N", min=1, help="Run at most this many blocks.")
+    ] = None,
+    min_time: Annotated[
+        float | None,
+        typer.Option(
+            "--min-benchmarking-time",
+            metavar="SECONDS",
+            min=0,
+            hidden=True,
+            help="Time each command for at least this long (default 3).",
+        ),
+    ] = None,
+    style: Annotated[
+        Style,
+        typer.Option("--style", help="How the terminal is used: colours, a display that is drawn anew."),
+    ] = Style.AUTO,
+    sort: Annotated[
+        Sort, typer.Option("--sort", help="The order of rows: the command line's, or the fastest first.")
+    ] = Sort.AUTO,
+    unit: Annotated[
+        TimeUnit | None, typer.Option("--time-unit", "-u", help="Show times in this unit.")
+    ] = None,
     metrics: options.Metrics = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Six blocks or 20 s, whichever comes first: a verdict, or 'not yet'."),
     ] = False,
     output: Annotated[
-        StandardOutput | None,
+        list[str] | None,
         typer.Option(
             "--output",
-            help="Where standard output goes: null (/dev/null, the default unless --metric reads it) or pipe.",
+            metavar="WHERE",
+            help="Where standard output goes: null (/dev/null, the default unless --metric reads it), pipe, or "
+            "inherit (as --show-output). Once, or once for each command.",
         ),
     ] = None,
     show_output: Annotated[
@@ -93,6 +143,7 @@ def command(
     ] = False,
     stdin: options.Input = None,
     ignore_failure: options.IgnoreFailure = False,
+    ignored_statuses: Annotated[str | None, typer.Option("--ignored-statuses", hidden=True)] = None,
     push: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,6 +158,9 @@ def command(
         typer.Option(
             "--partial", help="Continue even if most platforms named with --on cannot be used here."
         ),
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=options.show_version, is_eager=True, hidden=True)
     ] = False,
     given: Measuring,
 ) -> None:
@@ -129,29 +183,46 @@ def command(
     from guestmark.cli import hyperfine, session
     from guestmark.core.context import Caller
     from guestmark.core.errors import UsageError
-    from guestmark.core.shell_syntax import needs_shell
     from guestmark.page.say import say
     from guestmark.workloads.exec.plan import ExecOptions, build
 
-    del no_shell
+    del version
+    shell_words = hyperfine.shell_of(shell, without=no_shell)
     if not argv and not command_:
         raise UsageError(
             "missing argument '-- COMMAND...'", hint="guestmark exec --help shows what can be given"
         )
+    if reference is not None:
+        names = [reference_name or "", *(names or ())]
+    elif reference_name is not None:
+        raise UsageError(
+            "--reference-name goes with --reference", hint="e.g. --reference ./old --reference-name old"
+        )
     if texts := hyperfine.as_texts(argv or ()):
         argv, command_ = None, [*texts, *(command_ or ())]
-    first, *others = hyperfine.commands(argv or (), command_)
-    if not given.quiet and any(map(needs_shell, command_ or ())):
-        say("sh -c runs what needs a shell, whose start is in the figures")
+    commands = hyperfine.typed((), [reference] if reference is not None else (), shell_words)
+    commands += hyperfine.typed(argv or (), command_, shell_words)
+    in_shell = {number: one.text for number, one in enumerate(commands) if one.text is not None}
+    if in_shell and shell_words is None and not given.quiet:
+        say("sh -c runs what needs a shell; its start is measured, too, and subtracted")
+    first, *others = (one.words for one in commands)
+    outputs_of, inherit = hyperfine.output_of(output)
+    show_output = show_output or inherit
+    statuses = hyperfine.ignored(ignored_statuses)
     wanted = ExecOptions(
         on=on or ("host",),
         metrics=metrics or (),
-        stdin_path=stdin,
-        ignore_failure=ignore_failure,
+        stdin_path=None if stdin == hyperfine.NO_INPUT else stdin,
+        ignore_failure=ignore_failure or statuses == (),
+        statuses=(0, *(statuses or ())),
         push=push or (),
         commands=others,
         names=names or (),
-        output=StandardOutput.PIPE if show_output else output,
+        output=(StandardOutput.PIPE,) if show_output else outputs_of,
+        texts=in_shell,
+        min_blocks=min_runs,
+        max_blocks=max_runs,
+        enough_s=min_time,
         quick=quick,
         timing=not given.fail_if and not given.prove,
         parameters=hyperfine.parameters(lists, scans, step),
@@ -161,5 +232,8 @@ def command(
         caller=Caller.current(),
         **given.overrides(),
     )
-    outputs = replace(given.outputs(show_output=show_output), partial=partial)
+    outputs = replace(
+        given.outputs(show_output=show_output), partial=partial, style=style, sort=sort, unit=unit,
+        referenced=reference is not None, quiet=given.quiet or style is Style.NONE,
+    )  # fmt: skip
     raise typer.Exit(session.execute(build(wanted, first), given.ledger, outputs))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
+from guestmark.agent.wire import StandardOutput
 from guestmark.core.errors import UsageError
 from guestmark.core.shell_syntax import needs_shell
 
@@ -17,34 +18,32 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _LEVEL = re.compile(r"\{[\w-]+\}")  # a parameter in a command
 _MOST_LEVELS = 1000
 
-# Options of hyperfine that mean something else here, or nothing: what to use.
-INSTEAD: Mapping[str, str] = {
-    BETWEEN: "commands stand after --, e.g. -- ./old --- ./new",
-    "-m": "runs have at least 8 blocks; --blocks N makes it exactly N",
-    "--min-runs": "runs have at least 8 blocks; --blocks N makes it exactly N",
-    "-M": "--time-limit bounds a run, --blocks N makes it exactly N",
-    "--max-runs": "--time-limit bounds a run, --blocks N makes it exactly N",
-    "-S": "commands run without a shell; for one: -- sh -c 'COMMAND | COMMAND'",
-    "--shell": "commands run without a shell; for one: -- sh -c 'COMMAND | COMMAND'",
-    "--style": "NO_COLOR and TERM decide; --quiet shows no progress",
-    "--sort": "rows keep the order of the command line",
-    "-u": "units are chosen to fit; --json holds seconds",
-    "--time-unit": "units are chosen to fit; --json holds seconds",
-    "--export-asciidoc": "--markdown FILE, --html FILE, --csv FILE and --json FILE",
-    "--export-orgmode": "--markdown FILE, --html FILE, --csv FILE and --json FILE",
-    "--reference": "the first command is the baseline; --baseline names another cell",
-    "--min-benchmarking-time": "--precision or --blocks decides when to stop",
-}
+# What stands for an option in one place only: what to use.
+INSTEAD: Mapping[str, str] = {BETWEEN: "commands stand after --, e.g. -- ./old --- ./new"}
+
+_SHELL = frozenset({"-S", "--shell"})
+_DEFAULT_SHELL = ("sh",)
+_NO_SHELL = "none"
+_EVERY_STATUS = "all-non-zero"
+_INHERIT = "inherit"
+NO_INPUT = "null"  # of `--input`: none, as without it
+IGNORED = "--ignored-statuses"  # stands for `--ignore-failure=STATUSES` when options are parsed
+_IGNORE = re.compile(r"(?:--ignore-failure|-i)=(.*)", re.DOTALL)
 
 
 _WORDS = {"-L": 2, "--parameter-list": 2, "-P": 3, "--parameter-scan": 3}  # that an option takes
 
 
 def joined(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a verb with the words of `-L NAME VALUES` and `-P NAME FIRST LAST` as one word each."""
+    """The arguments of a verb with what hyperfine reads in its own way as one word each.
+
+    That are the words of `-L NAME VALUES` and `-P NAME FIRST LAST`, and `--ignore-failure` where it has a value.
+    """
     found, rest = [], list(arguments)
     while rest and rest[0] != "--":
         word = rest.pop(0)
+        if statuses := _IGNORE.fullmatch(word):
+            word = f"{IGNORED}={statuses.group(1)}"
         found.append(word)
         if (count := _WORDS.get(word)) and len(rest) >= count and "=" not in rest[0]:
             name, *values = (rest.pop(0) for _ in range(count))
@@ -61,11 +60,8 @@ class Known:
     counts: frozenset[str]  # those of them that take a number
 
     def meant(self, word: str) -> bool:
-        """Whether the word is one of these options, also with its value in the same word, or one of hyperfine's."""
-        name, equals, _ = word.partition("=")
-        if word in self.flags or (word in INSTEAD and word != BETWEEN):
-            return True
-        if name in self.valued or (equals and name in INSTEAD):
+        """Whether the word is one of these options, also with its value in the same word."""
+        if word in self.flags or word.partition("=")[0] in self.valued:
             return True
         return word[:2] in self.counts and word[2:].isdecimal()
 
@@ -109,7 +105,8 @@ def _check_one(arguments: Sequence[str], options: Sequence[str], words: Sequence
             f"{own} after the command could be guestmark's or the command's",
             hint=f"guestmark's: {_line([*options, *moved], command)}\nthe command's: {one}",
         )
-    if len(words) > 1 and BETWEEN not in words and all(map(_could_be_command, words)):
+    texts = any(option.partition("=")[0] in _SHELL or option[:2] in _SHELL for option in options)
+    if len(words) > 1 and BETWEEN not in words and (texts or all(map(_could_be_command, words))):
         several = [word for each in commands([], words) for word in (BETWEEN, *each)][1:]
         raise UsageError(
             f"{shlex.join(words)} could be one command or {len(words)} to compare",
@@ -215,22 +212,111 @@ def _could_be_command(word: str) -> bool:
     return re.search(r"\s", word) is not None and _is_command(word)
 
 
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A command as it was typed."""
+
+    words: list[str]
+    text: str | None = None  # what the last of the words is, where the others are a shell
+
+
+def shell_of(shell: str | None, *, without: bool = False) -> tuple[str, ...] | None:
+    """The words of `--shell`: none for no shell, None where each text decides. Raises `UsageError`."""
+    if without and shell not in {None, _NO_SHELL}:
+        raise UsageError("-N and --shell contradict each other", hint="give only one of them")
+    if without or shell == _NO_SHELL:
+        return ()
+    if shell is None:
+        return None
+    if shell == "default":
+        return _DEFAULT_SHELL
+    try:
+        words = tuple(shlex.split(shell))
+    except ValueError as error:
+        raise UsageError(f"--shell {shell!r}: {error}", hint="e.g. -S bash, or -S 'bash --norc'") from error
+    if not words:
+        raise UsageError("--shell is empty", hint="e.g. -S bash; -S none for no shell")
+    return words
+
+
+def ignored(text: str | None) -> tuple[int, ...] | None:
+    """The statuses of `--ignore-failure=STATUSES`; empty for every status. None if it is not given so.
+
+    Raises `UsageError`.
+    """
+    if text is None:
+        return None
+    if text == _EVERY_STATUS:
+        return ()
+    try:
+        found = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        found = (-1,)
+    if not all(0 <= status <= 255 for status in found):
+        raise UsageError(
+            f"--ignore-failure={text}: these are not exit statuses",
+            hint=f"e.g. --ignore-failure=1,2, or {_EVERY_STATUS}",
+        )
+    return found
+
+
+def typed(
+    argv: Sequence[str], texts: Sequence[str] | None, shell: Sequence[str] | None = None
+) -> list[Typed]:
+    """The commands of `-- A --- B` and of each text, in order. Raises `UsageError`.
+
+    `shell`: the one that runs them all, none of them where it is empty; None for the usual one where a text needs it.
+    """
+    found = [Typed(words) for words in _between(argv)]
+    if shell:
+        found = [
+            _in_shell(one.words[0] if len(one.words) == 1 else shlex.join(one.words), shell) for one in found
+        ]
+    for text in texts or ():
+        if shell or (shell is None and needs_shell(text)):
+            found.append(_in_shell(text, shell or _DEFAULT_SHELL))
+            continue
+        try:
+            found.append(Typed(shlex.split(text)))
+        except ValueError as error:
+            raise UsageError(f"--command {text!r}: {error}", hint="quote its words as for a shell") from error
+    if any(not one.words or one.text == "" for one in found):
+        raise UsageError("a command is empty", hint="e.g. guestmark exec -- gzip -9 file --- zstd -9 file")
+    return found
+
+
+def output_of(given: Sequence[str] | None) -> tuple[tuple[StandardOutput, ...], bool]:
+    """Where the output of the commands goes, and whether it is shown. Raises `UsageError`."""
+    found, shown = [], False
+    for where in given or ():
+        if where == _INHERIT:
+            shown = True
+        elif where in {each.value for each in StandardOutput}:
+            found.append(StandardOutput(where))
+        else:
+            raise UsageError(
+                f"--output {where}: output goes to null, to a pipe, or is shown (inherit)",
+                hint=f"for a file let the command write it: guestmark exec 'COMMAND >{where}'",
+            )
+    if shown and found:
+        raise UsageError("--output inherit is for all commands", hint="give only that, or neither")
+    return tuple(found), shown
+
+
 def commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]]:
-    """The commands of `-- A --- B` and of each `--command TEXT`, in order. Raises `UsageError`."""
+    """The words of the commands that are `typed`. Raises `UsageError`."""
+    return [one.words for one in typed(argv, texts)]
+
+
+def _in_shell(text: str, shell: Sequence[str]) -> Typed:
+    return Typed([*shell, "-c", text], text)
+
+
+def _between(argv: Sequence[str]) -> list[list[str]]:
     found: list[list[str]] = [[]]
     for word in argv:
         if word == BETWEEN:
             found.append([])
         else:
             found[-1].append(word)
-    if not argv:
-        found.clear()
-    for text in texts or ():
-        try:
-            words = shlex.split(text)
-        except ValueError as error:
-            raise UsageError(f"--command {text!r}: {error}", hint="quote its words as for a shell") from error
-        found.append(["sh", "-c", text] if needs_shell(text) else words)
-    if any(not words for words in found):
-        raise UsageError("a command is empty", hint="e.g. guestmark exec -- gzip -9 file --- zstd -9 file")
-    return found
+    return found if argv else []

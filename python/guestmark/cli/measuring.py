@@ -52,6 +52,10 @@ class Measuring:
     quiet_host: options.QuietHost = False
     json: options.Json = None
     export_json: options.ExportJson = None
+    export_csv: options.ExportCsv = None
+    export_markdown: options.ExportMarkdown = None
+    export_asciidoc: options.ExportAsciidoc = None
+    export_orgmode: options.ExportOrgmode = None
     csv: options.Csv = None
     markdown: options.Markdown = None
     html: options.Html = None
@@ -96,10 +100,21 @@ class Measuring:
     def outputs(self, *, published: bool = False, show_output: bool = False) -> Outputs:
         """Where the result goes."""
         from guestmark.cli.session import Outputs
+        from guestmark.report.export_format import Format
 
         return Outputs(
             json=self.json,
-            hyperfine=self.export_json,
+            exports={
+                form: path
+                for form, path in (
+                    (Format.HYPERFINE, self.export_json),
+                    (Format.HYPERFINE_CSV, self.export_csv),
+                    (Format.HYPERFINE_MARKDOWN, self.export_markdown),
+                    (Format.HYPERFINE_ASCIIDOC, self.export_asciidoc),
+                    (Format.HYPERFINE_ORGMODE, self.export_orgmode),
+                )
+                if path is not None
+            },
             csv=self.csv,
             markdown=self.markdown,
             quiet=self.quiet,

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def show_version(wanted: bool) -> None:
+    """Prints the version, and ends."""
+    if wanted:
+        from guestmark.cli.verbs import version
+        from guestmark.page.say import tell
+
+        tell(version())
+        raise typer.Exit
+
+
 def value(option: str, parse: Callable[[str], T], text: str | None) -> T | None:
     """Parses an option's text when it was given. Raises `UsageError` naming the option."""
     if text is None:
@@ -171,14 +181,24 @@ Html = Annotated[
 ]
 Csv = Annotated[
     str | None,
-    typer.Option("--csv", "--export-csv", metavar="FILE", help="Write one line per measurement to FILE."),
+    typer.Option("--csv", metavar="FILE", help="Write one line per measurement to FILE."),
 ]
 Markdown = Annotated[
     str | None,
-    typer.Option(
-        "--markdown", "--export-markdown", metavar="FILE", help="Write the tables to FILE as Markdown."
-    ),
+    typer.Option("--markdown", metavar="FILE", help="Write the tables to FILE as Markdown."),
 ]
+
+
+def _table_of_hyperfine(form: str, name: str) -> Any:
+    return typer.Option(
+        f"--export-{form}", metavar="FILE", help=f"Write hyperfine's table of times to FILE as {name}."
+    )
+
+
+ExportCsv = Annotated[str | None, _table_of_hyperfine("csv", "CSV")]
+ExportMarkdown = Annotated[str | None, _table_of_hyperfine("markdown", "Markdown")]
+ExportAsciidoc = Annotated[str | None, _table_of_hyperfine("asciidoc", "AsciiDoc")]
+ExportOrgmode = Annotated[str | None, _table_of_hyperfine("orgmode", "Org mode's")]
 
 # What every verb that measures can be told.
 Baseline = Annotated[

@@ -7,17 +7,22 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from guestmark.cli import gates
+from guestmark.cli.style import Style
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
 from guestmark.core.model import Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.figures import TimeUnit
 from guestmark.page.say import say
 from guestmark.page.text import inert
+from guestmark.report.export_format import Format
+from guestmark.report.order import Sort, ordered
 
 if TYPE_CHECKING:
     from guestmark.engine.progress import Observer
@@ -27,15 +32,28 @@ if TYPE_CHECKING:
     from guestmark.stats.analysis import Analysis
 
 
+_EXPORTS = {  # format: the option of hyperfine that names its file
+    Format.HYPERFINE: "--export-json",
+    Format.HYPERFINE_CSV: "--export-csv",
+    Format.HYPERFINE_MARKDOWN: "--export-markdown",
+    Format.HYPERFINE_ASCIIDOC: "--export-asciidoc",
+    Format.HYPERFINE_ORGMODE: "--export-orgmode",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """Where results go: paths, `-` for standard output, None for nowhere."""
 
     json: str | None = None
-    hyperfine: str | None = None
     csv: str | None = None
     markdown: str | None = None
     html: str | None = None
+    exports: Mapping[Format, str] = field(default_factory=dict)  # in hyperfine's formats
+    style: Style = Style.AUTO
+    unit: TimeUnit | None = None  # of times, instead of one that fits
+    sort: Sort = Sort.AUTO
+    referenced: bool = False  # somebody chose what the others are relative to
     quiet: bool = False
     show_output: bool = False  # what commands print, after each trial
     published: bool = False  # published figures beside the measured ones
@@ -54,13 +72,14 @@ class Outputs:
         None  # on the terminal instead of the report, in files before it
     )
 
-    def files(self) -> list[tuple[str, str]]:
-        """Format and destination of each output that was asked for."""
+    def files(self) -> list[tuple[str, Format, str]]:
+        """Option, format and destination of each output that was asked for."""
         asked = (
-            ("json", self.json), ("hyperfine", self.hyperfine), ("csv", self.csv), ("markdown", self.markdown),
-            ("html", self.html),
+            ("--json", Format.JSON, self.json), ("--csv", Format.CSV, self.csv),
+            ("--markdown", Format.MARKDOWN, self.markdown), ("--html", Format.HTML, self.html),
+            *((_EXPORTS[form], form, path) for form, path in self.exports.items()),
         )  # fmt: skip
-        return [(name, path) for name, path in asked if path is not None]
+        return [(option, form, path) for option, form, path in asked if path is not None]
 
     @property
     def save_junit(self) -> Callable[[bytes], None] | None:
@@ -71,22 +90,23 @@ class Outputs:
     @property
     def stdout_taken(self) -> bool:
         """Whether a document goes to standard output, so that nothing else may."""
-        return self.junit == "-" or any(path == "-" for _, path in self.files())
+        return self.junit == "-" or any(path == "-" for *_, path in self.files())
 
     def check(self) -> None:
         """Raises `UsageError` for outputs that cannot be written, before anything is measured."""
-        every = [*self.files(), *([] if self.junit is None else [("junit", self.junit)])]
+        every = [(option, path) for option, _, path in self.files()]
+        every += [] if self.junit is None else [("--junit", self.junit)]
         if sum(path == "-" for _, path in every) > 1:
             raise UsageError("only one document can go to standard output", hint="write the others to files")
-        for name, path in every:
+        for option, path in every:
             folder = os.path.dirname(os.path.abspath(path))
             if path == "-":
                 continue
             if not path or os.path.isdir(path):
-                raise UsageError(f"--{name} {path!r} is not a file name", hint="e.g. result." + name)
+                raise UsageError(f"{option} {path!r} is not a file name", hint=f"e.g. {option} result")
             if not os.access(path if os.path.exists(path) else folder, os.W_OK):
                 raise UsageError(
-                    f"--{name} {path} cannot be written", hint=f"check that {folder} exists and is yours"
+                    f"{option} {path} cannot be written", hint=f"check that {folder} exists and is yours"
                 )
 
 
@@ -197,7 +217,7 @@ def _observed(outputs: Outputs) -> Iterator[Observer]:
     gc.enable()
     store().keep = outputs.keep
     try:
-        with nullcontext(Silent()) if outputs.quiet else _observer(outputs.show_output) as observer:
+        with nullcontext(Silent()) if outputs.quiet else _observer(outputs) as observer:
             yield observer
     finally:
         gc.disable()
@@ -233,17 +253,26 @@ def show(
     asked to read it, so a pager may open; after a measurement none does, as whatever is to follow would wait for it.
     """
     page = None if outputs.page is None else outputs.page(stored)
-    first = () if page is None else page.sections
-    for name, path in outputs.files():
-        from guestmark.report import export_format, formats
+    analysis = ordered(analysis, outputs.sort)
+    with figures.times_in(outputs.unit):
+        _show(stored, outputs, analysis, page, latest=latest, read=read)
 
-        write(formats.render(stored, export_format.Format(name), analysis, first=first), path)
-    if outputs.stdout_taken:
+
+def _show(
+    stored: StoredRun, outputs: Outputs, analysis: Analysis, page: Page | None, *, latest: bool, read: bool
+) -> None:
+    first = () if page is None else page.sections
+    for _, form, path in outputs.files():
+        from guestmark.report import formats
+
+        document = formats.render(stored, form, analysis, first=first, referenced=outputs.referenced)
+        write(document, path)
+    if outputs.stdout_taken or outputs.style is Style.NONE:
         return
     from guestmark.cli.console import Console, paged
     from guestmark.report.render import terminal
 
-    console = Console()
+    console = Console(style=outputs.style)
     if page is None:
         if outputs.published and not (outputs.details or outputs.environment):
             from guestmark.report.answer import then_and_now
@@ -318,11 +347,12 @@ def _status(stored: StoredRun, state: RunState) -> ExitStatus:
     return ExitStatus.ALL_MEASURED if everything else ExitStatus.SOME_FAILED
 
 
-def _observer(show_output: bool) -> AbstractContextManager[Observer]:
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
+    if outputs.style.live(usual=sys.stderr.isatty() and os.environ.get("TERM") != "dumb"):
+        from guestmark.cli.console import Console
         from guestmark.cli.live import Live
 
-        return Live(show_output=show_output)
+        return Live(Console(stderr=True, style=outputs.style), show_output=outputs.show_output)
     from guestmark.cli.lines import Lines
 
-    return Lines(show_output=show_output)
+    return Lines(show_output=outputs.show_output)

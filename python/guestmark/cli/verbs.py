@@ -97,7 +97,7 @@ def version() -> str:
 
 SUMMARY = "Measure what virtualization costs your own workload: hyperfine for hypervisors."
 _OPTIONS = {
-    "--version": "Show the version and exit.",
+    "-V, --version": "Show the version and exit.",
     "--install-completion": "Install completion for the current shell.",
     "--show-completion": "Show completion for the current shell, to copy or adapt it.",
     "-h, --help": "Show this message and exit.",

@@ -328,6 +328,15 @@ class Around(Fact, kw_only=True):
     each: dict[str, list[float]] = msgspec.field(name="around_s")
 
 
+class ShellStart(Fact, kw_only=True):
+    """What an empty command of the shell took on that machine, in seconds: subtracted from what it ran."""
+
+    wall_s: float = msgspec.field(name="shell_start_s")
+    guest_wall_s: float = msgspec.field(name="shell_start_guest_s")
+    user_s: float = msgspec.field(name="shell_start_user_s")
+    system_s: float = msgspec.field(name="shell_start_system_s")
+
+
 class Findings:
     """The facts of a trial that goes on. What is added may still be completed by whoever made it."""
 

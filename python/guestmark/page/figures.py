@@ -4,8 +4,11 @@ are powers of ten.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import StrEnum
 
 from guestmark.core.metric import Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
@@ -34,6 +37,42 @@ class Unit:
     name: str
 
 
+class TimeUnit(StrEnum):
+    """What somebody wants all times to be shown in; the names are hyperfine's."""
+
+    SECOND = "second"
+    MILLISECOND = "millisecond"
+    MICROSECOND = "microsecond"
+
+    @property
+    def unit(self) -> Unit:
+        """The unit itself."""
+        return _WANTED[self]
+
+
+_WANTED = {
+    TimeUnit.SECOND: Unit(1.0, "s"),
+    TimeUnit.MILLISECOND: Unit(1e-3, "ms"),
+    TimeUnit.MICROSECOND: Unit(1e-6, "µs"),
+}
+_times_in: ContextVar[TimeUnit | None] = ContextVar("_times_in", default=None)
+
+
+@contextmanager
+def times_in(unit: TimeUnit | None) -> Iterator[None]:
+    """Inside, tables show times in this unit; None: in one that fits."""
+    token = _times_in.set(unit)
+    try:
+        yield
+    finally:
+        _times_in.reset(token)
+
+
+def wanted_unit() -> TimeUnit | None:
+    """The unit of `times_in`."""
+    return _times_in.get()
+
+
 def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
     """The unit in which all `values` (in `unit`) read best side by side: the smallest is at least 1, if it
     can be.
@@ -60,6 +99,8 @@ def table_unit(unit: str, values: Iterable[float]) -> Unit:
 
     People compare disks in MB/s, and so do publications.
     """
+    if unit == "s" and (wanted := wanted_unit()) is not None:
+        return wanted.unit
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     if unit == "B/s" and sizes and min(sizes) >= 1e4 and max(sizes) < 1e11:
         return Unit(1e6, "MB/s")

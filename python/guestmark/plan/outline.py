@@ -56,6 +56,8 @@ class Overrides:
     )  # that stand in the command as {name}
     null: Null | None = None
     blocks: int | None = None
+    min_blocks: int | None = None
+    max_blocks: int | None = None
     precision: float | None = None
     margin: float | None = None
     time_limit_s: float | None = None
@@ -78,6 +80,15 @@ def override(outline: Outline, given: Overrides) -> Outline:
         raise UsageError(
             "--over spreads a number of blocks: it cannot be combined with --precision or --time-limit",
             hint="e.g. --blocks 12 --over 2h",
+        )
+    if given.blocks is not None and (given.min_blocks or given.max_blocks) is not None:
+        raise UsageError(
+            "--min-runs and --max-runs cannot be combined with --blocks", hint="--blocks alone says how many"
+        )
+    if given.min_blocks is not None and given.max_blocks is not None and given.min_blocks > given.max_blocks:
+        raise UsageError(
+            f"--min-runs {given.min_blocks} is more than --max-runs {given.max_blocks}",
+            hint="give a smaller one",
         )
     if given.find is not None and (given.blocks or given.precision or given.over_s) is not None:
         raise UsageError(
@@ -142,6 +153,12 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
         policy = replace(policy, fine_s=0.0)  # just that, then
     if given.find is not None:
         policy = replace(policy, blocks=None, enough_s=None, max_blocks=_MOST_BLOCKS)
+    if given.min_blocks is not None:
+        most = max(policy.max_blocks, given.min_blocks)
+        policy = replace(policy, blocks=None, min_blocks=given.min_blocks, max_blocks=most)
+    if given.max_blocks is not None:
+        least = min(policy.min_blocks, given.max_blocks)
+        policy = replace(policy, blocks=None, min_blocks=least, max_blocks=given.max_blocks)
     if given.over_s is not None:
         blocks = given.blocks or policy.blocks or max(policy.min_blocks, MIN_BLOCKS)
         policy = replace(policy, blocks=blocks, over_s=given.over_s, enough_s=None)

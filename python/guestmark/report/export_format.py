@@ -11,7 +11,11 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     PARQUET = "parquet"
     HTML = "html"
-    HYPERFINE = "hyperfine"  # the document of its --export-json
+    HYPERFINE = "hyperfine"  # the document of its --export-json, and the tables of its other options
+    HYPERFINE_CSV = "hyperfine-csv"
+    HYPERFINE_MARKDOWN = "hyperfine-markdown"
+    HYPERFINE_ASCIIDOC = "hyperfine-asciidoc"
+    HYPERFINE_ORGMODE = "hyperfine-orgmode"
     BENCHER = "bencher"  # Bencher's metric format
     GITHUB = "github-action-benchmark"
 

@@ -23,7 +23,7 @@ from guestmark.core.temporary import replacing
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Note, Page, Section
 from guestmark.page.text import escaped_in_json, in_csv, line
-from guestmark.report import interchange
+from guestmark.report import hyperfine_tables, interchange
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
 from guestmark.report.sections import validity
@@ -51,9 +51,17 @@ FACTOR = "factor_"  # prefix of the columns of factors, which follow `platform`
 
 
 def render(
-    run: StoredRun, form: Format, analysis: Analysis | None = None, *, first: Sequence[Section] = ()
+    run: StoredRun,
+    form: Format,
+    analysis: Analysis | None = None,
+    *,
+    first: Sequence[Section] = (),
+    referenced: bool = False,
 ) -> bytes:
-    """The run in this format; text is UTF-8 and ends with a line feed. Pages begin with the sections `first`."""
+    """The run in this format; text is UTF-8 and ends with a line feed.
+
+    Pages begin with the sections `first`. `referenced`: the baseline was chosen, which hyperfine's tables show.
+    """
     form = Format(form)
     found = analysis or analyse(run.plan, run.trials, run.unusable)
     match form:
@@ -63,6 +71,13 @@ def render(
             text = _csv(run, found)
         case Format.HYPERFINE:
             text = _json(interchange.hyperfine(found))
+        case (
+            Format.HYPERFINE_CSV
+            | Format.HYPERFINE_MARKDOWN
+            | Format.HYPERFINE_ASCIIDOC
+            | Format.HYPERFINE_ORGMODE
+        ):
+            text = hyperfine_tables.render(found, form, referenced=referenced)
         case Format.BENCHER:
             text = _json(interchange.bencher(found))
         case Format.GITHUB:

@@ -21,15 +21,18 @@ _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
 
 def hyperfine(analysis: Analysis) -> dict[str, Any]:
     """The document of hyperfine's `--export-json`, in seconds; user and system are means. Cells need a time."""
+    return {"results": [found for _, found in benchmarks(analysis)]}
+
+
+def benchmarks(analysis: Analysis) -> list[tuple[CellResult, dict[str, Any]]]:
+    """The cells that have a time, each with its entry in that document."""
     shown = _cells(analysis)
     names = _names([result.cell for result in shown])
-    return {
-        "results": [
-            found
-            for name, result in zip(names, shown, strict=True)
-            if (found := _benchmark(name, result)) is not None
-        ]
-    }
+    return [
+        (result, found)
+        for name, result in zip(names, shown, strict=True)
+        if (found := _benchmark(name, result)) is not None
+    ]
 
 
 def _benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
@@ -99,10 +102,15 @@ def _cells(analysis: Analysis) -> list[CellResult]:
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:
-    """The command of each; with the cell where several have the same."""
+    """The command of each; with the cell where one command has several that do not differ by its parameters alone."""
     labels = [_filled(cell) for cell in cells]
+    settings: dict[str, set[Any]] = {}
+    for label, cell in zip(labels, cells, strict=True):
+        own = (command_of(cell) or Command()).parameters
+        others = {name: level for name, level in cell.factors.items() if name not in own}
+        settings.setdefault(label, set()).add((str(cell.platform), frozenset(others.items())))
     return [
-        label if labels.count(label) == 1 else f"{label} ({cell.id})"
+        label if len(settings[label]) == 1 else f"{label} ({cell.id})"
         for label, cell in zip(labels, cells, strict=True)
     ]
 

@@ -45,6 +45,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     statuses: tuple[int, ...] = (0,)  # with which it may end
     expect: str | None = None  # has to match what it prints
     output: StandardOutput = StandardOutput.PIPE  # which runs had before there was a choice
+    shell: list[str] = []  # the words of `argv` before `-c`: hyperfine's shell, whose start is subtracted
     disks: list[dict[str, Any]] = []  # as `setting.disk` has them
 
     @classmethod

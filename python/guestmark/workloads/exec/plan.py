@@ -17,6 +17,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
+from guestmark.core.units import counted
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 from guestmark.workloads.common.program import sha256_here
@@ -45,7 +46,13 @@ class ExecOptions(Overrides):
     quick: bool = False  # six blocks or 20 s: a verdict or none yet
     # setup, prepare, check, conclude, cleanup: for a shell; one text for all commands, or one for each
     hooks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    output: StandardOutput | None = None  # of the command; None: a pipe only where a metric reads it
+    # Of the commands: one for all of them, or one for each; none: a pipe only where a metric reads it.
+    output: Sequence[StandardOutput] = ()
+    statuses: Sequence[int] = (0,)  # of success
+    texts: Mapping[int, str] = field(
+        default_factory=dict
+    )  # what a shell runs, of the commands of which one does
+    enough_s: float | None = None  # of each command that is only timed; None: as many as hyperfine takes
     caller: Caller | None = None  # None: this process
 
 
@@ -59,25 +66,33 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
     asked = parse_metrics(options.metrics)
     specs, derived = split(asked)
+    if len(options.output) not in {0, 1, len(options.commands) + 1}:
+        raise UsageError(
+            f"--output is given {len(options.output)} times for {counted(len(options.commands) + 1, 'command')}",
+            hint="give it once, or once for each command",
+        )
     known = [metric.name for metric in (*(spec.metric for spec in specs), *DEFAULT_METRICS)]
     check_names(derived, {*known, *options.parameters})
     every = [list(argv), *map(list, options.commands)]
     _check_parameters(every, options)
     entries = []
-    for number, ((key, label), words) in enumerate(zip(_called(every, options.names), every, strict=True)):
+    called = _called(every, options.names, options.texts)
+    for number, ((key, label), words) in enumerate(zip(called, every, strict=True)):
         hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
         command = Command(
             argv=words,
             metrics=[spec.to_params() for spec in specs],
             stdin=input_of(options.stdin_path),
             ignore_failure=options.ignore_failure,
+            statuses=tuple(options.statuses),
+            shell=words[:-2] if number in options.texts else [],
             hooks=hooks,
             parameters=[
                 name for name in options.parameters
                 if any("{" + name + "}" in text for text in (*words, *hooks.values()))
             ],
             push=described(options.push),
-            output=output_of(options.output, specs),
+            output=output_of(_of(options.output, number), specs),
         )  # fmt: skip
         entries.append(Entry(WorkloadSpec("exec", command.stored(), label, key=key)))
     several = len(every) > 1
@@ -92,8 +107,9 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         policy = Policy(warmup=0)
         if options.blocks is None:
             sides = len(every) * math.prod(map(len, options.parameters.values()))
-            policy = replace(policy, min_blocks=_FEWEST, max_blocks=_MOST, enough_s=_ENOUGH_S * sides)
-        elif options.iterations is None:
+            enough_s = _ENOUGH_S if options.enough_s is None else options.enough_s
+            policy = replace(policy, min_blocks=_FEWEST, max_blocks=_MOST, enough_s=enough_s * sides)
+        if (options.blocks or options.max_blocks) is not None and options.iterations is None:
             policy = replace(policy, iterations=1)
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
     plan = assemble(override(outline, options), options.caller or Caller.current())
@@ -102,10 +118,13 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
 
 def _quickly(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
     """As few blocks as a verdict takes, or those that 20 s have room for. Raises `UsageError` beside another goal."""
-    goals = (options.blocks, options.precision, options.time_limit_s, options.find)
+    goals = (
+        options.blocks, options.precision, options.time_limit_s, options.find, options.min_blocks,
+        options.max_blocks, options.enough_s,
+    )  # fmt: skip
     if any(goal is not None for goal in goals):
         raise UsageError(
-            "--quick cannot be combined with --blocks, --precision, --time-limit or --find",
+            "--quick cannot be combined with --blocks, --precision, --time-limit, --find, -m or -M",
             hint="give only one of them",
         )
     policy = Policy(
@@ -140,21 +159,31 @@ def _title(labels: Sequence[str]) -> str:
     return together if len(together) <= _TITLE else f"{len(labels)} commands"
 
 
-def _called(commands: Sequence[Sequence[str]], names: Sequence[str]) -> list[tuple[str, str]]:
+def _of(output: Sequence[StandardOutput], number: int) -> StandardOutput | None:
+    """That of a command."""
+    return output[number if len(output) > 1 else 0] if output else None
+
+
+def _called(
+    commands: Sequence[Sequence[str]], names: Sequence[str], texts: Mapping[int, str]
+) -> list[tuple[str, str]]:
     """Key and label of each command: its name, else its program and its words. One command alone needs no key."""
     if len(names) > len(commands):
         raise UsageError(
             f"{len(names)} names for {len(commands)} commands", hint="give -n once for each command"
         )
     if len(commands) == 1:
-        return [("", names[0] if names else shlex.join(commands[0]))]
+        return [("", names[0] if names else texts.get(0, shlex.join(commands[0])))]
     found: list[tuple[str, str]] = []
     for number, words in enumerate(commands):
         name = names[number] if number < len(names) else ""
-        stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", name or os.path.basename(words[0]))
+        first = texts[number].split()[0] if number in texts else words[0]
+        stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", name or os.path.basename(first))
         taken = {key for key, _ in found}
         keys = (stem, *(f"{stem}-{again}" for again in range(2, len(commands) + 2)))
-        found.append((next(key for key in keys if key not in taken), name or shlex.join(words)))
+        found.append(
+            (next(key for key in keys if key not in taken), name or texts.get(number, shlex.join(words)))
+        )
     return found
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core import metric_spec, regex
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.findings import TARGET, Around
+from guestmark.core.findings import TARGET, Around, ShellStart
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import parse_metrics, split
 from guestmark.core.model import Cell, Plan
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 _PIECE = 1 << 20
+_SHELL_STARTS = 5  # of which the middle one is subtracted
+_NO_SHELL = ShellStart(wall_s=0.0, guest_wall_s=0.0, user_s=0.0, system_s=0.0)
+_LEAST_S = (
+    1e-6  # what is left of a command that takes no longer than its shell; ratios need more than nothing
+)
 _FILE_S = 600.0
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -196,6 +202,7 @@ class ExecWorkload(Workload[Command]):
             self._caller |= {"uid": context.uid, "gid": context.gid, "groups": context.groups}
         if cell.platform.foreign:  # the caller's directories are not there
             self._caller["cwd"] = "/"
+        self._shell_start: ShellStart | None = None
         self._typed = context.typed  # the command, rather than written in a plan
         self._disk = ""  # the command's directory on its disk, or the device
 
@@ -262,6 +269,34 @@ class ExecWorkload(Workload[Command]):
         if disk is not None:
             self._work_on(disk, machine.agent)
         self._hook("setup", machine)
+        if self.params.shell:
+            self._shell_start = self.facts.add(self._start_shells(machine))
+
+    def _start_shells(self, machine: Machine) -> ShellStart:
+        """What the shell's own start takes on this machine. Raises `WorkloadError` when the shell cannot do nothing."""
+        argv = [*self._argv[:-1], ""]
+        runs = [
+            machine.agent.exec(
+                argv,
+                env=self._caller["env"],
+                cwd=self._caller["cwd"],
+                uid=self._caller.get("uid"),
+                gid=self._caller.get("gid"),
+                groups=self._caller.get("groups"),
+                timeout_s=self.limit_s,
+                output_limit=OUTPUT_LIMIT,
+                stdout=self.params.output,
+            )
+            for _ in range(_SHELL_STARTS + 1)
+        ]
+        judge(runs[0], self.warnings, self.limit_s, ignore_failure=False)
+        warm = runs[1:]  # the first one reads the shell's files
+        return ShellStart(
+            wall_s=statistics.median(run.wall_s for run in warm),
+            guest_wall_s=statistics.median(run.guest_wall_s for run in warm),
+            user_s=statistics.fmean(run.user_s for run in warm),
+            system_s=statistics.fmean(run.system_s for run in warm),
+        )
 
     def _work_on(self, disk: AttachedDisk, agent: Agent) -> None:
         """Makes a directory on the disk the command's own, or puts its path in place of `{disk}`."""
@@ -343,11 +378,16 @@ class ExecWorkload(Workload[Command]):
         values += self._events(result.counted)
         self._hook("check", machine)
         self._hook("conclude", machine)
+        start = self._shell_start or _NO_SHELL
+        if result.wall_s <= start.wall_s:
+            self.warnings.append(
+                "the command takes no longer than its shell's start: -N runs it without a shell"
+            )
         values += [
-            (metric_spec.WALL, result.wall_s),
-            (metric_spec.GUEST_WALL, result.guest_wall_s),
-            (metric_spec.USER, result.user_s),
-            (metric_spec.SYSTEM, result.system_s),
+            (metric_spec.WALL, max(result.wall_s - start.wall_s, _LEAST_S)),
+            (metric_spec.GUEST_WALL, max(result.guest_wall_s - start.guest_wall_s, _LEAST_S)),
+            (metric_spec.USER, max(result.user_s - start.user_s, 0.0)),
+            (metric_spec.SYSTEM, max(result.system_s - start.system_s, 0.0)),
             (metric_spec.MAX_RSS, float(result.max_rss_bytes)),
         ]
         return [Measurement(metric, value, (value,)) for metric, value in values]
