@@ -291,10 +291,24 @@ def test_a_gate_ends_as_git_bisect_reads_it(ledger: str, tmp_path: Path) -> None
     assert (tmp_path / "junit.xml").read_bytes().startswith(b"<?xml")
 
 
-def test_no_mistake_is_taken_for_a_slow_program(ledger: str) -> None:
-    assert gate(ledger, "--fail-if", "umk > +2%").returncode == 130
-    assert gate(ledger, "--no-such-option").returncode == 130
-    assert guestmark("gate", "nothing", GUESTMARK_LEDGER=ledger).returncode == 131
+def test_no_mistake_is_taken_for_a_slow_program(
+    ledger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong command line has its usual status, but not where git would read it as a bad commit."""
+    folder = tmp_path / "repository"
+    linked = tmp_path / "linked"
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    for number in "123":
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", number], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", "-b", "other", str(linked)], check=True)
+    for inside in (folder, linked):
+        monkeypatch.chdir(inside)
+        for wrong in (2, 130):
+            assert gate(ledger, "--fail-if", "umk > +2%").returncode == wrong
+            assert gate(ledger, "--no-such-option").returncode == wrong
+            assert guestmark("gate", "nothing", GUESTMARK_LEDGER=ledger).returncode == 131
+            subprocess.run(["git", "bisect", "start", "HEAD", "HEAD~2"], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(

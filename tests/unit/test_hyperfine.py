@@ -13,6 +13,7 @@ import typer
 
 from guestmark.cli.app import app, known_options
 from guestmark.cli.hyperfine import as_texts, commands, joined, parameters, reordered
+from guestmark.cli.verbs import VERBS
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Policy, RunState
 from guestmark.plan.matrix import Null
@@ -304,7 +305,9 @@ def test_every_line_of_the_guide_runs(guestmark: CommandLine, tmp_path: Path) ->
     assert len(lines) == 15
     for line in lines:
         words = shlex.split(line.replace("results.md …", "results.md -- true").replace("…", "file"))
-        brief = ("-q", "-r", "1", "-w", "0", "--iterations", "1", "--null", "none")
+        brief = ["-q", "--iterations", "1", "--null", "none"]
+        brief += [] if "--warmup" in line else ["-w", "0"]
+        brief += [] if "--runs" in line else ["-r", "1"]
         function = {"BASH_FUNC_my_function%%": "() { sleep 0.01; }"}  # as `export -f` hands it on
         path = f"{programs}:{os.environ['PATH']}"
         done = guestmark("exec", *brief, *words, env={"PATH": path, **function}, cwd=here)
@@ -439,3 +442,46 @@ def test_the_lines_that_a_refusal_says_run(guestmark: CommandLine, tmp_path: Pat
 def test_the_report_keeps_the_text_of_a_named_command() -> None:
     plan = build(ExecOptions(commands=(["true"],), names=("slow",)), ["sleep", "0.1 s"])
     assert named_commands(plan.cells) == {"slow": "sleep '0.1 s'"}
+
+
+@pytest.mark.parametrize("verb", [name for name in VERBS if name != "block"])
+def test_an_option_that_would_replace_itself_is_refused(verb: str) -> None:
+    """For every option of every verb that takes one value."""
+    command = _GROUP.get_command(None, verb)
+    context = _GROUP.make_context("guestmark", ["runs"])
+    for param in command.params:
+        if param.param_type_name != "option" or param.is_flag or param.multiple or param.count:
+            continue
+        for name in param.opts:
+            words = [name, *["1"] * param.nargs] * 2
+            with pytest.raises(UsageError, match=f"{' or '.join(param.opts)} is given twice"):
+                command.make_context(verb, words, parent=context)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("ab ./old x -r 3", "ab -r 3 -- ./old x"),
+        ("ab --env X 1 2 sleep 0.01 -r 1", "ab --env X 1 2 -r 1 -- sleep 0.01"),
+        ("ab sleep 0.01 --env X 1 2", "ab --env X 1 2 -- sleep 0.01"),
+        ("powercut ./store put --on host", "powercut --on host -- ./store put"),
+        ("boot --on tcg ls -r 3", "boot --on tcg -r 3 -- ls"),
+        ("bisect --good v1 {build}/program -r 3", "bisect --good v1 -r 3 -- '{build}/program'"),
+    ],
+)
+def test_options_after_a_command_are_not_swallowed_by_any_verb(
+    guestmark: CommandLine, typed: str, meant: str
+) -> None:
+    done = guestmark(*shlex.split(typed))
+    assert (done.status, done.stdout) == (2, "")
+    assert f"guestmark's: guestmark {meant}\n" in done.stderr
+    verb, *_ = typed.split()
+    assert done.stderr.splitlines()[2].startswith(f"  the command's: guestmark {verb} ")
+
+
+def test_texts_are_compared_by_ab_too(guestmark: CommandLine) -> None:
+    done = guestmark(
+        "ab", "-q", "-r", "1", "--null", "none", "sleep 0.01", "echo | sleep 0.01", "--json", "-"
+    )
+    assert done.status == 0, done.stderr
+    assert len(done.document()["cells"]) == 2

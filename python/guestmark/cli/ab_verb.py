@@ -85,7 +85,9 @@ def command(
         *([factor] if factor else []),
     ]:
         pairs[name] = (first, second)
-    command_line, *others = hyperfine.commands(argv, ())
+    texts = hyperfine.as_texts(argv)
+    typed = hyperfine.typed(() if texts else argv, texts)
+    command_line, *others = (one.words for one in typed)
     if len(others) > 1 or (others and pairs):
         raise UsageError(
             "two programs are compared, or two of anything else",
@@ -104,6 +106,7 @@ def command(
         stdin_path=stdin,
         ignore_failure=ignore_failure,
         caller=Caller.current(),
+        texts={number: one.text for number, one in enumerate(typed) if one.text is not None},
         **{**overrides, "commands": tuple(others)},
     )
     raise typer.Exit(session.execute(build(wanted, command_line), given.ledger, given.outputs()))

@@ -9,18 +9,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from guestmark.cli.faults import PipeClosed
 from guestmark.cli.verbs import GROUPED, SUMMARY, SYNONYMS, VERBS, first_screen, ungrouped
 
 if TYPE_CHECKING:
-    from typer.core import TyperCommand
-
     from guestmark.cli.hyperfine import Known
 
 
 _GROUP = "guestmark.group"  # what stands in a verb's place on a line that a shell completes
+
+
+_OF_SEVERAL = ("exec", "ab")  # verbs that take commands, and compare several
+_OF_COMMANDS = (*_OF_SEVERAL, "bisect", "boot", "powercut")
+_REPLAY = "replay"  # of `powercut`, which is no command
+
+
+class Verb(TyperCommand):
+    """A verb, none of whose options is given twice in vain."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the words after the verb. Raises `UsageError` for an option that would replace an earlier one."""
+        if not ctx.resilient_parsing:
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            seen: set[str] = set()
+            for param in order:
+                if getattr(param, "is_flag", True) or getattr(param, "multiple", True) or param.name is None:
+                    continue
+                if param.name in seen:
+                    _refuse_twice(param.opts)
+                seen.add(param.name)
+        return super().parse_args(ctx, args)
+
+
+def _refuse_twice(names: list[str]) -> None:
+    from guestmark.core.errors import UsageError
+
+    raise UsageError(f"{' or '.join(names)} is given twice", hint="give it once")
 
 
 class LazyGroup(TyperGroup):
@@ -37,7 +63,10 @@ class LazyGroup(TyperGroup):
         module = importlib.import_module(f"guestmark.cli.{cmd_name}_verb")
         verb = typer.Typer(rich_markup_mode=None, add_completion=False)
         verb.command(
-            cmd_name, help=module.command.__doc__, context_settings=getattr(module, "SETTINGS", None)
+            cmd_name,
+            cls=Verb,
+            help=module.command.__doc__,
+            context_settings=getattr(module, "SETTINGS", None),
         )(module.command)
         command: Any = typer.main.get_command(verb)
         command.name = cmd_name
@@ -64,10 +93,15 @@ class LazyGroup(TyperGroup):
             _explain(args)
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             _refuse(args[0])
-        if args[:1] == ["exec"]:
-            from guestmark.cli.hyperfine import reordered
+        if args[:1] and args[0] in _OF_COMMANDS:
+            from guestmark.cli import hyperfine
 
-            args = ["exec", *reordered(args[1:], known_options(self.get_command(ctx, "exec"), ctx))]
+            verb, *words = args
+            known = known_options(self.get_command(ctx, verb), ctx)
+            if verb in _OF_SEVERAL:
+                args = [verb, *hyperfine.reordered(words, known)]
+            elif words[:1] != [_REPLAY]:
+                hyperfine.check_options(words, known)
         return super().resolve_command(ctx, args)
 
     def _main_shell_completion(self, *arguments: Any, **more: Any) -> None:
@@ -110,14 +144,15 @@ def known_options(command: Any, ctx: Any) -> Known:
     """The options of a verb by name, with those that ask for help."""
     from guestmark.cli.hyperfine import Known
 
-    named: dict[str, set[str]] = {"flag": set(ctx.help_option_names), "value": set(), "count": set()}
+    words: dict[str, int] = dict.fromkeys(ctx.help_option_names, 0)
+    counts: set[str] = set()
     for param in command.params:
         if param.param_type_name == "option":
             names = {*param.opts, *param.secondary_opts}
-            named["flag" if param.is_flag or param.count else "value"] |= names
+            words |= dict.fromkeys(names, 0 if param.is_flag or param.count else param.nargs)
             if param.type_descriptor.annotation is int:
-                named["count"] |= names
-    return Known(*(frozenset(named[kind]) for kind in ("flag", "value", "count")))
+                counts |= names
+    return Known(command.name, words, frozenset(counts))
 
 
 def _untyped(ctx: Any = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import ExitStatus, GateStatus
@@ -47,9 +48,24 @@ def status_of(judged: Sequence[Judged]) -> GateStatus:
 
 def failed(status: int) -> int:
     """The exit status of a command with gates that ended with `status` before they could be judged."""
-    if status >= GateStatus.FAILED:
+    if status >= GateStatus.FAILED or (status == ExitStatus.USAGE and not _in_bisection()):
         return status
     return GateStatus.FAILED + status if status else ExitStatus.ALL_MEASURED
+
+
+def _in_bisection() -> bool:
+    """Whether `git bisect` is under way here, which would take the status of a wrong command line for a bad commit."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        git = folder / ".git"
+        try:
+            if git.is_file():  # of a linked worktree
+                git = folder / git.read_text().partition("gitdir: ")[2].strip()
+            if git.is_dir():
+                return (git / "BISECT_START").exists()
+        except OSError:
+            return True  # nobody can say
+    return False
 
 
 def asked(arguments: Sequence[str] | None = None) -> bool:

@@ -55,20 +55,25 @@ def joined(arguments: Sequence[str]) -> list[str]:
 class Known:
     """The options of a verb, by every name that they have."""
 
-    flags: frozenset[str]  # that take no word
-    valued: frozenset[str]  # that take one
-    counts: frozenset[str]  # those of them that take a number
+    verb: str
+    words: Mapping[str, int]  # how many words each takes
+    counts: frozenset[str]  # those that take a number
 
     def meant(self, word: str) -> bool:
         """Whether the word is one of these options, also with its value in the same word."""
-        if word in self.flags or word.partition("=")[0] in self.valued:
+        name, equals, _ = word.partition("=")
+        if name in self.words and (not equals or self.words[name] == 1):
             return True
         return word[:2] in self.counts and word[2:].isdecimal()
 
-    def takes_next(self, word: str) -> bool:
-        """Whether the option's value is the word after it."""
+    def after(self, word: str) -> int:
+        """How many words after the option are its value."""
         whole = "=" not in word if word.startswith("--") else len(word) == 2
-        return whole and word not in self.flags
+        return self.words.get(word, 1) if whole else 0
+
+    def line(self, options: Iterable[str], words: Iterable[str]) -> str:
+        """What to type for these options and that command."""
+        return shlex.join(["guestmark", self.verb, *options, "--", *words])
 
 
 def reordered(arguments: Sequence[str], known: Known) -> list[str]:
@@ -84,38 +89,71 @@ def reordered(arguments: Sequence[str], known: Known) -> list[str]:
         word = rest.pop(0)
         if not word.startswith("-") or word in {"-", BETWEEN}:
             if not found and not as_texts([word]):
-                _check_one(arguments, options, [word, *rest], known)
+                words = [word, *rest]
+                check_options(arguments, known, (options, words))
+                _check_several(arguments, known, (options, words))
                 return joined(arguments)
             found.append(word)
             continue
         options.append(word)
-        if known.takes_next(word) and rest:
-            options.append(rest.pop(0))
+        options += _taken(rest, known.after(word))
     return joined(arguments) if rest else [*options, *(["--", *found] if found else [])]
 
 
-def _check_one(arguments: Sequence[str], options: Sequence[str], words: Sequence[str], known: Known) -> None:
-    """Raises `UsageError` unless the words, before which no `--` stands, are one command and nothing else."""
-    before = next(at for at in range(len(arguments)) if joined(arguments[:at]) == options)
-    one = _line(options, arguments[before:])
-    own = next((word for word in words if known.meant(word)), None)
+def _taken(words: list[str], count: int) -> list[str]:
+    taken = words[:count]
+    del words[:count]
+    return taken
+
+
+def divided(arguments: Sequence[str], known: Known) -> tuple[list[str], list[str]]:
+    """The options, and the command after them where no `--` stands before it; else no words."""
+    options: list[str] = []
+    rest = joined(arguments)
+    while rest and rest[0] != "--":
+        word = rest.pop(0)
+        if not word.startswith("-") or word in {"-", BETWEEN}:
+            return options, [word, *rest]
+        options.append(word)
+        options += _taken(rest, known.after(word))
+    return options, []
+
+
+def check_options(
+    arguments: Sequence[str], known: Known, parts: tuple[list[str], list[str]] | None = None
+) -> None:
+    """Raises `UsageError` for options of the verb after a command before which no `--` stands.
+
+    `parts`: the arguments as they are `divided`.
+    """
+    options, words = divided(arguments, known) if parts is None else parts
+    before = words[: words.index("--")] if "--" in words else words
+    own = next((word for word in before if known.meant(word)), None)
     if own is not None:
         moved, command = _moved(words, known)
         raise UsageError(
             f"{own} after the command could be guestmark's or the command's",
-            hint=f"guestmark's: {_line([*options, *moved], command)}\nthe command's: {one}",
+            hint=f"guestmark's: {known.line([*options, *moved], command)}\n"
+            f"the command's: {known.line(options, _as_typed(arguments, options))}",
         )
+
+
+def _check_several(arguments: Sequence[str], known: Known, parts: tuple[list[str], list[str]]) -> None:
+    """Raises `UsageError` for words of which each could be a command of its own."""
+    options, words = parts
     texts = any(option.partition("=")[0] in _SHELL or option[:2] in _SHELL for option in options)
     if len(words) > 1 and BETWEEN not in words and (texts or all(map(_could_be_command, words))):
         several = [word for each in commands([], words) for word in (BETWEEN, *each)][1:]
         raise UsageError(
             f"{shlex.join(words)} could be one command or {len(words)} to compare",
-            hint=f"to compare them: {_line(options, several)}\none command: {one}",
+            hint=f"to compare them: {known.line(options, several)}\n"
+            f"one command: {known.line(options, _as_typed(arguments, options))}",
         )
 
 
-def _line(options: Iterable[str], words: Iterable[str]) -> str:
-    return shlex.join(["guestmark", "exec", *options, "--", *words])
+def _as_typed(arguments: Sequence[str], options: Sequence[str]) -> Sequence[str]:
+    """The command's words before any of them were joined."""
+    return arguments[next(at for at in range(len(arguments)) if joined(arguments[:at]) == options) :]
 
 
 def _moved(words: Sequence[str], known: Known) -> tuple[list[str], list[str]]:
@@ -129,8 +167,7 @@ def _moved(words: Sequence[str], known: Known) -> tuple[list[str], list[str]]:
             others.append(word)
             continue
         options.append(word)
-        if known.takes_next(word) and rest:
-            options.append(rest.pop(0))
+        options += _taken(rest, known.after(word))
     return options, others
 
 
