@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -42,8 +44,9 @@ def command(
 ) -> None:
     """Find out which platforms can be used here, by booting them.
 
-    Takes at most 15 s. tcg/kvm, a guest inside a guest, gets what the others leave of it; on a slow host --nested gives
-    it enough. Results are kept until the host restarts or the hypervisor changes.
+    Takes at most 15 s, or 90 s where other programs want more than the processors there are: nothing is called unusable
+    that is only late then. tcg/kvm, a guest inside a guest, gets what the others leave of it; on a slow host --nested
+    gives it enough. Results are kept until the host restarts or the hypervisor changes.
     """
     if arch:
         _architectures(json)
@@ -72,41 +75,80 @@ def _architectures(json: bool) -> None:
 
 def examine(again: bool, nested: bool = False) -> dict[str, Any]:
     """The document of `doctor --json`: platforms, host, ledger, tools, and versions that matter in a fleet."""
-    import time
-    from concurrent.futures import ThreadPoolExecutor
-
-    from guestmark.core.platform_spec import parse_platform
+    from guestmark.core.beside import begin
     from guestmark.core.registry import platform_names, programs
     from guestmark.engine.environment import record_environment
+    from guestmark.engine.interrupt import told
     from guestmark.fleet import engine
-    from guestmark.platforms import registry
-    from guestmark.platforms.base import Unusable, Usable
-    from guestmark.platforms.probe import DOCTOR_DEADLINE_S, DOCTOR_IN_ALL_S, probe_all, probe_nested
+    from guestmark.platforms import probe
 
-    begin = time.monotonic()
     names = platform_names()
     tools = programs()
-    hosts = [name for name in names if not parse_platform(name).is_guest]
-    guests = cast("list[Startable]", [registry.get(name) for name in names if name not in hosts])
-    with ThreadPoolExecutor(1) as pool:
-        environment = pool.submit(record_environment, programs=tools)
-        found: dict[str, Usable | Unusable | None] = {name: registry.get(name).probe() for name in hosts}
-        found |= probe_all(guests, deadline_s=DOCTOR_DEADLINE_S, refresh=again)
-        if isinstance(found[str(parse_platform(_NESTED).outer)], Usable):
-            left_s = None if nested else DOCTOR_IN_ALL_S - (time.monotonic() - begin)
-            platform_in_tcg = cast("Startable", registry.get(_NESTED))
-            found[_NESTED] = probe_nested(platform_in_tcg, left_s, refresh=again)
-        else:
-            found[_NESTED] = Unusable("tcg, which it would run in, cannot be used", "")
-        host = environment.result()
+    host_now = begin(partial(record_environment, programs=tools))
+    waiting = _Waiting(probe.load(), nested)
+    with told(say):
+        found = _try_all(names, again, waiting)
+    host = host_now.result()
     versions = host.pop("programs", {})
     return {
-        "platforms": [_finding(name, found[name]) for name in (*names, _NESTED)],
+        "platforms": [_finding(name, found[name], waiting) for name in (*names, _NESTED)],
         "host": {name: value for name, value in host.items() if name not in {"command_line", "libraries"}},
         "ledger": _ledger(),
         "tools": {tool.name: versions.get(tool.name) for tool in tools},
         "fleet": engine.versions(),
     }
+
+
+class _Waiting:
+    """How long guests may take to start, of which a busy machine gives them more."""
+
+    def __init__(self, load: float | None, nested: bool) -> None:
+        from guestmark.platforms import probe
+
+        self._begin = time.monotonic()
+        self._nested = nested
+        self.load = load
+        busy = load is not None
+        self.deadline_s = probe.BUSY_DEADLINE_S if busy else probe.DOCTOR_DEADLINE_S
+        self.in_all_s = probe.BUSY_IN_ALL_S if busy else probe.DOCTOR_IN_ALL_S
+        if busy:
+            say(f"{self.busy}, so a guest gets up to {self.deadline_s:.0f} s to start")
+
+    @property
+    def busy(self) -> str:
+        """What is said of the machine."""
+        return (
+            f"the machine is busy (load {self.load or 0.0:.2g} on {len(os.sched_getaffinity(0))} processors)"
+        )
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left for a guest inside a guest; None: as long as it takes."""
+        return None if self._nested else self.in_all_s - (time.monotonic() - self._begin)
+
+
+def _try_all(names: Sequence[str], again: bool, waiting: _Waiting) -> dict[str, Usable | Unusable | None]:
+    """What can be used; None where that could not be found out."""
+    from guestmark.core.platform_spec import parse_platform
+    from guestmark.platforms import probe, registry
+    from guestmark.platforms.base import Unusable, Usable
+
+    hosts = [name for name in names if not parse_platform(name).is_guest]
+    guests = cast("list[Startable]", [registry.get(name) for name in names if name not in hosts])
+    found: dict[str, Usable | Unusable | None] = {name: registry.get(name).probe() for name in hosts}
+    found |= probe.probe_all(guests, deadline_s=waiting.deadline_s, refresh=again)
+    if waiting.load is None and any(map(probe.was_late, found.values())):
+        waiting.load = probe.load()  # it has become busy
+    if waiting.load is not None:
+        found |= {name: None for name, finding in found.items() if probe.was_late(finding)}
+    if isinstance(found[str(parse_platform(_NESTED).outer)], Usable):
+        platform_in_tcg = cast("Startable", registry.get(_NESTED))
+        found[_NESTED] = probe.probe_nested(platform_in_tcg, waiting.left_s, refresh=again)
+    elif waiting.load is not None:
+        found[_NESTED] = None
+    else:
+        found[_NESTED] = Unusable("tcg, which it would run in, cannot be used", "")
+    return found
 
 
 def _ledger() -> str:
@@ -123,13 +165,16 @@ def _ledger() -> str:
     return redact_url(where)
 
 
-def _finding(name: str, result: Usable | Unusable | None) -> dict[str, Any]:
+def _finding(name: str, result: Usable | Unusable | None, waiting: _Waiting) -> dict[str, Any]:
     """`usable` is null when there was not enough time to find out."""
     from guestmark.platforms.base import Unusable
 
     if result is None:
         hint = "guestmark doctor --nested takes the time it needs"
-        reason = "not found out within 15 s"
+        reason = f"not found out within {waiting.in_all_s + 0.5:.0f} s"
+        if waiting.load is not None:
+            hint = "guestmark doctor tries again when the machine is quiet"
+            reason = f"not known: {waiting.busy}"
         return {"name": name, "usable": None, "reason": reason, "hint": hint, "ready_s": None}
     if isinstance(result, Unusable):
         return {"name": name, "usable": False, "reason": result.reason, "hint": result.hint, "ready_s": None}

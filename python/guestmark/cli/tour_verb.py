@@ -65,6 +65,7 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     from typing import cast
 
     from guestmark.core.platform_spec import parse_platforms
+    from guestmark.engine.interrupt import told
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.platforms import registry
@@ -82,7 +83,8 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     found: dict[str, Usable | Unusable] = {
         platform.name: platform.probe() for platform in platforms if platform.name == "host"
     }
-    found |= probe_all(cast("list[Startable]", [one for one in platforms if one.name != "host"]))
+    with told(say):
+        found |= probe_all(cast("list[Startable]", [one for one in platforms if one.name != "host"]))
     return [
         Finding(name, usable=False, reason=result.reason, hint=result.hint)
         if isinstance(result := found[name], Unusable)

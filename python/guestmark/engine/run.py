@@ -26,7 +26,7 @@ from guestmark.engine.asking import with_askable
 from guestmark.engine.budget import prices
 from guestmark.engine.clock import Clock, started
 from guestmark.engine.environment import record_for
-from guestmark.engine.interrupt import Interruption
+from guestmark.engine.interrupt import Interruption, told
 from guestmark.engine.progress import Observer, Silent
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
@@ -432,7 +432,7 @@ def prober(
             sofar = "" if elapsed_s < _REMINDED_S else f" {format_duration(elapsed_s)} so far"
             audience.mention(f"checking whether {names} can be used here …{sofar}")
 
-        with Reminder(mention, first_s=_PATIENCE_S, every_s=_REMINDED_S):
+        with Reminder(mention, first_s=_PATIENCE_S, every_s=_REMINDED_S), told(audience.tell):
             return probe_all(cast("list[Startable]", platforms), deadline_s=deadline_s)
 
     return check

@@ -8,13 +8,14 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.appliance.paths import cache_directory
-from guestmark.core import factor, registry
+from guestmark.core import factor, procfs, registry
+from guestmark.core.beside import together
 from guestmark.core.cause import Cause
 from guestmark.core.discovery import settings_of
 from guestmark.core.errors import GuestmarkError
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
 NO_FACTORS: Mapping[str, str] = MappingProxyType({})
+# The same where other programs want more than this host's processors: a guest that starts is then only late.
+BUSY_DEADLINE_S = 45.0
+BUSY_IN_ALL_S = 90.0
 _LEAST_NESTED_S = 5.0  # less would not be enough
+_LOOKS, _APART_S = 3, 0.05  # at how many threads want to run
 
 
 class Startable(Protocol):
@@ -125,9 +130,9 @@ def probe_all(
         # Guests inside guests take the processors of several: one after the other, when the rest has been tried.
         nested = [platform for platform in missing if parse_platform(platform.name.split(" ")[0]).nested]
         single = [platform for platform in missing if platform not in nested]
-        with ThreadPoolExecutor(max(1, len(single))) as pool:
-            results = list(pool.map(lambda platform: platform.probe(deadline_s), single))
-        results += [platform.probe(deadline_s) for platform in nested]
+        results = together(partial(platform.probe, deadline_s) for platform in single)
+        for platform in nested:
+            results += together([partial(platform.probe, deadline_s)])
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
         lasting = {
@@ -147,7 +152,32 @@ def probe_nested(
     if left_s is not None and left_s < _LEAST_NESTED_S:
         return None if refresh else _remembered().get(platform.name)
     found = probe_all([platform], deadline_s=left_s, refresh=refresh)[platform.name]
-    return None if left_s is not None and _was_late(found) else found
+    return None if left_s is not None and was_late(found) else found
+
+
+def load() -> float | None:
+    """How many threads of others want this host's processors, where that is more than there are; else None.
+
+    That is the mean of the last minute, or what wants to run at this moment, if that is more.
+    """
+    averages, now = _load()
+    for _ in range(_LOOKS - 1):
+        time.sleep(_APART_S)
+        now = min(now, _load()[1])
+    found = max(averages, now)
+    return found if found > len(os.sched_getaffinity(0)) else None
+
+
+def _load() -> tuple[float, float]:
+    words = procfs.read_text(procfs.PROC / "loadavg").split()
+    if len(words) < 4:
+        return 0.0, 0.0
+    return float(words[0]), float(words[3].partition("/")[0]) - 1  # without this process
+
+
+def was_late(finding: Usable | Unusable | None) -> bool:
+    """Whether a guest was still starting at its deadline."""
+    return isinstance(finding, Unusable) and finding.cause is Cause.LATE
 
 
 def _lasts(name: str, finding: Usable | Unusable) -> bool:
@@ -161,10 +191,6 @@ def _lasts(name: str, finding: Usable | Unusable) -> bool:
 def _elsewhere(name: str) -> bool:
     """Whether what was found is about another machine, which may be another one by now."""
     return parse_platform(name.split(" ", maxsplit=1)[0]).is_elsewhere
-
-
-def _was_late(finding: Usable | Unusable) -> bool:
-    return isinstance(finding, Unusable) and finding.cause is Cause.LATE
 
 
 def _may_pass(finding: Usable | Unusable) -> bool:

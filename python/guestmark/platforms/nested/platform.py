@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from guestmark.agent.clocks import Ping
 from guestmark.agent.results import CallError
+from guestmark.core.cause import Cause
 from guestmark.core.discovery import settings_of
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.core.factor import Machine
@@ -139,6 +140,7 @@ class NestedPlatform:
             raise told(
                 f"{where}: {error.message}",
                 hint=error.hint,
+                cause=Cause.ENDED if gone else error.cause,
                 console=f"{error.console}\n--- outer guest ---\n{outer.console()}",
                 phases=error.phases,
             ) from error

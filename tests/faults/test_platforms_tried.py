@@ -1,0 +1,81 @@
+"""While platforms are tried: Ctrl-C is answered at once, and a busy machine is not taken for one that cannot."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from guestmark.cli.doctor_verb import examine
+from guestmark.platforms import probe
+from tests.framework.command_line import CommandLine
+from tests.framework.processes import wait_until
+
+_ANSWERED_S, _ENDED_S = 1.5, 5.0  # on a busy machine
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("doctor", "--again"),
+        ("exec", "--on", "tcg,uml", "--", "true"),
+        ("exec", "--on", "tcg/kvm", "--", "true"),
+        ("tour", "--on", "tcg,uml"),
+        ("run", "memory-backing"),
+    ],
+)
+def test_ctrl_c_is_answered_at_once(guestmark: CommandLine, typed: tuple[str, ...]) -> None:
+    with guestmark.running(*typed) as process:
+        wait_until(lambda: bool(guestmark.hypervisors()), 30)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        said, took = b"", None
+        assert process.stderr is not None
+        while line := process.stderr.readline():
+            said += line
+            if took is None and b"stopped, as asked; nothing was measured" in line:
+                took = time.monotonic() - begun
+        assert process.wait(_ENDED_S) == 130
+        assert took is not None, said
+        assert took < _ANSWERED_S
+        assert time.monotonic() - begun < _ENDED_S
+    wait_until(lambda: not guestmark.hypervisors(), 10)
+    wait_until(lambda: not os.listdir(guestmark.scratch), 10)
+
+
+def test_a_load_is_seen_at_once_and_not_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be too new for the mean of the last minute."""
+    with _loaded(2 * len(os.sched_getaffinity(0)) + 2):
+        wait_until(lambda: probe.load() is not None, 10)
+    monkeypatch.setattr(probe, "_load", lambda: (0.5, 1.0))
+    assert probe.load() is None
+
+
+@pytest.mark.long
+def test_nothing_usable_is_called_unusable_under_a_load_of_eight(
+    guestmark: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in guestmark.environment.items():
+        monkeypatch.setenv(name, value)
+    with _loaded(8):
+        began = time.monotonic()
+        busy = {one["name"]: one for one in examine(again=True)["platforms"]}
+        assert time.monotonic() - began < probe.BUSY_IN_ALL_S + 10
+    quiet = {one["name"]: one for one in examine(again=True, nested=True)["platforms"]}
+    assert not [one for name, one in busy.items() if one["usable"] is False and quiet[name]["usable"]]
+    assert {"tcg", "uml"} <= {name for name, one in quiet.items() if one["usable"]}
+    assert all("the machine is busy" in one["reason"] for one in busy.values() if one["usable"] is None)
+
+
+@contextlib.contextmanager
+def _loaded(count: int) -> Iterator[None]:
+    """That many programs that do nothing but use a processor."""
+    with contextlib.ExitStack() as ending:
+        for _ in range(count):
+            program = ending.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            ending.callback(program.kill)
+        yield
