@@ -1,5 +1,6 @@
 """What people have in their fingers from hyperfine: parameters, several commands, hooks, and names of options."""
 
+import json
 import os
 import re
 import shlex
@@ -14,10 +15,13 @@ import typer
 from guestmark.cli.app import app, known_options
 from guestmark.cli.hyperfine import as_texts, commands, joined, parameters, reordered
 from guestmark.cli.verbs import VERBS
+from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Policy, RunState
+from guestmark.core.platform_kind import of_machines
 from guestmark.plan.matrix import Null
 from guestmark.stats import stopping
+from guestmark.workloads.exec.command import factor_of
 from guestmark.workloads.exec.plan import ExecOptions, build, named_commands
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
@@ -485,3 +489,41 @@ def test_texts_are_compared_by_ab_too(guestmark: CommandLine) -> None:
     )
     assert done.status == 0, done.stderr
     assert len(done.document()["cells"]) == 2
+
+
+MACHINES_FACTORS = sorted(name for name in registry.factors() if of_machines(name))
+
+
+@pytest.mark.parametrize("name", [*MACHINES_FACTORS[::7], "cache", "memory", "platform", "workload"])
+def test_a_parameter_may_have_any_name_where_no_machine_is_asked_for(
+    guestmark: CommandLine, name: str
+) -> None:
+    done = guestmark.measure(
+        "-r", "1", "-L", name, "a,b", "--", "sh", "-c", f"test {{{name}}} = a || test {{{name}}} = b"
+    )
+    assert done.status == 0, done.stderr
+    cells = done.document()["cells"]
+    assert [cell["factors"][factor_of(name)] for cell in cells] == ["a", "b"]
+    exported = json.loads(guestmark("export", "last", "-f", "hyperfine").stdout)["results"]
+    assert [each["parameters"] for each in exported] == [{name: "a"}, {name: "b"}]
+
+
+@pytest.mark.parametrize(
+    "machines", [("--on", "tcg"), ("--on", "host,uml"), ("--set", "smp=2"), ("--kernel", "k")]
+)
+def test_where_machines_are_asked_for_their_factors_are_theirs(
+    guestmark: CommandLine, machines: tuple[str, ...]
+) -> None:
+    done = guestmark("exec", *machines, "-L", "cache", "none,writeback", "--", "echo", "{cache}")
+    assert (done.status, "cache is a factor of machines" in done.stderr) == (2, True)
+
+
+def test_a_metric_may_divide_by_such_a_parameter(guestmark: CommandLine) -> None:
+    done = guestmark.measure(
+        "-r", "1", "-L", "size", "10,20", "--metric", "each=expr:wall_s / size", "--", "sleep", "0.0{size}"
+    )
+    assert done.status == 0, done.stderr
+    for cell in done.document()["cells"]:
+        (trial,) = cell["trials"]
+        found = trial["measurements"]
+        assert found["each"] == pytest.approx(found["wall_s"] / float(cell["factors"]["arg:size"]))

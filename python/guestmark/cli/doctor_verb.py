@@ -75,10 +75,9 @@ def _architectures(json: bool) -> None:
 
 def examine(again: bool, nested: bool = False) -> dict[str, Any]:
     """The document of `doctor --json`: platforms, host, ledger, tools, and versions that matter in a fleet."""
-    from guestmark.core.beside import begin
+    from guestmark.core.beside import begin, told
     from guestmark.core.registry import platform_names, programs
     from guestmark.engine.environment import record_environment
-    from guestmark.engine.interrupt import told
     from guestmark.fleet import engine
     from guestmark.platforms import probe
 

@@ -206,6 +206,7 @@ def command(
     if in_shell and shell_words is None and not given.quiet:
         say("sh -c runs what needs a shell; its start is measured, too, and subtracted")
     first, *others = (one.words for one in commands)
+    machines = (any(on or ()) and on != ["host"]) or bool(given.settings or given.kernel)
     outputs_of, inherit = hyperfine.output_of(output)
     show_output = show_output or inherit
     statuses = hyperfine.ignored(ignored_statuses)
@@ -225,7 +226,7 @@ def command(
         enough_s=min_time,
         quick=quick,
         timing=not given.fail_if and not given.prove,
-        parameters=hyperfine.parameters(lists, scans, step),
+        parameters=hyperfine.parameters(lists, scans, step, machines=machines),
         hooks=options.hooks(
             1 + len(others), setup=setup, prepare=prepare, check=check, conclude=conclude, cleanup=cleanup
         ),

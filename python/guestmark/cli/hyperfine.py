@@ -172,30 +172,33 @@ def _moved(words: Sequence[str], known: Known) -> tuple[list[str], list[str]]:
 
 
 def parameters(
-    lists: Iterable[str] | None, scans: Iterable[str] | None, step: str | None
+    lists: Iterable[str] | None, scans: Iterable[str] | None, step: str | None, *, machines: bool = True
 ) -> dict[str, tuple[str, ...]]:
-    """Levels by parameter, of each `NAME=A,B` and `NAME=FIRST:LAST`. Raises `UsageError`."""
+    """Levels by parameter, of each `NAME=A,B` and `NAME=FIRST:LAST`. Raises `UsageError`.
+
+    With `machines` names of their factors are refused, as either could be meant.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for text in lists or ():
         name, _, levels = text.partition("=")
-        _add(found, name, [level.strip() for level in levels.split(",")])
+        _add(found, name, machines, [level.strip() for level in levels.split(",")])
     for text in scans or ():
         name, _, ends = text.partition("=")
         first, _, last = ends.partition(":")
-        _add(found, name, _scanned(name, first, last, step))
+        _add(found, name, machines, _scanned(name, first, last, step))
     if step is not None and not scans:
         raise UsageError("-D goes with -P", hint="e.g. -P threads 1 8 -D 2")
     return found
 
 
-def _add(found: dict[str, tuple[str, ...]], name: str, levels: Sequence[str]) -> None:
+def _add(found: dict[str, tuple[str, ...]], name: str, machines: bool, levels: Sequence[str]) -> None:
     from guestmark.core.platform_kind import of_machines
 
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be a parameter's name", hint="letters, digits, _ and -, e.g. -L level 1,3,9"
         )
-    if of_machines(name) or name in {"platform", "workload"}:
+    if machines and of_machines(name):
         raise UsageError(
             f"{name} is a factor of machines", hint=f"--set {name}=… sets it; give the parameter another name"
         )

@@ -64,8 +64,8 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     """What can be used of the platforms that were asked for, or of all."""
     from typing import cast
 
+    from guestmark.core.beside import told
     from guestmark.core.platform_spec import parse_platforms
-    from guestmark.engine.interrupt import told
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.platforms import registry

@@ -6,8 +6,9 @@ when the slowest has come to its deadline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Thread
 from typing import TypeVar
 
@@ -31,3 +32,13 @@ def begin(call: Callable[[], T]) -> Future[T]:
 def together(calls: Iterable[Callable[[], T]]) -> list[T]:
     """The results of calls that begin at once, in their order. Raises what the first of them raised."""
     return [future.result() for future in [begin(call) for call in calls]]
+
+
+@contextmanager
+def told(tell: Callable[[str], None]) -> Iterator[None]:
+    """Before anything is measured: Ctrl-C is answered at once, and ends the program."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell("stopped, as asked; nothing was measured")
+        raise

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.core.errors import UsageError, WorkloadError
+from guestmark.core.factor import ARGUMENT
 from guestmark.core.metric import Better, Measurement, Metric
 
 _LONGEST = 500  # characters of an expression
@@ -85,7 +86,11 @@ def with_derived(
     """What one iteration measured, and what follows from it; where a name is missing, nothing does."""
     found = list(measured)
     known = {
-        **{name: number for name, level in levels.items() if (number := _number(level)) is not None},
+        **{
+            name.removeprefix(ARGUMENT): number
+            for name, level in levels.items()
+            if (number := _number(level)) is not None
+        },
         **{measurement.metric.name: measurement.value for measurement in measured},
     }
     for each in every:

@@ -13,6 +13,8 @@ _LABELLED = re.compile(
     r"(?!apt:|image:)([A-Za-z0-9][A-Za-z0-9_.+-]*):(?=[/~.]|apt:|image:)(.+)", re.ASCII | re.DOTALL
 )
 
+ARGUMENT = "arg:"  # before a parameter of a command that has the name of a factor of machines
+
 
 class Machine(Flag):
     """Kinds of machines, by the program that runs them."""

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -16,16 +16,6 @@ def _tell(text: str) -> None:
     """Writes to standard error from a signal handler, where a buffered stream may be in use already."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
-
-
-@contextmanager
-def told(tell: Callable[[str], None]) -> Iterator[None]:
-    """Before anything is measured: Ctrl-C is answered at once, and ends the program."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        tell("stopped, as asked; nothing was measured")
-        raise
 
 
 class Interruption:

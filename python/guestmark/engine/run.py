@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from guestmark.core.actions import actions
+from guestmark.core.beside import told
 from guestmark.core.context import Extension
 from guestmark.core.errors import BlockStatus, Interrupted, LedgerError, PlatformUnusableError, UsageError
 from guestmark.core.model import LeftOut, Plan, RunState, runnable
@@ -26,7 +27,7 @@ from guestmark.engine.asking import with_askable
 from guestmark.engine.budget import prices
 from guestmark.engine.clock import Clock, started
 from guestmark.engine.environment import record_for
-from guestmark.engine.interrupt import Interruption, told
+from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer, Silent
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress

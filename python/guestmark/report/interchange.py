@@ -14,7 +14,7 @@ from guestmark.core.metric import Better
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult
-from guestmark.workloads.exec.command import Command, command_of
+from guestmark.workloads.exec.command import Command, command_of, parameter_of
 
 _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
 
@@ -42,7 +42,7 @@ def _benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
         return None
     command = command_of(result.cell) or Command()
     levels = result.cell.factors
-    own = {key: levels[key] for key in command.parameters if key in levels}
+    own = {parameter_of(key): levels[key] for key in command.parameters if key in levels}
     memory = [int(value) for value in _values(ok, MAX_RSS.name)]
     code = None if command.ignore_failure else 0
     return {
@@ -120,7 +120,7 @@ def _filled(cell: Cell) -> str:
     label = cell.workload.label or cell.workload.name
     command = command_of(cell) or Command()
     for name in command.parameters:
-        label = label.replace("{" + name + "}", cell.factors.get(name, ""))
+        label = label.replace("{" + parameter_of(name) + "}", cell.factors.get(name, ""))
     return label
 
 

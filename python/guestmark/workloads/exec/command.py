@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from guestmark.agent.wire import StandardOutput
+from guestmark.core.factor import ARGUMENT
 from guestmark.core.metric_spec import MetricSpec
+from guestmark.core.platform_kind import of_machines
 from guestmark.core.workload_kind import workload_kinds
 
 if TYPE_CHECKING:
@@ -31,6 +33,17 @@ class File(msgspec.Struct, frozen=True):
     mode: int
 
 
+def factor_of(parameter: str) -> str:
+    """The factor that holds a parameter's levels: of its own name, unless machines have that one."""
+    taken = of_machines(parameter) or parameter in {"platform", "workload"}
+    return f"{ARGUMENT}{parameter}" if taken else parameter
+
+
+def parameter_of(factor: str) -> str:
+    """The parameter whose levels the factor holds."""
+    return factor.removeprefix(ARGUMENT)
+
+
 class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The parameters of a cell: what is run, what around it, and what becomes of its output."""
 
@@ -38,7 +51,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     metrics: list[dict[str, Any]] = []  # as `MetricSpec.to_params` has them
     stdin: Input | None = None
     hooks: dict[str, str] = {}  # setup, prepare, check, conclude, cleanup
-    parameters: list[str] = []  # factors whose levels stand in the command, as `{name}`
+    parameters: list[str] = []  # factors whose levels stand in the command, as `{name}`: see `factor_of`
     ignore_failure: bool = False
     push: list[File] = []
     cwd: str | None = None  # instead of the caller's

@@ -21,7 +21,7 @@ from guestmark.core.units import counted
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 from guestmark.workloads.common.program import sha256_here
-from guestmark.workloads.exec.command import Command, File, Input, command_of
+from guestmark.workloads.exec.command import Command, File, Input, command_of, factor_of
 
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
 _ENOUGH_S = 3.0  # seconds of each such command
@@ -88,7 +88,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
             shell=words[:-2] if number in options.texts else [],
             hooks=hooks,
             parameters=[
-                name for name in options.parameters
+                factor_of(name) for name in options.parameters
                 if any("{" + name + "}" in text for text in (*words, *hooks.values()))
             ],
             push=described(options.push),
@@ -111,6 +111,9 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
             policy = replace(policy, min_blocks=_FEWEST, max_blocks=_MOST, enough_s=enough_s * sides)
         if (options.blocks or options.max_blocks) is not None and options.iterations is None:
             policy = replace(policy, iterations=1)
+    options = replace(
+        options, parameters={factor_of(name): levels for name, levels in options.parameters.items()}
+    )
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
     plan = assemble(override(outline, options), options.caller or Caller.current())
     return replace(plan, context=replace(plan.context, typed=True))

@@ -33,7 +33,7 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.moving import target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, check_command, find_same, judge, quote
-from guestmark.workloads.exec.command import Command, File, Input
+from guestmark.workloads.exec.command import Command, File, Input, parameter_of
 from guestmark.workloads.exec.plan import read_stdin
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ def filled_in(text: str, cell: Cell) -> str:
     """The text with the cell's levels in it."""
     for name in Command.of(cell).parameters:
         if name in cell.factors:
-            text = text.replace("{" + name + "}", cell.factors[name])
+            text = text.replace("{" + parameter_of(name) + "}", cell.factors[name])
     return text
 
 
