@@ -14,7 +14,7 @@ import typer
 from guestmark.cli import options
 from guestmark.core.errors import GuestmarkError, LedgerError, UsageError
 from guestmark.core.units import counted
-from guestmark.page.say import say
+from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.ledger.bundle import Packed
@@ -45,9 +45,9 @@ def command(
 ) -> None:
     """Import runs from bundles and other ledgers, and results of other programs.
 
-    A run that is already there stays as it is. Everything is checked before it is stored, within limits of memory and
-    time. Imported runs can be shown and compared. Only with --trust do `resume` and `compare --confirm` run their
-    commands.
+    The ids of the runs are printed, one on each line. A run that is already there stays as it is. Everything is
+    checked before it is stored, within limits of memory and time. Imported runs can be shown and compared. Only with
+    --trust do `resume` and `compare --confirm` run their commands.
 
     Results of hyperfine, fio and the Phoronix Test Suite become runs of one session each, labelled `foreign`. They can
     be shown and compared, and never count among earlier runs.
@@ -67,6 +67,7 @@ def command(
                 origin = Origin(_shown(source), time.time(), digest, trusted=trust, signer=packed.signer)
                 _check_shown(packed)
                 run_id = shelf.add(packed.run, replace(packed.said, origin=origin))
+                tell(run_id or packed.run.id)
                 if run_id is None:
                     known += 1
                     continue

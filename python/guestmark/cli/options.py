@@ -108,7 +108,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return complete_from_ledger(
         ctx,
         "the newest run",
-        lambda ledger: [(run.id, f"{run.label} ({run.state.value})") for run in reversed(ledger.runs())],
+        lambda ledger: [(run.id, f"{run.measured} ({run.state.value})") for run in reversed(ledger.runs())],
     )
 
 

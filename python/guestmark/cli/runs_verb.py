@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +15,8 @@ from guestmark.ledger.model import Standing
 from guestmark.page.say import say, tell, tell_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from guestmark.ledger.model import RunOverview
 
 
@@ -76,34 +80,85 @@ def command(
     if not runs:
         say(_none(where, every, removed=removed))
         return
-    from datetime import datetime
-
-    from rich.table import Table
-
-    from guestmark.cli.console import Console, shown
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("run", "begun", "state"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("cells", "blocks", "trials", "failed"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    annotated = any(_said(run) for run in runs)
-    if annotated:
-        table.add_column("name, labels, tags", no_wrap=True, overflow="ellipsis")
-    table.add_column("workload", no_wrap=True, overflow="ellipsis")
-    for run in runs:
-        begun = datetime.fromtimestamp(run.created_at).astimezone().strftime("%Y-%m-%d %H:%M")
-        numbers = (run.cells, run.blocks, run.trials, run.failed)
-        said = (shown(_said(run)),) if annotated else ()
-        table.add_row(
-            shown(run.id), begun, run.state.said(run.trials), *map(str, numbers), *said, shown(run.label)
-        )
-    console = Console()
-    if not console.is_terminal:
-        console.width = 1000  # a program reads it: nothing is cut off
-    console.print(table)
+    _show(runs)
     sys.stdout.flush()
     say(f"the ledger is {where}")  # beside the table, which programs may read
+
+
+_GAP = 2  # columns between columns
+_LEAST = 14  # columns of a text that is cut
+
+
+def _show(runs: Sequence[RunOverview]) -> None:
+    """Prints the table. Ids, by which runs are called, are whole at every width; on a terminal texts lose their ends.
+
+    Where it is narrow, what can be done without gives way first.
+    """
+    from rich.cells import cell_len
+
+    from guestmark.cli.console import Console
+
+    console = Console()
+    columns = _columns(runs)
+    texts = ["what", "said"] if any(_said(run) for run in runs) else ["what"]
+    if not console.is_terminal:
+        console.width = 1000  # a program reads it: nothing is cut off
+    else:
+        for name in ("trials", "cells", "begun", "failed", "blocks"):
+            if _taken(columns) + len(texts) * (_GAP + _LEAST) <= console.width:
+                break
+            del columns[name]
+    room = console.width - _taken(columns)
+    half = max(_LEAST, room // len(texts) - _GAP)
+    widths = {"what": half}
+    if len(texts) > 1:  # labels give way what they do not need
+        widths["said"] = min(half, max(cell_len(_said(run)) for run in runs))
+        widths["what"] += half - widths["said"]
+    console.print(_table(runs, columns, widths))
+
+
+def _columns(runs: Sequence[RunOverview]) -> dict[str, list[str]]:
+    """What is never cut, by heading."""
+    begun = [datetime.fromtimestamp(run.created_at).astimezone() for run in runs]
+    return {
+        "run": [run.id for run in runs],
+        "begun": [moment.strftime("%Y-%m-%d %H:%M") for moment in begun],
+        "state": [run.state.said(run.trials) for run in runs],
+        "cells": [str(run.cells) for run in runs],
+        "blocks": [str(run.blocks) for run in runs],
+        "trials": [str(run.trials) for run in runs],
+        "failed": [str(run.failed) for run in runs],
+    }
+
+
+def _taken(columns: Mapping[str, Sequence[str]]) -> int:
+    return sum(max(map(len, (name, *texts))) + _GAP for name, texts in columns.items())
+
+
+def _table(
+    runs: Sequence[RunOverview], columns: Mapping[str, Sequence[str]], widths: Mapping[str, int]
+) -> RenderableType:
+    from rich.table import Table
+
+    from guestmark.cli.console import shown
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, texts in columns.items():
+        right = name in {"cells", "blocks", "trials", "failed"}
+        width = max(map(len, (name, *texts)))
+        table.add_column(name, justify="right" if right else "left", no_wrap=True, min_width=width)
+    if "said" in widths:
+        table.add_column("labels", no_wrap=True)
+    table.add_column("measured", no_wrap=True)
+    for number, run in enumerate(runs):
+        cells = [shown(texts[number]) for texts in columns.values()]
+        for name, text in (("said", _said(run)), ("what", run.measured)):
+            if name in widths:
+                cell = shown(text)
+                cell.truncate(widths[name], overflow="ellipsis")
+                cells.append(cell)
+        table.add_row(*cells)
+    return table
 
 
 def _said(run: RunOverview) -> str:

@@ -30,6 +30,7 @@ class RunOverview:
     trials: int
     failed: int
     label: str = ""  # of the first workload
+    title: str = ""  # the plan's
     platforms: tuple[str, ...] = ()
     given_name: str = ""  # by the user; `name` is the plan's
     notes: tuple[str, ...] = ()
@@ -38,6 +39,13 @@ class RunOverview:
     removed: float | None = None  # Unix time: out of sight until the ledger is vacuumed
     imported: str = ""  # from where; empty: made here
     standing: Standing = Standing.OWN
+
+    @property
+    def measured(self) -> str:
+        """What it is about: the command, the commands, or the plan with its title."""
+        if self.name == "exec":
+            return self.title or self.label
+        return f"{self.name}: {self.title}" if self.title else self.name or self.label
 
 
 @dataclass(frozen=True, slots=True)

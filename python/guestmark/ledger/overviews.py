@@ -168,14 +168,15 @@ def _overview(
 ) -> RunOverview:
     """The overview of a row, whatever SQLite has in its columns: one damaged run must not hide the others."""
     cells: tuple[Cell, ...] = ()
-    label = "(the plan is damaged)"
+    label, title = "(the plan is damaged)", ""
     try:
         ended = state(str(row.id), str(row.state))
     except ValueError:
         damaged, ended = True, RunState.FAILED
     if not damaged and is_moment(row.created_at):
         with suppress(LedgerError):
-            cells = codec.load(row.plan, Plan, f"the plan of run {row.id}").cells
+            plan = codec.load(row.plan, Plan, f"the plan of run {row.id}")
+            cells, title = plan.cells, plan.title
             label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
     return RunOverview(
         id=str(row.id),
@@ -187,6 +188,7 @@ def _overview(
         trials=row.trials or 0,
         failed=row.failed or 0,
         label=label,
+        title=title,
         platforms=tuple(dict.fromkeys(str(cell.platform) for cell in cells)),
         given_name=said.name,
         notes=said.notes,

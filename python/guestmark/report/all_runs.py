@@ -122,7 +122,7 @@ def _table(runs: Sequence[RunOverview]) -> Table:
 
 
 def _label(run: RunOverview) -> str:
-    return run.label or run.name
+    return run.measured
 
 
 def _said(row: Compared) -> str:
