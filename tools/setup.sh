@@ -315,11 +315,20 @@ fetch_lists() { # once
     fetched=yes
 }
 
-apt_install() { # PACKAGE…
+apt_install() { # PACKAGE…: those that were not there before are remembered for `guestmark clean --all`
+    fresh=
+    for each in "$@"; do
+        case $(dpkg-query -W -f='${Status}' "$each" 2>/dev/null) in
+            *' installed') ;;
+            *) fresh="$fresh $each" ;;
+        esac
+    done
     [ -z "$(dpkg --audit 2>/dev/null)" ] ||
         step_apt "finishing an interrupted package installation" ${become:+sudo} dpkg --configure -a
     step_apt "installing these packages" ${become:+sudo} env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get \
         -qy -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 --no-remove --no-install-recommends install "$@"
+    # shellcheck disable=SC2086
+    [ -z "$fresh" ] || printf '%s\n' $fresh >>"$state/packages"
 }
 
 # install_named PACKAGE…: for what the program finds missing later (foreign/installing.py). Ends with 2 where it may not.

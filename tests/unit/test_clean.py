@@ -241,3 +241,19 @@ def test_all_empties_the_cache_and_names_what_stays(scratch: Path) -> None:
     assert key.exists()
     assert f"{key.parent} stays: keys" in removed.stderr
     assert "rm -r " in removed.stderr
+    assert "nothing is left behind" not in removed.stderr  # as it lists what is
+
+
+def test_all_names_the_packages_that_set_up_has_installed(tmp_path: Path) -> None:
+    """As set-up has written them down, but for those that are gone."""
+    checkout = tmp_path / "checkout"
+    (checkout / ".setup").mkdir(parents=True)
+    (checkout / ".setup" / "packages").write_text("coreutils\nno-such-package\ncoreutils\ndash\n")
+    script = (
+        "from pathlib import Path; from guestmark.core import own_program; from guestmark.cli import clean_verb\n"
+        f"own_program.checkout = lambda: Path({str(checkout)!r})\n"
+        "clean_verb._say_what_stays()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "has installed 2 packages: coreutils dash" in done.stderr
+    assert "apt-get purge --autoremove coreutils dash" in done.stderr

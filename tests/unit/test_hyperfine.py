@@ -527,3 +527,21 @@ def test_a_metric_may_divide_by_such_a_parameter(guestmark: CommandLine) -> None
         (trial,) = cell["trials"]
         found = trial["measurements"]
         assert found["each"] == pytest.approx(found["wall_s"] / float(cell["factors"]["arg:size"]))
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("sleep 0.1", "guestmark exec -- sleep 0.1"),
+        ("'sleep 0.1' 'sleep 0.2'", "guestmark exec 'sleep 0.1' 'sleep 0.2'"),
+        ("cat /dev/null", "guestmark exec -- cat /dev/null"),
+    ],
+)
+def test_a_command_in_place_of_a_verb_is_told_of_exec(guestmark: CommandLine, typed: str, line: str) -> None:
+    done = guestmark(*shlex.split(typed))
+    assert (done.status, done.stderr.splitlines()[1]) == (2, f"  to measure it: {line}")
+    assert guestmark(*shlex.split(line)[1:2], "-q", "-r", "1", *shlex.split(line)[2:]).status == 0
+
+
+def test_a_mistyped_verb_is_still_told_of_the_nearest(guestmark: CommandLine) -> None:
+    assert "did you mean 'doctor'?" in guestmark("docter").stderr

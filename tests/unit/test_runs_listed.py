@@ -47,7 +47,7 @@ def test_a_plan_is_called_by_its_name_and_commands_by_themselves(
     guestmark: CommandLine, tmp_path: Path
 ) -> None:
     (tmp_path / "plan.toml").write_text(
-        'title = "Two sleeps"\nplatforms = ["host"]\n[[workload]]\nuse = "exec"\nname = "new"\n'
+        'name = "plan"\ntitle = "Two sleeps"\nplatforms = ["host"]\n[workloads.new]\nkind = "exec"\n'
         'params.command = ["true"]\n'
     )
     for typed in ("exec -r 1 'sleep 0.01'", "exec -r 1 true 'sleep 0'", "run plan.toml --blocks 1"):

@@ -92,7 +92,7 @@ class LazyGroup(TyperGroup):
         if args and args[0] in GROUPED and args[0] not in VERBS:
             _explain(args)
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            _refuse(args[0])
+            _refuse(args)
         if args[:1] and args[0] in _OF_COMMANDS:
             from guestmark.cli import hyperfine
 
@@ -177,12 +177,23 @@ def _explain(words: list[str]) -> None:
     raise typer.Exit
 
 
-def _refuse(word: str) -> None:
-    """Raises `UsageError` with what to type in place of an unknown verb."""
+def _refuse(words: list[str]) -> None:
+    """Raises `UsageError` with what to type in place of an unknown verb, which may be a command to measure."""
+    import shlex
+
+    from guestmark.cli.hyperfine import as_texts, is_program
     from guestmark.core.errors import UsageError, unknown
 
+    word = words[0]
     if word in SYNONYMS:
         raise UsageError(f"unknown verb {word!r}", hint=f"type: guestmark {SYNONYMS[word]}")
+    if as_texts([word]):
+        raise UsageError(
+            f"unknown verb {word!r}", hint=f"to measure it: {shlex.join(['guestmark', 'exec', *words])}"
+        )
+    if is_program(word):
+        line = shlex.join(["guestmark", "exec", "--", *words])
+        raise UsageError(f"unknown verb {word!r}", hint=f"to measure it: {line}")
     raise unknown("verb", word, VERBS)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guestmark.core.errors import ExitStatus, UsageError
+from guestmark.core.units import counted
 from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def command(
     failed = bool([orphan for orphan in orphans if not _ended(orphan, dry_run=dry_run)])
     found = leavings.find([Path(directory) for directory in directories or ()])
     if not found and not orphans:
-        say("nothing is left behind")
+        say("no crash has left anything behind")
     for leaving in found:
         said = f"{leaving.path} ({format_size(leaving.size)})"
         if leaving.keeps:
@@ -120,6 +121,31 @@ def _say_what_stays() -> None:
         say(f"{path} stays: {what}")
     if there:
         say(f"to remove that, too: rm -r {shlex.join(str(path) for _, path in there)}", prefix="  ")
+    if packages := _installed():
+        say(
+            f"set-up of this checkout has installed {counted(len(packages), 'package')}: {' '.join(packages)}"
+        )
+        say(f"to remove them, too: apt-get purge --autoremove {shlex.join(packages)}", prefix="  ")
+
+
+def _installed() -> list[str]:
+    """The system's packages that set-up has installed and that are still there."""
+    import subprocess
+
+    from guestmark.core import procfs
+    from guestmark.core.own_program import checkout
+
+    named = dict.fromkeys(procfs.read_text(checkout() / ".setup" / "packages").split())
+    if not named:
+        return []
+    query = ["dpkg-query", "--show", "--showformat", "${db:Status-Status} ${Package}\n", *named]
+    said = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    there = {
+        name
+        for status, _, name in (line.partition(" ") for line in said.splitlines())
+        if status == "installed"
+    }
+    return [name for name in named if name.partition(":")[0] in there]
 
 
 def _elsewhere(names: str, *, dry_run: bool) -> None:

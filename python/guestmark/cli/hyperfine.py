@@ -234,6 +234,11 @@ def as_texts(argv: Sequence[str]) -> list[str]:
     return list(argv) if all(map(_is_command, argv)) else []
 
 
+def is_program(word: str) -> bool:
+    """Whether the word is a program that could be run from here."""
+    return shutil.which(word) is not None
+
+
 def _is_command(text: str) -> bool:
     """Whether a text, quoted as one word, begins with a program or with what a shell knows."""
     try:
