@@ -457,3 +457,16 @@ def test_processors_that_cannot_be_used_are_refused_before_anything_starts(guest
     assert result.status == 2
     assert "this process may not use processor 9999" in result.stderr
     assert len(result.stderr.splitlines()) == 2
+
+
+def test_a_run_of_which_every_cell_fails_ends_early_and_says_why(guestmark: CommandLine) -> None:
+    levels = ",".join(map(str, range(8)))
+    done = guestmark("exec", "-r", "20", "-L", "x", levels, "--", "sh", "-c", "exit $((3 + 0 * {x}))")
+    assert done.status == 3
+    assert (
+        "all 8 trials failed, and nothing else is tried: the command failed with exit status 3" in done.stderr
+    )
+    assert len(guestmark.trials_of()) == 8
+    again = guestmark("resume", "last", "-q")  # which somebody may have mended meanwhile
+    assert again.status == 3
+    assert len(guestmark.trials_of()) == 16

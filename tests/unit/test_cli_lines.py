@@ -24,11 +24,11 @@ PLAN = Plan("p", CELLS, Policy(min_blocks=10), (WALL,))
 class Run:
     """A run whose blocks each take `block_s`, as an observer sees it."""
 
-    def __init__(self, block_s: float) -> None:
+    def __init__(self, block_s: float, width: int | None = 80) -> None:
         self.now = 100.0
         self.block_s = block_s
         self.trials: list[Trial] = []
-        self.lines = Lines(clock=lambda: self.now)
+        self.lines = Lines(clock=lambda: self.now, width=width)
         self.lines.started(PLAN, 0)
 
     def block(self, failing: str = "") -> None:
@@ -66,6 +66,17 @@ def test_a_slow_block_is_one_line_that_fits(capsys: pytest.CaptureFixture[str]) 
     assert "tcg failed: the command failed" in lines[3]
 
 
+def test_a_log_has_every_word(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(block_s=20.0, width=None)
+    for _ in range(2):
+        run.block()
+    run.block(failing="tcg")
+    *_, last = printed(capsys)
+    assert "and it said why at length " * 8 in last
+    assert f"{CELLS[2].id} ×3.0" in last
+    assert "…" not in last
+
+
 def test_quick_blocks_share_a_line_and_a_failure_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(block_s=0.04)
     for number in range(250):
@@ -81,7 +92,7 @@ def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -
     cells = tuple(replace(cell, id=name) for cell, name in zip(CELLS, names, strict=True))
     plan = replace(PLAN, cells=cells)
     now = [0.0]
-    lines = Lines(clock=lambda: now[0])
+    lines = Lines(clock=lambda: now[0], width=80)
     lines.started(plan, 0)
     trials: list[Trial] = []
     for block in range(3):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core import registry
+from guestmark.core.cause import Cause
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
@@ -24,7 +25,7 @@ from guestmark.plan.matrix import Null, expand
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse
-from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
+from guestmark.stats.stopping import GIVE_UP_AFTER, given_up, hopeless
 from tests.framework.known import known
 from tests.framework.runs import EXEC, constructed
 
@@ -182,6 +183,19 @@ def test_a_cell_is_given_up_only_when_it_never_succeeded() -> None:
     assert not given_up([bad("a", block) for block in range(GIVE_UP_AFTER - 1)])
     assert given_up([bad("a", block) for block in range(GIVE_UP_AFTER)])
     assert not given_up([good("a", 0), *(bad("a", block) for block in range(1, 9))])
+
+
+def test_a_run_of_which_nothing_works_is_over_early() -> None:
+    """After one block of many cells, after three of one; what may pass by itself is tried again."""
+    for cells in (["a"], ["a", "b"], list("abcdefgh")):
+        first = [bad(cell, 0) for cell in cells]
+        assert hopeless(cells, first) == (len(cells) >= GIVE_UP_AFTER)
+        every = [bad(cell, block) for block in range(GIVE_UP_AFTER) for cell in cells]
+        assert hopeless(cells, every)
+        assert not hopeless(cells, [*every, good("a", 3)])
+        assert not hopeless([*cells, "other"], every)
+        assert not hopeless(cells, [replace(trial, cause=Cause.LATE) for trial in every])
+        assert not hopeless(cells, [replace(trial, status=TrialStatus.LOST) for trial in every])
 
 
 # --- stopping ---

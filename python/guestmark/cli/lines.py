@@ -1,12 +1,13 @@
 """Progress without a terminal: at most one plain line on standard error for each block, and one a second.
 
-A block that takes longer than half a minute says every half minute what it does.
+Nothing in a log is cut; on a terminal that cannot draw a display anew, a line keeps to its width. A block that takes
+longer than half a minute says every half minute what it does.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from guestmark.engine.progress import Estimate, Foreseen
     from guestmark.stats.analysis import CellResult
 
-_WIDTH = 79  # columns of a line about a block: a log that is 80 wide does not wrap it
+_MOST = 12  # estimates in a line of a log
 _QUIET_S = 30.0  # after which it is said what goes on
 _APART_S = 1.0  # blocks that pass more quickly than this share a line
 
@@ -42,7 +43,9 @@ class Lines:
         *,
         show_output: bool = False,
         quiet_s: float = _QUIET_S,
+        width: int | None = None,
     ) -> None:
+        self._width = width
         self._show_output = show_output
         self._reminder = Reminder(self._remind, first_s=quiet_s, every_s=quiet_s)
         self._cells, self._in_block, self._block = 0, 0, 0
@@ -117,7 +120,11 @@ class Lines:
         shown = [text for text in map(self._estimate, results) if text]
         if not shown:  # nothing is compared yet
             shown = [text for text in map(self._mean, results) if text]
-        _write(_fitted(head, self._failures, shown))
+        _write(
+            _whole(head, self._failures, shown)
+            if self._width is None
+            else _fitted(head, self._failures, shown, self._width - 1)
+        )
         self._reminder.postpone()
         self._failures.clear()
 
@@ -168,7 +175,15 @@ def ahead(foreseen: Foreseen) -> str:
     )
 
 
-def _fitted(head: str, failures: Iterable[str], estimates: Iterable[str]) -> str:
+def _whole(head: str, failures: Sequence[str], estimates: Sequence[str]) -> str:
+    """The head with all failures, and estimates up to a number; each of them is whole."""
+    rest = len(estimates) - _MOST
+    more = [f"and {rest} more"] if rest > 0 else []
+    details = [*failures, *estimates[:_MOST], *more]
+    return f"{head}: {'; '.join(details)}" if details else head
+
+
+def _fitted(head: str, failures: Iterable[str], estimates: Iterable[str], width: int) -> str:
     """The head and as many details as fit on a line.
 
     Of a single one that is too long, a failure loses its end, and an estimate the beginning of its cell's name.
@@ -178,15 +193,15 @@ def _fitted(head: str, failures: Iterable[str], estimates: Iterable[str]) -> str
     line, separator = head, ": "
     for detail, is_estimate in [*((each, False) for each in failures), *((each, True) for each in estimates)]:
         longer = f"{line}{separator}{detail}"
-        if cell_len(longer) <= _WIDTH:
+        if cell_len(longer) <= width:
             line, separator = longer, "; "
         elif separator == "; ":
-            return f"{line}; …" if cell_len(line) + 3 <= _WIDTH else line
+            return f"{line}; …" if cell_len(line) + 3 <= width else line
         elif is_estimate:
-            kept = _WIDTH - cell_len(f"{line}: …")
+            kept = width - cell_len(f"{line}: …")
             return f"{line}: …{detail[-kept:].lstrip()}" if kept > 0 else line
         else:
-            return f"{set_cell_size(longer, _WIDTH - 1).rstrip()}…"
+            return f"{set_cell_size(longer, width - 1).rstrip()}…"
     return line
 
 

@@ -355,4 +355,5 @@ def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
         return Live(Console(stderr=True, style=outputs.style), show_output=outputs.show_output)
     from guestmark.cli.lines import Lines
 
-    return Lines(show_output=outputs.show_output)
+    width = os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else None
+    return Lines(show_output=outputs.show_output, width=width or None)

@@ -30,7 +30,7 @@ from guestmark.powercut import evidence
 from guestmark.setting.disk import disks_of
 from guestmark.setting.machine import START, Start
 from guestmark.stats import stopping
-from guestmark.stats.stopping import GIVE_UP_AFTER, given_up
+from guestmark.stats.stopping import GIVE_UP_AFTER, given_up, hopeless
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Loop:
         if (settings := self._plan.context.tune) is not None:
             return self._race(settings)
         block = self._first_incomplete()
-        first = block
+        first, before = block, len(self._trials)
         self._observer.started(replace(self._plan, cells=tuple(self._cells)), block)
         while True:
             decision = self._decide(block)
@@ -233,6 +233,11 @@ class Loop:
                 return RunState.INTERRUPTED
             if all(self._given_up(cell) for cell in self._cells):
                 return RunState.FAILED
+            if hopeless([cell.id for cell in self._cells], mine := self._trials[before:]):
+                self._observer.note(
+                    f"all {len(mine)} trials failed, and nothing else is tried: {mine[-1].reason}"
+                )
+                return self._final(RunState.FAILED)
             self._await_turn(block)
             if self._measure_missing(block):
                 return self._final(RunState.STOPPED)

@@ -273,6 +273,22 @@ def given_up(cell_trials: Sequence[Trial]) -> bool:
     )
 
 
+def hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
+    """Whether a run is over as nothing in it works: each of its cells was tried, and all of these trials failed.
+
+    One cell is as good as another for that, so many of them have to fail once. What may pass by itself does not count.
+    """
+    tried = {trial.cell_id for trial in trials}
+    return (
+        len(trials) >= GIVE_UP_AFTER
+        and all(cell in tried for cell in cells)
+        and all(
+            trial.status is TrialStatus.FAILED and not (trial.cause is not None and trial.cause.passes)
+            for trial in trials
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Prospect:
     """How well a cell's ratio is known, as the half-width of its log, now and after more blocks."""
