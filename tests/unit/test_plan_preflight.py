@@ -20,6 +20,7 @@ from guestmark.ledger import open_ledger
 from guestmark.stats.analysis import analyse
 from guestmark.stats.stopping import decide
 from guestmark.workloads.base import Workload
+from tests.framework.command_line import CommandLine
 
 
 class Roomy(Workload[Any]):
@@ -158,3 +159,29 @@ def test_an_expected_time_agrees_with_the_time_limit(
     while decide(alone, trials, len(trials), never_precise).state is None:
         trials.append(replace(trials[0], block=len(trials)))
     assert len(trials) == found.blocks_in_time
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("memory-backing --on tcg,tcg/kvm --set thp=on", "tcg"),
+        ("memory-backing --on tcg --set hugepages=off,1G", "hugepages=off"),
+        ("density --on tcg --set memory=1T,256M", "memory=256M"),
+    ],
+)
+def test_list_offers_no_cell_that_cannot_run(guestmark: CommandLine, typed: str, shown: str) -> None:
+    """Of those that it leaves out it says why; those are what a run would leave out, too."""
+    plan, *options = typed.split()
+    done = guestmark("run", plan, *options, "--list")
+    assert done.status == 0, done.stderr
+    cells = [line.partition("  #")[0].split() for line in done.stdout.splitlines()]
+    assert cells
+    assert all(shown in words for words in cells)
+    assert "cannot be measured here: " in done.stderr
+
+
+def test_list_of_nothing_that_can_run_ends_as_the_run_does(guestmark: CommandLine) -> None:
+    for more in (["--list"], ["--blocks", "1", "-q"]):
+        done = guestmark("run", "density", "--on", "tcg/kvm", "--set", "thp=on", *more)
+        assert (done.status, done.stdout) == (3, "")
+        assert "thp is not attested in guests inside others" in done.stderr

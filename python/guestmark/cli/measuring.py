@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guestmark.cli import options
@@ -166,10 +166,16 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def show_cells(plan: Plan, ledger_path: str | None) -> None:
-    """Prints the cells on standard output, one per line, and remarks on standard error."""
+    """Prints the cells that can run here on standard output, one per line, and remarks on standard error.
+
+    Nothing is started to find out. Raises as a run does that could measure nothing.
+    """
     from guestmark.core.units import counted
+    from guestmark.engine import preflight
     from guestmark.engine.budget import estimate
 
+    ready = preflight.foresee(plan)
+    plan = replace(ready.plan, cells=ready.cells)
     for cell in plan.cells:
         marks = ["baseline"] if cell.baseline else []
         marks += [f"null copy of {cell.null_of}"] if cell.null_of else []
@@ -177,8 +183,14 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
     sys.stdout.flush()
     if usual := _unsaid(plan):
         say(f"defaults of all cells: {usual}")
-    for note in plan.context.notes:
+    for note in (*plan.context.notes, *ready.notes):
         say(note)
+    alike: dict[str, list[str]] = {}
+    for entry in ready.left_out:
+        alike.setdefault(entry.reason, []).append(entry.cell or entry.name)
+    for reason, names in alike.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        say(f"{names[0]}{more} cannot be measured here: {reason}")
     with options.ledger_to_read(ledger_path) as ledger:
         found = estimate(plan, ledger)
     origin = f" ({found.origin})" if found.origin else ""

@@ -22,7 +22,7 @@ from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
-from guestmark.platforms.probe import Given, Startable, given
+from guestmark.platforms.probe import Given, Startable, already_found, given
 from guestmark.setting.machine import KERNEL, MACHINE, MEMORY
 from guestmark.setting.memory import why_not
 from guestmark.workloads import base as workloads
@@ -123,10 +123,7 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     `PlatformUnusableError` when nothing is left, or what a workload's own check raised.
     """
     plan = with_locations(plan)
-    left_out = larger_than_host(plan.cells)
-    left_out += without_such_memory(plan.cells)
-    left_out += disks.diskless(plan.cells)
-    left_out += misplaced_cells(plan.cells)
+    left_out = _refused_here(plan.cells)
     left_out += unmade_parts(runnable(plan.cells, left_out), progress)
     left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
     left_out += impossible_cells(runnable(plan.cells, left_out))
@@ -135,15 +132,37 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     return Readiness(plan, cells, left_out, (*notes, *remarks_on(plan, cells)))
 
 
+def foresee(plan: Plan) -> Readiness:
+    """What `examine` would find as far as is known without starting or making anything. Raises as it does."""
+    plan = with_locations(plan)
+    left_out = _refused_here(plan.cells)
+    left_out += unusable_platforms(
+        runnable(plan.cells, left_out), lambda platforms: already_found(cast("list[Startable]", platforms))
+    )
+    left_out += impossible_cells(runnable(plan.cells, left_out))
+    plan, notes = with_usable_baselines(plan, left_out)
+    return Readiness(plan, runnable(plan.cells, left_out), left_out, tuple(notes))
+
+
+def _refused_here(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
+    """The cells that this host, or their platform, cannot have as they are asked for."""
+    return (
+        *larger_than_host(cells),
+        *without_such_memory(cells),
+        *disks.diskless(cells),
+        *misplaced_cells(cells),
+    )
+
+
 def without_such_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """The cells whose guests' memory this host cannot make as they ask for it, such as of huge pages it has not got."""
     found = []
     for cell in cells:
         spec, machine = cell.platform, MACHINE.of(cell.factors) or ""
-        if cell.null_of is None and spec.is_guest and not (spec.nested or spec.is_elsewhere):
+        if cell.null_of is None and spec.is_guest and not spec.is_elsewhere:
             levels = {MEMORY.name: spec.inner.architecture.memory, **cell.factors}
             try:
-                why_not(levels, here=True, on_pci=not machine.startswith("microvm"))
+                why_not(levels, here=not spec.nested, on_pci=not machine.startswith("microvm"))
             except PlatformUnusableError as error:
                 found.append(LeftOut(str(cell.platform), error.message, error.hint, cell=cell.id))
     return tuple(found)

@@ -142,6 +142,12 @@ def probe_all(
     return {platform.name: known[platform.name] for platform in wanted}
 
 
+def already_found(platforms: Iterable[Startable]) -> dict[str, Usable | Unusable]:
+    """What is remembered of the platforms; what was not tried yet is taken as usable."""
+    known = _remembered()
+    return {platform.name: known.get(platform.name, Usable(0.0)) for platform in platforms}
+
+
 def probe_nested(
     platform: Startable, left_s: float | None, *, refresh: bool = False
 ) -> Usable | Unusable | None:
