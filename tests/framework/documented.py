@@ -1,0 +1,133 @@
+"""The commands and blocks of README and guides, as they are printed there, and what marks in the source say of them.
+
+A comment before a block says why it, or the lines in it that match an expression, cannot be run by a test:
+
+    <!-- not run: WHY -->
+    <!-- not run, EXPRESSION: WHY -->
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.framework import CHECKOUT
+
+_MARK = re.compile(r"<!-- not run(?:, (?P<lines>[^:]+))?: (?P<why>.+?) -->")
+_FENCE = re.compile(r" *```(\w*)")
+_COMMAND = re.compile(r"^(?:\w+\$ +)?(?:\./|/opt/guestmark/)?guestmark (.+)$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code; `language` is empty for an indented one."""
+
+    file: str
+    line: int  # of its first line, from 1
+    language: str
+    text: str
+    marks: tuple[tuple[str, str], ...]  # expression, empty for the whole block, and why it is not run
+
+    def why_not(self, line: str) -> str:
+        """Why a line of it is not run; empty for one that is."""
+        return next((why for lines, why in self.marks if not lines or re.search(lines, line)), "")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command line."""
+
+    where: str  # file and line
+    text: str  # as printed
+    words: tuple[str, ...]  # after `guestmark`
+    why_not: str
+
+
+def pages() -> list[Path]:
+    """README and the guides."""
+    return [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs/guide").glob("*.md"))]
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Every block of a page, in order."""
+    lines = page.read_text().splitlines()
+    name = page.name
+    marks: list[tuple[str, str]] = []
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        if mark := _MARK.fullmatch(line.strip()):
+            marks.append((mark["lines"] or "", mark["why"]))
+            at += 1
+            continue
+        begin = at + 1
+        if fence := _FENCE.match(line):
+            end = next(n for n in range(at + 1, len(lines)) if lines[n].strip() == "```")
+            yield Block(name, begin + 1, fence[1], "\n".join(lines[at + 1 : end]), tuple(marks))
+            at, marks = end + 1, []
+        elif line.startswith("    ") and line.strip() and (at == 0 or not lines[at - 1].strip() or marks):
+            end = at
+            while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
+                end += 1
+            text = "\n".join(each[4:] for each in lines[at:end]).rstrip()
+            yield Block(name, begin, "", text, tuple(marks))
+            at, marks = end, []
+        else:
+            if line.strip():
+                marks = []
+            at += 1
+
+
+def commands(page: Path) -> Iterator[Typed]:
+    """Every command line of guestmark's in the page's blocks for a shell."""
+    for block in blocks(page):
+        if block.language not in {"", "sh"}:
+            continue
+        whole = ""
+        begin = 0
+        for number, line in enumerate(block.text.splitlines()):
+            begin = begin if whole else number
+            whole += line
+            if whole.endswith("\\"):
+                whole = whole[:-1]
+                continue
+            text, whole = whole.strip(), ""
+            inner = re.fullmatch(r"\w+=\$\((.+)\) *(#.*)?", text)
+            if found := _COMMAND.match(inner[1] if inner else text):
+                words = tuple(shlex.split(found[1], comments=True))
+                yield Typed(f"{block.file}:{block.line + begin}", text, words, block.why_not(text))
+
+
+_FIXED = frozenset({
+    "--blocks", "-r", "--runs", "--quick", "--precision", "--find", "--for", "--list", "--prepare-only", "replay",
+})  # fmt: skip
+_BRIEFLY = {
+    "exec": ("--blocks", "1"),
+    "ab": ("--blocks", "1"),
+    "boot": ("--blocks", "1"),
+    "tour": ("--blocks", "1"),
+    "run": ("--blocks", "1"),
+    "powercut": ("--states", "20", "--records", "20"),
+    "tune": ("--for", "40s"),
+}
+_SMALL = ("--scale", "0.02")
+_SHORTER = {"--for": "40s", "--over": "4s"}
+
+
+def briefly(words: list[str]) -> list[str]:
+    """The words of a command line with less to measure, and the same answer in kind: one block, a small scale."""
+    verb, *rest = words
+    command = rest.index("--") if "--" in rest else len(rest)
+    options, command_line = rest[:command], rest[command:]
+    for name, value in _SHORTER.items():
+        if name in options:
+            options[options.index(name) + 1] = value
+    added: tuple[str, ...] = ()
+    if not _FIXED & set(options):
+        added = _BRIEFLY.get(verb, ())
+    if verb == "run" and "--scale" not in options and "--list" not in options and "--for" not in options:
+        added += _SMALL
+    return [verb, *options, *added, *command_line] if command_line else [verb, *added, *options]

@@ -1,0 +1,173 @@
+"""What README and guides print runs as printed: commands, plans and Python.
+
+Every command is typed into a shell, page by page, in a folder with the files that the page names, with less to measure
+(`documented.briefly`). What cannot run here is marked in the page's source, with the reason.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guestmark.ledger import open_ledger
+from guestmark.ledger.remarks import Remarks
+from guestmark.plan.load import load
+from tests.framework import CHECKOUT, PACKAGES, captures, documented
+from tests.framework.command_line import CommandLine
+from tests.framework.runs import host_uml_tcg
+
+PAGES = {page.name: page for page in documented.pages()}
+WITH_COMMANDS = [
+    name for name, page in PAGES.items() if any(not each.why_not for each in documented.commands(page))
+]
+MOST_UNRUN = 46  # a page that adds one says why, and this number changes with it
+GATED = "--fail-if"
+PLACEHOLDERS = {"COMMAND": "./program", "FILE…": "FILE.pcap", "RUN…": "last"}
+
+_WRAPPER = """#!/bin/sh
+exec {python} -c '
+import os, sys
+sys.path[:0] = {paths!r}
+from tests.framework.documented import briefly
+words = sys.argv[1:]
+os.execv(sys.executable, [sys.executable, "-m", "guestmark", *(briefly(words) if words else [])])
+' "$@"
+"""
+_STORE = """#!/usr/bin/env python3
+import os, sys
+def write(name, text):
+    with open(name, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    folder = os.open(".", os.O_RDONLY)
+    os.fsync(folder)
+if sys.argv[1] == "put":
+    write(sys.argv[2], sys.argv[3])
+elif sys.argv[1] == "write-and-acknowledge":
+    for number in range(5):
+        write(f"entry{number}", "x")
+        print(f"entry{number}", flush=True)
+        sys.stdin.readline()
+else:
+    sys.exit(any(not os.path.exists(line.strip()) for line in sys.stdin))
+"""
+
+
+@pytest.fixture
+def sandbox(guestmark: CommandLine, tmp_path: Path) -> Path:
+    """A folder with every file that the pages name, and a ledger with the runs that they name."""
+    here = tmp_path / "here"
+    here.mkdir()
+    wrapper = _WRAPPER.format(python=sys.executable, paths=[str(CHECKOUT), str(PACKAGES)])
+    scripts = {"guestmark": wrapper, "store": _STORE}
+    scripts |= dict.fromkeys(("program", "my-program", "old", "new", "bench"), "#!/bin/sh\nsleep 0.01\n")
+    for name, text in scripts.items():
+        (here / name).write_text(text)
+        (here / name).chmod(0o755)
+    for name in ("file", "data.bin"):
+        (here / name).write_text("some text\n" * 1000)
+    (here / "main.cpp").write_text("int main() {}\n")
+    (here / "mine.fio").write_text("[job]\nrw=write\nsize=${SIZE}\nruntime=${TIME}\nnumjobs=${THREADS}\n")
+    packets = captures.frames(captures.conversation())
+    for name in ("FILE.pcap", "CLIENT.pcapng", "SERVER.pcapng"):
+        (here / name).write_bytes(captures.pcap(packets))
+    (here / "examples").symlink_to(CHECKOUT / "examples")
+    subprocess.run(["git", "init", "-q"], cwd=here, check=True)
+    commit = [
+        "git",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "one",
+    ]
+    subprocess.run(commit, cwd=here, check=True)
+    run = host_uml_tcg(blocks=12)
+    names = [f"{side}{number}" for side in ("OLD", "NEW", "RUN") for number in (1, 2, 3)]
+    with open_ledger(guestmark.ledger) as ledger:
+        for name in ("before-upgrade", "monday", "tuesday", *names, "newest"):
+            run_id = ledger.create_run(run.plan, {}, run.seed, said=Remarks(name=name))
+            for trial in run.trials:
+                ledger.append(run_id, trial)
+    (here / "plan.toml").write_text(guestmark("plans", "show", "upload").stdout)
+    return here
+
+
+def _plans_of(page: str, here: Path, guestmark: CommandLine) -> None:
+    """`mine.toml` is the page's own plan where it shows one; else a copy of a built-in one."""
+    own = [each.text for each in documented.blocks(PAGES[page]) if each.language == "toml"]
+    text = own[0] if own else guestmark("plans", "show", "filesystems").stdout
+    (here / "mine.toml").write_text(text)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_every_command_of_a_page_runs(
+    guestmark: CommandLine, guests_known: None, sandbox: Path, page: str
+) -> None:
+    del guests_known
+    _plans_of(page, sandbox, guestmark)
+    environment = {**guestmark.environment, "PATH": f"{sandbox}:{os.environ['PATH']}", "GUESTMARK_PAGER": ""}
+    failed = []
+    for each in documented.commands(PAGES[page]):
+        if each.why_not:
+            continue
+        text = each.text
+        for placeholder, file in PLACEHOLDERS.items():
+            text = text.replace(placeholder, file)
+        done = subprocess.run(
+            ["bash", "-c", text], cwd=sandbox, env=environment, capture_output=True, text=True, timeout=1500,
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        allowed = (
+            {0, 1, 125} if GATED in text else {0}
+        )  # a gate may well be broken, or undecided after one block
+        if done.returncode not in allowed or "Traceback" in done.stderr or not (done.stdout + done.stderr):
+            failed.append((each.where, text, done.returncode, done.stdout[-2000:], done.stderr[-2000:]))
+    assert not failed, "\n".join(map(str, failed))
+
+
+def test_what_does_not_run_is_counted_and_says_why() -> None:
+    unrun = [each for page in PAGES.values() for each in documented.commands(page) if each.why_not]
+    assert len(unrun) == MOST_UNRUN, "\n".join(f"{each.where} {each.text}: {each.why_not}" for each in unrun)
+    marks = [mark for page in PAGES.values() for block in documented.blocks(page) for mark in block.marks]
+    lines = [
+        line
+        for page in PAGES.values()
+        for block in documented.blocks(page)
+        for line in block.text.splitlines()
+    ]
+    assert all(why for _, why in marks)
+    assert len(marks) <= len(lines)
+
+
+@pytest.mark.parametrize("page", [name for name, page in PAGES.items() if "```toml" in page.read_text()])
+def test_every_plan_of_a_page_is_one(sandbox: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    monkeypatch.chdir(sandbox)
+    plans = [
+        each for each in documented.blocks(PAGES[page]) if each.language == "toml" and not each.why_not("")
+    ]
+    for each in plans:
+        if not each.text.lstrip().startswith(("[machines", "[[machine")):  # of a lab, not a plan
+            load(each.text, each.file)
+
+
+def test_the_library_s_page_runs(guestmark: CommandLine, sandbox: Path) -> None:
+    (block,) = [each for each in documented.blocks(PAGES["library.md"]) if each.language == "python"]
+    text = block.text.replace('on=["host", "tcg"], blocks=10', 'on=["host"], blocks=2')
+    text = text.replace('result.ratio("tcg")', "result.ratios").replace(
+        'result.gates("tcg > x12")', "result.cells"
+    )
+    text = text.replace('guestmark.run("upload", scale=0.02, on=["tcg"], blocks=3)', "")
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=sandbox, env=guestmark.environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
