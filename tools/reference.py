@@ -189,7 +189,48 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def results() -> str:
+    """The parts of a result document, each with a table of its keys."""
+    from guestmark.report import schema
+
+    made = schema.json_schema(schema.ResultDocument, "")
+    parts = {name: made["$defs"][name] for name in schema.parts() if name in made["$defs"]}
+    lines: list[str] = []
+    for name, part in sorted(parts.items(), key=lambda item: item[0] != schema.ResultDocument.__name__):
+        lines += [f"## {name}", "", _escape(part.get("description", "")), ""]
+        optional = set(part["properties"]) - set(part.get("required", ()))
+        rows = [
+            [
+                f"`{key}`",
+                _json_type(value),
+                _escape(value.get("description", "")) + (" (may be absent)" * (key in optional)),
+            ]
+            for key, value in part["properties"].items()
+        ]
+        lines += [_table(["key", "type", "meaning"], rows), ""]
+    return "\n".join(lines)
+
+
+def _json_type(value: dict[str, Any]) -> str:
+    """The type of a key's value, in words."""
+    if "$ref" in value:
+        name = str(value["$ref"]).rpartition("/")[2]
+        return f"[{name}](#{name.lower()})" if name.endswith(("Part", "Cell", "Run")) else name
+    if "anyOf" in value:
+        return ", ".join(dict.fromkeys(_json_type(each) for each in value["anyOf"]))
+    if "enum" in value:
+        return ", ".join(f"`{each}`" for each in value["enum"])
+    if value.get("type") == "array":
+        inner = value.get("items")
+        return f"array of {_json_type(inner)}" if inner else "array"
+    if value.get("type") == "object":
+        inner = value.get("additionalProperties")
+        return f"object of {_json_type(inner)}" if isinstance(inner, dict) and inner else "object"
+    return str(value.get("type", "any"))
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "results": results,
     "commands": commands,
     "platforms": platforms,
     "factors": factors,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guestmark.library import Ratio, Result, exec, load, read_document, run  # noqa: A004
+    from guestmark.library import Compared, Moved, Ratio, Result, exec, load, read_document, run  # noqa: A004
 
-__all__ = ["Ratio", "Result", "__version__", "exec", "load", "read_document", "run"]
+__all__ = ["Compared", "Moved", "Ratio", "Result", "__version__", "exec", "load", "read_document", "run"]
 __version__ = "0.3.0"
 
 

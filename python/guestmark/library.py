@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
+    from guestmark.report.compared import Comparison
     from guestmark.stats.analysis import Analysis, CellResult
     from guestmark.stats.gates import Judged
 
-__all__ = ["Ratio", "Result", "exec", "load", "read_document", "run"]
+__all__ = ["Compared", "Moved", "Ratio", "Result", "exec", "load", "read_document", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +146,12 @@ class Result:
         names = {metric.name for metric in self.stored.plan.metrics}
         return judge(parse_gates(limits, self.stored.plan.cells, names), self.analysis)
 
-    def compare(self, other: Result) -> Any:
+    def compare(self, other: Result) -> Compared:
         """This run (before) and another (after), cell by cell; see `guestmark compare`."""
         from guestmark.report import compared
 
         with _opened(self._ledger, writable=False) as ledger:
-            return compared.compare(ledger, self.stored, other.stored)
+            return Compared(compared.compare(ledger, self.stored, other.stored))
 
     def document(self) -> dict[str, Any]:
         """The result document, as `--json` writes it."""
@@ -166,10 +167,7 @@ class Result:
         return render(self.stored, Format.HTML, self.analysis).decode()
 
     def _repr_html_(self) -> str:
-        """The report in a frame of its own, so that its style is its own."""
-        page = escaping.escape(self.html(), quote=True)
-        style = "width: 100%; height: 40em; border: 0"
-        return f'<iframe srcdoc="{page}" style="{style}" title="guestmark {self.id}"></iframe>'
+        return _framed(self.html(), f"guestmark {self.id}")
 
     def __repr__(self) -> str:
         said = ", ".join(f"{each.cell} ×{each.value:.3g} {each.verdict}" for each in self.ratios)
@@ -189,6 +187,85 @@ class Result:
     def _primary(self, result: CellResult) -> str:
         workload = next(each for each in self.analysis.workloads if result in each.cells)
         return workload.metrics[0].name if workload.metrics else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How a cell's ratio to its baseline moved from one run to another, with its 95 % interval, and what that says."""
+
+    cell: str
+    value: float  # after over before
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+class Compared:
+    """Two runs, cell by cell."""
+
+    def __init__(self, found: Comparison) -> None:
+        self.found = found
+
+    @property
+    def before(self) -> str:
+        """The id of the one run."""
+        return self.found.before.id
+
+    @property
+    def after(self) -> str:
+        """The id of the other."""
+        return self.found.after.id
+
+    @property
+    def same_host(self) -> bool:
+        """Whether both were measured on the same host."""
+        return self.found.same_host
+
+    @property
+    def moved(self) -> tuple[Moved, ...]:
+        """What became of the ratio of each cell that both runs have."""
+        found = []
+        for pair in self.found.pairs:
+            low, high = pair.found.ci or (None, None)
+            found.append(Moved(pair.cell, pair.found.ratio, low, high, pair.found.verdict.value))
+        return tuple(found)
+
+    @property
+    def surroundings(self) -> dict[str, str]:
+        """What differs between the hosts as they were."""
+        return {**self.found.decisive, **self.found.other}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Cells that only one of them has, or whose ratio has no interval."""
+        return self.found.missing
+
+    def document(self) -> dict[str, Any]:
+        """The document, as `guestmark compare --json` writes it."""
+        from guestmark.report import compared
+
+        return compared.document([self.found])
+
+    def html(self) -> str:
+        """The comparison as a page."""
+        from guestmark.report import compared
+        from guestmark.report.render import html
+
+        return html.render(compared.page([self.found]))
+
+    def _repr_html_(self) -> str:
+        return _framed(self.html(), f"guestmark {self.before} {self.after}")
+
+    def __repr__(self) -> str:
+        said = [f"{each.cell} ×{each.value:.3g} {each.verdict}" for each in self.moved]
+        said += [f"{len(self.missing)} not in both"] if self.missing else []
+        return f"<guestmark {self.before} → {self.after}{': ' if said else ''}{', '.join(said)}>"
+
+
+def _framed(page: str, title: str) -> str:
+    """A page in a frame of its own, so that its style is its own."""
+    style = "width: 100%; height: 40em; border: 0"
+    return f'<iframe srcdoc="{escaping.escape(page, quote=True)}" style="{style}" title="{title}"></iframe>'
 
 
 def load(run: str = "last", *, ledger: str | os.PathLike[str] | None = None) -> Result:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger import open_ledger
+from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.model import RunOverview
-from guestmark.report import shared
+from guestmark.report import schema, shared
 from tests.framework import PACKAGES
 from tests.framework.caches import TriedPlatforms, private_cache
 from tests.framework.preloaded import PreloadedCall, same_interpreter
@@ -33,10 +33,12 @@ class Result:
     stderr: str
 
     def document(self) -> Any:
-        """Standard output read as JSON; a result document with everything in each trial."""
+        """Standard output read as JSON; a result document, which has the published schema, with all in each trial."""
         found = json.loads(self.stdout)
-        is_result = isinstance(found, dict) and found.get("schema") == shared.SCHEMA
-        return shared.whole(found) if is_result else found
+        if not isinstance(found, dict) or found.get("schema") != shared.SCHEMA:
+            return found
+        codec.converted(found, schema.ResultDocument, "the result document")
+        return shared.whole(found)
 
 
 class CommandLine:

@@ -1,0 +1,457 @@
+"""The types of what guestmark hands out: the result document and the bundle. Their JSON Schemas are made from them.
+
+`docs/reference/*.schema.json` and the tables of the reference are made by `tools/schema.py`; tests read every document
+that they get as these types, so a key that is not here, or has another type, is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from guestmark.core.cause import Cause
+from guestmark.core.metric import Better
+from guestmark.core.model import Asked, CellStatus, LeftOut, Plan, RunState, TrialStatus
+from guestmark.ledger.model import Origin
+from guestmark.stats.compare import Verdict
+from guestmark.stats.gates import Outcome
+from guestmark.stats.validity import Severity
+
+Interval = tuple[float | None, float | None]  # nulls where there is none
+Values = dict[str, list[float | None]]
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A part of a document, all of whose keys are known."""
+
+
+class RunPart(_Part):
+    """The run itself."""
+
+    id: Annotated[str, Meta(description="by which every command calls it")]
+    name: Annotated[str, Meta(description="of the plan; `exec` for a command line")]
+    created_at: Annotated[str, Meta(description="UTC, ISO 8601")]
+    seed: Annotated[int, Meta(description="of the random order")]
+    state: Annotated[RunState, Meta(description="how it ended")]
+    blocks: Annotated[int, Meta(description="that hold at least one trial")]
+    trials: int
+    failed: Annotated[int, Meta(description="of the trials")]
+    imported: Annotated[Origin | UnsetType, Meta(description="from where, if it was not made here")] = UNSET
+
+
+class TrialPart(_Part):
+    """One trial: one cell in one block, on a machine that was started for it."""
+
+    block: Annotated[int, Meta(description="from 0")]
+    order: Annotated[int, Meta(description="place in the block, which is random")]
+    status: TrialStatus
+    measurements: Annotated[
+        dict[str, float | None], Meta(description="by metric: its iterations reduced to one value")
+    ]
+    reason: Annotated[str, Meta(description="why it failed, in a line")]
+    cause: Annotated[Cause | None, Meta(description="the same for programs; null where nobody said")]
+    warmups: Annotated[Values, Meta(description="unmeasured runs before, by metric")]
+    run_s: Annotated[
+        list[float], Meta(description="wall time of each iteration on the host's clock, hooks included")
+    ]
+    iterations: Annotated[Values, Meta(description="every measured run, by metric, in order")]
+    started_at: Annotated[str, Meta(description="UTC, ISO 8601")]
+    duration_s: Annotated[float, Meta(description="of the whole trial, with the machine's start and end")]
+    phases: Annotated[dict[str, Any], Meta(description="seconds from the start of the machine to each phase")]
+    attestation: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="what the machine really had, as far as it is not in the cell's `shared`; null: nothing"
+        ),
+    ]
+    noise: Annotated[
+        dict[str, Any], Meta(description="of the host meanwhile: pressure, steal, frequency, swap")
+    ]
+    warnings: list[str]
+    command_line: Annotated[
+        list[str | None] | None,
+        Meta(
+            description="the hypervisor's words in place of the nulls of the shared one; null: there is none"
+        ),
+    ]
+    console: Annotated[str | UnsetType, Meta(description="of a trial that failed: the end of it")] = UNSET
+    console_truncated: bool | UnsetType = UNSET
+
+
+class SharedPart(_Part):
+    """What the trials of a cell have in common; `guestmark.read_document` puts it back into each."""
+
+    attestation: dict[str, Any]
+    command_line: list[str | None]
+
+
+class SummaryPart(_Part):
+    """A cell's values of a metric: one for each trial."""
+
+    unit: str
+    better: Better
+    n: Annotated[int, Meta(description="trials")]
+    mean: float | None
+    median: float | None
+    ci: Annotated[Interval, Meta(description="95 % interval of the mean")]
+    typical: Annotated[float | None, Meta(description="the typical run, as the report shows it")]
+    typical_ci: Annotated[Interval, Meta(description="95 % interval of the typical run")]
+
+
+class ComparisonPart(_Part):
+    """A cell's ratio to its baseline, by block; of a copy for the noise floor, to what it copies."""
+
+    ratio: Annotated[float | None, Meta(description="cell over baseline; null where there is none")]
+    ci: Annotated[Interval, Meta(description="95 % interval of the ratio, widened by the noise floor")]
+    median_ratio: float | None
+    median_ci: Interval
+    p: float | None
+    verdict: Verdict
+    alike: Annotated[
+        bool, Meta(description="the typical run is as on the baseline; rarer slow runs may differ")
+    ]
+    reason: Annotated[str, Meta(description="why there is no other verdict")]
+    n: Annotated[int, Meta(description="pairs of trials")]
+    q: Annotated[float | None, Meta(description="p within the report's family")]
+    equivalence_p: float | None
+    equivalence_q: float | None
+    noise_floor: Annotated[float | None, Meta(description="|ratio - 1| that copies of the baseline show")]
+    stretch: Annotated[
+        float | None, Meta(description="by which the interval was widened for what others did")
+    ]
+
+
+class TotalPart(ComparisonPart):
+    """The ratio of the totals, which a batch costs."""
+
+    seen_ci: Annotated[Interval, Meta(description="without room for events too rare to have been seen")]
+
+
+class SlowPart(_Part):
+    """How slow runs differ: shares of runs over twice the typical one, and 95th percentiles."""
+
+    cell: dict[str, Any]
+    baseline: dict[str, Any]
+    difference: Annotated[float | None, Meta(description="of the shares")]
+    ci: Interval
+    p95_ratio: float | None
+    p95_ci: Interval
+    p: float | None
+    q: float | None
+    verdict: Verdict
+    reason: str
+    n: int
+
+
+class UnseenPart(_Part):
+    """The share up to which an event may have escaped."""
+
+    starts: float | None
+    iterations: float | None
+
+
+class AnswersPart(_Part):
+    """The four answers about a cell's primary metric."""
+
+    typical: ComparisonPart
+    total: TotalPart | UnsetType = UNSET
+    slow: SlowPart | UnsetType = UNSET
+    unseen: UnseenPart | UnsetType = UNSET
+    first: Annotated[ComparisonPart | UnsetType, Meta(description="the first run on a fresh machine")] = UNSET
+
+
+class PastRun(_Part):
+    """A ratio that an earlier run found."""
+
+    id: str
+    ratio: float
+    ci: tuple[float, float]
+    n: int
+
+
+class PastPart(_Part):
+    """Earlier runs of this host that had the same cell and baseline."""
+
+    runs: list[PastRun]
+    lowest: float
+    highest: float
+    outside: Annotated[bool, Meta(description="whether a change since then is shown")]
+
+
+class CellPart(_Part):
+    """A workload on a platform at one level of every factor."""
+
+    id: str
+    workload: str
+    platform: str
+    factors: dict[str, str]
+    labels: dict[str, str]
+    baseline: bool
+    null_of: Annotated[str | None, Meta(description="the cell that it copies, to show the noise")]
+    status: CellStatus
+    reason: str
+    shared: SharedPart
+    trials: list[TrialPart]
+    summary: Annotated[dict[str, SummaryPart], Meta(description="by metric")]
+    vs_baseline: Annotated[dict[str, ComparisonPart], Meta(description="by metric")]
+    answers: Annotated[dict[str, AnswersPart], Meta(description="of the primary metric, by its name")]
+
+
+class OwnCell(CellPart):
+    """A cell of the plan."""
+
+    history: PastPart | None
+
+
+class NullCell(CellPart):
+    """A copy of a cell."""
+
+    differs: Annotated[
+        list[str], Meta(description="metrics in which it differs from what it copies, as it should not")
+    ]
+
+
+class FloorPart(_Part):
+    """The noise floor of a workload."""
+
+    workload: str
+    floor: Annotated[
+        dict[str, float | None], Meta(description="by metric: |ratio - 1| that means nothing here")
+    ]
+
+
+class WidenedPart(_Part):
+    """Metrics of a workload whose intervals are wider because a copy differs from what it copies."""
+
+    workload: str
+    metrics: list[str]
+
+
+class ProspectPart(_Part):
+    """How well a ratio is known, as the half-width of its log."""
+
+    cell: str
+    half_width: float
+    then: Annotated[float, Meta(description="after that many more blocks")]
+
+
+class MoreTimePart(_Part):
+    """What more blocks would buy."""
+
+    blocks: int
+    seconds: float
+    cells: list[ProspectPart]
+    blocks_in_all: int
+
+
+class QuestionPart(_Part):
+    """A question of the plan and its answers."""
+
+    ask: str
+    wants: Asked
+    answered: bool
+    answers: Annotated[list[dict[str, Any]], Meta(description="the figures of each, by the kind of question")]
+    sentences: Annotated[list[str], Meta(description="as the report says them")]
+
+
+class GatePart(_Part):
+    """What became of a limit of `--fail-if`."""
+
+    gate: Annotated[str, Meta(description="as typed")]
+    cell: str
+    metric: str
+    limit: Annotated[float | None, Meta(description="the ratio; null where it is about power cuts")]
+    above: bool | None
+    loss: Annotated[str | None, Meta(description="the word of a power cut that it is about")]
+    outcome: Outcome
+    reason: str
+    ratio: float | None
+    ci: list[float | None] | None
+    n: int
+    p_broken: float | None
+    p_kept: float | None
+    more_blocks: Annotated[int | None, Meta(description="that would probably decide it")]
+    finds: Annotated[
+        float | None, Meta(description="from which ratio on 3 in 4 such runs would find it broken")
+    ]
+
+
+class FindingPart(_Part):
+    """What limits the figures."""
+
+    name: str
+    severity: Severity
+    reason: str
+    advice: str
+    effect: float | None
+    p: float | None
+    workload: Annotated[str | None, Meta(description="null: the whole run")]
+    inconclusive: Annotated[list[str], Meta(description="cells whose verdicts it takes back")]
+
+
+class DistancePart(_Part):
+    """How far a configuration is behind the best one."""
+
+    times_worse: float
+    interval: tuple[float, float]
+    verdict: str
+
+
+class DroppedPart(_Part):
+    """A configuration that left a race."""
+
+    cell: str
+    blocks: int
+    why: str
+    how: str
+
+
+class RacePart(_Part):
+    """A race of configurations: what is best, and what was dropped when and why."""
+
+    objective: str
+    margin: float
+    stage: str
+    best: list[str]
+    not_worse_for_sure: list[str]
+    leader: str | None
+    distances: dict[str, DistancePart]
+    dropped: list[DroppedPart]
+    fresh_blocks: int
+    confirmed: bool
+    alone: bool
+
+
+class ProgramPart(_Part):
+    """A program that was measured, with the digests of its file on each side."""
+
+    path: str
+    same: bool
+    trials: int
+    sha256: dict[str, list[str]]
+
+
+class MachinePart(_Part):
+    """How the machines of a platform were started."""
+
+    platform: str
+    command_line: list[str]
+    cpu_flags_missing: Annotated[
+        list[str] | None, Meta(description="that the host has; null where nobody knows")
+    ]
+
+
+class SectionPart(_Part):
+    """A section of the report."""
+
+    part: str
+    title: str
+    subtitle: str
+    nodes: Annotated[list[dict[str, Any]], Meta(description="each with its `kind` and what that holds")]
+
+
+class ReportPart(_Part):
+    """The report, which every other format draws."""
+
+    title: str
+    sections: list[SectionPart]
+
+
+class ResultDocument(_Part):
+    """What `--json` writes: everything about a run."""
+
+    schema: Annotated[str, Meta(pattern="^guestmark-result/2$")]
+    run: RunPart
+    plan: Annotated[
+        Plan, Meta(description="what was measured and how often; of variables only the names, as `env_names`")
+    ]
+    environment: Annotated[dict[str, Any], Meta(description="the host when the run began")]
+    environments_resumed: Annotated[list[dict[str, Any]], Meta(description="the host at each resumption")]
+    cells: list[OwnCell]
+    null_cells: Annotated[list[NullCell], Meta(description="copies that show the noise")]
+    noise_floor: list[FloorPart]
+    downgraded: Annotated[list[Any], Meta(description="always empty; versions before 0.3 wrote it")]
+    widened: list[WidenedPart]
+    flagged_blocks: Annotated[list[int], Meta(description="that the host disturbed; kept in every estimate")]
+    disturbances: Annotated[dict[str, int], Meta(description="by rule: in how many blocks")]
+    more_time: MoreTimePart | None
+    questions: list[QuestionPart]
+    gates: list[GatePart]
+    validity: list[FindingPart]
+    since_earlier_runs: Annotated[dict[str, Any], Meta(description="what changed on the host since")]
+    unusable: Annotated[list[LeftOut], Meta(description="what was asked for and could not be measured")]
+    tune: RacePart | None
+    programs: list[ProgramPart]
+    machines: list[MachinePart]
+    report: ReportPart
+
+
+class PackedTrial(_Part):
+    """A trial as a bundle has it."""
+
+    body: Annotated[str, Meta(description="the trial as compact JSON, with its iterations packed")]
+    console: Annotated[str, Meta(description="compressed, base64; empty unless consoles were asked for")]
+
+
+class PackedRemarks(_Part):
+    """What is said of a run."""
+
+    name: str
+    notes: list[str]
+    labels: dict[str, str]
+    tags: list[str]
+
+
+class PackedRun(_Part):
+    """A run as a bundle has it."""
+
+    id: str
+    created_at: Annotated[float, Meta(description="Unix time in seconds")]
+    seed: str
+    state: RunState
+    plan: Plan
+    environments: list[dict[str, Any]]
+    unusable: list[LeftOut]
+    trials: list[PackedTrial]
+    remarks: PackedRemarks
+
+
+class Bundle(_Part):
+    """The data block of a bundle's page. `data` holds the runs, a list, as `runs` describes one."""
+
+    schema: Annotated[str, Meta(pattern="^guestmark-bundle/1$")]
+    sha256: Annotated[str, Meta(description="of the runs' JSON")]
+    key: Annotated[str, Meta(description="public key of whoever packed it; empty without a signature")]
+    signature: str
+    size: Annotated[int, Meta(description="bytes of the runs' JSON")]
+    data: Annotated[str, Meta(description="the runs' JSON, compressed by zlib, base64")]
+
+
+def parts() -> tuple[str, ...]:
+    """The names of the types that only this module has, in the order of the documents."""
+    return tuple(
+        name
+        for name, kind in globals().items()
+        if isinstance(kind, type) and issubclass(kind, _Part) and kind is not _Part
+    )
+
+
+def json_schema(kind: type[Any], name: str) -> Mapping[str, Any]:
+    """The JSON Schema (draft 2020-12) of one of these types, under that address."""
+    (found,), components = msgspec.json.schema_components(
+        [kind], schema_hook=_of_custom, ref_template="#/$defs/{name}"
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": name,
+        **found,
+        "$defs": components,
+    }
+
+
+def _of_custom(kind: type[Any]) -> dict[str, Any]:
+    """Of types that are written as text, such as platforms."""
+    return {"type": "string", "description": (kind.__doc__ or "").partition("\n")[0]}
