@@ -1,7 +1,8 @@
 """The manual page and the completions of shells, made from the same objects as `--help`.
 
 `python tools/manual.py DIR` writes below DIR, laid out as below /usr: share/man/man1/guestmark.1 and the completions of
-bash, zsh and fish. Wheels carry them (tools/package).
+bash, zsh and fish. Wheels carry them (tools/package). A checkout has them in `share`, where `man` finds the page of a
+program in PATH.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def _lines() -> Iterator[str]:
 
 
 def _verb(verb: str, command: Any, parent: Any) -> Iterator[str]:
+    from guestmark.cli.examples import EXAMPLES
+
     context = command.make_context(
         verb, [], parent=parent, resilient_parsing=True, help_option_names=["-h", "--help"]
     )
@@ -67,6 +70,11 @@ def _verb(verb: str, command: Any, parent: Any) -> Iterator[str]:
         if record := parameter.get_help_record(context):
             declaration, text = record
             yield from (".TP", f".B {roff(declaration)}", roff(" ".join(text.split())))
+
+    if rows := EXAMPLES.get(verb):
+        yield from (".PP", "Examples:")
+        for line, what in rows:
+            yield from (".TP", f".B {NAME} {roff(line)}", roff(what))
 
 
 def roff(text: str) -> str:

@@ -479,6 +479,12 @@ make_beside() { # PYTHON-STEPS BUILDS: functions
     beside=
 }
 
+# The manual page, where man looks for that of a program in PATH, and the completions of shells. Nothing needs them.
+make_manual() {
+    [ "$root/share/man/man1/guestmark.1" -nt "$root/python/guestmark/cli" ] ||
+        PYTHONPATH=$root/python "$root/.venv/bin/python" "$root/tools/manual.py" "$root" >>"$log" 2>&1 || true
+}
+
 # What ./test needs besides. A program that cannot be had makes the check or the tests that need it fail.
 dev_ready() { holds "$root/.venv/.guestmark-dev" "$(dev_key)" && [ -d /lib/modules ] && [ -z "$(missing_dev)" ]; }
 
@@ -622,6 +628,7 @@ prepare() {
             for each in $steps $builds; do "$each"; done
         fi
         [ -z "$want_library" ] || library_ready "$want_library" || make_library "$want_library"
+        make_manual
         sync -f "$root" 2>/dev/null || sync # a power cut must not leave a stamp without what it stands for
     fi
     trap - INT TERM HUP

@@ -27,7 +27,14 @@ _REPLAY = "replay"  # of `powercut`, which is no command
 
 
 class Verb(TyperCommand):
-    """A verb, none of whose options is given twice in vain."""
+    """A verb, none of whose options is given twice in vain, and whose help ends with examples."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Ends the help with lines to type."""
+        from guestmark.cli.examples import examples
+
+        if lines := examples(self.name or ""):
+            formatter.write("\n" + "\n".join(lines) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the words after the verb. Raises `UsageError` for an option that would replace an earlier one."""

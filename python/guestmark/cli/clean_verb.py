@@ -115,7 +115,9 @@ def _say_what_stays() -> None:
 
     places = [("runs", default_path().parent), ("keys, campaigns and reports of crashes", state_directory())]
     if (checkout() / "tools" / "setup.sh").is_file():
-        places += [("set-up of this checkout", checkout() / name) for name in (".venv", "target", ".setup")]
+        places += [
+            ("set-up of this checkout", checkout() / name) for name in (".venv", "target", ".setup", "share")
+        ]
     there = [(what, path) for what, path in places if path.exists()]
     for what, path in there:
         say(f"{path} stays: {what}")
