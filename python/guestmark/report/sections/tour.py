@@ -1,9 +1,10 @@
-"""The one screen at the end of a tour: what virtualization costs here, what can be used here, what to run next.
+"""The one screen at the end of a tour: what can be used here, what to run next, what virtualization costs here.
 
 Three rounds on fresh machines show magnitudes: figures have two digits, intervals are shown when they matter, and what
 the rounds do not settle is called unclear.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,14 +14,15 @@ from guestmark.core.platform_spec import parse_platform
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
-from guestmark.page.nodes import Bullets, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
+from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
-from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.page.text import Span, Tone, line, spans
 from guestmark.report.commands import resume_command
 from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
 from guestmark.stats.compare import Comparison
 
+_NEXT = 1  # plans that are named
 SAME = 1.1  # ratios closer to 1 than this are shown as "about the same"
 WIDE = 1.6  # the ratio of an interval's ends above which both are shown
 # Which plan goes deeper into each workload of the tour, by key, and what it shows.
@@ -101,21 +103,32 @@ class Cost:
 
 
 def page(run: StoredRun, findings: Sequence[Finding], analysis: Analysis | None = None) -> Page:
-    """The screen. `findings` are of the platforms in the order they are listed."""
+    """One screen of 80 × 24, with the answer last. `findings` are of the platforms in the order they are listed."""
     found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
     used = [finding.platform for finding in findings if finding.usable]
-    limits = [note for note in validity.lines(found, whole=False) if note.kind is not NoteKind.SMALL]
-    costs: list[Node] = [_costs(found, used), *_troubles(found), *_in_words(found), *limits]
+    costs: list[Node] = [_costs(found, used), *_troubles(found), *_in_words(found), *_limit(found)]
+    costs.append(Note(line(_caution(run, found))))
     commands = [Command(what, command) for command, what in next_commands(run, found, findings)]
     return Page(
         "What virtualization costs here",
         run.id,
         (
+            Section(Part.CONCLUSION, "What can be used here", _usable(findings), titled=False),
+            Section(Part.CONCLUSION, "What to run next", tuple(commands), titled=False),
             Section(Part.CONCLUSION, "What virtualization costs here", tuple(costs)),
-            Section(Part.CONCLUSION, "What can be used here", _usable(findings)),
-            Section(Part.CONCLUSION, "What to run next", (*commands, Note(line(_caution(run, found))))),
         ),
     )
+
+
+def _limit(found: Analysis) -> list[Note]:
+    """What limits the figures most; the rest is among all figures of the run."""
+    limits = [note for note in validity.lines(found, whole=False) if note.kind is not NoteKind.SMALL]
+    if not limits:
+        return []
+    label, *rest = limits[0].text
+    said = "".join(span.text for span in rest).partition(". ")[0].partition(" (")[0]
+    more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
+    return [Note(spans(label, f"{said}{more}"), limits[0].kind)]
 
 
 def _costs(found: Analysis, used: Sequence[str]) -> Table:
@@ -192,27 +205,21 @@ def _in_words(found: Analysis) -> list[Paragraph]:
         least, most = min(known, key=lambda pair: pair[0].ratio), max(known, key=lambda pair: pair[0].ratio)
         if least is most:
             continue
-        said = f": {least[1]} ({least[0].said()}); most: {most[1]} ({most[0].said()})."
-        lines.append(Paragraph(spans("Least affected in ", Span(platform, Tone.STRONG), said)))
+        said = f": least {least[1]} ({least[0].said()}), most {most[1]} ({most[0].said()})"
+        lines.append(Paragraph(spans(Span(platform, Tone.STRONG), said)))
     return lines
 
 
-def _what(platform: str) -> str:
-    spec = parse_platform(platform)
-    return "" if spec.nested else spec.inner.described.help
-
-
 def _usable(findings: Sequence[Finding]) -> tuple[Node, ...]:
-    items: list[Inline] = []
+    """What works, and what does not with the beginning of its reason; `guestmark doctor` has all of it."""
+    works = [finding.platform for finding in findings if finding.usable]
+    nodes: list[Node] = [Note(spans(Span("works here: ", Tone.FASTER), ", ".join(works)))]
     for finding in findings:
-        name = Span(f"{finding.platform:<5}", Tone.STRONG)
-        what = _what(finding.platform)
-        if finding.usable:
-            items.append(spans(name, Span("yes  ", Tone.FASTER), what))
-            continue
-        hint = Span(f" ({finding.hint})" if finding.hint else "", Tone.SOFT)
-        items.append(spans(name, Span("no   ", Tone.SLOWER), f"{what}: {finding.reason}", hint))
-    return (Bullets((), tuple(items)),)
+        if not finding.usable:
+            reason = re.split(r"[:;(]", finding.reason, maxsplit=1)[0].strip()
+            name = Span(f"{finding.platform} does not: ", Tone.SLOWER)
+            nodes.append(Note(spans(name, f"{reason} (guestmark doctor says more)")))
+    return tuple(nodes)
 
 
 def next_commands(run: StoredRun, found: Analysis, findings: Sequence[Finding]) -> list[tuple[str, str]]:
@@ -224,7 +231,7 @@ def next_commands(run: StoredRun, found: Analysis, findings: Sequence[Finding]) 
         if finding.usable and parse_platform(finding.platform).is_guest
     )
     commands = [(f"guestmark exec --on {used} -- COMMAND", "a command of your own")]
-    for key in _worth_a_look(found):
+    for key in _worth_a_look(found)[:_NEXT]:
         plan, what = DEEPER[key]
         where = guests if key in {"boot", "upload"} else used
         commands.append((f"guestmark run {plan} --on {where}", what))
@@ -251,13 +258,4 @@ def _caution(run: StoredRun, found: Analysis) -> str:
     ended = ", interrupted" if run.state is RunState.INTERRUPTED else ""
     if found.blocks < 2:
         return f"{rounds}{ended}: a first impression (?), no more. Run {run.id}."
-    busy = len(found.flagged_blocks)
-    disturbed = (
-        f" This machine was busy with other things in {busy} of them, which widens the ranges: better when it is idle."
-        if busy
-        else ""
-    )
-    return (
-        f"{rounds}{ended} show magnitudes, not small differences; what they do not settle is unclear "
-        f"(95 % intervals).{disturbed} Run {run.id}."
-    )
+    return f"{rounds}{ended}: magnitudes (95 % intervals). Run {run.id}."
