@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -79,3 +81,22 @@ def _loaded(count: int) -> Iterator[None]:
             program = ending.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
             ending.callback(program.kill)
         yield
+
+
+def test_the_doctor_s_answer_is_one_screen_with_the_platforms_last(guestmark: CommandLine) -> None:
+    report = guestmark("doctor", "--json", timeout=120).document()
+    terminal = f"stty cols 80 rows 24; {shlex.join([sys.executable, '-m', 'guestmark', 'doctor'])}"
+    done = subprocess.run(
+        ["script", "-qec", terminal, "/dev/null"], capture_output=True, text=True, env=guestmark.environment,
+        cwd=guestmark.folder, stdin=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in done.stdout.splitlines()]
+    answer = [line for line in lines if not line.startswith("guestmark: ")]
+    assert len(answer) <= 24
+    assert all(len(line) <= 80 for line in answer)
+    rows = [line.split()[:2] for line in answer]
+    words = {True: "usable", False: "unusable", None: "unknown"}
+    expected = [[one["name"], words[one["usable"]]] for one in report["platforms"]]
+    assert sorted(row for row in rows if row[1:] and row[1] in words.values()) == sorted(expected)
+    assert "qemu-img" not in done.stdout
+    assert "qemu-img" in guestmark("doctor", "--details", timeout=120).stdout

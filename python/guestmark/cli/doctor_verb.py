@@ -14,8 +14,9 @@ import typer
 from guestmark.page.say import say, tell_json
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from guestmark.foreign.parts import State
-if TYPE_CHECKING:
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import Startable
 
@@ -41,6 +42,12 @@ def command(
             help="List the architectures of guests and what is missing for each; boots nothing.",
         ),
     ] = False,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details", help="Show whole reasons, what to do, how guests are confined, and versions."
+        ),
+    ] = False,
 ) -> None:
     """Find out which platforms can be used here, by booting them.
 
@@ -60,7 +67,7 @@ def command(
 
         tell_json(dumps(report, indent=2, ensure_ascii=False))
         return
-    _show(report)
+    (_show_all if details else _show)(report)
 
 
 def _architectures(json: bool) -> None:
@@ -188,8 +195,41 @@ def _finding(name: str, result: Usable | Unusable | None, waiting: _Waiting) -> 
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.table import Table
+    """One screen: what the machine is, and last a line for each platform, those that work at the end."""
     from rich.text import Text
+
+    from guestmark.cli.console import Console, shown
+
+    console = Console()
+    facts = dict(facts_of(report["host"]))
+    guest = ["itself a guest"] if facts.pop("itself a guest", "no") == "yes" else []
+    console.print(shown("; ".join([*(facts[name] for name in _BRIEF if name in facts), *guest]), "dim"))
+    console.print(shown(f"ledger {report['ledger']}", "dim"))
+    console.print()
+    platforms = sorted(report["platforms"], key=lambda one: bool(one["usable"]))
+    longest = max(len(one["name"]) for one in platforms)
+    for one in platforms:
+        said = f"ready in {one['ready_s']:.2g} s" if one["usable"] else one["reason"]
+        line = Text.assemble((f"{one['name']:{longest}}  ", "bold"), _word(one["usable"]), "  ", shown(said))
+        if console.is_terminal:  # --details has the rest
+            line.truncate(console.width, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+    if not all(one["usable"] for one in platforms):
+        console.print(shown("guestmark doctor --details says why and what to do, and lists versions", "dim"))
+
+
+_BRIEF = ("processor", "memory", "kernel", "system")
+
+
+def _word(usable: bool | None) -> Text:
+    from rich.text import Text
+
+    words = {True: ("usable", "green"), False: ("unusable", "red"), None: ("unknown", "yellow")}
+    return Text(*words[usable])
+
+
+def _show_all(report: dict[str, Any]) -> None:
+    from rich.table import Table
 
     from guestmark.cli.console import Console, shown
 
@@ -200,13 +240,12 @@ def _show(report: dict[str, Any]) -> None:
             said = shown(f"ready in {one['ready_s']:.2g} s")
             if one["confined"]:
                 said.append_text(shown(f"; confined by {one['confined']}", "dim"))
-            table.add_row(shown(one["name"], "bold"), Text("usable", "green"), said)
+            table.add_row(shown(one["name"], "bold"), _word(usable=True), said)
         else:
             said = shown(one["reason"])
             if one["hint"]:
                 said.append("\n").append_text(shown(one["hint"], "dim"))
-            word = Text("unknown", "yellow") if one["usable"] is None else Text("unusable", "red")
-            table.add_row(shown(one["name"], "bold"), word, said)
+            table.add_row(shown(one["name"], "bold"), _word(one["usable"]), said)
     console.print(table)
     console.print()
     facts = Table(box=None, pad_edge=False, show_header=False)

@@ -75,7 +75,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "doctor": (
         ("doctor", "which platforms work here"),
         ("doctor --nested", "with the time that guests inside guests need"),
-        ("doctor --arch", "the architectures of guests"),
+        ("doctor --details", "why the others do not, and versions"),
     ),
     "plans": (
         ("plans", "the built-in plans, and how long each takes here"),
