@@ -6,7 +6,7 @@ from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric_spec import parse_metrics, split
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.workloads.exec.workload import ExecParams
+from guestmark.workloads.exec.params import ExecParams
 from tests.framework.guests import started
 
 WHERE = "if [ /dev/stdout -ef /dev/null ]; then echo null >&2; else echo kept >&2; fi; echo said"

@@ -16,7 +16,8 @@ from guestmark.platforms.base import Machine
 from guestmark.workloads import boot
 from guestmark.workloads.base import Workload
 from guestmark.workloads.boot import Boot, Booted
-from guestmark.workloads.exec.workload import ExecWorkload, of_program, runnable
+from guestmark.workloads.exec.params import runnable
+from guestmark.workloads.exec.workload import ExecWorkload, of_program
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Platform

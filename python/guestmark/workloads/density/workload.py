@@ -32,7 +32,8 @@ from guestmark.workloads.common.starting import (
     unplaced,
 )
 from guestmark.workloads.density import GUESTS, Crowd, Fleet, Held
-from guestmark.workloads.exec.workload import of_program, runnable
+from guestmark.workloads.exec.params import runnable
+from guestmark.workloads.exec.workload import of_program
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform

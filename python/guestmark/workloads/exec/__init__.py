@@ -31,7 +31,7 @@ WORKLOADS = (
     WorkloadKind(
         "exec",
         "runs any command: the host's own binary on every platform",
-        params="guestmark.workloads.exec.workload:ExecParams",
+        params="guestmark.workloads.exec.params:ExecParams",
         run="guestmark.workloads.exec.workload:ExecWorkload",
         metrics=_metrics,
         label=_label,
