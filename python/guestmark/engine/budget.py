@@ -332,9 +332,10 @@ def spend(
     ]
     needs = _needs(plan, kept, known, fewest)
     if needs > left_s and racing is None:
+        takes_s = _round(needs + used_s + _CLOSING_S)
         notes.append(
-            f"{format_duration(budget_s)} is short for {counted(fewest, 'block')} of even these cells: they take about "
-            f"{format_duration(_round(needs + used_s))}"
+            f"{format_duration(budget_s)} is short for {counted(fewest, 'block')} of even these cells: --for "
+            f"{math.ceil(takes_s)}s would do"
         )
     fitted = replace(
         plan, policy=policy, context=replace(plan.context, no_time=tuple(cell.id for cell in gone))
