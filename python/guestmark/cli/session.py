@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from guestmark.cli import gates
 from guestmark.cli.style import Style
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
+from guestmark.core.findings import FailedRuns
 from guestmark.core.model import Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -343,7 +344,8 @@ def _status(stored: StoredRun, state: RunState) -> ExitStatus:
     if good == 0:
         return ExitStatus.NOTHING_MEASURED
     # A requested platform that was left out was not measured, and a script must be able to notice.
-    everything = good == len(stored.trials) and not stored.unusable
+    whole = not any(trial.facts.of(FailedRuns) for trial in stored.trials)
+    everything = good == len(stored.trials) and not stored.unusable and whole
     return ExitStatus.ALL_MEASURED if everything else ExitStatus.SOME_FAILED
 
 

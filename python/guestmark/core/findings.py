@@ -316,6 +316,14 @@ class Counted(Fact, kw_only=True):
     each: dict[str, float] = msgspec.field(name="counted")
 
 
+class FailedRuns(Fact, kw_only=True):
+    """How many of a trial's measured runs failed by themselves, how many were tried, and what the first one said."""
+
+    failed: int = msgspec.field(name="failed_runs")
+    tried: int = msgspec.field(name="tried_runs")
+    reason: str = msgspec.field(name="failed_because")
+
+
 class MeasuredOn(Fact, kw_only=True):
     """Which machine measured the trial, where several may share a run."""
 

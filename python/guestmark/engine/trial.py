@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -19,7 +19,7 @@ from guestmark.core.errors import (
     PlatformUnusableError,
     WorkloadError,
 )
-from guestmark.core.findings import Counted, Findings
+from guestmark.core.findings import Counted, FailedRuns, Findings
 from guestmark.core.machine_facts import placement_of
 from guestmark.core.metric import Measurement, Metric, can_be_compared
 from guestmark.core.metric_spec import SYSTEM, USER
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
 _CONSOLE_TAIL = 4096  # characters kept of a good trial's console
+_OF_ONE_RUN = frozenset(
+    {Cause.STATUS, Cause.SIGNAL}
+)  # what ends a program says nothing of its machine or later runs
 _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
 
@@ -228,21 +231,37 @@ def _iterate(
     warmups, wanted = (0, 1) if once else (before_each, slot.iterations)
     derived = plan.context.derived
 
-    def run() -> list[Measurement]:
-        begin = time.monotonic()
-        measured = workload.run(machine)
-        record.run_s.append(time.monotonic() - begin)
-        return with_derived(derived, measured, slot.cell.factors)
+    failures: list[WorkloadError] = []
 
-    before, rounds = [], []
+    def run() -> Iterator[list[Measurement]]:
+        """What a run measured; nothing of one that failed by itself."""
+        begin = time.monotonic()
+        try:
+            measured = workload.run(machine)
+        except WorkloadError as error:
+            if error.cause not in _OF_ONE_RUN:
+                raise
+            failures.append(error)
+            return
+        record.run_s.append(time.monotonic() - begin)
+        yield with_derived(derived, measured, slot.cell.factors)
+
+    before: list[list[Measurement]] = []
+    rounds: list[list[Measurement]] = []
     for number in range(warmups):
         observer.phase(f"warming up {number + 1}/{warmups}")
-        before.append(run())
+        before += run()
+    failures.clear()  # those of runs that are not measured
     for number in range(wanted):
         observer.phase(f"measuring {number + 1}/{wanted}")
         counting.begin()
-        rounds.append(run())
+        rounds += run()
         counting.end()
+    if not rounds:
+        raise failures[0]
+    if failures:
+        said = FailedRuns(failed=len(failures), tried=wanted, reason=_one_line(failures[0]))
+        record.findings.add(said)
     record.warmups, record.measurements = merge(before), merge(rounds)
 
 

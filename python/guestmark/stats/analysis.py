@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.findings import machine_of
+from guestmark.core.findings import FailedRuns, machine_of
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.stats import estimands
@@ -35,6 +35,7 @@ from guestmark.stats.family import judged
 from guestmark.stats.machines import shared_half_width
 from guestmark.stats.noise import Null, disturbed_blocks
 from guestmark.stats.paired import Summary, log_ratios, summarise
+from guestmark.stats.tails import failed_share
 from guestmark.stats.trials import Answers, allowing_for, withheld
 from guestmark.stats.validity import Carried, Finding, free_of, severe_by_cell
 
@@ -490,8 +491,28 @@ def _status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]) ->
         return CellStatus.PENDING, "no trial has ended yet"
     failures = [trial.reason or "failed" for trial in trials if trial.status is not TrialStatus.OK]
     if not failures:
-        return CellStatus.OK, ""
+        failing = _failing_runs(trials)
+        return (CellStatus.PARTIAL if failing else CellStatus.OK), failing
     reason, _ = Counter(failures).most_common(1)[0]
     others = "" if len(set(failures)) == 1 else f" (and {len(set(failures)) - 1} other reasons)"
     said = f"{len(failures)} of {len(trials)} trials failed: {reason}{others}"
     return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), said
+
+
+def _failing_runs(trials: Sequence[Trial]) -> str:
+    """How often runs of good trials failed, with an interval; empty where none did."""
+    known = [(trial, trial.facts.of(FailedRuns)) for trial in trials]
+    found = [fact for _, fact in known if fact is not None]
+    if not found:
+        return ""
+    failed = np.array([0 if fact is None else fact.failed for _, fact in known], dtype=np.float64)
+    tried = np.array(
+        [_runs(trial) if fact is None else fact.tried for trial, fact in known], dtype=np.float64
+    )
+    share, (low, high) = failed_share(failed, tried)
+    said = f"fails in {share:.0%} [{low:.0%}, {high:.0%}] of runs ({failed.sum():.0f} of {tried.sum():.0f})"
+    return f"{said}: {found[0].reason}"
+
+
+def _runs(trial: Trial) -> int:
+    return max((len(measurement.iterations) for measurement in trial.measurements), default=1)

@@ -214,6 +214,22 @@ def share_interval(
     return low, high
 
 
+def failed_share(failed: Array, tried: Array) -> tuple[float, tuple[float, float]]:
+    """Return the share of runs that failed and its 95 % interval, from counts per trial, shape (n,) each.
+
+    As `share_interval`; where trials hold unequal numbers of runs how alike these are is not known, so that each trial
+    counts once. Raises ValueError without a run.
+    """
+    if not tried.sum() > 0:
+        raise ValueError("no run to take a share of")
+    runs = round(float(tried.mean()))
+    equal = bool((tried == tried[0]).all())
+    share = float(failed.sum() / tried.sum())
+    alike = intraclass_correlation(failed, runs) if equal else None
+    counts = failed if equal else np.full(failed.size, share * runs)
+    return share, share_interval(counts, runs, alike)
+
+
 def share_difference(
     cell: Array, baseline: Array, m: int, confidence: float = 0.95
 ) -> tuple[float, tuple[float, float]]:
