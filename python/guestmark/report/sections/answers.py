@@ -181,12 +181,12 @@ def _in_brief(ranked: Ranked) -> Inline:
     names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
     superlative = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
     verb = " leads" if ranked.open else Claim.BEST.format(superlative=superlative)
-    rivals = [names[result.cell.id] for result in ranked.open]
-    beside = (
-        f"; or {rivals[0]}" if len(rivals) == 1 else f"; or one of {len(rivals)} others" if rivals else ""
-    )
+    beside = f"; {len(ranked.open)} open" if ranked.open else ""
     tone = Tone.FASTER if ranked.answered else Tone.UNCLEAR
-    shown = f"{names[best.cell.id]} ({' '.join(mean_of(best, ranked.metric))})"
+    name = names[best.cell.id]
+    for factor, level in best.cell.factors.items():
+        name = name.replace(f"{factor}={level}", level) if level[:1].isalpha() else name
+    shown = f"{name} ({' '.join(mean_of(best, ranked.metric))})"
     return spans(where, Span(shown, tone), f"{verb}{beside}")
 
 

@@ -149,8 +149,8 @@ def overview(analysis: Analysis) -> Table | None:
     if not found:
         return None
     small = [_NOW_AND_THEN, *(f"then: {source}" for source in dict.fromkeys(each.source for each in shown))]
-    if (scale := plan.context.scale) != 1.0:
-        small.append(f"now is at {scale:g} of the published sizes: compare ratios")
+    scale = plan.context.scale
+    size = "" if scale == 1.0 else f" at {scale:g} of the sizes"
     platforms = list(dict.fromkeys(platform for _, platform in found))
     thens: dict[str, set[float]] = {}
     for (name, _), (_, ratio) in found.items():
@@ -164,7 +164,7 @@ def overview(analysis: Analysis) -> Table | None:
         filled |= {(name, "then"): figure(f"×{_short(ratio)}") for name, (ratio,) in thens.items()}
     pieces = (Align.POINT, Align.LEFT, Align.POINT)[: 2 if once else 3]
     columns = [*platforms, *(["then"] if once else [])]
-    return by_column("Now and then, ×base", columns, pieces, filled, tuple(map(line, small)))
+    return by_column(f"Now{size} and then, ×base", columns, pieces, filled, tuple(map(line, small)))
 
 
 _SIGNS = {
