@@ -214,3 +214,24 @@ def test_cells_are_inert_in_a_terminal_and_in_a_spreadsheet(tmp_path: Path, gues
     assert "'=cmd" in written
     assert "'+1" in written
     assert "\x1b" not in guestmark("capture", path, "-f", "json").stdout
+
+
+def test_a_capture_that_was_joined_with_itself_lost_nothing(tmp_path: Path) -> None:
+    """Every packet is there again, at the same times: what looked like repeats at first were copies."""
+    start, way = 1_272_975_194_000_000_000, 30_000_000
+    client, server = cf.CLIENT, cf.SERVER
+    steps = [
+        (0, cf.tcp(client, server, cf.SYN, 0, 0)),
+        (way, cf.tcp(server, client, cf.SYN | cf.ACK, 0, 1)),
+        (way + 1_000_000, cf.tcp(client, server, cf.ACK, 1, 1)),
+        (way + 4_000_000, cf.tcp(client, server, cf.ACK | cf.PSH, 1, 1, b"hello")),
+        (2 * way, cf.tcp(server, client, cf.ACK | cf.PSH, 1, 6, b"answer")),
+        (2 * way + 1_000_000, cf.tcp(client, server, cf.ACK | cf.PSH, 6, 7, b"thanks")),
+        (3 * way, cf.tcp(server, client, cf.ACK, 7, 12)),
+    ]
+    once = cf.frames([(start + at, packet) for at, packet in steps])
+    path = tmp_path / "joined.pcap"
+    path.write_bytes(cf.pcap([*once, *once], nanos=True))
+    (found,) = analyse_file(path).connections
+    assert found.causes.recovery_s == 0
+    assert found.confidence == "low"

@@ -266,6 +266,9 @@ impl Conn {
             spent[cause] += left - network;
         }
         self.correct(&mut spent);
+        if spent[on::RECOVERY] > 0 && self.has_only_copies() {
+            spent[on::UNKNOWN] += std::mem::take(&mut spent[on::RECOVERY]);
+        }
         // Clocks that step backwards may have counted some time twice.
         let mut over = spent.iter().sum::<u64>().saturating_sub(self.duration());
         for part in &mut spent {

@@ -227,6 +227,20 @@ impl Conn {
         repeats >= MERGED_FROM && stale * 5 >= repeats * 4 && sides.iter().all(twice)
     }
 
+    /// Was all that was taken for repeats copies, which became known for such only later? Then no loss was seen.
+    #[must_use]
+    pub(crate) fn has_only_copies(&self) -> bool {
+        let ends = [0, 1];
+        let is_copied = |end: usize| {
+            let twice = self.rare(end).twice;
+            twice.counted.repeating > 0 && twice.is_captured_twice(self.sent[end].packets, 0)
+        };
+        ends.into_iter().any(is_copied)
+            && ends
+                .iter()
+                .all(|&end| self.counted(end).retransmissions == 0)
+    }
+
     /// What direction `which` sent, each packet counted once, now that all of it is known.
     #[must_use]
     pub fn counted(&self, which: usize) -> Counted {
