@@ -15,7 +15,7 @@ _KEPT = re.compile(r"guestmark-[a-z][a-z0-9@_-]*-[0-9a-f]{12}")
 _NOBODY = 65534  # as whom some servers run that root starts
 _SHARED = (Path("/dev/shm"), Path("/var/tmp"))
 # What other checks of this checkout make in the same places: no run leaves these.
-_CHECKS = ("guestmark-test-", "guestmark-clean-root.", "guestmark-try-wheel.")
+_CHECKS = ("guestmark-test-", "guestmark-stack-", "guestmark-clean-root.", "guestmark-try-wheel.")
 
 
 def processes(mark: bytes, known: dict[int, int]) -> Iterator[tuple[int, str]]:
