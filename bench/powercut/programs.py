@@ -1,4 +1,7 @@
-"""Makes the tables of docs/results/programs.md from a run: guestmark run programs --for 25m --json run.json."""
+"""Makes the table of docs/results/programs.md from result documents of `guestmark run programs --for 25m --json FILE`.
+
+Of several documents, each further one replaces what the ones before have said of a program on a filesystem.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +54,14 @@ def _why(proof: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Prints the table."""
-    document = json.loads(Path(sys.argv[1]).read_text())
+    merged: dict[str, tuple[Mapping[str, Any], dict[str, str], str]] = {}
+    for name in sys.argv[1:]:
+        for label, params, words, why in rows(json.loads(Path(name).read_text())):
+            _, earlier, known = merged.get(label, (params, {}, ""))
+            merged[label] = (params, {**earlier, **words}, why or known)
     print("| program | its documentation | faults in 2014 | ext4 | xfs | btrfs | why |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for label, params, words, why in rows(document):
+    for label, (params, words, why) in merged.items():
         kinds = " | ".join(words.get(kind, "") for kind in _FILESYSTEMS)
         published = params.get("published")
         print(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.powercut.deeds import Change, Deed, Difference, Done, acknowledged, guilty, parsed
+from guestmark.powercut.deeds import Change, Deed, Difference, Done, acknowledged, guilty, parsed, suspects
 from guestmark.powercut.explanation import differences, smallest
 
 
@@ -55,6 +55,14 @@ def test_the_call_that_left_something_unsynced(
         assert found is not None
         assert found.words.startswith(words)
         assert found.cure == cure
+
+
+def test_where_the_file_itself_was_not_written_yet_all_unsynced_ones_are_suspects() -> None:
+    calls = done("create db", "write db", "sync", "write log", "write other", "fsync other")
+    assert guilty(calls, Difference("db", CONTENT)) is None
+    assert [each.words for each in suspects(calls)] == [
+        "what was written to log was never followed by a sync of it"
+    ]
 
 
 def test_only_calls_before_the_acknowledgement_count() -> None:

@@ -76,7 +76,7 @@ impl Seen {
         if kind.is_symlink() {
             self.bytes(fs::read_link(path)?.as_os_str().as_bytes());
         } else if kind.is_file() {
-            self.content(&File::open(path)?, about.len())?;
+            self.content(&File::open(path)?, about.len());
         } else if kind.is_block_device() || kind.is_char_device() {
             self.number(about.rdev());
         }
@@ -118,16 +118,24 @@ impl Seen {
     }
 
     /// Blocks that are not all zeroes, each with its place: a hole and zeroes are the same.
-    fn content(&mut self, file: &File, size: u64) -> io::Result<()> {
+    ///
+    /// What cannot be read, as where a filesystem's checksum does not fit, is told apart by its place and its error.
+    fn content(&mut self, file: &File, size: u64) {
         self.number(size);
         let mut at = 0;
         let mut buffer = std::mem::take(&mut self.buffer);
         while let Some(data) = (at < size).then(|| seek_data(file, at)).flatten() {
             at = data / BLOCK as u64 * BLOCK as u64;
-            let length = file.read_at(&mut buffer, at)?;
-            if length == 0 {
-                break;
-            }
+            let length = match file.read_at(&mut buffer, at) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(error) => {
+                    self.number(at);
+                    self.number(error.raw_os_error().unwrap_or(0) as u64);
+                    at += READ as u64;
+                    continue;
+                }
+            };
             for (number, block) in buffer[..length].chunks(BLOCK).enumerate() {
                 if block.iter().any(|byte| *byte != 0) {
                     self.number(at / BLOCK as u64 + number as u64);
@@ -138,7 +146,6 @@ impl Seen {
         }
         self.buffer = buffer;
         self.number(u64::MAX);
-        Ok(())
     }
 
     fn number(&mut self, number: u64) {

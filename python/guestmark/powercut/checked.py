@@ -29,6 +29,7 @@ _CONTROL_STATES, _SCRAMBLED_STATES = 24, 96
 _CONTROL_SHARE = 0.2  # of the time
 _FEWEST = 20  # states that a word can be about, where there are as many
 _REASONS = 8
+_SUSPECTS = 2
 _ENOUGH_AGAIN = 5  # failing states of a second log
 _EXPLAINED_S = 60.0
 _FAR = 1_000_003  # beyond any number that a program may have acknowledged
@@ -137,6 +138,8 @@ def _explained(
         return Explanation(said=state.said, files=files, calls=[torn]), []
     before = deeds.acknowledged(asked.deeds, len(asked.lines), state.newest)
     guilty = [found for each in differ if (found := deeds.guilty(before, each)) is not None]
+    if not guilty:  # what is missing was written to another file at first, such as a log
+        guilty = deeds.suspects(before)[:_SUSPECTS]
     calls = list(dict.fromkeys(each.words for each in guilty))
     cures = list(dict.fromkeys(each.cure for each in guilty))
     return Explanation(said=state.said, files=files, calls=calls), cures

@@ -114,6 +114,13 @@ def guilty(done: Sequence[Done], difference: Difference) -> Guilty | None:
     return _of_name(done[bare]) if bare is not None else None
 
 
+def suspects(done: Sequence[Done]) -> list[Guilty]:
+    """All calls that left the content of a file unsynced, where nothing says which of them mattered."""
+    paths = dict.fromkeys(each.path for each in reversed(done) if each.deed in _OF_CONTENT)
+    found = (guilty(done, Difference(path, Change.CONTENT)) for path in paths)
+    return [each for each in found if each is not None and each.done.deed in _OF_CONTENT]
+
+
 def _last(done: Sequence[Done], path: str, kinds: frozenset[Deed]) -> int | None:
     return next(
         (n for n in reversed(range(len(done))) if done[n].deed in kinds and _changes(done[n], path)), None

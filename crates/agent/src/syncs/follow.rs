@@ -191,10 +191,11 @@ impl Follower {
             | libc::SYS_pwritev2 => {
                 let descriptor = arguments[0] as i32;
                 let Some(path) = self.open_path(pid, descriptor) else {
-                    return (descriptor == 1 && ends_line(pid, number, arguments)).then(|| Deed {
-                        call: "said",
-                        paths: Vec::new(),
-                    });
+                    return (descriptor == 1 && is_ours(pid) && ends_line(pid, number, arguments))
+                        .then(|| Deed {
+                            call: "said",
+                            paths: Vec::new(),
+                        });
                 };
                 let (flags, _) = opened_with(pid, descriptor)?;
                 let synced = flags & libc::O_DSYNC != 0;
@@ -278,6 +279,12 @@ impl Follower {
         let path = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
         (Path::starts_with(&path, &self.job.disk)).then_some(path)
     }
+}
+
+/// Whether a task's standard output is the one that this process was given.
+fn is_ours(pid: libc::pid_t) -> bool {
+    let own = fs::read_link("/proc/self/fd/1");
+    own.is_ok() && fs::read_link(format!("/proc/{pid}/fd/1")).ok() == own.ok()
 }
 
 /// Whether a write, if it is a plain one, ends with a line.

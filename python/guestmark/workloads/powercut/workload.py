@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 _STATES, _OF_SERVERS = 300, 40
 _OF_PROGRAMS = "1G"  # a disk that few programs fill; nothing is taken of it but what they write
 _ASKED_S = 20.0
+_OF_DATABASES = "320M"  # the smallest that holds an xfs
 _DEEPEST = 2  # layers
 _FULL_BYTES = 1 << 20
 _STAT_FLUSHES = 15  # the field of a disk's statistics
@@ -112,7 +113,7 @@ class Powercut(Strict):
         disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}
         states = self.states or (_OF_SERVERS if method.served else _STATES)
         if method.served or method.of_program:
-            disk["size"] = _OF_PROGRAMS if method.of_program else "256M"
+            disk["size"] = _OF_PROGRAMS if method.of_program else _OF_DATABASES
         given = {**self.model_dump(mode="json", exclude={"check_limit"}), "states": states}
         given["check_limit_s"] = parse_duration(self.check_limit) if self.check_limit else None
         return {
