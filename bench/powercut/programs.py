@@ -1,6 +1,6 @@
 """Makes the table of docs/results/programs.md from result documents of `guestmark run programs --for 25m --json FILE`.
 
-Of several documents, each further one replaces what the ones before have said of a program on a filesystem.
+Of several documents, the one counts that has judged the most crash states of a program on a filesystem.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from guestmark.report import shared
 
 _FILESYSTEMS = ("ext4", "xfs", "btrfs")
+_CURED = "With a sync there"
 
 
-def rows(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, str], str]]:
+def rows(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Judged], str]]:
     """Of each workload: its label and parameters, a word for each filesystem, and why something is lost."""
     cells = shared.whole(document)["cells"]
     plan = {cell["id"]: cell for cell in document["plan"]["cells"]}
@@ -24,20 +26,30 @@ def rows(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], 
     for cell in cells:
         found.setdefault(plan[cell["id"]]["workload"]["label"], []).append((cell["id"], cell))
     for label, of_label in found.items():
-        words, why = {}, ""
+        words: dict[str, Judged] = {}
+        why = ""
         for name, cell in of_label:
             filesystem = next((kind for kind in _FILESYSTEMS if kind in name), "ext4")
             (trial,) = cell["trials"]
             proof = trial["attestation"].get("proof")
-            words[filesystem] = _word(proof) if proof else f"failed: {trial['reason']}"
+            words[filesystem] = _judged(proof) if proof else Judged(-1, "failed")
             why = why or (_why(proof) if proof else "")
         yield label, plan[of_label[0][0]]["workload"]["params"], words, why
 
 
-def _word(proof: Mapping[str, Any]) -> str:
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How many crash states were judged, and what is said of them."""
+
+    states: int
+    said: str
+
+
+def _judged(proof: Mapping[str, Any]) -> Judged:
     counted = f"{proof['losing']} of {proof['states']}"
     word = f"**{proof['word']}**" if proof["losing"] else proof["word"]
-    return f"{word}, {counted}" if proof["states"] else word
+    said = f"{word}, {counted}" if proof["states"] else word
+    return Judged(-1 if proof["word"] == "unknown" else proof["states"], said)
 
 
 def _why(proof: Mapping[str, Any]) -> str:
@@ -48,21 +60,24 @@ def _why(proof: Mapping[str, Any]) -> str:
     if explanation.get("states"):
         left = explanation.get("losing", 0)
         cured = "none" if not left else f"{left}"
-        said += f". With a sync there: {cured} of {explanation['states']} lost"
+        said += f". {_CURED}: {cured} of {explanation['states']} lost"
     return said
 
 
 def main() -> None:
     """Prints the table."""
-    merged: dict[str, tuple[Mapping[str, Any], dict[str, str], str]] = {}
+    merged: dict[str, tuple[Mapping[str, Any], dict[str, Judged], str]] = {}
     for name in sys.argv[1:]:
         for label, params, words, why in rows(json.loads(Path(name).read_text())):
-            _, earlier, known = merged.get(label, (params, {}, ""))
-            merged[label] = (params, {**earlier, **words}, why or known)
+            _, known, earlier = merged.get(label, (params, {}, ""))
+            for kind, judged in words.items():
+                known[kind] = max(known.get(kind, judged), judged, key=lambda each: each.states)
+            told = bool(why) and (_CURED in why or _CURED not in earlier)
+            merged[label] = (params, known, why if told else earlier)
     print("| program | its documentation | faults in 2014 | ext4 | xfs | btrfs | why |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for label, (params, words, why) in merged.items():
-        kinds = " | ".join(words.get(kind, "") for kind in _FILESYSTEMS)
+        kinds = " | ".join(words[kind].said if kind in words else "" for kind in _FILESYSTEMS)
         published = params.get("published")
         print(
             f"| {label} | {params['promise']} | {'' if published is None else published} | {kinds} | {why} |"

@@ -13,7 +13,7 @@ from tests.framework.marks import long
 
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="a loop device of this host takes root"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 

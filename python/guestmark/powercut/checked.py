@@ -17,7 +17,7 @@ from guestmark.powercut import checks, cuts, deeds, evidence, explanation, proof
 from guestmark.powercut.answer import Answer, Ending
 from guestmark.powercut.checks import Check, Limit
 from guestmark.powercut.cuts import TEARING, Chosen, Survival
-from guestmark.powercut.deeds import Done
+from guestmark.powercut.deeds import Deed, Done
 from guestmark.powercut.judge import Crash, Judged
 from guestmark.powercut.records import Acknowledged
 from guestmark.powercut.survey import Bench, Disk, Limits, State, Survey, bench, conduct
@@ -141,7 +141,8 @@ def _explained(
     if not guilty:  # what is missing was written to another file at first, such as a log
         guilty = deeds.suspects(before)[:_SUSPECTS]
     calls = list(dict.fromkeys(each.words for each in guilty))
-    cures = list(dict.fromkeys(each.cure for each in guilty))
+    # No call writes through a mapping, so there is none to sync after.
+    cures = list(dict.fromkeys(each.cure for each in guilty if each.done.deed is not Deed.MAP))
     return Explanation(said=state.said, files=files, calls=calls), cures
 
 

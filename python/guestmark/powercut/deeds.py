@@ -109,6 +109,11 @@ def guilty(done: Sequence[Done], difference: Difference) -> Guilty | None:
     written, aliases = _written(done, difference.path)
     if written is not None and not _content_synced(done, written, aliases):
         path = done[written].path
+        if done[written].deed is Deed.MAP:
+            return Guilty(
+                f"what was written to {path} through a mapping was never followed by a sync of it",
+                done[written],
+            )
         as_now = "" if path == difference.path else f", which is {difference.path} now,"
         return Guilty(f"what was written to {path}{as_now} was never followed by a sync of it", done[written])
     return _of_name(done[bare]) if bare is not None else None

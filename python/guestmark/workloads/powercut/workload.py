@@ -21,6 +21,7 @@ from guestmark.core import regex
 from guestmark.core.errors import (
     AgentError,
     GuestmarkError,
+    Interrupted,
     MachineError,
     PlatformUnusableError,
     UsageError,
@@ -136,6 +137,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
         self._platform: Platform | None = None
         self._began = time.monotonic()
         self._confirms = False  # whether this is the second log
+        self._stopped = False  # whether the user stopped it meanwhile
         self._cures: list[tuple[str, str]] = []  # calls after which a sync would mend what the last log lost
         account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
         self._rows = Rows(self._method, account, self.params.settings) if self._method.served else None
@@ -231,14 +233,21 @@ class PowercutWorkload(Workload[powercut.Cut]):
         found = self._proven(machine)
         found.of_row = True  # `--prove`, which looks at other rows' disks, says so itself
         if found.word in _BAD and found.losing and found.stopped != INTERRUPTED:
+            self._confirm(found)
+        self.facts.add(Proof(proven=found))
+        return powercut.measured(found)
+
+    def _confirm(self, found: Proven) -> None:
+        """Looks at a second log, and at why something is lost; what was found stays when the user stops meanwhile."""
+        try:
             explained, found.again = self._again()
             if explained is not None:
                 found.explanation = self._cured(explained)
-            if found.again.word != found.word:
-                found.word = Durability.UNKNOWN
-                found.why = f"one log loses records, another does not confirm it; {found.why}"
-        self.facts.add(Proof(proven=found))
-        return powercut.measured(found)
+        except Interrupted:
+            found.stopped = INTERRUPTED
+        if found.again is not None and found.again.word != found.word:
+            found.word = Durability.UNKNOWN
+            found.why = f"one log loses records, another does not confirm it ({found.again.why}); {found.why}"
 
     def _proven(self, machine: Machine) -> Proven:
         """Writes, cuts the power, judges; the disk is unmounted then."""
@@ -335,6 +344,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
             if isinstance(self._command, Acknowledging):
                 self._command.follow(())
             found = self._once_more()
+            self._stopped = found.stopped == INTERRUPTED
         except GuestmarkError as error:
             return None, Again(
                 word=Durability.UNKNOWN, states=0, losing=0, why=f"it was not made: {error.message}"
@@ -369,6 +379,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
             try:
                 self._command.follow(added)
                 found = self._once_more()
+                self._stopped = found.stopped == INTERRUPTED
             except GuestmarkError as error:
                 self.warnings.append(f"a sync could not be added to the program: {error.message}")
                 break
@@ -383,7 +394,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
 
     @property
     def _has_time(self) -> bool:
-        return self.share_s is None or time.monotonic() - self._began < self.share_s
+        return not self._stopped and (self.share_s is None or time.monotonic() - self._began < self.share_s)
 
     def cleanup(self, machine: Machine) -> None:
         """Unmounts the disk."""
