@@ -10,8 +10,10 @@ from guestmark.cli.lines import Lines
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.rare import Rare
 from guestmark.engine.progress import Estimate
 from guestmark.stats.analysis import analyse
+from guestmark.stats.stopping import Foreseen
 
 WALL = Metric("wall_s", "s", Better.LOWER)
 CELLS = tuple(
@@ -75,6 +77,21 @@ def test_a_log_has_every_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert "and it said why at length " * 8 in last
     assert f"{CELLS[2].id} ×3.0" in last
     assert "…" not in last
+
+
+@pytest.mark.parametrize("planning", [False, True])
+def test_what_will_be_known_and_when_is_said_to_whoever_asks(
+    capsys: pytest.CaptureFixture[str], planning: bool
+) -> None:
+    run = Run(block_s=20.0, width=None)
+    run.lines = Lines(clock=lambda: run.now, planning=planning)
+    run.lines.started(PLAN, 0)
+    run.block()
+    foreseen = Foreseen(0.02, 40.0, Rare(2.0, 0.05), 4620.0)
+    run.lines.block_ended(Estimate(30, 40, 65.0, run.analysis, foreseen))
+    run.now += 20
+    run.lines.block_ended(Estimate(31, 40, 65.0, run.analysis, foreseen))
+    assert ("1 h 17 min" in capsys.readouterr().err) is planning
 
 
 def test_quick_blocks_share_a_line_and_a_failure_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:

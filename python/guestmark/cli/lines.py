@@ -44,8 +44,10 @@ class Lines:
         show_output: bool = False,
         quiet_s: float = _QUIET_S,
         width: int | None = None,
+        planning: bool = False,
     ) -> None:
         self._width = width
+        self._planning = planning  # whether it is said what will be known, and when
         self._show_output = show_output
         self._reminder = Reminder(self._remind, first_s=quiet_s, every_s=quiet_s)
         self._cells, self._in_block, self._block = 0, 0, 0
@@ -113,7 +115,7 @@ class Lines:
         head = f"guestmark: block {estimate.blocks}"
         head += f" of {estimate.goal}" if estimate.goal else ""
         head += f", {left(estimate.left_s, self._limit_s)}" if estimate.left_s or not estimate.goal else ""
-        if estimate.foreseen is not None and not self._foreseen:
+        if self._planning and estimate.foreseen is not None and not self._foreseen:
             self._foreseen = True
             self._line(ahead(estimate.foreseen))
         results = estimate.analysis.cells

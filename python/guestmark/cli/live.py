@@ -29,8 +29,11 @@ class Live:
 
     wants_estimates = True
 
-    def __init__(self, console: Console | None = None, *, show_output: bool = False) -> None:
+    def __init__(
+        self, console: Console | None = None, *, show_output: bool = False, planning: bool = False
+    ) -> None:
         self._show_output = show_output
+        self._planning = planning  # whether it is said what will be known, and when
         self._console = console or Console(stderr=True)
         self._plan: Plan | None = None
         self._cell = ""
@@ -104,7 +107,7 @@ class Live:
 
     def _draw(self) -> RenderableType:
         parts: list[RenderableType] = [self._table] if self._table else []
-        if self._estimate and self._estimate.foreseen:
+        if self._planning and self._estimate and self._estimate.foreseen:
             parts.append(Text(ahead(self._estimate.foreseen), no_wrap=True, overflow="ellipsis"))
         return Group(*parts, self._status())
 

@@ -354,8 +354,9 @@ def _observer(outputs: Outputs) -> AbstractContextManager[Observer]:
         from guestmark.cli.console import Console
         from guestmark.cli.live import Live
 
-        return Live(Console(stderr=True, style=outputs.style), show_output=outputs.show_output)
+        console = Console(stderr=True, style=outputs.style)
+        return Live(console, show_output=outputs.show_output, planning=outputs.details)
     from guestmark.cli.lines import Lines
 
     width = os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else None
-    return Lines(show_output=outputs.show_output, width=width or None)
+    return Lines(show_output=outputs.show_output, width=width or None, planning=outputs.details)
