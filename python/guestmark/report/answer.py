@@ -36,6 +36,7 @@ from guestmark.stats.compare import Comparison, Estimand, Verdict, label
 _WIDE, _WIDEST = 100, 120  # columns from which there is room for the range, and for processor times
 _PROCESSOR = ("user_s", "system_s")
 _NAMES = 4  # columns that name a row; with more, workloads have tables of their own
+_RAGGED = 12  # columns that a line may lose to a word that does not fit
 _REMARKS = 3  # lines of trouble and of slow runs; the rest is in the details
 
 
@@ -307,15 +308,17 @@ def _spaced(text: Inline) -> list[Span]:
 
 
 def _limit(analysis: Analysis, run: StoredRun, width: int) -> list[Node]:
-    """The one thing that limits the figures most, cut to a line; how many more there are."""
+    """The one thing that limits the figures most, in two lines at most; how many more there are.
+
+    A sentence that has no room loses what is in brackets, and only then its last words.
+    """
     found = [note for note in validity.lines(analysis, whole=False) if note.kind is not NoteKind.SMALL]
     if not found:
         return []
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     label_span, *rest = found[0].text
-    said = inert("".join(span.text for span in rest))
-    said = said.partition(";")[0].partition(". ")[0]
-    room = width - len(label_span.text) - len(more)
+    said = inert("".join(span.text for span in rest)).partition(";")[0].partition(". ")[0]
+    room = 2 * width - len(label_span.text) - len(more) - _RAGGED
     if len(said) > room:
         said = said.partition(" (")[0]
     if len(said) > room:
