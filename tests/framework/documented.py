@@ -111,10 +111,11 @@ _BRIEFLY = {
     "tour": ("--blocks", "1"),
     "run": ("--blocks", "1"),
     "powercut": ("--states", "20", "--records", "20"),
-    "tune": ("--for", "40s"),
+    "tune": ("--for", "5m"),
 }
 _SMALL = ("--scale", "0.02")
-_SHORTER = {"--for": "40s", "--over": "4s"}
+_SHORTER = {"--for": "90s", "--over": "4s"}
+_WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which none can be left out
 
 
 def briefly(words: list[str]) -> list[str]:
@@ -123,7 +124,7 @@ def briefly(words: list[str]) -> list[str]:
     command = rest.index("--") if "--" in rest else len(rest)
     options, command_line = rest[:command], rest[command:]
     for name, value in _SHORTER.items():
-        if name in options:
+        if name in options and verb not in _WHOLE:
             options[options.index(name) + 1] = value
     added: tuple[str, ...] = ()
     if not _FIXED & set(options):
