@@ -192,16 +192,17 @@ def test_addresses_of_ipv6_are_whole(folder: Path) -> None:
     assert "[2001:db8::1]:8000" in OURS.sub("", on_a_terminal(*CALLS["capture"], folder=folder))
 
 
-def test_what_the_doctor_finds_is_inert(folder: Path) -> None:
+@pytest.mark.parametrize(("show", "shown"), [("_show", 6), ("_show_all", 8)])
+def test_what_the_doctor_finds_is_inert(folder: Path, show: str, shown: int) -> None:
     code = (
         f"from guestmark.cli import doctor_verb as d; t = {HOSTILE!r}\n"
         "found = dict(name=t, usable=False, reason=t, hint=t, ready_s=None)\n"
         "host = dict(processor=dict(model=t), kernel=dict(release=t), distribution=t)\n"
-        "d._show(dict(platforms=[found], host=host, ledger=t, tools=dict(qemu=t)))\n"
+        f"d.{show}(dict(platforms=[found], host=host, ledger=t, tools=dict(qemu=t)))\n"
     )
     said = on_a_terminal(folder=folder, code=code)
     assert_inert(said)
-    assert said.count("[/bold]a") == 8
+    assert said.count("[/bold]a") == shown
 
 
 def test_pictures_of_captures_hold_nothing_active(folder: Path) -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from guestmark.core.errors import GateStatus, UsageError
+from guestmark.core.errors import ExitStatus, GateStatus, UsageError
 from guestmark.core.findings import Control, Durability, Proof, Proven, Unsynced
 from guestmark.core.gate import Loss, parse_gates, parse_limits
 from guestmark.core.metric import Measurement, Metric
@@ -108,7 +108,7 @@ def test_mistakes_are_named() -> None:
 
 def test_a_gate_without_power_cuts_is_refused_before_anything_runs(guestmark: CommandLine) -> None:
     done = guestmark("exec", "--on", "host", "--fail-if", "lost", "--", "true")
-    assert done.status == GateStatus.FAILED + 2
+    assert done.status == ExitStatus.USAGE
     assert "nothing here cuts the power" in done.stderr
     assert "--prove" in done.stderr
 
@@ -200,5 +200,5 @@ def test_a_check_without_a_gate_about_power_cuts_is_refused(guestmark: CommandLi
         "true",
         "{build}",
     )
-    assert done.status == GateStatus.FAILED + 2
+    assert done.status == ExitStatus.USAGE
     assert "--check is for a limit about power cuts" in done.stderr

@@ -91,10 +91,10 @@ def test_sessions_that_differ_decide_what_one_session_would_claim(ledger: Ledger
     assert document["runs"] == [first, second, third]
     assert document["gates"][0]["n"] == 3
     assert document["gates"][0]["ratio"] == pytest.approx((2.3 * 2.0 * 2.15) ** (1 / 3), rel=0.01)
-    assert guestmark("gate", first, first, *limit, GUESTMARK_LEDGER=ledger.where).returncode == 130
-    assert guestmark("gate", first, second, GUESTMARK_LEDGER=ledger.where).returncode == 130  # no gate
+    assert guestmark("gate", first, first, *limit, GUESTMARK_LEDGER=ledger.where).returncode == 2
+    assert guestmark("gate", first, second, GUESTMARK_LEDGER=ledger.where).returncode == 2  # no gate
     unknown = guestmark("gate", first, second, "--fail-if", "umk > 5%", GUESTMARK_LEDGER=ledger.where)
-    assert unknown.returncode == 130
+    assert unknown.returncode == 2
 
 
 def test_a_session_without_the_cell_is_not_passed_over(ledger: Ledger) -> None:
