@@ -460,7 +460,7 @@ def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
 REDIS = shutil.which("redis-server")
 _REDIS = """
 redis-server --dir "$PWD" --appendonly yes --appendfsync {fsync} --save '' --port 6379 --logfile '' > log.{when} 2>&1 &
-until redis-cli ping > /dev/null 2>&1; do sleep 0.05; done
+until redis-cli ping 2> /dev/null | grep -q PONG; do sleep 0.05; done
 """
 
 
