@@ -23,7 +23,7 @@ PAGES = {page.name: page for page in documented.pages()}
 WITH_COMMANDS = [
     name for name, page in PAGES.items() if any(not each.why_not for each in documented.commands(page))
 ]
-MOST_UNRUN = 47  # a page that adds one says why, and this number changes with it
+MOST_UNRUN = 49  # a page that adds one says why, and this number changes with it
 GATED = "--fail-if"
 PLACEHOLDERS = {"COMMAND": "./program", "RUN…": "last"}
 COMPARED = {"ab.md", "gates.md"}  # pages about runs that were made before, by this user
@@ -149,7 +149,9 @@ def test_every_command_of_a_page_runs(
         if each.why_not:
             continue
         text = each.text
-        if page in COMPARED and " last" in text:  # is one of those, whatever the page has measured meanwhile
+        if page in COMPARED and (
+            " last" in text or " history" in text
+        ):  # is one of those, whatever the page has measured meanwhile
             shutil.copy(kept, guestmark.ledger)
         for placeholder, file in PLACEHOLDERS.items():
             text = text.replace(placeholder, file)
