@@ -20,7 +20,12 @@ RUN = (
 
 
 def measured(
-    folder: Path, *words: str, on: str = "host,uml", within: tuple[str, ...] = (), **environment: str
+    folder: Path,
+    *words: str,
+    on: str = "host,uml",
+    within: tuple[str, ...] = (),
+    ledger: Path | None = None,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """A run with nothing in its environment but this, and all its temporary files in `folder`."""
     usual: Mapping[str, str] = {
@@ -38,7 +43,7 @@ def measured(
             "--on",
             on,
             "--ledger",
-            str(folder / "ledger.sqlite"),
+            str(ledger or folder / "ledger.sqlite"),
             *words,
             "--",
             "true",
@@ -83,7 +88,7 @@ def test_a_read_only_home_is_no_hindrance_when_the_ledger_is_elsewhere(
 
 
 def test_a_read_only_home_is_named_when_the_ledger_would_be_there(tmp_path: Path, read_only: Path) -> None:
-    done = measured(tmp_path, "--ledger", str(read_only / "l.sqlite"), HOME=str(read_only))
+    done = measured(tmp_path, ledger=read_only / "l.sqlite", HOME=str(read_only))
     assert done.returncode == 3
     assert "sorry" not in done.stderr
     assert "--ledger FILE" in done.stderr

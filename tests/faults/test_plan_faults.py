@@ -1,6 +1,7 @@
 """`guestmark run` and `plans` end to end: real runs on the host, bad plans, and runs that are broken off."""
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,15 @@ def test_a_plan_runs_and_compares_across_workloads(guestmark: CommandLine, plan:
 
 
 def test_then_and_now(guestmark: CommandLine, plan: Path) -> None:
-    result = guestmark("run", plan, "--quiet", "--then", "--blocks", 3)
+    brief = guestmark("run", plan, "--quiet", "--then", "--blocks", 3)
+    assert brief.status == 0
+    assert re.search(r"Now and then, ×base\n.*\n.*\nlong +×[0-9.]+ [✓~✗?] +×4\.00\n", brief.stdout)
+    result = guestmark("run", plan, "--quiet", "--then", "--details", "--blocks", 3)
     assert result.status == 0
     assert "Then and now" in result.stdout
     assert "×4.00  +300 %" in result.stdout
     assert "workload=long platform=kvm: 9 s" in result.stdout
-    again = guestmark("show", "last", "--then")
+    again = guestmark("show", "last", "--then", "--details")
     shown = again.stdout.splitlines()  # and besides, what the run was measured on
     assert [line for line in result.stdout.splitlines() if line not in shown] == []
     assert "Then and now" not in guestmark("show", "last").stdout

@@ -94,11 +94,24 @@ def commands(page: Path) -> Iterator[Typed]:
             if whole.endswith("\\"):
                 whole = whole[:-1]
                 continue
-            text, whole = whole.strip(), ""
+            text = whole.strip()
             inner = re.fullmatch(r"\w+=\$\((.+)\) *(#.*)?", text)
-            if found := _COMMAND.match(inner[1] if inner else text):
-                words = tuple(shlex.split(found[1], comments=True))
+            found = _COMMAND.match(inner[1] if inner else text)
+            words = _words(found[1]) if found else ()
+            if words is None:  # a quotation that goes on in the next line
+                whole += "\n"
+                continue
+            whole = ""
+            if found:
                 yield Typed(f"{block.file}:{block.line + begin}", text, words, block.why_not(text))
+
+
+def _words(text: str) -> tuple[str, ...] | None:
+    """The words of a command line; None where a quotation has no end yet."""
+    try:
+        return tuple(shlex.split(text, comments=True))
+    except ValueError:
+        return None
 
 
 _FIXED = frozenset({

@@ -141,7 +141,7 @@ def test_a_function_that_nothing_calls_is_found() -> None:
 @pytest.mark.parametrize(
     "sentence",
     [
-        "A gate uses Bonferroni's correction.",
+        "A gate uses Dunnett's correction.",
         "PELT finds the steady part.",
         "Outliers are found by Grubbs' test.",
         "Intervals come from the BCa bootstrap.",

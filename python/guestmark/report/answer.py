@@ -57,7 +57,7 @@ def answer(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> P
     for alike in _in_one_table(analysis.workloads):
         sections.append(_result(alike, run, width, explained=explained))
     kept = gates.nodes(gates.judged(analysis), analysis, run)
-    closing = [*kept, *_limit(analysis, run, width), *_closing(analysis, run, latest=latest)]
+    closing = [*kept, *_limit(analysis, width), *_closing(analysis, run, latest=latest)]
     sections.append(Section(Part.FOOTER, "About this run", tuple(closing), titled=False))
     return Page(run.plan.title or run.plan.name, run.id, tuple(sections))
 
@@ -73,7 +73,7 @@ def then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest: bool
     sections = [Section(Part.CONCLUSION, title, tuple(answers.nodes(analysis, briefly=True)))]
     if (table := published.overview(analysis)) is not None:
         sections.append(Section(Part.WORKLOAD, "Then and now", (table,), titled=False))
-    closing = [*_limit(analysis, run, width), *_closing(analysis, run, latest=latest)]
+    closing = [*_limit(analysis, width, lines=1), *_closing(analysis, run, latest=latest)]
     sections.append(Section(Part.FOOTER, "About this run", tuple(closing), titled=False))
     return Page(title, run.id, tuple(sections))
 
@@ -307,8 +307,8 @@ def _spaced(text: Inline) -> list[Span]:
     return [first, *(Span(f" {span.text}", span.tone) for span in others if span.text)]
 
 
-def _limit(analysis: Analysis, run: StoredRun, width: int) -> list[Node]:
-    """The one thing that limits the figures most, in two lines at most; how many more there are.
+def _limit(analysis: Analysis, width: int, *, lines: int = 2) -> list[Node]:
+    """The one thing that limits the figures most, in so many `lines` at most; how many more there are.
 
     A sentence that has no room loses what is in brackets, and only then its last words.
     """
@@ -318,7 +318,7 @@ def _limit(analysis: Analysis, run: StoredRun, width: int) -> list[Node]:
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     label_span, *rest = found[0].text
     said = inert("".join(span.text for span in rest)).partition(";")[0].partition(". ")[0]
-    room = 2 * width - len(label_span.text) - len(more) - _RAGGED
+    room = lines * width - len(label_span.text) - len(more) - (_RAGGED if lines > 1 else 0)
     if len(said) > room:
         said = said.partition(" (")[0]
     if len(said) > room:
