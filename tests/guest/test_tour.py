@@ -26,7 +26,8 @@ def test_the_whole_tour(guestmark: CommandLine, tmp_path: Path) -> None:
         line = next(line for line in result.stdout.splitlines() if line.startswith(row))
         assert "failed" not in line
         assert "not yet" not in line
-    assert "What to run next" in result.stdout
+    assert "guestmark run syscalls" in result.stdout  # what to run next
+    assert len(result.stdout.splitlines()) <= 24
     assert result.stderr.count("guestmark: block") >= 3  # one for each, and what a long one does
     document = guestmark("export", "last").document()
     assert document["run"]["name"] == "tour"
@@ -37,4 +38,4 @@ def test_the_whole_tour(guestmark: CommandLine, tmp_path: Path) -> None:
     assert ratios["syscalls tcg"]["geomean_ns"]["ratio"] > 1.5
     assert (tmp_path / "tour.json").stat().st_size > 10_000
     shown = guestmark("show", "last")
-    assert "inconclusive" in shown.stdout  # three blocks prove nothing, and the full report says so
+    assert "3 blocks" in shown.stdout  # only what is far beyond any scatter is claimed from so few
