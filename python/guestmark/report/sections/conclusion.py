@@ -71,7 +71,7 @@ def _sentences(workload: WorkloadResult, margin: float) -> list[Node]:
         if metric.name in result.comparison
     ]
     nodes: list[Node] = []
-    differing = [pair for pair in compared if pair[1].verdict in {Verdict.FASTER, Verdict.SLOWER}]
+    differing = [pair for pair in compared if pair[1].differs]
     if differing:
         nodes.append(_factors(workload.baseline, differing, metric, names))
     same = [result for result, comparison in compared if comparison.verdict is Verdict.NO_DIFFERENCE]

@@ -147,7 +147,7 @@ def _nulls(workload: WorkloadResult, level: float, *, many: bool) -> list[Node]:
         size
         for result in workload.shown
         if (comparison := result.comparison.get(primary)) is not None
-        and comparison.verdict not in {Verdict.FASTER, Verdict.SLOWER}
+        and not comparison.differs
         and (size := detectable(comparison)) is not None
     ]
     if least and _ROUNDED_TO_NOTHING < max(least) <= _TELLS_NOTHING:

@@ -186,11 +186,7 @@ class ExecWorkload(Workload[Command]):
         runs = [
             machine.agent.exec(
                 argv,
-                env=self._caller["env"],
-                cwd=self._caller["cwd"],
-                uid=self._caller.get("uid"),
-                gid=self._caller.get("gid"),
-                groups=self._caller.get("groups"),
+                **self._caller,
                 timeout_s=self.limit_s,
                 output_limit=OUTPUT_LIMIT,
                 stdout=self.params.output,
@@ -228,11 +224,7 @@ class ExecWorkload(Workload[Command]):
             return
         result = machine.agent.exec(
             ["/bin/sh", "-c", self._hooks[name]],
-            env=self._caller["env"],
-            cwd=self._caller["cwd"],
-            uid=self._caller.get("uid"),
-            gid=self._caller.get("gid"),
-            groups=self._caller.get("groups"),
+            **self._caller,
             timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
         )
@@ -249,11 +241,7 @@ class ExecWorkload(Workload[Command]):
         below = Below.before(machine) if self._disk else None
         result = machine.agent.exec(
             self._argv,
-            env=self._caller["env"],
-            cwd=self._caller["cwd"],
-            uid=self._caller.get("uid"),
-            gid=self._caller.get("gid"),
-            groups=self._caller.get("groups"),
+            **self._caller,
             stdin=self._stdin,
             timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
