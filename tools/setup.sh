@@ -18,6 +18,16 @@ alone=yes # no other process writes to the terminal
 rust_wanted=1.85
 python_wanted=3.11
 
+# seconds_of TIME: 90, 90s, 20m and 2h in seconds; nothing for what is no time.
+seconds_of() {
+    case ${1%[smh]} in '' | *[!0-9]*) return ;; esac
+    case $1 in
+    *m) echo $((${1%m} * 60)) ;;
+    *h) echo $((${1%h} * 3600)) ;;
+    *) echo "${1%s}" ;;
+    esac
+}
+
 say() { printf 'guestmark: %s\n' "$*" >&2; }
 
 # fail STATUS MESSAGE [HINT…]: what is wrong, what to do.

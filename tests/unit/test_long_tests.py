@@ -13,6 +13,31 @@ from tests.framework.picking import Remembered
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("90", "90"),
+        ("90s", "90"),
+        ("20m", "1200"),
+        ("2h", "7200"),
+        ("", ""),
+        ("20 m", ""),
+        ("m", ""),
+        ("1d", ""),
+    ],
+)
+def test_a_time_is_seconds_in_the_launchers_shell(time: str, seconds: str) -> None:
+    """In /bin/sh itself: another shell evaluates what this one refuses."""
+    command = '. "$root/tools/setup.sh"; seconds_of "$1"'
+    told = subprocess.run(
+        ["/bin/sh", "-c", command, "sh", time],
+        env=os.environ | {"root": str(ROOT)},
+        capture_output=True,
+        check=True,
+    )
+    assert told.stdout.decode().strip() == seconds
+
+
 def test_packages_are_told_from_paths() -> None:
     paths = [
         "python/guestmark/workloads/netboot/nested.py", "python/guestmark/disks/stack.py", "crates/agent/src/main.rs",
