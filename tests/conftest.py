@@ -35,12 +35,12 @@ _FIRST = (
     "faults/test_guest_faults.py",
     "faults/test_plan_faults.py",
     "guest/test_workloads_disk.py",
-    "unit/test_stats_acceptance.py",
+    "unit/stats/test_acceptance.py",
     "faults/test_ledger_faults.py",
     "faults/test_conformance.py",
     "guest/test_sandboxes.py",
     "guest/test_confined.py",
-    "unit/test_cli_hostile.py",
+    "unit/cli/test_hostile.py",
 )
 _THEN = ("guest", "faults", "browser", "unit")
 

@@ -19,17 +19,17 @@ from tests.adversary.results import PAGE, Held, Outcome, Results, this_kernel
 
 # Material of strangers, and the checks that give it to guestmark.
 MATERIAL = {
-    "bundles: wrong values, sizes, structures, compression": ["tests/unit/test_ledger_intake.py"],
-    "ledger files with code, wrong types, damaged pages; commands in them": ["tests/unit/test_ledger_strangers.py"],
-    "agents: garbage, silence, endless frames, lies about time and size": ["tests/unit/test_agent_hostile.py"],
+    "bundles: wrong values, sizes, structures, compression": ["tests/unit/ledger/test_intake.py"],
+    "ledger files with code, wrong types, damaged pages; commands in them": ["tests/unit/ledger/test_strangers.py"],
+    "agents: garbage, silence, endless frames, lies about time and size": ["tests/unit/agent/test_hostile.py"],
     "hypervisors: monitors that lie; links, pipes and devices in place of files": [
-        "tests/unit/test_hypervisor_hostile.py"
+        "tests/unit/platforms/test_hypervisor_hostile.py"
     ],
     "ssh peers: endless greetings and errors, garbage, talkative logins": [
         "tests/faults/test_ssh_faults.py", "-k", "garbage or endless or login",
     ],
     "labels, names and output with escape sequences and markup": [
-        "tests/unit/test_cli_hostile.py", "tests/unit/test_report_hostile.py",
+        "tests/unit/cli/test_hostile.py", "tests/unit/report/test_hostile.py",
     ],
 }  # fmt: skip
 

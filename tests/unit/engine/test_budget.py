@@ -1,0 +1,249 @@
+"""`--for`: what is measured within some minutes, which questions are asked, and when they are answered."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from guestmark.core.context import Caller
+from guestmark.core.metric import Better
+from guestmark.core.model import Plan, Policy, RunState
+from guestmark.core.units import parse_duration
+from guestmark.engine import budget
+from guestmark.engine.asking import COMPARING, asked_pairs, parts, with_askable
+from guestmark.engine.budget import Prices, prices
+from guestmark.plan import library
+from guestmark.plan.load import load
+from guestmark.plan.outline import Overrides, assemble, inequality, override
+from guestmark.stats import compare_table, precise_enough, stopping
+from guestmark.stats.analysis import analyse
+from guestmark.stats.compare import MIN_BLOCKS, Verdict
+from guestmark.stats.paired import summarise
+from guestmark.stats.repetition import ANSWER_PRECISION
+from tests.framework.command_line import CommandLine
+from tests.unit.report.test_questions import EXT3, run_of
+
+PLAN = """
+schema = "guestmark-plan/1"
+name = "sleeps"
+title = "Which sleep is longer?"
+platforms = ["host"]
+metrics = ["wall_s"]
+
+[workloads.short]
+kind = "exec"
+params.command = ["sleep", "0.02"]
+
+[workloads.long]
+kind = "exec"
+params.command = ["sleep", "0.2"]
+
+[workloads.dear]
+kind = "exec"
+params.command = ["sleep", "1.2"]
+
+[workloads.dearer]
+kind = "exec"
+params.command = ["sleep", "1.5"]
+
+[repetition]
+min_blocks = 6
+time_limit = "10min"
+warmup = 0
+iterations = 1
+null = "none"
+
+[[question]]
+ask = "Is long slower?"
+wants = "compare"
+compare = { workload = "long" }
+against = { workload = "short" }
+
+[[question]]
+ask = "Is dearer slower?"
+wants = "compare"
+compare = { workload = "dearer" }
+against = { workload = "dear" }
+"""
+
+
+def built_in(name: str, scale: float = 1.0) -> Plan:
+    return assemble(load(library.builtin(name), name, scale=scale), Caller())
+
+
+def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_path: Path) -> None:
+    """Two questions fit before anything is known; later there is only time for the first, which is answered."""
+    plan = tmp_path / "sleeps.toml"
+    plan.write_text(PLAN)
+    first = guestmark("run", str(plan), "--for", "13s", "--json", "-")
+    assert "no time for" in first.stderr
+    document = json.loads(first.stdout)
+    assert document["run"]["state"] in {"complete", "stopped at the time limit"}
+    asked = document["questions"]
+    assert [(answer["ask"], answer["answered"]) for answer in asked] == [("Is long slower?", True)]
+    # Now it is known what a trial takes, and said before the run.
+    again = guestmark("run", str(plan), "--for", "9s", "--json", "-")
+    assert "not asked, to keep within 9 s: Is dearer slower?" in again.stderr
+    assert re.search(r"2 cells, about \d s for 6 blocks", again.stderr)
+
+
+def test_limits_do_not_stand_beside_a_budget(guestmark: CommandLine) -> None:
+    refused = guestmark("run", "upload", "--for", "5m", "--blocks", "3")
+    assert refused.status == 2
+    assert "--for cannot be combined" in refused.stderr
+
+
+@pytest.mark.parametrize("minutes", ["2m", "5m", "10m", "30m"])
+@pytest.mark.parametrize("name", ["upload", "filesystems", "powercut", "fastest-safe"])
+def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minutes: str) -> None:
+    budget_s = parse_duration(minutes)
+    plan = budget.choose_scale(lambda scale: built_in(name, scale), None, budget_s)
+    plan, _ = with_askable(plan, ())
+    known = prices(plan, None)
+    fitted, notes = budget.spend(plan, plan.cells, known, budget_s, 5.0)
+    cells = budget.still_measured(fitted, fitted.cells)
+    found = budget.spending(fitted, cells, known)
+    if plan.context.tune is None:
+        assert found.proofs_s + found.block_s * found.fewest + 5.0 <= budget_s
+        assert found.fewest >= (1 if name == "powercut" else stopping.FEW)
+        assert fitted.questions
+    assert 2 <= len(cells) <= len(plan.cells)
+    originals = [cell for cell in plan.cells if cell.null_of is None]
+    assert bool(notes) == any(cell not in cells for cell in originals)
+    for cell in cells:  # each still has what it is compared with
+        assert any(other.baseline and other.compares_with(cell) for other in cells)
+    after = budget.measured_alone(fitted, ())
+    assert after.cells == tuple(cells)
+    assert all(parts(question, after.cells) for question in after.questions)
+
+
+@pytest.mark.parametrize("minutes", [2, 5, 12])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("sysbench", Overrides(on=["host", "uml", "tcg"])),
+        ("sysbench", Overrides(on=["host", "tcg"], settings=["cpu=kvm64,max"], only="workload=cpu,memory")),
+        ("netboot", Overrides(settings=["protocol=http,tftp"])),
+        ("upload", Overrides(on=["tcg", "uml"])),
+        ("backends", Overrides(on=["uml", "tcg", "tcg/uml"])),
+        ("filesystems", Overrides(settings=["filesystem=ext4,btrfs"])),
+    ],
+)
+def test_what_was_named_is_measured_whatever_else_is_left_out(
+    name: str, given: Overrides, minutes: int
+) -> None:
+    budget_s = 60.0 * minutes
+
+    def at(scale: float) -> Plan:
+        return assemble(override(load(library.builtin(name), name, scale=scale), given), Caller())
+
+    plan, _ = with_askable(budget.choose_scale(at, None, budget_s), ())
+    fitted, _ = budget.spend(plan, plan.cells, prices(plan, None), budget_s, 5.0)
+    kept = {cell.id for cell in budget.still_measured(fitted, fitted.cells)}
+    assert plan.context.named
+    for level in plan.context.named:
+        assert kept.intersection(level), f"nothing is left of {level}"
+
+
+def test_enough_time_asks_everything() -> None:
+    plan, _ = with_askable(built_in("upload", 0.05), ())
+    known = prices(plan, None)
+    spent = (budget.spend(plan, plan.cells, known, minutes * 60.0, 0.0)[0] for minutes in (1, 2, 4, 8, 16))
+    asked = [len(budget.measured_alone(each, ()).questions) for each in spent]
+    assert asked[0] >= 1
+    assert asked[-1] == len(plan.questions)
+
+
+def test_a_question_that_cannot_be_answered_is_not_asked() -> None:
+    plan = built_in("upload")
+    proven = next(question for question in plan.questions if question.disk)
+    without, notes = with_askable(plan, ())
+    assert proven not in without.questions
+    assert any("it takes --prove" in note for note in notes)
+    in_memory = replace(plan, context=replace(plan.context, prove=True))
+    without, notes = with_askable(in_memory, ())
+    assert proven not in without.questions
+    assert any("its disks are in memory" in note for note in notes)
+
+
+def test_too_few_blocks_answer_nothing_and_say_so() -> None:
+    plan = built_in("upload")
+    short, notes = with_askable(replace(plan, policy=replace(plan.policy, blocks=1)), ())
+    assert not short.questions
+    assert any("1 block cannot show a difference" in note for note in notes)
+    few, _ = with_askable(replace(plan, policy=replace(plan.policy, blocks=3)), ())
+    assert few.questions  # what is far beyond any scatter is shown by three
+
+
+@pytest.mark.parametrize("name", sorted(library.names()))
+def test_every_question_of_a_built_in_plan_can_be_answered_on_a_plain_machine(name: str) -> None:
+    """By host, uml and tcg, and what is nested in tcg: settings of the plan itself must not take answers away."""
+    outline = load(library.builtin(name), name)
+    plain = {"host", "uml", "tcg", "tcg/uml", "tcg/kvm"}
+    on = [str(platform) for platform in outline.shape.platforms if str(platform) in plain]
+    plan = assemble(override(outline, Overrides(on=on)), Caller())
+    proven = [question for question in plan.questions if question.durability or question.disk]
+    asked, _ = with_askable(plan, ())
+    assert all(question in proven for question in plan.questions if question not in asked.questions)
+    for question in plan.questions:
+        if question.wants not in COMPARING:
+            continue
+        for part in parts(question, plan.cells):
+            first, *others = part.cells
+            for other in others:
+                unequal = inequality([replace(first, baseline=True), replace(other, baseline=False)])
+                asked_for = {cell.factors.get("smp") for cell in (first, other)}
+                assert not unequal or len(asked_for) > 1, unequal
+
+
+def test_a_trial_costs_what_its_start_does_whatever_the_scale() -> None:
+    whole, small = (prices(built_in("upload", scale), None) for scale in (1.0, 0.05))
+    assert isinstance(small, Prices)
+    for cell, seconds in small.trial_s.items():
+        assert 0.05 * whole.trial_s[cell] < seconds < 0.2 * whole.trial_s[cell]
+
+
+def test_a_plan_ends_when_its_questions_are_answered_whatever_the_other_cells_are() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 2.0, "ext4": 1.01, "xfs": 1.02}, EXT3, blocks=8)
+    plan = replace(run.plan, policy=replace(run.plan.policy, blocks=None, min_blocks=6, precision=1e-4))
+    analysis = analyse(plan, run.trials)
+    everything = stopping.decide(plan, run.trials, 8, analysis, 100.0)
+    assert everything.state is None  # the ratios of the others are not that precise
+    pairs = asked_pairs(plan, analysis, [cell.id for cell in plan.cells])
+    assert pairs is not None
+    asked = [pair.comparison for pair in pairs]
+    assert len(asked) == 1  # ext3 over ext4, and nothing about the others
+    assert stopping.decide(plan, run.trials, 8, analysis, 100.0, asked).state is RunState.COMPLETE
+    equal = run_of({"ext2": 1.0, "ext3": 1.0, "ext4": 1.0}, EXT3, blocks=8)
+    analysis = analyse(replace(plan, cells=equal.plan.cells), equal.trials)
+    pairs = asked_pairs(plan, analysis, [cell.id for cell in equal.plan.cells])
+    assert pairs is not None
+    asked = [pair.comparison for pair in pairs]
+    assert stopping.decide(plan, equal.trials, 8, analysis, 100.0, asked).state is None
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.1])
+def test_ending_when_the_answer_is_known_claims_no_more_than_chance_allows(spread: float) -> None:
+    """Two equal cells, looked at after every block. Twelve or more of 120 would be claimed once in 100 times at 5 %."""
+    random = np.random.default_rng(3)
+    claims = 0
+    for _ in range(120):
+        a, b = np.exp(random.normal(0, spread, (2, 14)))
+        for blocks in range(MIN_BLOCKS, 15):
+            found = compare_table(
+                {"a": a[:blocks], "b": b[:blocks]}, "b", better=Better.LOWER, margin=Policy().margin
+            )["a"]
+            if precise_enough(found, 0.03, ANSWER_PRECISION):
+                break
+        claims += found.verdict in {Verdict.FASTER, Verdict.SLOWER}
+    assert claims < 12
+
+
+@pytest.mark.parametrize("values", [(300.0, 26_012.0), (1e-9, 76.0, 40.0), (0.5, 0.51)])
+def test_a_time_is_never_below_zero(values: tuple[float, ...]) -> None:
+    found = summarise(np.array(values))
+    assert found.ci is not None
+    assert 0 < found.ci[0] < found.mean < found.ci[1]

@@ -1,0 +1,399 @@
+"""What `guestmark-agent syncs` says that a program was promised: no more than holds, and no less."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.own_program import agent_binary
+from guestmark.powercut.syncs import Promises
+
+
+def traced(directory: Path, *command: str, status: str = "0") -> Promises:
+    """The promises of a program that runs in the directory; each is answered at once."""
+    argv = [str(agent_binary()), "syncs", "--disk", str(directory), "--", *command]
+    done = subprocess.run(argv, cwd=directory, input=b"\n" * 300, capture_output=True, check=True, timeout=60)
+    found = Promises()
+    for line in done.stdout.decode().splitlines():
+        found.add(line)
+    assert found.status == status, found.said
+    return found
+
+
+def python(directory: Path, *lines: str, status: str = "0") -> Promises:
+    program = "\n".join(("import os, threading, time", "os.O = os.O_CREAT | os.O_RDWR", *lines))
+    return traced(directory, sys.executable, "-I", "-S", "-c", program, status=status)
+
+
+ASKING = (Path(__file__).parents[2] / "framework" / "asking.py").read_text()
+
+
+def asking(directory: Path, program: str) -> Promises:
+    """The promises of a program that asks the kernel by queues; see `ASKING`."""
+    return traced(
+        directory, sys.executable, "-I", "-S", "-c", f"{ASKING}\nX, Y = b'x' * 8192, b'y' * 4096\n{program}"
+    )
+
+
+OTHER = "threading.Thread(target=time.sleep, args=(0.5,)).start()"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "dd if=/dev/zero of=file bs=4k count=1 conv=fsync",
+        "dd if=/dev/zero of=file bs=4k count=1 conv=fsync; :",
+    ],
+)
+def test_a_shell_that_waits_is_no_writer(tmp_path: Path, command: str) -> None:
+    assert traced(tmp_path, "sh", "-c", command).calls == [("fsync", True)]
+
+
+def test_a_thread_makes_the_moment_unsure(tmp_path: Path) -> None:
+    found = python(tmp_path, OTHER, "fd = os.open('file', os.O); os.write(fd, b'x' * 4096); os.fsync(fd)")
+    assert found.calls == [("fsync", False)]
+    (one,) = found.expected(0, exact=True)
+    assert list(one.blocks) == [0]
+
+
+def test_a_synchronous_write_among_threads_promises_its_own_blocks(tmp_path: Path) -> None:
+    found = python(
+        tmp_path, OTHER, "fd = os.open('file', os.O | os.O_DSYNC)", "os.write(fd, b'x' * 8192)",
+        "os.pwrite(fd, b'y' * 4096, 8192)",
+    )  # fmt: skip
+    assert [call for call, _ in found.calls] == ["write", "write"]
+    (one,) = found.expected(1, exact=False)
+    assert sorted(one.blocks) == [0, 1, 2]
+
+
+def test_sync_promises_nothing_that_another_thread_writes_meanwhile(tmp_path: Path) -> None:
+    """A writer that never stops changes its block between any two looks."""
+    found = python(
+        tmp_path,
+        "fd = os.open('file', os.O); os.write(fd, b'x' * 8192); going = True",
+        "def write():",
+        "    n = 0",
+        "    while going: n += 1; os.pwrite(fd, b'%d' % n, 4096)",
+        "thread = threading.Thread(target=write); thread.start(); time.sleep(0.1)",
+        "os.sync(); going = False; thread.join()",
+    )
+    assert found.calls == [("sync", False)]
+    assert all(1 not in one.blocks for one in found.expected(0, exact=False))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["os.write(os.open('file', os.O), b'x' * 4096)"],
+        ["fd = os.open('/dev/shm/guestmark-traced', os.O | os.O_DSYNC); os.unlink('/dev/shm/guestmark-traced')",
+         "os.write(fd, b'x' * 4096); os.fsync(fd)"],
+        ["fd = os.open('file', os.O); os.write(fd, b'x')", "try: os.fsync(99)", "except OSError: pass"],
+    ],
+)  # fmt: skip
+def test_what_was_not_synced_on_the_disk_is_no_promise(tmp_path: Path, lines: list[str]) -> None:
+    assert python(tmp_path, *lines).calls == []
+
+
+def test_what_is_overwritten_later_is_looked_for_only_right_after_its_sync(tmp_path: Path) -> None:
+    found = python(
+        tmp_path, "fd = os.open('file', os.O); os.write(fd, b'x' * 8192); os.fsync(os.dup(fd))",
+        "os.pwrite(fd, b'y' * 4096, 0)",
+    )  # fmt: skip
+    (exactly,) = found.expected(0, exact=True)
+    (later,) = found.expected(0, exact=False)
+    assert (sorted(exactly.blocks), sorted(later.blocks)) == ([0, 1], [1])
+
+
+def test_a_renamed_file_is_looked_for_under_both_names(tmp_path: Path) -> None:
+    found = python(
+        tmp_path, "fd = os.open('new', os.O); os.write(fd, b'x' * 4096); os.fsync(fd)", "os.rename('new', 'file')",
+    )  # fmt: skip
+    (one,) = found.expected(0, exact=False)
+    assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == [b"new", b"file"]
+
+
+KEPT = "fd = os.open('kept', os.O); os.write(fd, b'x' * 8192); os.fsync(fd)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ((KEPT,), ""),
+        ((KEPT, "os.open('empty', os.O)"), ""),
+        ((KEPT, "os.write(os.open('other', os.O), b'x')"), "other"),
+        ((KEPT, "os.pwrite(fd, b'y', 5000)"), "kept"),
+        ((KEPT, "os.pwrite(fd, b'y', 5000); os.fdatasync(fd)"), ""),
+        ((KEPT, "os.pwrite(fd, b'y' * 4096, 8192); fd = os.open('kept', os.O | os.O_DSYNC)",
+          "os.pwrite(fd, b'z' * 4096, 0)"), "kept"),
+        ((KEPT, "os.write(os.open('other', os.O), b'x'); os.unlink('other')"), ""),
+        ((KEPT, "os.write(os.open('other', os.O), b'x'); os.sync()"), ""),
+        (("fd = os.open('old', os.O); os.pwrite(fd, b'x', 0)", KEPT), "old"),
+        (("fd = os.open('old', os.O | os.O_DSYNC); os.pwrite(fd, b'x', 0)", KEPT), ""),
+        (("fd = os.open('old', os.O); os.pread(fd, 1, 0); os.utime('old')", KEPT), ""),
+    ],
+)  # fmt: skip
+def test_what_was_written_and_never_synced_is_named(
+    tmp_path: Path, lines: tuple[str, ...], named: str
+) -> None:
+    (tmp_path / "old").write_bytes(b"o" * 9000)
+    left = python(tmp_path, *lines).unsynced
+    assert [(Path(file.path).name, file.bytes > 0) for file in left] == ([(named, True)] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ((KEPT, "os.rename('kept', 'new')"), ["new"]),
+        ((KEPT, "os.rename('kept', 'new'); os.fsync(fd)"), []),
+        ((KEPT, "os.rename('kept', 'new')", "os.fsync(os.open('.', os.O_RDONLY))"), []),
+        ((KEPT, "os.rename('kept', 'new')", "os.sync()"), []),
+        ((KEPT, "os.link('kept', 'also')"), ["also"]),
+        ((KEPT, "os.mkdir('d'); os.rename('kept', 'd/kept')", "os.fsync(os.open('.', os.O_RDONLY))"), ["kept"]),
+        ((KEPT, "os.mkdir('d'); os.rename('kept', 'd/kept')", "os.fsync(os.open('d', os.O_RDONLY))"), []),
+        ((KEPT, "os.rename('old', 'kept')"), ["kept"]),
+        ((KEPT, "os.unlink('old')"), []),
+        ((KEPT, "os.open('empty', os.O)"), []),
+        (("os.rename('old', 'new')", KEPT), ["new"]),
+    ],
+)  # fmt: skip
+def test_a_name_that_was_never_synced_is_named(
+    tmp_path: Path, lines: tuple[str, ...], named: list[str]
+) -> None:
+    (tmp_path / "old").write_bytes(b"o" * 9000)
+    left = python(tmp_path, *lines).unsynced
+    assert [(Path(file.path).name, file.bytes) for file in left] == [(name, 0) for name in named]
+
+
+def test_bytes_that_were_never_synced_are_counted(tmp_path: Path) -> None:
+    left = python(
+        tmp_path, KEPT, "os.pwrite(fd, b'y' * 10000, 4096)", "os.write(os.open('b', os.O), b'x' * 5)"
+    )
+    assert [(Path(file.path).name, file.bytes) for file in left.unsynced] == [("b", 5), ("kept", 10000)]
+
+
+def test_a_program_that_was_stopped_is_not_blamed_for_what_it_had_yet_to_sync(tmp_path: Path) -> None:
+    loop = "while True: os.write(fd, b'y'); os.fsync(fd)"
+    found = python(tmp_path, KEPT, "os.write(os.open('other', os.O), b'x')", loop, status="stopped")
+    assert [Path(file.path).name for file in found.unsynced] == ["other"]
+    (tmp_path / "other").unlink()
+    loop = (
+        "while True: os.pwrite(fd, b'y' * 8192, 0); g = os.open('sync', os.O); os.write(g, b'x'); os.fsync(g)"
+    )
+    assert python(tmp_path, KEPT, loop, status="stopped").unsynced == []
+
+
+def test_all_files_that_were_never_synced_are_named(tmp_path: Path) -> None:
+    found = python(tmp_path, KEPT, "[os.write(os.open(name, os.O), b'x') for name in 'cab']")
+    assert [Path(file.path).name for file in found.unsynced] == ["a", "b", "c"]
+
+
+def test_a_file_whose_name_was_removed_is_looked_for_under_another_one(tmp_path: Path) -> None:
+    found = python(tmp_path, KEPT, "os.link('kept', 'other'); os.unlink('kept'); os.sync()")
+    for newest, names in ((0, [b"kept", b"other"]), (1, [b"other"])):
+        (one,) = found.expected(newest, exact=False)
+        assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == names
+
+
+BOTH, FIRST = [0, 1], [0]
+
+
+@pytest.mark.parametrize(
+    ("program", "calls", "blocks"),
+    [
+        ("r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f); r.enter()", [("fsync", True)], BOTH),
+        (
+            "r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f, how=1); r.enter()",
+            [("fdatasync", True)],
+            BOTH,
+        ),
+        # Nothing but a look into the ring says that it is done.
+        (
+            "r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f); r.enter(0)\nwhile not r.take(): pass\n"
+            "os.write(f, Y)",
+            [("fsync", True)],
+            BOTH,
+        ),
+        # A write is not covered by a flush that goes on beside it, and is by one that waits for it.
+        (
+            "r, f = Ring(), opened('f'); r.ask(WRITE, f, X, key=1); r.ask(FSYNC, f, key=2); r.enter()",
+            [("fsync", False)],
+            [],
+        ),
+        (
+            "r, f = Ring(), opened('f'); r.ask(WRITE, f, X, flags=LINK); r.ask(FSYNC, f); r.enter()",
+            [("fsync", False)],
+            BOTH,
+        ),
+        (
+            "r, f = Ring(), opened('f'); r.ask(WRITE, f, X, key=1); r.ask(FSYNC, f, key=2, flags=DRAIN); r.enter()",
+            [("fsync", False)],
+            BOTH,
+        ),
+        ("r, f = Ring(), opened('f', os.O_DSYNC); r.ask(WRITE, f, X); r.enter()", [("write", True)], BOTH),
+        ("r, f = Ring(), opened('f'); r.ask(WRITE, f, X, how=2); r.enter()", [("write", True)], BOTH),
+        (
+            "r, f = Ring(), opened('f'); os.write(f, X); r.register([-1, f]); r.ask(FSYNC, 1, flags=FIXED); r.enter()",
+            [("fsync", True)],
+            BOTH,
+        ),
+        # Two requests with one name: neither is known to be done before both are.
+        (
+            "r, f, g = Ring(), opened('f'), opened('g'); os.write(f, X)\n"
+            "r.ask(FSYNC, f); r.ask(FSYNC, f); r.enter()",
+            [("fsync", False), ("fsync", False)],
+            BOTH,
+        ),
+        (
+            "c, f = Context(), opened('f'); os.write(f, X); c.submit((2, f, b'', 0)); c.wait(1)",
+            [("fsync", True)],
+            BOTH,
+        ),
+        (
+            "c, f = Context(), opened('f'); os.write(f, X); c.submit((3, f, b'', 0)); c.wait(1)",
+            [("fdatasync", True)],
+            BOTH,
+        ),
+        (
+            "c, f = Context(), opened('f', os.O_DSYNC); c.submit((1, f, Y, 0)); c.wait(1)",
+            [("write", True)],
+            FIRST,
+        ),
+        ("r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, 99); r.enter()", [], []),
+        ("r, f = Ring(), opened('f'); r.ask(WRITE, f, X); r.enter()", [], []),
+    ],
+)
+def test_requests_to_the_kernel(
+    tmp_path: Path, program: str, calls: list[tuple[str, bool]], blocks: list[int]
+) -> None:
+    found = asking(tmp_path, program)
+    assert (found.calls, found.elsewhere) == (calls, "")
+    expected = found.expected(len(calls) - 1, exact=True) if calls else ()
+    assert [list(one.blocks) for one in expected] == ([blocks] if blocks else [])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "r = Ring(flags=SQPOLL)",
+        "r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f, flags=SILENT); r.enter(0)",
+        "r, f = Ring(), opened('f'); r.ask(FSYNC, 3, flags=FIXED); r.enter()",
+    ],
+)
+def test_what_cannot_be_followed_is_named(tmp_path: Path, program: str) -> None:
+    assert asking(tmp_path, program).elsewhere
+
+
+def test_a_file_that_grows_during_a_flush_is_promised_as_long_as_it_was(tmp_path: Path) -> None:
+    """The flush waits for a pipe; it may have begun before the file grew."""
+    found = asking(
+        tmp_path,
+        "r, f, pipe = Ring(), opened('f'), os.pipe(); os.write(f, X)\n"
+        "r.ask(POLL, pipe[0], how=1, key=1, flags=LINK); r.ask(FSYNC, f, key=2); r.enter(0)\n"
+        "os.ftruncate(f, 20000); os.write(pipe[1], b'x'); r.enter(2)",
+    )
+    assert found.calls == [("fsync", False)]
+    (one,) = found.expected(0, exact=True)
+    assert (list(one.blocks), one.most) == ([0, 1], None)
+    assert one.least <= 8192
+
+
+@pytest.mark.parametrize(
+    ("change", "blocks", "least"),
+    [
+        ("pass", [0, 1], 8192),
+        ("os.pwrite(f, b'y' * 4096, 4096); os.pwrite(f, b'x' * 4096, 4096)", [0], 8192),
+        ("os.lseek(f, 100, 0); os.write(f, b'y'); os.pwrite(f, b'x', 100)", [1], 8192),
+        ("os.pwritev(f, [b'y', b'y'], 4096); os.pwrite(f, b'xx', 4096)", [0], 8192),
+        ("os.ftruncate(f, 4096); os.pwrite(f, b'x' * 4096, 4096)", [0], 4096),
+        ("os.truncate('f', 0); os.pwrite(f, b'x' * 8192, 0)", [], 0),
+        ("h = os.open('f', os.O_WRONLY | os.O_TRUNC); os.write(h, b'x' * 8192)", [], 0),
+        ("m = mmap.mmap(f, 8192); m[:1] = b'y'; m[:1] = b'x'", [], 8192),
+        (
+            "threading.Thread(target=lambda: (os.pwrite(f, b'y', 0), os.pwrite(f, b'x', 0))).start(); time.sleep(0.2)",
+            [1],
+            8192,
+        ),
+    ],
+)
+def test_what_was_another_for_a_while_is_not_looked_for_later(
+    tmp_path: Path, change: str, blocks: list[int], least: int
+) -> None:
+    """Between two promises a crash may leave what the program wrote over, though it then wrote the same again."""
+    found = python(
+        tmp_path, "import mmap", "f = os.open('f', os.O); os.write(f, b'x' * 8192); os.fsync(f)", change,
+        "os.fsync(f)",
+    )  # fmt: skip
+    later = found.expected(0, exact=False)
+    assert [sorted(one.blocks) for one in later] == ([blocks] if blocks or least else [])
+    assert [one.least for one in later] == ([least] if blocks or least else [])
+    (now,) = found.expected(0, exact=True)
+    assert sorted(now.blocks) == [0, 1]
+
+
+def test_what_another_file_promises_meanwhile_hides_no_change(tmp_path: Path) -> None:
+    found = python(
+        tmp_path,
+        "f = os.open('f', os.O); os.write(f, b'x' * 8192); os.fsync(f)",
+        "g = os.open('g', os.O); os.pwrite(f, b'y', 0); os.write(g, b'y'); os.fsync(g)",
+        "os.pwrite(f, b'x', 0); os.fsync(f)",
+    )
+    for newest, blocks in ((0, [[1]]), (1, [[1], [0]]), (2, [[0, 1], [0]])):
+        assert [sorted(one.blocks) for one in found.expected(newest, exact=False)] == blocks
+
+
+def test_a_write_under_way_changes_its_file_after_a_promise_too(tmp_path: Path) -> None:
+    """It waits for a pipe, while another file is synced twice."""
+    found = asking(
+        tmp_path,
+        "r, f, g, pipe = Ring(), opened('f'), opened('g'), os.pipe(); os.write(f, X); os.fsync(f)\n"
+        "r.ask(POLL, pipe[0], how=1, key=1, flags=LINK); r.ask(WRITE, f, Y, key=2); r.enter(0)\n"
+        "os.write(g, b'1'); os.fsync(g); os.write(g, b'2'); os.fsync(g)\n"
+        "os.write(pipe[1], b'x'); r.enter(2); os.pwrite(f, X[:4096], 0); os.fsync(g)",
+    )
+    for newest in (0, 1, 2):
+        first = found.expected(newest, exact=False)[0]
+        assert sorted(first.blocks) == [1], newest
+
+
+def test_what_is_renamed_may_be_found_under_its_old_name(tmp_path: Path) -> None:
+    """fdatasync promises data, not that a rename has reached the disk."""
+    found = python(
+        tmp_path, "fd = os.open('old', os.O); os.write(fd, b'x')", "os.rename('old', 'new'); os.fdatasync(fd)"
+    )
+    (one,) = found.expected(0, exact=True)
+    assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["new", "old"]
+
+
+def test_a_chain_of_renames_is_followed_in_directories_too(tmp_path: Path) -> None:
+    found = python(
+        tmp_path,
+        "os.mkdir('d'); fd = os.open('a', os.O); os.write(fd, b'x')",
+        "os.rename('a', 'b'); here = os.open('d', os.O_RDONLY)",
+        "os.rename('b', 'c', dst_dir_fd=here); os.fdatasync(fd)",
+    )
+    (one,) = found.expected(0, exact=True)
+    assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["c", "a", "b"]
+
+
+CHANGING = """
+go, done = threading.Event(), threading.Event()
+fd = os.open('file', os.O); os.write(fd, b'x' * 40000)
+def change():
+    while not done.is_set():
+        os.ftruncate(fd, 5000); os.pwrite(fd, b'x' * 35000, 5000)
+thread = threading.Thread(target=change); thread.start()
+for _ in range(20): os.fsync(fd)
+done.set(); thread.join()
+"""
+
+
+def test_what_is_changed_and_changed_back_during_a_sync_is_not_promised(tmp_path: Path) -> None:
+    """The file looks the same before and after each call; in between it is shorter."""
+    found = python(tmp_path, CHANGING)
+    for number, (_, exact) in enumerate(found.calls):
+        if exact:
+            continue
+        for one in found.expected(number, exact=False):
+            assert one.least <= 40000
+            assert all(block <= 1 for block in one.blocks), (number, sorted(one.blocks))

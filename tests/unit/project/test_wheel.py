@@ -1,0 +1,140 @@
+"""The wheel, installed in a fresh environment outside of the checkout, and extensions installed beside it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from guestmark.capture.binary import capture_binary
+from tests.framework import CHECKOUT
+from tests.framework import captures as cf
+from tests.unit.plan.test_second_edition import shown_in
+
+pytestmark = pytest.mark.long
+WHEELS = sorted((CHECKOUT / "target/wheels").glob("guestmark-*.whl"))
+INSTALL_S = 280
+BRIEF = ("--blocks", "1", "--iterations", "1", "--warmup", "0", "--null", "none", "--quiet", "--json", "-")
+
+
+class Installed:
+    """A fresh environment with what was installed, and a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "venv/bin"
+        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+        self.environment: Mapping[str, str] = {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+        }
+
+    def pip(self, *words: object) -> None:
+        """Installs something."""
+        self.call("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words)
+
+    def call(self, *words: object) -> str:
+        """Runs a program of the environment away from the checkout; what it prints."""
+        done = subprocess.run(
+            [self.bin / str(words[0]), *map(str, words[1:])],
+            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=INSTALL_S, check=False,
+        )  # fmt: skip
+        reasons = [line for line in done.stdout.splitlines() if '"reason": "' in line]
+        assert done.returncode == 0, (done.stderr, reasons)
+        return done.stdout
+
+    def measure(self, *words: object) -> dict[str, dict[str, object]]:
+        """The cells of a run by their ids."""
+        cells = json.loads(self.call("guestmark", *words))["cells"]
+        assert {cell["status"] for cell in cells} == {"ok"}
+        return {cell["id"]: cell for cell in cells}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    if not WHEELS:
+        pytest.skip("there is no wheel: tools/package makes one")
+    made = Installed(tmp_path_factory.mktemp("installed"))
+    made.pip(WHEELS[-1])
+    return made
+
+
+def test_the_wheel_measures(installed: Installed) -> None:
+    assert installed.call("guestmark", "--version").startswith("guestmark ")
+    assert list(installed.measure("exec", *BRIEF, "--on", "host", "--", "true")) == ["host"]
+    where = installed.call("python", "-c", "import guestmark; print(guestmark.__file__)")
+    assert str(installed.folder) in where
+
+
+@pytest.mark.skipif(shutil.which("linux.uml") is None, reason="User-Mode Linux is not installed")
+def test_the_wheel_boots_guests(installed: Installed) -> None:
+    assert list(installed.measure("exec", *BRIEF, "--on", "uml", "--", "true")) == ["uml"]
+
+
+def test_the_wheel_brings_its_manual_and_completions(installed: Installed) -> None:
+    there = {
+        str(path.relative_to(installed.folder / "venv")) for path in installed.folder.rglob("venv/share/**/*")
+    }
+    for end in ("man1/guestmark.1", "bash-completion/completions/guestmark", "zsh/site-functions/_guestmark"):
+        assert any(name.endswith(end) for name in there), there
+    assert any(name.endswith("guestmark.fish") for name in there)
+
+
+def test_extensions_are_installed_beside_it(installed: Installed) -> None:
+    installed.pip(*(CHECKOUT / "examples" / name for name in ("guestmark-walk", "guestmark-unshare")))
+    (plan,) = shown_in("docs/guide/extensions.md")
+    (installed.folder / "walk.toml").write_text(plan)
+    cells = installed.measure("run", "walk.toml", *BRIEF)
+    assert list(cells) == ["host", "unshare"]
+    files = [cell["trials"][0]["measurements"]["files"] for cell in cells.values()]  # type: ignore[index]
+    assert files[0] == files[1] > 50
+    assert "unshare" in installed.call("guestmark", "doctor", "--json")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The capture engine's own wheel, built as `tools/package` does, in an environment with nothing else."""
+    builder = Installed(tmp_path_factory.mktemp("builder"))
+    builder.pip("maturin>=1.7,<2")
+    done = subprocess.run(
+        [builder.bin / "maturin", "build", "--release", "--locked", "--out", builder.folder],
+        cwd=CHECKOUT / "crates/capture", env={**os.environ, "CARGO_TARGET_DIR": str(CHECKOUT / "target")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    made = Installed(tmp_path_factory.mktemp("engine"))
+    made.pip("--no-deps", *builder.folder.glob("guestmark_capture-*.whl"))
+    return made
+
+
+@pytest.mark.timeout(1200)
+def test_the_capture_engine_is_a_program_of_its_own(engine: Installed) -> None:
+    """In an environment with nothing else it says of a capture what guestmark says."""
+    assert {path.name for path in engine.bin.glob("guestmark*")} == {"guestmark-capture"}
+    assert not list(engine.folder.rglob("site-packages/guestmark"))
+    capture = engine.folder / "trace.pcap"
+    capture.write_bytes(cf.pcap(cf.frames(cf.conversation())))
+    found = json.loads(engine.call("guestmark-capture", "--top", "20", capture))
+    ours = subprocess.run(
+        [capture_binary(), "--top", "20", capture], capture_output=True, check=True, cwd=engine.folder
+    )
+    assert found == json.loads(ours.stdout)
+    assert found["files"][0]["connections"][0]["causes"]["latency_s"] > 0
+
+
+def test_the_capture_engine_starts_at_once(engine: Installed) -> None:
+    """The best of twenty: from the call to its end, with a capture read meanwhile."""
+    capture = engine.folder / "small.pcap"
+    capture.write_bytes(cf.pcap(cf.frames(cf.conversation())))
+    times = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        subprocess.run([engine.bin / "guestmark-capture", capture], stdout=subprocess.DEVNULL, check=True)
+        times.append(time.perf_counter() - begun)
+    assert min(times) <= 0.02

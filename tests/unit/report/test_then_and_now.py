@@ -1,0 +1,115 @@
+"""A published experiment repeated is one page: questions with their answers, published ratios beside today's."""
+
+import io
+import itertools
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from guestmark.core.context import Caller
+from guestmark.core.metric import Better, Measurement
+from guestmark.core.model import Plan, RunState, Trial, TrialStatus
+from guestmark.engine.asking import with_askable
+from guestmark.ledger.model import StoredRun
+from guestmark.plan import library
+from guestmark.plan.load import load
+from guestmark.plan.outline import Overrides, assemble, override
+from guestmark.report.answer import then_and_now
+from guestmark.report.render.terminal import print_page
+from guestmark.stats import compare_table
+from guestmark.stats.analysis import analyse
+from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.repeated import Repeated, repeated
+from tests.unit.stats.test_compare import noisy
+
+EXPERIMENTS: dict[str, Sequence[str]] = {
+    "backends": ["uml", "tcg", "tcg/uml", "tcg/kvm"],
+    "upload": ["tcg", "uml"],
+    "sysbench": ["host", "uml", "tcg"],
+    "netboot": ["tcg"],
+    "filesystems": ["host", "tcg", "uml"],
+}
+
+
+def measured(plan: Plan, blocks: int) -> StoredRun:
+    """A run of the plan in which every cell has every metric, each a little different."""
+    cells = (
+        replace(cell, factors={name: each for name, each in cell.factors.items() if name != "placement"})
+        for cell in plan.cells
+    )
+    plan = replace(plan, cells=tuple(cells))  # which nothing here attests
+    trials = []
+    chance = random.Random(plan.name)
+    level = {cell.id: math.exp(chance.gauss(0, 1)) for cell in plan.cells}
+    for block, (order, cell) in itertools.product(range(blocks), enumerate(plan.cells)):
+        value = level[cell.null_of or cell.id] * math.exp(chance.gauss(0, 0.02))
+        held = tuple(
+            Measurement(metric, value if metric.better is Better.LOWER else 1 / value, ())
+            for metric in plan.metrics
+        )
+        trials.append(Trial(cell.id, block, order, TrialStatus.OK, measurements=held, duration_s=value))
+    return StoredRun("20261128-000000-abc", plan, ({},), 1, RunState.COMPLETE, 0.0, tuple(trials))
+
+
+def page_of(run: StoredRun, width: int) -> str:
+    out = io.StringIO()
+    page = then_and_now(run, analyse(run.plan, run.trials), width=width, latest=True)
+    print_page(page, Console(file=out, width=width, color_system=None))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("blocks", [3, 8])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_published_experiment_is_one_page(name: str, blocks: int) -> None:
+    """At 80 columns: reports of 239 to 502 lines had their answer in the middle."""
+    given = Overrides(on=EXPERIMENTS[name])
+    plan, _ = with_askable(
+        assemble(override(load(library.builtin(name), name, scale=0.01), given), Caller()), ()
+    )
+    shown = page_of(measured(plan, blocks), 80)
+    assert "Now at 0.01 of the sizes and then, ×base" in shown
+    asked = [question.ask for question in plan.questions]
+    assert all(" ".join(ask.split()[:4]) in " ".join(shown.split()) for ask in asked)
+    lines = shown.splitlines()
+    assert len(lines) <= 40, shown
+    assert max(map(len, lines)) <= 80
+    assert "more: guestmark show --details" in lines[-1]
+
+
+def over(level: float, spread: float = 0.01, blocks: int = 12) -> Comparison:
+    values = {"base": noisy(1, blocks, spread=spread), "cell": noisy(2, blocks, level=level, spread=spread)}
+    return compare_table(values, "base", better=Better.LOWER, margin=0.03)["cell"]
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "word"),
+    [
+        (2.0, 2.0, Repeated.SAME),
+        (1.5, 2.0, Repeated.DIRECTION),
+        (0.5, 0.9, Repeated.DIRECTION),
+        (0.5, 2.0, Repeated.OPPOSITE),
+        (2.0, 1.01, Repeated.DIFFERS),
+    ],
+)
+def test_what_became_of_a_published_ratio(now: float, then: float, word: Repeated) -> None:
+    assert repeated(over(now), then, 0.03) is word
+    assert repeated(over(1 / now), 1 / then, 0.03) is word  # of the inverse metric
+
+
+def test_what_is_equal_now_may_have_been_different() -> None:
+    equal = over(1.0, spread=0.003)
+    assert equal.verdict is Verdict.NO_DIFFERENCE
+    assert repeated(equal, 1.3, 0.03) is Repeated.EQUAL
+    assert repeated(equal, 1.02, 0.03) is Repeated.SAME
+
+
+def test_what_is_not_known_is_open() -> None:
+    assert repeated(None, 2.0, 0.03) is Repeated.OPEN
+    assert repeated(over(1.1, spread=0.5), 2.0, 0.03) is Repeated.OPEN
+    assert repeated(over(2.0, blocks=2), 2.0, 0.03) is Repeated.OPEN
+    with pytest.raises(ValueError, match="above 0"):
+        repeated(None, 0.0, 0.03)
