@@ -21,7 +21,7 @@ from guestmark.cli.console import Console
 from guestmark.ledger import open_ledger
 from guestmark.ledger.bundle import Packed, pack, shareable, unpack
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.remarks import NOTHING
+from guestmark.ledger.run_annotations import NOTHING
 from guestmark.page.nodes import Chart
 from guestmark.report.answer import answer
 from guestmark.report.render import charts, terminal

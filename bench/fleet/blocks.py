@@ -30,13 +30,13 @@ from guestmark.core.context import Caller
 from guestmark.core.errors import BlockStatus, GuestmarkError, LedgerError, TakenError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Plan, Trial, TrialStatus
-from guestmark.engine import blocks, runner
+from guestmark.engine import block_worker, measurement_loop
 from guestmark.engine.environment import record_environment
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Silent
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import lose
-from guestmark.ledger.server import autocommitting
+from guestmark.ledger.postgres import autocommitting
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble
 from guestmark.stats.conditions.surroundings import digest
@@ -90,7 +90,7 @@ def call(work: Work, name: str) -> tuple[BlockStatus, int]:
         here = {**work.environment, "machine": name}
         ledger.add_environment_of(work.run, here, digest(here), lambda _: True)
         known = Silent()
-        status = blocks.measure(
+        status = block_worker.measure(
             head.plan, ledger, head, machine=name, observer=known, interruption=Interruption()
         )
         return status, len(head.plan.cells)
@@ -123,7 +123,7 @@ def machines(work: Work, names: list[str], out: multiprocessing.Queue[Told]) -> 
     """Some machines in one process."""
     global _PAUSE_S  # noqa: PLW0603 (of this process)
     _PAUSE_S = work.trial_s
-    simulated: Any = runner
+    simulated: Any = measurement_loop
     simulated.run_trial = trial
     told = Told()
     threads = [threading.Thread(target=machine, args=(work, name, told)) for name in names]
@@ -163,7 +163,7 @@ def _watch(url: str, most: list[int], ended: threading.Event) -> None:
 
 def _imported(work: Work) -> None:
     """Measures a block, so that threads of the processes to come import nothing at once."""
-    simulated: Any = runner
+    simulated: Any = measurement_loop
     before, simulated.run_trial = simulated.run_trial, trial
     try:
         call(work, "m0")

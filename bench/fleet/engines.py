@@ -135,9 +135,9 @@ def dask(folder: str, settings: bool) -> Iterator[Running]:
 @contextlib.contextmanager
 def parsl(folder: str, settings: bool) -> Iterator[Running]:
     """As a fleet has it: its engine, and workers that are what `guestmark fleet worker` runs."""
-    from guestmark.fleet.engine import Engine
     from guestmark.fleet.lab import Member
-    from guestmark.fleet.links import Link, Reach
+    from guestmark.fleet.parsl_engine import Engine
+    from guestmark.fleet.worker_connection import Link, Reach
 
     engine = Engine(Path(folder))
     surroundings = {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -28,10 +28,10 @@ import msgspec
 from guestmark.core.context import FleetOrder
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Plan, Trial, TrialStatus
-from guestmark.engine import environment, preflight, runner
-from guestmark.fleet import lab, machine, order
+from guestmark.engine import environment, measurement_loop, preflight
+from guestmark.fleet import block_task, lab, order
 from guestmark.fleet.coordinator import Fleet
-from guestmark.fleet.links import Link, Reach, Said
+from guestmark.fleet.worker_connection import Link, Reach, Said
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import refused, runs_with
 from guestmark.platforms import exclusive
@@ -73,16 +73,16 @@ def one_block(told: bytes) -> bytes:
     """One block of any machine that has not ended. When another worker is at it, that one is waited for."""
     waiting = Path(os.environ[WAITING])
     names = os.listdir(waiting)
-    os.environ[machine.NAME] = name = random.choice(names or ["sim000"])
+    os.environ[block_task.NAME] = name = random.choice(names or ["sim000"])
     os.environ[exclusive.VARIABLE] = str(waiting.parent / f"lock-{name}")
     simulated: Any = (
-        ("run_trial", runner, trial),
+        ("run_trial", measurement_loop, trial),
         ("unusable_platforms", preflight, lambda *_: ()),
         ("record_environment", environment, lambda **_: {"machine": name}),
     )
     for attribute, module, ours in simulated:
         setattr(module, attribute, ours)
-    done = machine.one_block(told)
+    done = block_task.one_block(told)
     if msgspec.json.decode(done, type=order.Progress).state == "complete":
         (waiting / name).unlink(missing_ok=True)
     return done

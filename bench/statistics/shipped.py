@@ -21,7 +21,7 @@ from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.rare import Rare
-from guestmark.engine.runner import iterations_of, order_of, warmups_of
+from guestmark.engine.measurement_loop import iterations_of, order_of, warmups_of
 from guestmark.engine.trial import Slot
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis, CellResult, analyse

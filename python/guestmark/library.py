@@ -369,7 +369,7 @@ def _measured(
 ) -> Result:
     from guestmark.engine import preflight
     from guestmark.engine.run import Audience, make
-    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.run_annotations import Remarks
     from guestmark.page.say import say
 
     path = None if where is None else os.fspath(where)

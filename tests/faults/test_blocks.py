@@ -20,7 +20,7 @@ from guestmark.core.model import RunState, TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.schema import trials
-from guestmark.ledger.tally import tally
+from guestmark.ledger.trial_counts import tally
 from guestmark.stats.stopping import GIVE_UP_AFTER
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import PLAN

@@ -31,11 +31,11 @@ from guestmark.core.findings import machine_of
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
 from guestmark.fleet.coordinator import Fleet, State
-from guestmark.fleet.links import Link, Reach, Said
 from guestmark.fleet.order import Progress
+from guestmark.fleet.worker_connection import Link, Reach, Said
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
-from guestmark.ledger.server import room_for
+from guestmark.ledger.postgres import room_for
 from guestmark.stats.across_runs import Past
 from guestmark.stats.machines import drift, pooled
 from tests.framework import PACKAGES

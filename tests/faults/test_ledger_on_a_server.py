@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, make_url, select, text, update
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import open_ledger, schema
-from guestmark.ledger.server import engine_of
+from guestmark.ledger.postgres import engine_of
 from tests.framework import at_once
 from tests.framework.databases import bare_server, installed
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger import faults, open_ledger
+from guestmark.ledger import error_advice, open_ledger
 from tests.framework.ledgers import PLAN
 from tests.framework.postgresql import Server, postgresql
 
@@ -87,8 +87,8 @@ def test_no_password_is_shown() -> None:
 
 
 def test_who_takes_a_connection_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("guestmark.ledger.server.CONNECT_S", 0.5)
-    monkeypatch.setattr(faults, "CONNECT_S", 0.5)
+    monkeypatch.setattr("guestmark.ledger.postgres.CONNECT_S", 0.5)
+    monkeypatch.setattr(error_advice, "CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         error = refused(f"postgresql://bench@127.0.0.1:{silent.getsockname()[1]}/x?sslmode=disable")
     assert "no answer within 0.5 s" in error.message

@@ -13,7 +13,7 @@ import pytest
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core import procfs
-from guestmark.engine import leavings as lost
+from guestmark.engine import leftovers as lost
 from tests.framework import picking
 from tests.storm import leavings
 

@@ -36,7 +36,7 @@ def command(
     from guestmark.core.errors import BlockStatus, LedgerError, TakenError
     from guestmark.engine.run import block
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.server import is_transient
+    from guestmark.ledger.postgres import is_transient
     from guestmark.page.say import say
 
     audience = session.audience_of(session.Outputs(quiet=quiet))

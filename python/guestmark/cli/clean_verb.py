@@ -12,7 +12,7 @@ from guestmark.core.units import counted
 from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
-    from guestmark.engine.leavings import Orphan
+    from guestmark.engine.leftovers import Orphan
 
 
 def command(
@@ -49,7 +49,7 @@ def command(
     killed guestmark. It touches nothing that a running process uses or that is another user's.
     """
     from guestmark.core.units import format_size
-    from guestmark.engine import leavings
+    from guestmark.engine import leftovers
 
     if on is not None:
         _elsewhere(on, dry_run=dry_run)
@@ -57,9 +57,9 @@ def command(
     for directory in directories or ():
         if not Path(directory).is_dir():
             raise UsageError(f"there is no directory {directory}", hint="guestmark clean --help")
-    orphans = leavings.orphans()
+    orphans = leftovers.orphans()
     failed = bool([orphan for orphan in orphans if not _ended(orphan, dry_run=dry_run)])
-    found = leavings.find([Path(directory) for directory in directories or ()])
+    found = leftovers.find([Path(directory) for directory in directories or ()])
     if not found and not orphans:
         say("no crash has left anything behind")
     for leaving in found:

@@ -159,7 +159,7 @@ def _confirm(
 ) -> None:
     """Plans both sides as one run, says what it can show, and measures it."""
     from guestmark.cli import session
-    from guestmark.engine.confirming import confirmation
+    from guestmark.engine.confirmation import confirmation
     from guestmark.engine.run import require_trust
     from guestmark.ledger import open_ledger
     from guestmark.page.say import say

@@ -85,7 +85,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
     from guestmark.core.beside import begin, told
     from guestmark.core.registry import platform_names, programs
     from guestmark.engine.environment import record_environment
-    from guestmark.fleet import engine
+    from guestmark.fleet import parsl_engine
     from guestmark.platforms import probe
 
     names = platform_names()
@@ -101,7 +101,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
         "host": {name: value for name, value in host.items() if name not in {"command_line", "libraries"}},
         "ledger": _ledger(),
         "tools": {tool.name: versions.get(tool.name) for tool in tools},
-        "fleet": engine.versions(),
+        "fleet": parsl_engine.versions(),
     }
 
 

@@ -28,7 +28,7 @@ def command(
 ) -> None:
     """Give a run a name, a note, labels and tags, or remove labels and tags."""
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.remarks import NOTHING
+    from guestmark.ledger.run_annotations import NOTHING
 
     said = options.remarks(name, note, label, tag)
     if said == NOTHING and not unlabel and not untag:

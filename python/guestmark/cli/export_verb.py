@@ -54,7 +54,7 @@ def command(
     A bundle is one file with whole runs, all trials included, without names of host and user.
     """
     from guestmark.cli.session import write
-    from guestmark.ledger import open_ledger, past
+    from guestmark.ledger import open_ledger, run_history
     from guestmark.report import formats
 
     runs = runs or [LATEST]
@@ -70,7 +70,7 @@ def command(
         raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(runs[0])
-        analysis = past.judged(opened, stored)
+        analysis = run_history.judged(opened, stored)
     write(formats.render(stored, chosen, analysis), output)
 
 

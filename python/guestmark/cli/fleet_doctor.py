@@ -86,7 +86,7 @@ def _shares(
 def _ledger(path: str | None, members: Sequence[Member]) -> dict[str, Any]:
     """What `fleet run` would find: the connections that its server has for these machines, or an `error`."""
     from guestmark.ledger import default_path, open_ledger
-    from guestmark.ledger.server import room_for
+    from guestmark.ledger.postgres import room_for
 
     where = path or str(default_path())
     if "://" not in where:
@@ -113,8 +113,8 @@ def _fine(ledger: Mapping[str, Any]) -> str:
 
 
 def _asked(member: Member) -> dict[str, Any]:
-    from guestmark.fleet import engine
-    from guestmark.fleet.links import command
+    from guestmark.fleet import parsl_engine
+    from guestmark.fleet.worker_connection import command
 
     try:
         done = subprocess.run(
@@ -133,11 +133,11 @@ def _asked(member: Member) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"error": last_line(done.stderr.decode(errors="replace")) or f"status {done.returncode}"}
     try:
-        if wrong := engine.mismatch(member.name, answer["fleet"], engine.versions()):
-            return {"error": f"{inert(wrong)}; {engine.INSTALL_ALIKE}"}
+        if wrong := parsl_engine.mismatch(member.name, answer["fleet"], parsl_engine.versions()):
+            return {"error": f"{inert(wrong)}; {parsl_engine.INSTALL_ALIKE}"}
         _lines(answer)
     except (AttributeError, KeyError, TypeError, ValueError):  # nothing that comes from elsewhere is trusted
-        return {"error": f"its guestmark answers something else; {engine.INSTALL_ALIKE}"}
+        return {"error": f"its guestmark answers something else; {parsl_engine.INSTALL_ALIKE}"}
     return answer
 
 

@@ -19,7 +19,7 @@ from guestmark.page.text import escaped_in_json
 if TYPE_CHECKING:
     from guestmark.fleet.coordinator import Fleet, State
     from guestmark.fleet.lab import Member
-    from guestmark.ledger.server import Room
+    from guestmark.ledger.postgres import Room
     from guestmark.ledger.store import Ledger
 
 _TELL_S = 30.0
@@ -63,10 +63,10 @@ class Wanted:
 
 def run(wanted: Wanted, machines: str, ledger_path: str | None, outputs: Outputs) -> int:
     """A new fleet, to its end; the exit status."""
-    from guestmark.fleet import engine, lab, order
+    from guestmark.fleet import lab, order, parsl_engine
     from guestmark.ledger import open_ledger
 
-    engine.check()
+    parsl_engine.check()
     members = lab.read(machines)
     from guestmark.plan import library
 
@@ -80,10 +80,10 @@ def run(wanted: Wanted, machines: str, ledger_path: str | None, outputs: Outputs
 
 def resume(wanted: str, machines: str | None, ledger_path: str | None, outputs: Outputs) -> int:
     """An earlier fleet from where its runs end; the exit status."""
-    from guestmark.fleet import engine, lab, order
+    from guestmark.fleet import lab, order, parsl_engine
     from guestmark.ledger import open_ledger
 
-    engine.check()
+    parsl_engine.check()
     with open_ledger(ledger_path) as ledger:
         made = order.kept(ledger, order.named(ledger, wanted))
         members = lab.loaded(made.lab) if machines is None else lab.read(machines)
@@ -104,7 +104,7 @@ def _coordinate(
     made: FleetOrder, members: Sequence[Member], ledger: Ledger, url: str, outputs: Outputs
 ) -> int:
     from guestmark.fleet.coordinator import Fleet, conduct
-    from guestmark.ledger.server import room_for
+    from guestmark.ledger.postgres import room_for
 
     view = _View(outputs.quiet)
     note = view.note

@@ -48,7 +48,7 @@ def command(
     from guestmark.cli.session import Outputs, show
     from guestmark.core.errors import ExitStatus, UsageError
     from guestmark.core.gate import with_gates
-    from guestmark.ledger import open_ledger, past
+    from guestmark.ledger import open_ledger, run_history
     from guestmark.page.nodes import Page, Part, Section
     from guestmark.report.sections import gates as section
 
@@ -65,7 +65,7 @@ def command(
             raise UsageError(
                 f"run {stored.id} has no gate", hint="give one, e.g. --fail-if 'tcg wall_s > +5%'"
             )
-        analysis = past.judged(opened, stored)
+        analysis = run_history.judged(opened, stored)
     status = gates.judge(stored, analysis, outputs.save_junit)
     if not quiet or outputs.files():
         nodes = section.nodes(section.judged(analysis), analysis, stored)
@@ -82,7 +82,7 @@ def _judge_sessions(
     from guestmark.cli.documents import write_all
     from guestmark.cli.gates import status_of
     from guestmark.core.errors import UsageError
-    from guestmark.ledger import open_ledger, past
+    from guestmark.ledger import open_ledger, run_history
     from guestmark.report import compared_gates, gate_files
 
     with open_ledger(ledger, writable=False) as opened:
@@ -91,7 +91,9 @@ def _judge_sessions(
             twice = next(run for run in ids if ids.count(run) > 1)
             raise UsageError(f"run {twice} is given twice", hint="guestmark runs lists others")
         stored = [opened.load_run(run_id) for run_id in ids]
-        found = compared_gates.judge_sessions([(run, past.judged(opened, run)) for run in stored], limits)
+        found = compared_gates.judge_sessions(
+            [(run, run_history.judged(opened, run)) for run in stored], limits
+        )
     if not found:
         raise UsageError(f"run {ids[0]} has no gate", hint="give one, e.g. --fail-if 'tcg wall_s > +5%'")
     save = outputs.save_junit

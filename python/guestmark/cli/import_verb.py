@@ -53,9 +53,9 @@ def command(
     be shown and compared, and never count among earlier runs.
     """
     from guestmark.engine.run import show_actions
-    from guestmark.ledger import open_ledger, past
+    from guestmark.ledger import open_ledger, run_history
     from guestmark.ledger.model import Origin
-    from guestmark.ledger.shelf import Shelf
+    from guestmark.ledger.run_manager import Shelf
 
     tags = options.remarks(None, None, None, tag).tags
     found = [(source, _runs(source, trust)) for source in sources]
@@ -77,7 +77,7 @@ def command(
                 if trust:
                     stored = opened.load_run(run_id)
                     show_actions(run_id, stored.plan, origin, say)
-                    past.remember(opened, stored, past.judged(opened, stored))
+                    run_history.remember(opened, stored, run_history.judged(opened, stored))
             there = f", {known} there already" if known else ""
             say(f"{source}: {counted(new, 'new run')}{there}")
 
@@ -113,7 +113,7 @@ def _check_shown(packed: Packed) -> None:
 
 def _runs(source: str, trust: bool) -> tuple[str, Iterable[Packed]]:
     """The runs of a bundle, all checked, with its SHA-256; or those of a ledger, one after another."""
-    from guestmark.engine import foreign_results
+    from guestmark.engine import imported_results
     from guestmark.ledger.bundle import unpack
 
     if "://" in source:
@@ -131,20 +131,20 @@ def _runs(source: str, trust: bool) -> tuple[str, Iterable[Packed]]:
         ) from error
     if len(data) > _LARGEST:
         raise LedgerError(f"{source} is too large for a bundle", hint="export fewer runs into one bundle")
-    if foreign_results.is_one(data):
+    if imported_results.is_one(data):
         if trust:
             raise UsageError(
                 f"--trust is for guestmark's own runs, and {source} is another program's result",
                 hint="import it without --trust",
             )
-        return hashlib.sha256(data).hexdigest(), foreign_results.read(data, source, file.stat().st_mtime)
+        return hashlib.sha256(data).hexdigest(), imported_results.read(data, source, file.stat().st_mtime)
     return hashlib.sha256(data).hexdigest(), unpack(data, source)
 
 
 def _of_ledger(source: str) -> Iterator[Packed]:
     from guestmark.ledger import open_ledger
     from guestmark.ledger.bundle import Packed
-    from guestmark.ledger.intake import Budget, check_said
+    from guestmark.ledger.validation import Budget, check_said
 
     with open_ledger(source, writable=False) as other:
         for overview in other.runs():

@@ -63,11 +63,11 @@ def command(
             hint=f"guestmark ledger {action} {usage}".strip(),
         )
     if action == "role":
-        from guestmark.ledger.server import setup_script
+        from guestmark.ledger.postgres import setup_script
 
         tell(setup_script(given[0]).rstrip())
     elif action == "key":
-        from guestmark.ledger.keys import public_key
+        from guestmark.ledger.signing_key import public_key
 
         tell(public_key())
     elif action == "sign":

@@ -15,7 +15,7 @@ from guestmark.core.home import LATEST
 from guestmark.plan.matrix import Null
 
 if TYPE_CHECKING:
-    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.run_annotations import Remarks
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
     from guestmark.ledger.store import Ledger as OpenLedger
@@ -444,8 +444,8 @@ def remarks(
     name: str | None, note: str | None, labels: Iterable[str] | None, tags: Iterable[str] | None
 ) -> Remarks:
     """What these options say. Raises `UsageError` for names that could not be typed again."""
-    from guestmark.ledger.intake import RESERVED, WORD
-    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.run_annotations import Remarks
+    from guestmark.ledger.validation import RESERVED, WORD
 
     if name is not None and (not WORD.fullmatch(name) or name in RESERVED):
         raise UsageError(
@@ -463,7 +463,7 @@ def remarks(
 
 
 def _label(text: str) -> tuple[str, str]:
-    from guestmark.ledger.intake import WORD
+    from guestmark.ledger.validation import WORD
 
     name, equals, value = text.partition("=")
     if not equals or not WORD.fullmatch(name) or not value.strip():

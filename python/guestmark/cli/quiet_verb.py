@@ -24,29 +24,29 @@ def command(action: Annotated[Action, typer.Argument(help="on, off or status.")]
     `on` lasts until `off` or a restart of the host; --quiet-host of measuring commands lasts as long as their run.
     Every change is listed. A host without turbo has another speed: compare only runs with the same settings.
     """
-    from guestmark.engine import quiet
+    from guestmark.engine import quiet_host
 
     if action is Action.STATUS:
         _status()
         return
-    outcome = quiet.turn_on() if action is Action.ON else quiet.turn_off()
-    for line in quiet.summary(outcome.changed):
+    outcome = quiet_host.turn_on() if action is Action.ON else quiet_host.turn_off()
+    for line in quiet_host.summary(outcome.changed):
         say(line if action is Action.ON else f"put back: {line.partition(':')[0]}")
-    for line in quiet.summary(outcome.refused):
+    for line in quiet_host.summary(outcome.refused):
         say(f"refused by the host: {line}")
     if not outcome.changed:
         say("nothing had to be changed" if action is Action.ON else "nothing was changed by guestmark")
 
 
 def _status() -> None:
-    from guestmark.engine import quiet
+    from guestmark.engine import quiet_host
 
-    held = quiet.attested()
+    held = quiet_host.attested()
     for name, value in held.items():
         tell(f"{name}: {value}, set by guestmark")
-    open_ = list(quiet.noisy())
-    for line in quiet.summary(open_):
-        why = next(knob.why for knob in quiet.KNOBS if knob.name == line.partition(":")[0])
+    open_ = list(quiet_host.noisy())
+    for line in quiet_host.summary(open_):
+        why = next(knob.why for knob in quiet_host.KNOBS if knob.name == line.partition(":")[0])
         tell(f"{line} would be quieter: {why}")
     if not held and not open_:
         tell("quiet: no setting that this host has could be quieter")

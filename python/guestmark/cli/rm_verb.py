@@ -24,7 +24,7 @@ def command(
     A removed run is not listed or shown, and later runs are not compared with it.
     """
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.shelf import Shelf
+    from guestmark.ledger.run_manager import Shelf
 
     with open_ledger(ledger) as opened:
         shelf = Shelf(opened)

@@ -61,8 +61,8 @@ def command(
 
     from guestmark.cli import session
     from guestmark.core.context import Caller
-    from guestmark.engine.asking import where_provable
     from guestmark.engine.budget import choose_scale
+    from guestmark.engine.question_status import where_provable
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import Overrides, assemble, override

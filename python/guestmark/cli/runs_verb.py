@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """List the runs in the ledger, oldest first, and say where the ledger is."""
     from guestmark.ledger import default_path, open_ledger
-    from guestmark.ledger.overviews import parse_filter
+    from guestmark.ledger.run_lookup import parse_filter
 
     wanted = None if only is None else parse_filter(only)
     if check:

@@ -28,7 +28,7 @@ from guestmark.report.order import Sort, ordered
 if TYPE_CHECKING:
     from guestmark.engine.progress import Observer
     from guestmark.engine.run import Audience, Further, Judgement
-    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.run_annotations import Remarks
     from guestmark.page.nodes import Page
     from guestmark.stats.analysis import Analysis
 
@@ -118,7 +118,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     from guestmark.engine.clock import of_process
     from guestmark.engine.run import make
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.remarks import NOTHING
+    from guestmark.ledger.run_annotations import NOTHING
 
     gc.disable()  # looking for garbage while modules are loaded takes a tenth of the time
     outputs.check()
@@ -140,7 +140,7 @@ def _quieted(outputs: Outputs) -> Iterator[None]:
     if not outputs.quiet_host:
         yield
         return
-    from guestmark.engine.quiet import lost, quieted, summary
+    from guestmark.engine.quiet_host import lost, quieted, summary
 
     with quieted() as outcome:
         for line in summary(outcome.changed):
@@ -157,7 +157,7 @@ def prepare(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:
     from guestmark.core.gate import with_gates
     from guestmark.engine import preflight, run
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.remarks import NOTHING
+    from guestmark.ledger.run_annotations import NOTHING
 
     plan = with_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)

@@ -40,7 +40,7 @@ def run(name: str, outputs: Outputs, ledger: str | None = None, baseline: str | 
 
 def judged(name: str, ledger: str | None, baseline: str | None = None) -> tuple[StoredRun, Analysis]:
     """The run with its analysis beside earlier runs."""
-    from guestmark.ledger import open_ledger, past
+    from guestmark.ledger import open_ledger, run_history
 
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(name)
@@ -50,7 +50,7 @@ def judged(name: str, ledger: str | None, baseline: str | None = None) -> tuple[
             stored = replace(
                 stored, plan=replace(stored.plan, cells=held_against(stored.plan.cells, baseline))
             )
-        return stored, past.judged(opened, stored)
+        return stored, run_history.judged(opened, stored)
 
 
 def load(name: str, ledger: str | None) -> StoredRun:

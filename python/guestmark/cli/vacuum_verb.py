@@ -10,7 +10,7 @@ from guestmark.page.say import say
 def command(ledger: options.Ledger = None) -> None:
     """Delete removed runs for good, and free their space on the disk."""
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.shelf import Shelf
+    from guestmark.ledger.run_manager import Shelf
 
     with open_ledger(ledger) as opened:
         gone = Shelf(opened).vacuum()

@@ -20,7 +20,7 @@ from guestmark.core.factor import Labelled
 from guestmark.core.gate import gates_of, with_gates
 from guestmark.core.model import RunState
 from guestmark.engine.run import Audience, exclusively, prepare
-from guestmark.ledger.remarks import Remarks
+from guestmark.ledger.run_annotations import Remarks
 from guestmark.stats.gates import ALPHA, Judged, Outcome, judge
 from guestmark.workloads.exec.plan import ExecOptions, build
 from guestmark.workloads.powercut import plan as powercut_plan

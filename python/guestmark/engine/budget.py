@@ -19,7 +19,7 @@ from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import counted, format_duration
 from guestmark.core.workload_kind import adapts
 from guestmark.engine import proofs
-from guestmark.engine.asking import COMPARING, AskedPair, Part, parts
+from guestmark.engine.question_status import COMPARING, AskedPair, Part, parts
 from guestmark.stats import stopping
 
 if TYPE_CHECKING:

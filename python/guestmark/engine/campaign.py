@@ -28,8 +28,8 @@ from guestmark.core.redaction import without_password
 from guestmark.core.temporary import replacing
 from guestmark.engine.run import Audience, Run, prepare
 from guestmark.ledger import codec, open_ledger
-from guestmark.ledger.remarks import Remarks
-from guestmark.ledger.variables import recorded, restored
+from guestmark.ledger.environment_variables import recorded, restored
+from guestmark.ledger.run_annotations import Remarks
 from guestmark.stats.across_runs import order
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import Program, asking_versions
 from guestmark.core.redaction import redact_words
 from guestmark.core.workload_kind import packages_measured
-from guestmark.engine.quiet import attested
+from guestmark.engine.quiet_host import attested
 
 LIBRARIES = (
     "msgspec",

@@ -22,17 +22,17 @@ from guestmark.core.errors import BlockStatus, Interrupted, LedgerError, Platfor
 from guestmark.core.model import LeftOut, Plan, RunState, runnable
 from guestmark.core.reminder import Reminder
 from guestmark.core.units import format_duration
-from guestmark.engine import budget, foresight, preflight
-from guestmark.engine.asking import with_askable
+from guestmark.engine import budget, forecast, preflight
 from guestmark.engine.budget import prices
 from guestmark.engine.clock import Clock, started
 from guestmark.engine.environment import record_for
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer, Silent
+from guestmark.engine.question_status import with_askable
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
-from guestmark.ledger.remarks import NOTHING, Remarks
-from guestmark.ledger.variables import restored
+from guestmark.ledger.environment_variables import restored
+from guestmark.ledger.run_annotations import NOTHING, Remarks
 from guestmark.platforms import exclusive
 from guestmark.platforms.probe import probe_all
 
@@ -114,7 +114,7 @@ def prepare(
         notes += left
     plan = replace(plan, context=replace(plan.context, notes=(*plan.context.notes, *ready.notes, *notes)))
     environment = record_for(plan)
-    if (known_before := foresight.learnt(plan, ledger, environment)) is not None:
+    if (known_before := forecast.learnt(plan, ledger, environment)) is not None:
         plan = replace(plan, context=replace(plan.context, within=known_before.within or 1.0))
         if known_before.sentence and budget_s is None:
             audience.mention(known_before.sentence)
@@ -206,7 +206,7 @@ def _iterations(stored: StoredRun) -> Mapping[str, int]:
     last = max((trial.block for trial in stored.trials), default=-1)
     if stored.plan.policy.iterations is not None or last < 0:
         return stored.plan.context.iterations
-    from guestmark.engine.runner import iterations_of  # with what every trial needs
+    from guestmark.engine.measurement_loop import iterations_of  # with what every trial needs
 
     return {cell.id: iterations_of(stored.plan, cell, last + 1, stored.trials) for cell in stored.plan.cells}
 
@@ -292,7 +292,7 @@ def block(
     be used here nothing is begun; with `examined` that is known already. Raises `TakenError` as
     `blocks.measure`.
     """
-    from guestmark.engine import blocks
+    from guestmark.engine import block_worker
 
     require_trust(head, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell
@@ -316,7 +316,7 @@ def block(
             exclusive.telling(observer.note),
         ):
             try:
-                return blocks.measure(
+                return block_worker.measure(
                     plan, ledger, head, machine=machine, observer=observer, interruption=interruption or mine
                 )
             except Interrupted:
@@ -353,13 +353,13 @@ class Run:
         Signals interrupt it, unless the caller has an `interruption` of its own. `attempts` and `most_blocks` are
         explained in `runner.run`.
         """
-        from guestmark.engine import runner
+        from guestmark.engine import measurement_loop
 
         mine = Interruption()
         with nullcontext() if interruption is not None else mine.handled():
             try:
                 with self.audience.observed() as observer, exclusive.telling(observer.note):
-                    return runner.run(
+                    return measurement_loop.run(
                         self.plan,
                         self.ledger,
                         self.id,
@@ -401,17 +401,17 @@ class Judgement:
 
     def remember(self) -> None:
         """Keeps what the run found for those that come later. Raises `LedgerError` when that cannot be stored."""
-        from guestmark.ledger import past
+        from guestmark.ledger import run_history
 
-        past.remember(self.ledger, self.stored, self.analysis)
+        run_history.remember(self.ledger, self.stored, self.analysis)
 
 
 def judge(ledger: Ledger, run: str) -> Judgement:
     """What a stored run shows by now, beside earlier ones. `run` is an id, the beginning or end of it, or a name."""
-    from guestmark.ledger import past
+    from guestmark.ledger import run_history
 
     stored = ledger.load_run(run)
-    return Judgement(stored, past.judged(ledger, stored), ledger)
+    return Judgement(stored, run_history.judged(ledger, stored), ledger)
 
 
 def _tell_left_out(left_out: Sequence[LeftOut], audience: Audience) -> None:

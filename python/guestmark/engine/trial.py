@@ -28,8 +28,8 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
 from guestmark.disks.store import store
 from guestmark.disks.traffic import Watch
-from guestmark.engine.around import HostAgent
 from guestmark.engine.clock import of_process
+from guestmark.engine.hooks import HostAgent
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.platforms import confinement, counters

@@ -23,13 +23,13 @@ from guestmark.core.errors import ExitStatus, Interrupted
 from guestmark.core.keeper import keeper
 from guestmark.core.model import RunState
 from guestmark.engine.interrupt import Interruption
-from guestmark.fleet.engine import Engine, EngineError, lost_machine
+from guestmark.fleet.block_task import counted, one_block, progress_of, run_of
 from guestmark.fleet.lab import Member
-from guestmark.fleet.links import Link, Reach, Said
-from guestmark.fleet.machine import counted, one_block, progress_of, run_of
 from guestmark.fleet.order import Progress
+from guestmark.fleet.parsl_engine import Engine, EngineError, lost_machine
+from guestmark.fleet.worker_connection import Link, Reach, Said
 from guestmark.ledger.attempts import lose, pending
-from guestmark.ledger.server import PATIENCE_S
+from guestmark.ledger.postgres import PATIENCE_S
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun

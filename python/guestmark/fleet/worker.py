@@ -18,8 +18,8 @@ from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
 from guestmark.core.keeper import keeper
 from guestmark.core.temporary import usual_parent
-from guestmark.fleet import engine, watch
-from guestmark.fleet.machine import LEDGER, NAME, TEMPORARY, Mark, tell
+from guestmark.fleet import parsl_engine, pool_watchdog
+from guestmark.fleet.block_task import LEDGER, NAME, TEMPORARY, Mark, tell
 
 _LONGEST = 1 << 20
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
@@ -38,12 +38,12 @@ class Start(msgspec.Struct, frozen=True):
 def run() -> int:
     """Starts the worker and waits for its end; its exit status."""
     start = _heard()
-    engine.check()
-    if wrong := engine.mismatch(start.machine, engine.versions(), start.versions):
-        raise UsageError(wrong, hint=engine.INSTALL_ALIKE)
+    parsl_engine.check()
+    if wrong := parsl_engine.mismatch(start.machine, parsl_engine.versions(), start.versions):
+        raise UsageError(wrong, hint=parsl_engine.INSTALL_ALIKE)
     directory = _written(start.keys)
     command = [
-        sys.executable, "-c", watch.TIED_POOL,
+        sys.executable, "-c", pool_watchdog.TIED_POOL,
         *start.arguments, "--cert_dir", str(directory / "keys"), "--logdir", str(directory / "logs"),
     ]  # fmt: skip
     environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}
@@ -60,7 +60,7 @@ def run() -> int:
         env=environment,
     )
     try:
-        if watch.watch(process):
+        if pool_watchdog.watch(process):
             tell(Mark.PART_ENDED)
         return process.wait()
     finally:

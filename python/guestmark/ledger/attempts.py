@@ -22,8 +22,8 @@ from guestmark.core.errors import TakenError
 from guestmark.core.findings import Facts, MeasuredOn, with_fact
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema, signatures
-from guestmark.ledger.remarks import IMPORTED, LABEL
 from guestmark.ledger.rows import BEGUN, LOST
+from guestmark.ledger.run_annotations import IMPORTED, LABEL
 from guestmark.ledger.schema import attempts as table
 from guestmark.ledger.schema import remarks as said
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut, Plan, RunState
-from guestmark.ledger import codec, keys
-from guestmark.ledger.intake import MALFORMED, Budget, check, check_said, said_of
+from guestmark.ledger import codec, signing_key
+from guestmark.ledger.environment_variables import without_values
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.remarks import Remarks
-from guestmark.ledger.variables import without_values
+from guestmark.ledger.run_annotations import Remarks
+from guestmark.ledger.validation import MALFORMED, Budget, check, check_said, said_of
 
 SCHEMA = "guestmark-bundle/1"
 _SIGNED = b"guestmark-bundle/1\n"  # before what is signed, so that a signature is of nothing else
@@ -72,8 +72,8 @@ def pack(runs: Iterable[Packed], page: str) -> bytes:
     head = {
         "schema": SCHEMA,
         "sha256": hashlib.sha256(content).hexdigest(),
-        "key": keys.public_key(),
-        "signature": keys.sign_message(_SIGNED + content),
+        "key": signing_key.public_key(),
+        "signature": signing_key.sign_message(_SIGNED + content),
         "size": len(content),
         "data": base64.b64encode(zlib.compress(content, 9)).decode(),
     }
@@ -132,7 +132,7 @@ def _signer(head: Mapping[str, Any], content: bytes) -> str:
     if "key" not in head and "signature" not in head:
         return ""
     key = str(head["key"])
-    if not keys.has_signed(key, _SIGNED + content, str(head["signature"])):
+    if not signing_key.has_signed(key, _SIGNED + content, str(head["signature"])):
         raise ValueError("its signature does not fit")
     return key
 

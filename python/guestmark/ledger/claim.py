@@ -21,8 +21,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import Connection
 
 from guestmark.core.errors import TakenError
-from guestmark.ledger.faults import explain
-from guestmark.ledger.server import autocommitting
+from guestmark.ledger.error_advice import explain
+from guestmark.ledger.postgres import autocommitting
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from guestmark.core.findings import Facts
 from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.redaction import redact, redact_words
-from guestmark.ledger.intake import Budget
+from guestmark.ledger.validation import Budget
 
 T = TypeVar("T")
 _LARGEST_CONSOLE = 256 << 20  # bytes; what machines print is cut long before that

@@ -24,7 +24,9 @@ from guestmark.core.home import default_path
 from guestmark.core.model import Plan
 from guestmark.core.redaction import know, redact_url
 from guestmark.ledger import checksums, codec, schema
-from guestmark.ledger.faults import NOT_ALLOWED, OTHER, explained, not_a_database, sqlstate
+from guestmark.ledger.environment_variables import recorded
+from guestmark.ledger.error_advice import NOT_ALLOWED, OTHER, explained, not_a_database, sqlstate
+from guestmark.ledger.postgres import engine_of
 from guestmark.ledger.schema import (
     APPLICATION_ID,
     SCHEMA_VERSION,
@@ -34,8 +36,6 @@ from guestmark.ledger.schema import (
     metadata,
     remarks,
 )
-from guestmark.ledger.server import engine_of
-from guestmark.ledger.variables import recorded
 
 
 def copied(file: Path, version: int) -> Path:

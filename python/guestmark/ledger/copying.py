@@ -10,9 +10,9 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger import checksums, remarks, schema, signatures
+from guestmark.ledger import checksums, run_annotations, schema, signatures
 from guestmark.ledger.connect import Store, begin_writing
-from guestmark.ledger.faults import explained
+from guestmark.ledger.error_advice import explained
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -90,7 +90,7 @@ def _note_origin(
             hint="guestmark ledger copy --trust takes it; nothing was changed",
         )
     if origin is not None and is_new:
-        remarks.add(connection, run_id, remarks.Remarks(origin=origin))
+        run_annotations.add(connection, run_id, run_annotations.Remarks(origin=origin))
 
 
 def _rows(source: Store, run_id: str) -> dict[str, list[dict[str, Any]]]:

@@ -20,8 +20,8 @@ from sqlalchemy.exc import IntegrityError
 from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, schema
-from guestmark.ledger.intake import Budget
-from guestmark.ledger.variables import recorded
+from guestmark.ledger.environment_variables import recorded
+from guestmark.ledger.validation import Budget
 
 if TYPE_CHECKING:
     from sqlalchemy import Table

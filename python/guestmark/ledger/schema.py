@@ -70,7 +70,7 @@ unusable = Table(
     Column("hint", Text, nullable=False),
 )
 
-# Made of trials, to be found without reading them; see `ledger.overviews`. Not made with the others, so that ledgers
+# Made of trials, to be found without reading them; see `ledger.run_lookup`. Not made with the others, so that ledgers
 # of any age are alike.
 comparisons = Table(
     "comparisons",
@@ -88,7 +88,7 @@ comparisons = Table(
     Index("comparisons_by_question", "host", "what", "created_at"),
 )
 
-# What people say of runs; see `ledger.remarks`. Made when first needed, as `comparisons` is.
+# What people say of runs; see `ledger.run_annotations`. Made when first needed, as `comparisons` is.
 remarks = Table(
     "remarks",
     MetaData(),

@@ -23,7 +23,7 @@ import msgspec
 from sqlalchemy import delete, insert, select
 
 from guestmark.core.home import state_directory
-from guestmark.ledger import keys, remarks, schema
+from guestmark.ledger import run_annotations, schema, signing_key
 from guestmark.ledger.model import Standing
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def sign(connection: Connection, run_id: str) -> None:
         message = _message(run_id, rows, _heads(connection, [run_id]).get(run_id, ""))
     else:
         rows, message = "", _plan_message(connection, run_id)
-    made = _Signature(keys.public_key(), rows, keys.sign_message(message))
+    made = _Signature(signing_key.public_key(), rows, signing_key.sign_message(message))
     value = msgspec.json.encode(made).decode()
     connection.execute(insert(table).values(run_id=run_id, kind=KIND, key="", value=value))
 
@@ -85,7 +85,7 @@ def standing(connection: Connection, run_id: str) -> Standing:
 
 def standings(connection: Connection, run_ids: Sequence[str]) -> dict[str, Standing]:
     """The same of several runs, without their checksums: whether marks, remarks and ratios are as they were signed."""
-    stored, own = _stored(connection, run_ids), keys.public_key()
+    stored, own = _stored(connection, run_ids), signing_key.public_key()
     heads = _heads(connection, [run_id for run_id in run_ids if run_id in stored])
     found = {}
     for run_id in run_ids:
@@ -96,7 +96,7 @@ def standings(connection: Connection, run_ids: Sequence[str]) -> dict[str, Stand
             found[run_id] = Standing.OTHERS
         else:
             message = _message(run_id, made.rows, heads.get(run_id, ""))
-            fits = keys.has_signed(made.key, message, made.signature)
+            fits = signing_key.has_signed(made.key, message, made.signature)
             found[run_id] = Standing.OWN if fits else Standing.CHANGED
     return found
 
@@ -106,9 +106,9 @@ def is_own(connection: Connection, run_id: str) -> bool:
     if covers_rows(connection):
         return standing(connection, run_id) is Standing.OWN
     made = _stored(connection, [run_id]).get(run_id)
-    if made is None or made.key != keys.public_key():
+    if made is None or made.key != signing_key.public_key():
         return False
-    return keys.has_signed(made.key, _plan_message(connection, run_id), made.signature)
+    return signing_key.has_signed(made.key, _plan_message(connection, run_id), made.signature)
 
 
 def _message(run_id: str, rows: str, head: str) -> bytes:
@@ -201,11 +201,11 @@ def _of_earlier(connection: Connection, run_id: str) -> Standing:
     if not schema.is_made(connection, table):
         return Standing.UNSIGNED
     marks = select(table.c.kind, table.c.value).where(
-        table.c.run_id == run_id, table.c.kind.in_((_EARLIER, remarks.IMPORTED))
+        table.c.run_id == run_id, table.c.kind.in_((_EARLIER, run_annotations.IMPORTED))
     )
     found = {row.kind: str(row.value) for row in connection.execute(marks)}
     row = connection.execute(select(runs).where(runs.c.id == run_id)).first()
-    if row is None or _EARLIER not in found or remarks.IMPORTED in found:
+    if row is None or _EARLIER not in found or run_annotations.IMPORTED in found:
         return Standing.UNSIGNED
     with suppress(OSError, ValueError):
         key = (state_directory() / "key").read_bytes()

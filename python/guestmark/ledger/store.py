@@ -20,13 +20,23 @@ from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
-from guestmark.ledger import checksums, codec, copying, intake, overviews, remarks, rows, schema, signatures
+from guestmark.ledger import (
+    checksums,
+    codec,
+    copying,
+    rows,
+    run_annotations,
+    run_lookup,
+    schema,
+    signatures,
+    validation,
+)
 from guestmark.ledger import claim as claims
 from guestmark.ledger.connect import Store, begin_writing
-from guestmark.ledger.faults import explained
-from guestmark.ledger.intake import Budget
+from guestmark.ledger.environment_variables import recorded
+from guestmark.ledger.error_advice import explained
 from guestmark.ledger.model import Check, Compared, Origin, RunHead, RunOverview, Standing, StoredRun
-from guestmark.ledger.remarks import NOTHING, Remarks
+from guestmark.ledger.postgres import OPTIONS, Patience, autocommitting, is_transient
 from guestmark.ledger.rows import (
     add_environment,
     add_left_out,
@@ -37,8 +47,8 @@ from guestmark.ledger.rows import (
     size_of,
     trial_of,
 )
-from guestmark.ledger.server import OPTIONS, Patience, autocommitting, is_transient
-from guestmark.ledger.variables import recorded
+from guestmark.ledger.run_annotations import NOTHING, Remarks
+from guestmark.ledger.validation import Budget
 
 T = TypeVar("T")
 
@@ -195,7 +205,7 @@ class Ledger:
                 for entry in left_out:
                     add_left_out(connection, run_id, entry)
                 if said != NOTHING:
-                    remarks.add(connection, run_id, said)
+                    run_annotations.add(connection, run_id, said)
                 signatures.sign(connection, run_id)
                 return True
 
@@ -221,14 +231,14 @@ class Ledger:
         """Records a machine's environment unless the run has one that `is_alike`; `digest` tells that at one look."""
         place = str(environment.get("machine", ""))
         with self.reading(f"looking for this machine among those of run {run_id}") as connection:
-            if remarks.seen_at(connection, run_id, place) == digest:
+            if run_annotations.seen_at(connection, run_id, place) == digest:
                 return
             known = environments_of(connection, run_id, place)
 
         def store(connection: Connection) -> None:
             if not any(map(is_alike, known)):
                 add_environment(connection, run_id, environment)
-            remarks.set_seen_at(connection, run_id, place, digest)
+            run_annotations.set_seen_at(connection, run_id, place, digest)
 
         self.change(f"recording the environment of run {run_id}", run_id, store)
 
@@ -259,7 +269,7 @@ class Ledger:
             wanted = select(schema.runs).where(schema.runs.c.id == run_id).with_for_update(key_share=True)
             row = connection.execute(wanted).first()
             if row is None:
-                raise overviews.missing(connection, run_id, self.where)
+                raise run_lookup.missing(connection, run_id, self.where)
             before = codec.load(row.plan, Plan, f"the plan of run {run_id}")
             if (plan := changed(before)) is before:
                 return
@@ -278,7 +288,7 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise overviews.missing(connection, run_id, self.where)
+                raise run_lookup.missing(connection, run_id, self.where)
 
         self.change(f"storing that run {run_id} is {state}", run_id, store)
 
@@ -286,9 +296,9 @@ class Ledger:
         """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
 
         def store(connection: Connection) -> str:
-            run_id = overviews.resolve(connection, wanted, self.where)
+            run_id = run_lookup.resolve(connection, wanted, self.where)
             with signatures.kept(connection, run_id):
-                remarks.add(connection, run_id, said)
+                run_annotations.add(connection, run_id, said)
             return run_id
 
         return self.write(f"remarking run {wanted}", store)
@@ -298,7 +308,7 @@ class Ledger:
         self.change(
             f"remarking run {run_id}",
             run_id,
-            lambda connection: remarks.take_away(connection, run_id, labels=labels, tags=tags),
+            lambda connection: run_annotations.take_away(connection, run_id, labels=labels, tags=tags),
         )
 
     def take_as_own(self, run_id: str) -> None:
@@ -309,8 +319,8 @@ class Ledger:
 
         def sign(connection: Connection) -> None:
             checksums.verify(connection, run_id)
-            if (origin := remarks.of_run(connection, run_id).origin) is not None:
-                remarks.add(connection, run_id, Remarks(origin=replace(origin, trusted=True)))
+            if (origin := run_annotations.of_run(connection, run_id).origin) is not None:
+                run_annotations.add(connection, run_id, Remarks(origin=replace(origin, trusted=True)))
             signatures.sign(connection, run_id)
 
         self.write(f"signing run {run_id}", sign)
@@ -320,7 +330,7 @@ class Ledger:
         self.change(
             f"storing what run {run_id} found",
             run_id,
-            lambda connection: overviews.replace_rows(connection, run_id, found),
+            lambda connection: run_lookup.replace_rows(connection, run_id, found),
         )
 
     def copy_to(self, other: Ledger, *, trust: bool = False) -> copying.Copied:
@@ -328,14 +338,14 @@ class Ledger:
 
         Runs that this user did not make are checked, and stored as imported; with `trust` as ones that may be resumed.
         """
-        budget = intake.Budget(
-            size=intake.LARGEST_LEDGER, values=intake.MOST_VALUES_OF_LEDGER, seconds=3600.0
+        budget = validation.Budget(
+            size=validation.LARGEST_LEDGER, values=validation.MOST_VALUES_OF_LEDGER, seconds=3600.0
         )
 
         def origin_of(run_id: str) -> Origin | None:
             with self.reading(f"reading run {run_id}") as connection:
                 row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
-                found = self._origin(connection, row, remarks.of_run(connection, run_id))
+                found = self._origin(connection, row, run_annotations.of_run(connection, run_id))
                 if found is None and not signatures.is_own(connection, run_id):
                     found = Origin(f"the ledger {self.where}")
             if found is None:
@@ -353,11 +363,11 @@ class Ledger:
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
         with self.reading("looking for a run") as connection:
-            return overviews.resolve(connection, wanted, self.where)
+            return run_lookup.resolve(connection, wanted, self.where)
 
     def resolve_removed(self, connection: Connection, wanted: str) -> str:
         """The full id of a run that was removed; see `resolve`."""
-        return overviews.resolve(connection, wanted, self.where, removed=True)
+        return run_lookup.resolve(connection, wanted, self.where, removed=True)
 
     def compact(self) -> None:
         """Gives the room of deleted rows back to the disk; servers do that by themselves."""
@@ -415,7 +425,7 @@ class Ledger:
                 unusable=tuple(left_out_of(row, plan) for row in unusable),
                 origin=self._origin(connection, run, said),
             )
-        intake.check(loaded, foreign=budget is not None)
+        validation.check(loaded, foreign=budget is not None)
         return loaded
 
     def head(self, wanted: str) -> RunHead:
@@ -435,7 +445,7 @@ class Ledger:
             unusable = tuple(left_out_of(row, plan) for row in rows_out)
             state, origin = RunState(run.state), self._origin(connection, run, said)
         bare = StoredRun(run_id, plan, (), int(run.seed), state, run.created_at, (), unusable, origin)
-        intake.check(bare, foreign=False)
+        validation.check(bare, foreign=False)
         return bare.head
 
     def refreshed(self, known: StoredRun, since: int) -> StoredRun:
@@ -444,7 +454,7 @@ class Ledger:
         with self.reading(f"reading run {run_id}") as connection:
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
             if run is None:
-                raise overviews.missing(connection, run_id, self.where)
+                raise run_lookup.missing(connection, run_id, self.where)
             rows_since = connection.execute(
                 select(schema.trials, checksums.stored_with(schema.trials))
                 .where(trials.run_id == run_id, trials.block >= since)
@@ -461,15 +471,15 @@ class Ledger:
 
     def _found(self, connection: Connection, wanted: str) -> tuple[Row[Any], Remarks]:
         """The verified row of the wanted run, and its remarks; a whole id takes one query."""
-        overviews.check_name(wanted, self.where)
+        run_lookup.check_name(wanted, self.where)
         runs = schema.runs
         statement = select(runs, *self._digest(connection, runs))
         run = connection.execute(statement.where(runs.c.id == wanted)).first()
-        said = NOTHING if run is None else remarks.of_run(connection, wanted)
+        said = NOTHING if run is None else run_annotations.of_run(connection, wanted)
         if run is None or said.removed is not None:
-            run_id = overviews.resolve(connection, wanted, self.where)
+            run_id = run_lookup.resolve(connection, wanted, self.where)
             run = connection.execute(statement.where(runs.c.id == run_id)).one()
-            said = remarks.of_run(connection, run_id)
+            said = run_annotations.of_run(connection, run_id)
         if self._is_checked_by(connection):
             checksums.verify_rows(runs, str(run.id), [run])
         return run, said
@@ -491,34 +501,34 @@ class Ledger:
     def check_name(self, name: str) -> None:
         """Raises `LedgerError` when a run has that name."""
         with self.reading("looking for a run's name") as connection:
-            remarks.check_free(connection, name)
+            run_annotations.check_free(connection, name)
 
     def remarks(self, run_id: str) -> Remarks:
         """What people have said of a run."""
         with self.reading(f"reading the remarks of run {run_id}") as connection:
-            return remarks.of_run(connection, run_id)
+            return run_annotations.of_run(connection, run_id)
 
     def runs(self, *, removed: bool = False) -> list[RunOverview]:
         """All runs, oldest first, including those whose plan is damaged; or those that were removed."""
         with self.reading("listing the runs") as connection:
             checked = self._is_checked_by(connection)
-            return overviews.overviews(connection, self._state, removed=removed, checked=checked)
+            return run_lookup.overviews(connection, self._state, removed=removed, checked=checked)
 
     def earlier(
-        self, host: str, what: Collection[str], before: float, most: int = overviews.MOST
+        self, host: str, what: Collection[str], before: float, most: int = run_lookup.MOST
     ) -> list[Compared]:
         """What runs of that host, begun before then, found of each of these questions: the newest, oldest first."""
-        return self._in_sight(lambda connection: overviews.earlier(connection, host, what, before, most))
+        return self._in_sight(lambda connection: run_lookup.earlier(connection, host, what, before, most))
 
     def every_ratio(self) -> list[Compared]:
         """What all runs in sight found for all of their ratios, oldest first."""
-        return self._in_sight(overviews.every_ratio)
+        return self._in_sight(run_lookup.every_ratio)
 
     def _in_sight(self, read: Callable[[Connection], list[Compared]]) -> list[Compared]:
         with self.reading("looking for earlier runs") as connection:
-            gone = remarks.removed(connection)
+            gone = run_annotations.removed(connection)
             found = read(connection)
-            said = remarks.of_runs(connection)
+            said = run_annotations.of_runs(connection)
             named = list(dict.fromkeys(row.run_id for row in found))
             own = signatures.standings(connection, named) if self.is_file else {}
         return [
@@ -543,7 +553,7 @@ class Ledger:
         with self.reading("checking the ledger") as connection:
             is_checked = self._is_checked_by(connection)
             found = checksums.check(connection, is_file=self.is_file, is_checked=is_checked)
-            gone = remarks.removed(connection)
+            gone = run_annotations.removed(connection)
             ids = [str(each) for each in connection.execute(select(schema.runs.c.id)).scalars()]
         problems, not_own = list(found.problems), 0
         for run_id in ids:

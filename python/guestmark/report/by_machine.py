@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.findings import machine_of
 from guestmark.core.model import Cell, RunState, TrialStatus
-from guestmark.ledger import past
+from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -94,7 +94,7 @@ def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachi
     verdicts: dict[str, str] = {}
     reasons: dict[str, str] = {}
     compared: dict[str, tuple[str, str]] = {}
-    for workload in past.judged(ledger, run).workloads:
+    for workload in run_history.judged(ledger, run).workloads:
         if not workload.metrics:
             continue
         metric = workload.metrics[0]

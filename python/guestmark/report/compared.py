@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.metric import Metric
 from guestmark.core.units import counted
-from guestmark.ledger import past
+from guestmark.ledger import run_history
 from guestmark.ledger.model import Compared, StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -84,20 +84,22 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1
     All cells of the `beside` runs that a report compares with the first share one error rate.
     """
     decisive, other = changes(before.environment, after.environment)
-    analyses = [past.judged(ledger, run) for run in (before, after)]
-    sides = [past.ratios(run, found) for run, found in zip((before, after), analyses, strict=True)]
+    analyses = [run_history.judged(ledger, run) for run in (before, after)]
+    sides = [run_history.ratios(run, found) for run, found in zip((before, after), analyses, strict=True)]
     both = [key for key in sides[0] if key in sides[1]]
-    same_host = bool(past.host_of(before)) and past.host_of(before) == past.host_of(after)
+    same_host = bool(run_history.host_of(before)) and run_history.host_of(before) == run_history.host_of(
+        after
+    )
     earlier: dict[str, list[Compared]] = {}
     if same_host:
-        for row in ledger.earlier(past.host_of(before), both, time.time() + 1):
+        for row in ledger.earlier(run_history.host_of(before), both, time.time() + 1):
             if row.run_id not in {before.id, after.id}:
                 earlier.setdefault(row.what, []).append(row)
     claims = beside * max(sum(len(earlier.get(key, ())) >= FEWEST_RUNS for key in both), 1)
     pairs = []
     for key in both:
         (old, _), (new, cell) = sides[0][key], sides[1][key]
-        known = [past.past_of(row) for row in earlier.get(key, ())]
+        known = [run_history.past_of(row) for row in earlier.get(key, ())]
         pairs.append(Pair(cell, old, new, change(old, new, known, claims)))
     missing = [
         cell for side, rest in (sides, sides[::-1]) for key, (_, cell) in side.items() if key not in rest

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import GuestmarkError, LedgerError
-from guestmark.ledger import past
+from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Series as Drawing
@@ -79,17 +79,17 @@ def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) 
     Change points share the level `max_p` among the cells, as drifts share theirs.
     Points are called by their run's `label` where they have it, else by when they were begun.
     """
-    found = past.ratios(run, past.judged(ledger, run))
+    found = run_history.ratios(run, run_history.judged(ledger, run))
     rows = (
-        ledger.earlier(past.host_of(run), list(found), time.time() + 1, most=MOST)
-        if past.host_of(run)
+        ledger.earlier(run_history.host_of(run), list(found), time.time() + 1, most=MOST)
+        if run_history.host_of(run)
         else []
     )
     labels = {each.id: each.labels for each in ledger.runs()}
     result = []
     for key, (_, cell) in found.items():
         points = tuple(
-            Point(past.past_of(row), labels.get(row.run_id, {}).get(label) or _moment(row.created_at))
+            Point(run_history.past_of(row), labels.get(row.run_id, {}).get(label) or _moment(row.created_at))
             for row in rows
             if row.what == key
         )
@@ -118,8 +118,10 @@ def _unused(
             name = each.labels.get(label) or _moment(each.created_at)
             found.append(Unused(each.id, name, "it cannot be read", each.created_at))
             continue
-        asked = past.question(run, cell)
-        same = next((one.id for one in stored.plan.cells if past.question(stored, one.id) == asked), None)
+        asked = run_history.question(run, cell)
+        same = next(
+            (one.id for one in stored.plan.cells if run_history.question(stored, one.id) == asked), None
+        )
         if same is None:
             continue
         name = each.labels.get(label) or _moment(stored.created_at)
@@ -129,7 +131,7 @@ def _unused(
 
 
 def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[str, Past | None]:
-    analysis = past.judged(ledger, other)
+    analysis = run_history.judged(ledger, other)
     result = next(each for each in analysis.cells if each.cell.id == cell)
     comparison = result.comparison.get(other.plan.metrics[0].name) if other.plan.metrics else None
     if comparison is None or comparison.ratio is None:
@@ -137,7 +139,7 @@ def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[s
     ratio = None
     if comparison.ci is not None and comparison.ci[0] > 0:
         ratio = Past(other.id, other.created_at, comparison.ratio, *comparison.ci, comparison.n)
-    if past.host_of(other) != past.host_of(run):
+    if run_history.host_of(other) != run_history.host_of(run):
         return "another machine", ratio
     if comparison.n < MIN_BLOCKS:
         return f"fewer than {MIN_BLOCKS} blocks", ratio

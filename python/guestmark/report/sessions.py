@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from guestmark.ledger import past
+from guestmark.ledger import run_history
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
@@ -103,7 +103,7 @@ def _changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
 def _values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str, str | None], float]]:
     """The typical run of each cell in one session, and its ratio to the baseline there."""
     found: list[tuple[tuple[str, str, str | None], float]] = []
-    for workload in past.judged(ledger, run).workloads:
+    for workload in run_history.judged(ledger, run).workloads:
         if not workload.metrics:
             continue
         metric = workload.metrics[0].name

@@ -19,7 +19,7 @@ from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec, parse_platforms
 from guestmark.engine import preflight
-from guestmark.engine.runner import iterations_of, missing_trials, order_of
+from guestmark.engine.measurement_loop import iterations_of, missing_trials, order_of
 from guestmark.engine.trial import merge
 from guestmark.plan.matrix import Null, expand
 from guestmark.platforms.base import Unusable, Usable

@@ -13,8 +13,8 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
-from guestmark.engine.asking import COMPARING, asked_pairs, parts, with_askable
 from guestmark.engine.budget import Prices, prices
+from guestmark.engine.question_status import COMPARING, asked_pairs, parts, with_askable
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.outline import Overrides, assemble, inequality, override

@@ -11,7 +11,7 @@ from guestmark.core.findings import Facts, Findings
 from guestmark.core.machine_facts import GuestMachine, Inside, Vmm
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.engine.confirming import confirmation
+from guestmark.engine.confirmation import confirmation
 from guestmark.ledger.model import StoredRun
 from tests.framework.command_line import CommandLine
 from tests.framework.ledgers import WALL

@@ -8,10 +8,10 @@ import pytest
 
 from guestmark.core.model import Cell, Plan, RunState, Trial
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.engine.foresight import Learnt, learnt
-from guestmark.engine.runner import iterations_of
+from guestmark.engine.forecast import Learnt, learnt
+from guestmark.engine.measurement_loop import iterations_of
 from guestmark.ledger import open_ledger
-from guestmark.ledger.past import judged, remember
+from guestmark.ledger.run_history import judged, remember
 from guestmark.ledger.store import Ledger
 from guestmark.stats.repetition import Pilot, choose_iterations
 from tests.framework.known import known

@@ -11,8 +11,8 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Plan, Policy, RunState, Trial, TrialStatus
 from guestmark.core.platform_spec import HOST
 from guestmark.core.rare import Rare
+from guestmark.engine.measurement_loop import iterations_of
 from guestmark.engine.run import Further, extended
-from guestmark.engine.runner import iterations_of
 from guestmark.ledger.model import StoredRun
 from guestmark.stats.estimands import iterations
 from tests.framework.command_line import CommandLine

@@ -14,7 +14,7 @@ import pytest
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut
 from guestmark.ledger import open_ledger
-from guestmark.ledger.variables import is_recorded, recorded, restored
+from guestmark.ledger.environment_variables import is_recorded, recorded, restored
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import host_uml_tcg
 

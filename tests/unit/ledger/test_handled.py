@@ -16,9 +16,9 @@ from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
 from guestmark.ledger.bundle import Packed, pack, shareable, unpack
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.overviews import parse_filter
-from guestmark.ledger.remarks import NOTHING, Remarks, take_away
-from guestmark.ledger.shelf import Shelf
+from guestmark.ledger.run_annotations import NOTHING, Remarks, take_away
+from guestmark.ledger.run_lookup import parse_filter
+from guestmark.ledger.run_manager import Shelf
 from guestmark.ledger.store import Ledger
 from guestmark.report.formats import bundle_page
 from tests.framework.preloaded import call as guestmark

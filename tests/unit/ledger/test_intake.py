@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from guestmark.cli.import_verb import _check_shown
 from guestmark.core.errors import LedgerError
 from guestmark.engine.environment import record_environment
-from guestmark.ledger import bundle, codec, open_ledger, past
+from guestmark.ledger import bundle, codec, open_ledger, run_history
 from guestmark.ledger.bundle import Packed
-from guestmark.ledger.intake import Budget
 from guestmark.ledger.model import Origin
-from guestmark.ledger.remarks import Remarks
-from guestmark.ledger.shelf import Shelf
+from guestmark.ledger.run_annotations import Remarks
+from guestmark.ledger.run_manager import Shelf
 from guestmark.ledger.store import Ledger
+from guestmark.ledger.validation import Budget
 from guestmark.report import compared
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
@@ -281,7 +281,7 @@ def test_what_is_taken_can_be_shown(changes: list[tuple[tuple[Any, ...], Any]]) 
         assert run_id is not None
         assert ledger.check().problems == ()
         stored = ledger.load_run(run_id)
-        analysis = past.judged(ledger, stored)
+        analysis = run_history.judged(ledger, stored)
         for form in Format:
             assert render(stored, form, analysis)
         (overview,) = ledger.runs()

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger.server import is_transient, parameters_of
+from guestmark.ledger.postgres import is_transient, parameters_of
 
 
 def parameters(url: str, **environment: str) -> dict[str, str]:

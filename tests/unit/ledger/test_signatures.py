@@ -18,12 +18,12 @@ import pytest
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Cell, LeftOut, RunState
 from guestmark.core.platform_spec import HOST
-from guestmark.ledger import keys, open_ledger
+from guestmark.ledger import open_ledger, signing_key
 from guestmark.ledger.attempts import Attempts, lose
 from guestmark.ledger.bundle import Packed, pack, unpack
 from guestmark.ledger.model import Compared, Origin, Standing
-from guestmark.ledger.remarks import NOTHING, Remarks
-from guestmark.ledger.shelf import Shelf
+from guestmark.ledger.run_annotations import NOTHING, Remarks
+from guestmark.ledger.run_manager import Shelf
 from guestmark.ledger.store import Ledger
 from tests.framework import recorded
 from tests.framework.command_line import CommandLine
@@ -307,7 +307,7 @@ def test_a_lost_key_distrusts_and_a_file_that_others_read_is_refused(tmp_path: P
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         run_id = stored(ledger)
         assert (own_state / "signing-key").stat().st_mode & 0o777 == 0o600
-        keys._own.cache_clear()
+        signing_key._own.cache_clear()
         (own_state / "signing-key").chmod(0o640)
         with pytest.raises(LedgerError, match="not its user's alone"):
             ledger.load_run(run_id)
@@ -323,10 +323,10 @@ def test_a_lost_key_distrusts_and_a_file_that_others_read_is_refused(tmp_path: P
 def test_a_key_that_root_makes_in_a_users_home_is_the_users(own_state: Path) -> None:
     own_state.mkdir(parents=True)
     os.chown(own_state, 65534, 65534)
-    made = keys.public_key()
+    made = signing_key.public_key()
     assert (own_state / "signing-key").stat().st_uid == 65534
-    keys._own.cache_clear()
-    assert keys.public_key() == made
+    signing_key._own.cache_clear()
+    assert signing_key.public_key() == made
 
 
 def test_a_user_who_can_keep_no_key_measures_all_the_same(guestmark: CommandLine, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_a_user_who_can_keep_no_key_measures_all_the_same(guestmark: CommandLine
 def test_a_bundle_names_who_signed_it_and_is_refused_when_it_was_changed() -> None:
     data = pack([Packed(small(), NOTHING)], "<html><body></body></html>")
     (found,) = unpack(data, "b")
-    assert found.signer == keys.public_key()
+    assert found.signer == signing_key.public_key()
     head = json.loads(data.decode().partition('id="guestmark-bundle">')[2].partition("</script>")[0])
     for name in ("key", "signature"):
         value = head[name]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from guestmark.core.errors import LedgerError
 from guestmark.engine import budget
-from guestmark.ledger import open_ledger, past
+from guestmark.ledger import open_ledger, run_history
 from guestmark.report import series
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
@@ -147,7 +147,7 @@ def test_one_damaged_run_is_no_fault_of_the_others(tmp_path: Path, how: str) -> 
     with open_ledger(file) as ledger:
         a_run(ledger, 2.0)
         new = ledger.load_run("last")
-        assert past.judged(ledger, new).cells
+        assert run_history.judged(ledger, new).cells
         assert budget.estimate(new.plan, ledger)
         assert [found.cell for found in series.histories(ledger, new, "commit")] == ["uml"]
         assert len(ledger.runs()) == 2

@@ -13,7 +13,7 @@ import pytest
 from guestmark.core.findings import Facts, MeasuredOn, with_fact
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST
-from guestmark.ledger import open_ledger, tally
+from guestmark.ledger import open_ledger, trial_counts
 from guestmark.ledger.attempts import Attempts, lose
 from guestmark.ledger.store import Ledger
 from tests.framework.ledgers import WALL
@@ -74,40 +74,44 @@ def test_what_is_counted_is_what_the_trials_say(ledger: Ledger, seed: int) -> No
     assert other != run_id
     there = {(trial.block, trial.cell_id) for trial in trials}
     for cells in (CELLS, ("a", "b"), ("a",)):
-        found = tally.tally(ledger, run_id, cells)
+        found = trial_counts.tally(ledger, run_id, cells)
         whole = {block for block in range(24) if all((block, cell) in there for cell in cells)}
         assert found.blocks == len(whole)
         for most in (0, 7, 24, 30):
             assert found.lacking(most) == [block for block in range(most) if block not in whole]
     lost = {trial.block for trial in trials if trial.status is TrialStatus.LOST}
-    assert tally.blocks_with_losses(ledger, run_id) == len(lost)
-    assert tally.failing(ledger, run_id, CELLS) == {"c": sum(trial.cell_id == "c" for trial in trials)}
-    assert tally.failing(ledger, run_id, ("a", "b")) == {}
+    assert trial_counts.blocks_with_losses(ledger, run_id) == len(lost)
+    assert trial_counts.failing(ledger, run_id, CELLS) == {"c": sum(trial.cell_id == "c" for trial in trials)}
+    assert trial_counts.failing(ledger, run_id, ("a", "b")) == {}
     last = max(trial.block for trial in trials)
-    assert [tally.reaches(ledger, run_id, block) for block in (0, last, last + 1)] == [True, True, False]
-    assert tally.has_good(ledger, run_id)
+    assert [trial_counts.reaches(ledger, run_id, block) for block in (0, last, last + 1)] == [
+        True,
+        True,
+        False,
+    ]
+    assert trial_counts.has_good(ledger, run_id)
     for machine in ("m1", "m2"):
         mine = [trial for trial in trials if machine in repr(trial.facts)]
         good = {trial.cell_id for trial in mine if trial.status is TrialStatus.OK}
-        assert tally.good_on(ledger, run_id, machine) == good
+        assert trial_counts.good_on(ledger, run_id, machine) == good
         statuses = [trial.status for trial in mine]
-        assert tally.counts(ledger, run_id, machine) == tally.Counts(
+        assert trial_counts.counts(ledger, run_id, machine) == trial_counts.Counts(
             len({trial.block for trial in mine}), len(mine),
             statuses.count(TrialStatus.FAILED), statuses.count(TrialStatus.LOST),
         )  # fmt: skip
-    assert tally.counts(ledger, run_id).trials == len(trials)
-    read = tally.trials_of(ledger, run_id, last, ("c",))
+    assert trial_counts.counts(ledger, run_id).trials == len(trials)
+    read = trial_counts.trials_of(ledger, run_id, last, ("c",))
     wanted = {(trial.block, trial.cell_id) for trial in trials if trial.block == last or trial.cell_id == "c"}
     assert {(trial.block, trial.cell_id) for trial in read} == wanted
 
 
 def test_a_run_without_trials_lacks_every_block(ledger: Ledger) -> None:
     run_id = ledger.create_run(PLAN, {}, 1)
-    assert tally.tally(ledger, run_id, CELLS).lacking(3) == [0, 1, 2]
-    assert tally.failing(ledger, run_id, CELLS) == {}
-    assert not tally.has_good(ledger, run_id)
-    assert tally.good_on(ledger, run_id, "m1") == frozenset()
-    assert tally.counts(ledger, run_id, "m1") == tally.Counts(0, 0, 0, 0)
+    assert trial_counts.tally(ledger, run_id, CELLS).lacking(3) == [0, 1, 2]
+    assert trial_counts.failing(ledger, run_id, CELLS) == {}
+    assert not trial_counts.has_good(ledger, run_id)
+    assert trial_counts.good_on(ledger, run_id, "m1") == frozenset()
+    assert trial_counts.counts(ledger, run_id, "m1") == trial_counts.Counts(0, 0, 0, 0)
 
 
 def test_a_plan_is_changed_by_one_process_at_a_time(ledger: Ledger) -> None:

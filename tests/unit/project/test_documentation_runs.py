@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.ledger import open_ledger
-from guestmark.ledger.remarks import Remarks
+from guestmark.ledger.run_annotations import Remarks
 from guestmark.plan.load import load
 from tests.framework import CHECKOUT, PACKAGES, captures, documented
 from tests.framework.command_line import CommandLine

@@ -24,8 +24,12 @@ sys.exit(lint_imports(no_cache=True, no_logo=True))
         ("platforms/qmp.py", "from guestmark.platforms.qemu import platform", "no circles"),
         ("plan/pattern.py", "from guestmark.plan import matrix", "no circles"),
         ("engine/bisection.py", "from guestmark.cli import session", "imports point down"),
-        ("fleet/machine.py", "from guestmark.cli import session", "imports point down"),
-        ("cli/run_verb.py", "from guestmark.engine import runner", "the command line makes no runs"),
+        ("fleet/block_task.py", "from guestmark.cli import session", "imports point down"),
+        (
+            "cli/run_verb.py",
+            "from guestmark.engine import measurement_loop",
+            "the command line makes no runs",
+        ),
     ],
 )
 def test_an_import_that_is_put_in_by_hand_breaks_the_contract(

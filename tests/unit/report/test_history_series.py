@@ -15,8 +15,8 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import open_ledger
-from guestmark.ledger.remarks import Remarks
-from guestmark.ledger.shelf import Shelf
+from guestmark.ledger.run_annotations import Remarks
+from guestmark.ledger.run_manager import Shelf
 from guestmark.ledger.store import Ledger
 from guestmark.page import charts
 from guestmark.page.nodes import Chart

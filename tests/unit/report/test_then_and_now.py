@@ -13,7 +13,7 @@ from rich.console import Console
 from guestmark.core.context import Caller
 from guestmark.core.metric import Better, Measurement
 from guestmark.core.model import Plan, RunState, Trial, TrialStatus
-from guestmark.engine.asking import with_askable
+from guestmark.engine.question_status import with_askable
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
 from guestmark.plan.load import load

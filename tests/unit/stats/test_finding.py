@@ -9,7 +9,7 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan, RunState, Trial
 from guestmark.core.rare import Rare
-from guestmark.engine.runner import iterations_of
+from guestmark.engine.measurement_loop import iterations_of
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse
 from guestmark.stats.family import LEVEL, SLOW

@@ -16,7 +16,7 @@ import pytest
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import open_ledger, signatures
-from guestmark.ledger.past import history, judged, remember
+from guestmark.ledger.run_history import history, judged, remember
 from guestmark.ledger.store import Ledger
 from guestmark.report.document import result_document
 from guestmark.report.sections.conclusion import conclusion

@@ -18,11 +18,11 @@ from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
 from guestmark.disks.location import in_memory
 from guestmark.engine import budget
-from guestmark.engine.around import RUN, HostAgent
-from guestmark.engine.asking import asked_pairs
 from guestmark.engine.clock import Clock
+from guestmark.engine.hooks import RUN, HostAgent
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Estimate, Observer
+from guestmark.engine.question_status import asked_pairs
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.ledger.attempts import Attempts
 from guestmark.platforms import registry

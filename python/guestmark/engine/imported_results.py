@@ -24,9 +24,9 @@ from guestmark.core.metric_spec import MAX_RSS, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.bundle import Packed
-from guestmark.ledger.intake import MALFORMED, Budget, check, said_of
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.remarks import Remarks
+from guestmark.ledger.run_annotations import Remarks
+from guestmark.ledger.validation import MALFORMED, Budget, check, said_of
 from guestmark.workloads import fio
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.exec.command import Command

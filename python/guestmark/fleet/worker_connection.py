@@ -17,9 +17,9 @@ import msgspec
 
 from guestmark.agent.binary import supervised
 from guestmark.core.errors import ExitStatus
-from guestmark.fleet import engine
+from guestmark.fleet import parsl_engine
+from guestmark.fleet.block_task import TOLD, Mark
 from guestmark.fleet.lab import Member
-from guestmark.fleet.machine import TOLD, Mark
 from guestmark.fleet.worker import Start
 from guestmark.page.text import inert
 from guestmark.platforms.ssh.session import UNATTENDED, is_final, program, refusal
@@ -86,7 +86,7 @@ class Link:
             )
         finally:
             os.close(lifeline)
-        start = Start(member.name, reach.ledger, keys, arguments, engine.versions())
+        start = Start(member.name, reach.ledger, keys, arguments, parsl_engine.versions())
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(start) + b"\n")

@@ -18,16 +18,16 @@ from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.home import LATEST
 from guestmark.core.model import Cell, Plan, RunState, TrialStatus
 from guestmark.core.units import parse_duration
-from guestmark.ledger import checksums, codec, remarks, schema, signatures
-from guestmark.ledger.intake import is_moment, is_text
+from guestmark.ledger import checksums, codec, run_annotations, schema, signatures
 from guestmark.ledger.model import Compared, RunOverview, Standing
-from guestmark.ledger.remarks import NOTHING, Remarks
+from guestmark.ledger.run_annotations import NOTHING, Remarks
 from guestmark.ledger.schema import comparisons
+from guestmark.ledger.validation import is_moment, is_text
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.run_annotations import Remarks
 
 
 MOST = 20  # earlier runs that are looked at for one ratio
@@ -142,7 +142,7 @@ def overviews(
     )
     rows = connection.execute(statement).all()
     damaged = checksums.damaged_plans(connection) if checked else set()
-    said = remarks.of_runs(connection)
+    said = run_annotations.of_runs(connection)
     wanted = [row for row in rows if (said.get(row.id, NOTHING).removed is not None) == removed]
     ids = [row.id for row in wanted]
     standings = signatures.standings(connection, ids) if signatures.covers_rows(connection) else {}
@@ -204,12 +204,12 @@ def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = 
     """The id of a run that is in sight, or of one that was removed. Raises `LedgerError` naming the nearest ids."""
     check_name(wanted, where)
     statement = select(schema.runs.c.id).order_by(schema.runs.c.created_at)
-    gone = remarks.removed(connection)
+    gone = run_annotations.removed(connection)
     everything = [str(run_id) for run_id in connection.execute(statement).scalars()]
     ids = [run_id for run_id in everything if (run_id in gone) == removed]
     if wanted == LATEST and ids:
         return ids[-1]
-    said = remarks.of_runs(connection)
+    said = run_annotations.of_runs(connection)
     found = _meant(wanted, ids, said)
     if len(found) > 1:
         raise LedgerError(

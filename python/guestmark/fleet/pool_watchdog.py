@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from guestmark.disks.processes import children, is_stopped
-from guestmark.fleet import engine
+from guestmark.fleet import parsl_engine
 
 _LOOK_S = 5.0
 _COMING_S = 0.25  # while the parts are started
@@ -81,7 +81,7 @@ def _kill_stopped(parts: dict[int, int], stopped: dict[int, float]) -> dict[int,
     now = time.monotonic()
     stopped = {pid: stopped.get(pid, now) for pid in parts if is_stopped(pid)}
     for pid, since in stopped.items():
-        if now - since > engine.GIVE_UP_S:
+        if now - since > parsl_engine.GIVE_UP_S:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(parts[pid], signal.SIGKILL)
     return stopped

@@ -15,7 +15,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.gate import gates_of
 from guestmark.core.model import Plan, TrialStatus, boots
 from guestmark.core.units import counted, format_duration
-from guestmark.ledger import past
+from guestmark.ledger import run_history
 from guestmark.page.claims import Claim
 from guestmark.page.figures import known_to, limit
 
@@ -59,10 +59,10 @@ class Learnt:
 
 def learnt(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> Learnt | None:
     """What the ledger says of a plan in which machines boot; None of others, whose first blocks take no time."""
-    host = past.host(environment)
+    host = run_history.host(environment)
     if not host or not boots(plan.cells) or not plan.metrics:
         return None
-    same, alike = past.questions(plan)
+    same, alike = run_history.questions(plan)
     for keys in (same, alike):
         rows = ledger.earlier(host, keys, time.time(), most=_RUNS)
         ids = list(dict.fromkeys(row.run_id for row in sorted(rows, key=lambda row: row.created_at)))[-_RUNS:]

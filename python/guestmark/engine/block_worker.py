@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 from guestmark.core.errors import BlockStatus, Interrupted
 from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial, boots, runnable
 from guestmark.engine.interrupt import Interruption
+from guestmark.engine.measurement_loop import Loop, run
 from guestmark.engine.progress import Observer, Silent
-from guestmark.engine.runner import Loop, run
-from guestmark.ledger import tally
+from guestmark.ledger import trial_counts
 from guestmark.ledger.attempts import Attempts, lose
 from guestmark.ledger.model import RunHead
 from guestmark.stats.stopping import GIVE_UP_AFTER
@@ -90,7 +90,7 @@ def _in_turn(process: _Process, observer: Observer) -> BlockStatus:
         return BlockStatus.NOTHING_LEFT
     with ledger.claim(run_id):  # so whoever began what has not ended is gone
         lose(ledger, run_id, _WORKER_GONE)
-    before = tally.counts(ledger, run_id)
+    before = trial_counts.counts(ledger, run_id)
     ended = run(
         process.plan,
         ledger,
@@ -102,7 +102,7 @@ def _in_turn(process: _Process, observer: Observer) -> BlockStatus:
     )
     if process.interruption.received is not None and ended is RunState.INTERRUPTED:
         raise Interrupted
-    after = tally.counts(ledger, run_id)
+    after = trial_counts.counts(ledger, run_id)
     if after.trials == before.trials:
         return BlockStatus.NOTHING_LEFT
     return BlockStatus.SOME_FAILED if after.failed > before.failed else BlockStatus.DONE
@@ -215,14 +215,14 @@ class _Counted:
         cells = self._cells()
         if not cells:
             return RunState.FAILED, ()
-        found = tally.tally(ledger, run_id, [cell.id for cell in cells])
+        found = trial_counts.tally(ledger, run_id, [cell.id for cell in cells])
         if self._lost is None and found.blocks < self._blocks and (first := found.lacking(self._blocks)):
             return None, first
-        self._lost = tally.blocks_with_losses(ledger, run_id)
+        self._lost = trial_counts.blocks_with_losses(ledger, run_id)
         goal = self._blocks + self._lost
         if found.blocks < goal:
             return None, found.lacking(goal)
-        return RunState.COMPLETE if tally.has_good(ledger, run_id) else RunState.FAILED, ()
+        return RunState.COMPLETE if trial_counts.has_good(ledger, run_id) else RunState.FAILED, ()
 
     def widen(self) -> bool:
         if self._lost is not None:
@@ -236,20 +236,20 @@ class _Counted:
         if policy.iterations is None and not now.plan.context.iterations:
             trials = list(ledger.load_run(run_id).trials)  # by which it is chosen: there are only few yet
             return self._process.loop(now, cells, trials, observer)
-        trials = tally.trials_of(ledger, run_id, block, self._failing)
+        trials = trial_counts.trials_of(ledger, run_id, block, self._failing)
         asked = policy.warmup and not boots(cells)
-        warm = tally.good_on(ledger, run_id, self._process.machine) if asked else ()
+        warm = trial_counts.good_on(ledger, run_id, self._process.machine) if asked else ()
         return self._process.loop(now, cells, trials, observer, warm)
 
     def ended(self) -> RunState | None:
-        near = tally.reaches(self._process.ledger, self._process.run_id, self._blocks - 1)
+        near = trial_counts.reaches(self._process.ledger, self._process.run_id, self._blocks - 1)
         return self.open_blocks()[0] if near or not self._cells() else None
 
     def _cells(self) -> list[Cell]:
         """Those that are still tried."""
         able = runnable(self._process.plan.cells, self._unusable)
         ids = [cell.id for cell in able]
-        self._failing = tally.failing(self._process.ledger, self._process.run_id, ids)
+        self._failing = trial_counts.failing(self._process.ledger, self._process.run_id, ids)
         return [cell for cell in able if self._failing.get(cell.id, 0) < GIVE_UP_AFTER]
 
 

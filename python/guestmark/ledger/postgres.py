@@ -30,7 +30,7 @@ from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import LedgerError
 from guestmark.core.redaction import know
 from guestmark.ledger import schema
-from guestmark.ledger.faults import CONNECT_S, WRONG_PASSWORD, no_password, sqlstate
+from guestmark.ledger.error_advice import CONNECT_S, WRONG_PASSWORD, no_password, sqlstate
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

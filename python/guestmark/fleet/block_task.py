@@ -84,11 +84,11 @@ def one_block(order: bytes) -> bytes:
 def _one_block(order: FleetOrder, machine: str) -> Progress:
     from guestmark.engine.interrupt import Interruption
     from guestmark.engine.run import Audience, block, exclusively
-    from guestmark.fleet import watch
+    from guestmark.fleet import pool_watchdog
     from guestmark.ledger import open_ledger
     from guestmark.platforms import affinity
 
-    affinity.take_along(watch.others())
+    affinity.take_along(pool_watchdog.others())
     with open_ledger(os.environ[LEDGER]) as ledger:
         ledger.patience.notice = tell
         run_id = run_of(ledger, order, machine)
@@ -137,9 +137,9 @@ def tell(text: str) -> None:
 
 def counted(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> Progress:
     """As `progress_of`, counted by the ledger, which has every attempt at a trial of the run."""
-    from guestmark.ledger import tally
+    from guestmark.ledger import trial_counts
 
-    head, done = ledger.head(run_id), tally.counts(ledger, run_id, machine if shared else "")
+    head, done = ledger.head(run_id), trial_counts.counts(ledger, run_id, machine if shared else "")
     return Progress(
         machine,
         run_id,
@@ -185,7 +185,7 @@ def _begun(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
     """The id of a new run of what can be measured here, with everything that says what it belongs to."""
     from guestmark.engine.run import Audience, prepare
     from guestmark.ledger.attempts import runs_with
-    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.run_annotations import Remarks
 
     host = _host()
     for run_id in runs_with(ledger, {FLEET: order.fleet}):
@@ -199,7 +199,7 @@ def _begun(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
 
 def _join(ledger: Ledger, order: FleetOrder, machine: str, run_id: str) -> None:
     """Says that this machine takes part in a run that its class shares. Raises `UsageError` where it does already."""
-    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.run_annotations import Remarks
 
     if order.shared_by(machine):
         host, labels = _host(), ledger.remarks(run_id).labels

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
-from guestmark.ledger import checksums, codec, remarks, schema, signatures
+from guestmark.ledger import checksums, codec, run_annotations, schema, signatures
 from guestmark.ledger.rows import add_environment, add_left_out, run_row
 from guestmark.ledger.schema import comparisons
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from guestmark.ledger.model import StoredRun
-    from guestmark.ledger.remarks import Remarks
+    from guestmark.ledger.run_annotations import Remarks
     from guestmark.ledger.store import Ledger
 
 _OF_A_RUN = (schema.checks, schema.trials, schema.unusable, schema.environments)
@@ -42,7 +42,7 @@ class Shelf:
             self._ledger.writing(f"removing run {run_id}") as connection,
             signatures.kept(connection, run_id),
         ):
-            remarks.set_removed(connection, run_id, gone=True)
+            run_annotations.set_removed(connection, run_id, gone=True)
         return run_id
 
     def restore(self, wanted: str) -> str:
@@ -50,13 +50,13 @@ class Shelf:
         with self._ledger.writing(f"bringing back run {wanted}") as connection:
             run_id = self._ledger.resolve_removed(connection, wanted)
             with signatures.kept(connection, run_id):
-                remarks.set_removed(connection, run_id, gone=False)
+                run_annotations.set_removed(connection, run_id, gone=False)
         return run_id
 
     def vacuum(self) -> list[str]:
         """Deletes the runs that were removed, gives their room back to the disk, and returns their ids."""
         with self._ledger.writing("deleting removed runs") as connection:
-            gone = sorted(remarks.removed(connection))
+            gone = sorted(run_annotations.removed(connection))
             for run_id in gone:
                 _delete(connection, run_id)
         self._ledger.compact()
@@ -85,8 +85,8 @@ class Shelf:
                 connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
             for table in (runs, schema.trials):
                 checksums.store(connection, table, run_id)
-            taken = {other.name for other in remarks.of_runs(connection).values()}
-            remarks.add(connection, run_id, replace(said, name="") if said.name in taken else said)
+            taken = {other.name for other in run_annotations.of_runs(connection).values()}
+            run_annotations.add(connection, run_id, replace(said, name="") if said.name in taken else said)
             # Of what came from elsewhere the importer's key vouches for the mark that says so.
             signatures.sign(connection, run_id)
         return run_id
@@ -97,5 +97,5 @@ def _delete(connection: Connection, run_id: str) -> None:
         connection.execute(delete(table).where(table.c.run_id == run_id))
     if schema.is_made(connection, comparisons):
         connection.execute(delete(comparisons).where(comparisons.c.run_id == run_id))
-    remarks.forget(connection, run_id)
+    run_annotations.forget(connection, run_id)
     connection.execute(delete(schema.runs).where(schema.runs.c.id == run_id))

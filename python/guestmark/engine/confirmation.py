@@ -26,8 +26,8 @@ from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.registry import is_variable
 from guestmark.core.workload_kind import workload_kind
+from guestmark.ledger.environment_variables import restored
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.variables import restored
 from guestmark.platforms.probe import FILES
 from guestmark.setting.machine import KERNEL, PROGRAM
 from guestmark.stats.conditions.surroundings import changes
