@@ -15,6 +15,7 @@ import pytest
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from tests.framework.browser import FLAGS, browser, probing
+from tests.framework.marks import long
 from tests.framework.run_kinds import RUNS, analysed, run_of
 
 # How wide everything is, and the contrast of every text with what is painted below it (WCAG 2.2, relative luminance).
@@ -82,9 +83,7 @@ NAMES, WIDTHS = ("plain", "starts", "matrix", "disks"), (400, 1200)
 Found = dict[tuple[str, int], dict[str, Any]]
 
 
-@pytest.fixture(
-    scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["light", "dark"]
-)
+@pytest.fixture(scope="module", params=[False, long(True)], ids=["light", "dark"])
 def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[bool, Found]:
     """Whether it is night, and what was found on each page at each width."""
     asked = [(name, width) for name in NAMES for width in WIDTHS]

@@ -24,6 +24,7 @@ from guestmark.ledger.trial_counts import tally
 from guestmark.stats.stopping import GIVE_UP_AFTER
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import PLAN
+from tests.framework.marks import long
 from tests.framework.postgresql import postgresql
 from tests.framework.processes import children, kill, others, wait_until
 from tests.framework.slurm import slurm
@@ -33,7 +34,7 @@ from tests.storm.fleet import exactly_once
 SBATCH = Path(__file__).parents[2] / "examples/lab/slurm.sbatch"
 
 
-@pytest.fixture(params=[pytest.param("file", marks=pytest.mark.long), "server"])
+@pytest.fixture(params=[long("file"), "server"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where the runs are kept."""
     if request.param == "file":

@@ -9,6 +9,7 @@ import pytest
 
 from tests.framework import FRAMEWORK
 from tests.framework.command_line import CommandLine, Result
+from tests.framework.marks import long
 
 HELPER = FRAMEWORK / "without_ptrace.py"
 
@@ -23,9 +24,7 @@ def only_trial(result: Result) -> Any:
     return trial
 
 
-@pytest.mark.parametrize(
-    "filtered", [[], pytest.param(["--kill"], marks=pytest.mark.long)], ids=["refused", "killed"]
-)
+@pytest.mark.parametrize("filtered", [[], long(["--kill"])], ids=["refused", "killed"])
 def test_uml_without_ptrace_says_what_the_host_forbids(guestmark: CommandLine, filtered: list[str]) -> None:
     command: list[str | Path] = [
         sys.executable,

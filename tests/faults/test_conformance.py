@@ -15,6 +15,7 @@ import pytest
 
 from tests.framework import CHECKOUT, IMPORTABLE
 from tests.framework.distributions import brought
+from tests.framework.marks import long
 from tests.storm import leavings
 
 WORK = """
@@ -326,7 +327,7 @@ _FURTHER = {"nowhere", "extra", "bytes", "refusing", "inventive", "untidy", "nee
 
 
 def with_further(rows: Sequence[tuple[str, str, str]]) -> list[object]:
-    return [pytest.param(*row, marks=[pytest.mark.long] if row[0] in _FURTHER else []) for row in rows]
+    return [long(*row) if row[0] in _FURTHER else row for row in rows]
 
 
 _AT_ONCE = 4
@@ -380,10 +381,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     "words",
     [
         "platform host",
-        *(
-            pytest.param(words, marks=pytest.mark.long)
-            for words in ("workload syscalls", "workload sound", "platform plain")
-        ),
+        *(long(words) for words in ("workload syscalls", "workload sound", "platform plain")),
     ],
 )
 def test_what_is_sound_breaks_no_rule(words: str, found: Checks) -> None:

@@ -23,6 +23,7 @@ from guestmark.platforms import drives, registry
 from guestmark.platforms.base import Machine
 from tests.framework.disk_files import flip_bit, small_mount
 from tests.framework.known import known
+from tests.framework.marks import long
 from tests.framework.processes import gone, others
 
 MB = 1 << 20
@@ -48,7 +49,7 @@ def nothing_is_left() -> Iterator[None]:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform: str) -> None:
     with start(platform, mount="data=nonsense") as machine:
         with pytest.raises(MachineError, match=r"mount -t ext4 -o data=nonsense /dev/\w+: Invalid") as caught:
@@ -85,7 +86,7 @@ def test_a_disk_that_is_not_what_was_asked_for_fails_attestation() -> None:
             machine.attest()
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_full_disk_in_the_guest_is_told(platform: str, direct: bool) -> None:
     with start(platform) as machine:
@@ -97,7 +98,7 @@ def test_a_full_disk_in_the_guest_is_told(platform: str, direct: bool) -> None:
         assert machine.agent.fill(f"{directory}/f", MB, timeout_s=60).bytes == MB
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_an_image_corrupted_underneath_is_found(platform: str) -> None:
     with start(platform) as machine:
         disk = machine.disks[0]
@@ -125,7 +126,7 @@ def test_an_image_corrupted_underneath_is_found(platform: str) -> None:
             disk.image.check()
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_a_hypervisor_killed_while_it_writes(platform: str) -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start(platform, size="1G"))

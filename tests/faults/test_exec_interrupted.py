@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.framework.command_line import CommandLine, all_trials, processes_with
+from tests.framework.marks import long
 from tests.framework.processes import wait_until
 
 SEED = 11
@@ -102,7 +103,7 @@ def plain(document: dict[str, Any]) -> list[dict[str, Any]]:
     return cells
 
 
-@pytest.mark.parametrize("attempts", [2, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.parametrize("attempts", [2, long(6)])
 def test_sigkill_at_any_moment_then_resume(guestmark: CommandLine, attempts: int, tmp_path: Path) -> None:
     command, mark = marked(tmp_path, 0)
     arguments = (

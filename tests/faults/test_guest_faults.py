@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.framework.command_line import CommandLine
+from tests.framework.marks import long
 from tests.framework.processes import cpu_seconds, kill, wait_until
 
 GUESTS = ("uml", "tcg")
@@ -44,7 +45,7 @@ def failed(guestmark: CommandLine, platform: str, *arguments: object, **more: An
     return trial
 
 
-@pytest.mark.parametrize("platform", [pytest.param("uml", marks=pytest.mark.long), "tcg"])
+@pytest.mark.parametrize("platform", [long("uml"), "tcg"])
 def test_a_kernel_panic_is_the_reason(guestmark: CommandLine, platform: str) -> None:
     trial = failed(guestmark, platform, "--", "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60")
     assert trial["reason"].startswith("the guest ended: ")
@@ -53,14 +54,14 @@ def test_a_kernel_panic_is_the_reason(guestmark: CommandLine, platform: str) -> 
     assert "Kernel panic" in trial["console"]
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_running_out_of_memory_is_the_reason(guestmark: CommandLine, platform: str) -> None:
     # A small program that keeps all it reads: of a large one, a guest that is short of memory reads the pages again.
     trial = failed(guestmark, platform, "--set", "memory=256M", "--", "tail", "/dev/zero")
     assert "memory" in trial["reason"]
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_a_command_past_its_limit(guestmark: CommandLine, platform: str) -> None:
     trial = failed(guestmark, platform, "--trial-limit", "1s", "--", "sleep", "300")
     assert "past its limit" in trial["reason"]
@@ -92,9 +93,9 @@ def test_a_hypervisor_that_dies_while_it_boots(guestmark: CommandLine, platform:
     ("platform", "number"),
     [
         pytest.param("uml", signal.SIGKILL, id="killed-uml"),
-        pytest.param("uml", signal.SIGSTOP, id="hung-uml", marks=pytest.mark.long),
-        pytest.param("tcg", signal.SIGKILL, id="killed-tcg", marks=pytest.mark.long),
-        pytest.param("tcg", signal.SIGSTOP, id="hung-tcg", marks=pytest.mark.long),
+        long("uml", signal.SIGSTOP, name="hung-uml"),
+        long("tcg", signal.SIGKILL, name="killed-tcg"),
+        long("tcg", signal.SIGSTOP, name="hung-tcg"),
     ],
 )
 def test_a_hypervisor_that_dies_or_hangs(

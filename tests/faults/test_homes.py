@@ -12,6 +12,7 @@ import pytest
 
 from guestmark.core.own_program import agent_binary
 from tests.framework import PACKAGES
+from tests.framework.marks import long
 
 RUN = (
     "import sys; sys.argv[0] = 'guestmark'; from guestmark.cli import main; sys.exit(main())",
@@ -94,9 +95,7 @@ def test_a_read_only_home_is_named_when_the_ledger_would_be_there(tmp_path: Path
     assert "--ledger FILE" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "home", [{}, *(pytest.param({"HOME": odd}, marks=pytest.mark.long) for odd in ("", "relative"))]
-)
+@pytest.mark.parametrize("home", [{}, *(long({"HOME": odd}) for odd in ("", "relative"))])
 def test_no_home_is_needed(tmp_path: Path, home: Mapping[str, str]) -> None:
     environment: Any = {"XDG_CACHE_HOME": str(tmp_path / "cache"), **home}
     assert_measured(measured(tmp_path, **environment))

@@ -19,6 +19,7 @@ from guestmark.core.redaction import GONE, know, redact, redact_url, redact_word
 from guestmark.ledger import open_ledger
 from guestmark.ledger.connect import connect
 from tests.framework.command_line import CommandLine
+from tests.framework.marks import long
 from tests.framework.postgresql import Server, postgresql
 
 SECRET = "s3cr@t:+hunter/2"
@@ -49,10 +50,7 @@ def with_secret(url: str) -> str:
     [
         "option",
         "PGPASSWORD",
-        *(
-            pytest.param(way, marks=pytest.mark.long)
-            for way in ("equals", "parameter", "variable", "passfile")
-        ),
+        *(long(way) for way in ("equals", "parameter", "variable", "passfile")),
     ],
 )
 def test_nothing_that_is_stored_or_printed_has_the_password(

@@ -23,6 +23,7 @@ from tests.framework.cells import cell_of
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import started
 from tests.framework.known import a
+from tests.framework.marks import long
 from tests.framework.processes import wait_until
 
 as_root_with_loop = pytest.mark.skipif(
@@ -53,7 +54,7 @@ def test_files_that_do_not_fit_are_said_before_they_are_made() -> None:
 
 
 @pytest.mark.parametrize(
-    "mode", ["randread", pytest.param("write", marks=pytest.mark.long)]
+    "mode", ["randread", long("write")]
 )  # laid out beforehand, and written by the job itself
 def test_a_job_file_that_fills_the_disk_is_the_reason(mode: str) -> None:
     cell = cell_of("uml", "fio", {"size": "32M"}, job=f"[a]\nrw={mode}\nsize=64M\n")

@@ -23,6 +23,7 @@ from tests.framework.command_line import CommandLine
 from tests.framework.disk_files import small_mount
 from tests.framework.guests import started
 from tests.framework.known import known
+from tests.framework.marks import long
 from tests.framework.processes import others, wait_until
 
 
@@ -33,9 +34,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written() -> None:
     assert "size=" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "kind", ["dd", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("fill", "tar"))]
-)
+@pytest.mark.parametrize("kind", ["dd", *(long(kind) for kind in ("fill", "tar"))])
 def test_a_disk_that_fills_up_is_the_reason(kind: str) -> None:
     # ext2 says how many blocks are free, and needs some of them for its block lists
     cell = cell_of(
@@ -57,7 +56,7 @@ def test_a_disk_that_fills_up_is_the_reason(kind: str) -> None:
     assert "full" in f"{caught.value.message} {caught.value.hint}"
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_a_hypervisor_killed_in_the_middle_of_writing(platform: str) -> None:
     cell = cell_of(platform, "fill", {"size": "2G", "filesystem": "ext2", "mount": "sync"}, amount="1500M")
     directory, reached = [], []

@@ -13,6 +13,7 @@ from guestmark.platforms.affinity import virtual_processors
 from guestmark.platforms.base import Machine
 from tests.framework.guests import start
 from tests.framework.known import a, known
+from tests.framework.marks import long
 
 
 def attested(machine: Machine) -> GuestMachine:
@@ -26,10 +27,8 @@ def attested(machine: Machine) -> GuestMachine:
             {"memory": "512M", "smp": "2", "machine": "pc", "cpu": "qemu64"},
             {"processors": 2, "cpu": "qemu64"},
         ),
-        pytest.param(
-            {"machine": "q35", "cpu": "max,avx2=off"}, {"processors": 1, "cpu": "max"}, marks=pytest.mark.long
-        ),
-        pytest.param({"machine": "microvm"}, {"processors": 1, "cpu": "max"}, marks=pytest.mark.long),
+        long({"machine": "q35", "cpu": "max,avx2=off"}, {"processors": 1, "cpu": "max"}),
+        long({"machine": "microvm"}, {"processors": 1, "cpu": "max"}),
     ],
 )
 def test_factors_reach_the_guest(factors: dict[str, str], found: dict[str, object]) -> None:
@@ -52,9 +51,7 @@ def test_uml_has_the_memory_it_was_given() -> None:
     ("platform", "factors", "what"),
     [
         ("tcg", {"smp": "2", "kernel_args": "maxcpus=1"}, r"processors \(guest\).*asked 2, found 1"),
-        pytest.param(
-            "tcg", {"memory": "1G", "kernel_args": "mem=500M"}, r"memory \(guest\)", marks=pytest.mark.long
-        ),
+        long("tcg", {"memory": "1G", "kernel_args": "mem=500M"}, r"memory \(guest\)"),
         ("uml", {"memory": "512M", "kernel_args": "mem=200M"}, r"memory \(guest\)"),
     ],
 )

@@ -22,6 +22,7 @@ from guestmark.workloads.coldstart import OneStart, Starts
 from guestmark.workloads.common.starting import Started
 from tests.framework.cells import cell, cell_of, plan_of
 from tests.framework.guests import prepared
+from tests.framework.marks import long
 
 SLEEP_S = 0.6
 
@@ -45,7 +46,7 @@ def test_every_start_has_every_phase(platform: str) -> None:
         assert each.start < 5
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_a_guest_takes_most_of_its_start_between_hypervisor_and_answer(platform: str) -> None:
     [each] = starts(platform, starts=1)
     assert each.create + each.answer > each.prepare + each.touch

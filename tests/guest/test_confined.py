@@ -22,6 +22,7 @@ from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.kernels import without_9p
 from tests.framework.known import a
+from tests.framework.marks import long
 from tests.framework.processes import called
 from tests.storm.ways import family
 
@@ -121,7 +122,7 @@ def tried(guest: Machine, victim: Path) -> ExecResult:
     )
 
 
-@pytest.mark.parametrize("platform", [pytest.param("uml", marks=pytest.mark.long), "tcg"])
+@pytest.mark.parametrize("platform", [long("uml"), "tcg"])
 def test_root_in_a_guest_changes_nothing_of_the_host(platform: str, tmp_path: Path) -> None:
     with start(platform) as guest:
         found = guest.attest().confined
@@ -134,7 +135,7 @@ def test_root_in_a_guest_changes_nothing_of_the_host(platform: str, tmp_path: Pa
         assert saw == (platform == "uml")
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_a_hypervisor_has_no_descriptors_but_its_own(platform: str) -> None:
     with start(platform) as machine:
         guest = a(Guest, machine)
@@ -174,7 +175,7 @@ def test_root_in_a_nested_guest_and_in_the_one_around_it_likewise(kernel: str, t
             assert attempts(inner, tmp_path / "inner")[0] == ""
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_a_hypervisor_listens_nowhere_but_in_its_own_directory(platform: str) -> None:
     """QEMU's monitor is a descriptor that it was given; User-Mode Linux has a socket that only its user reaches."""
     with start(platform) as machine:
@@ -241,7 +242,7 @@ needs_groups = pytest.mark.skipif(not confinement.can_be_had(), reason="control 
 
 
 @needs_groups
-@pytest.mark.parametrize("platform", [pytest.param("uml", marks=pytest.mark.long), "tcg"])
+@pytest.mark.parametrize("platform", [long("uml"), "tcg"])
 def test_a_guest_that_takes_too_much_memory_ends_and_the_error_says_so(
     platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

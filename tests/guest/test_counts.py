@@ -13,6 +13,7 @@ from guestmark.platforms.base import Machine
 from guestmark.platforms.nested.platform import NestedGuest
 from tests.framework import counted_programs
 from tests.framework.guests import start
+from tests.framework.marks import long
 
 WITHIN = 0.02
 WITHIN_NESTED = 0.01
@@ -67,7 +68,7 @@ def test_stops_are_the_system_calls_inside_another_guest(
 
 @pytest.mark.parametrize(
     "beside",
-    [contextlib.nullcontext, pytest.param(busy_processors, marks=pytest.mark.long)],
+    [contextlib.nullcontext, long(busy_processors)],
     ids=["alone", "beside loops"],
 )
 def test_blocks_and_flushes_are_those_of_the_program(

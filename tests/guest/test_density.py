@@ -17,6 +17,7 @@ from guestmark.workloads.density import Fleet
 from guestmark.workloads.density.workload import DensityWorkload
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
+from tests.framework.marks import long
 
 _MIB = 1 << 20
 
@@ -35,9 +36,7 @@ def _memory(platform: str) -> dict[str, str]:
     return {} if platform == "host" else {"memory": "256M"}
 
 
-@pytest.mark.parametrize(
-    "platform", ["bwrap", *(pytest.param(name, marks=pytest.mark.long) for name in ("host", "crun"))]
-)
+@pytest.mark.parametrize("platform", ["bwrap", *(long(name) for name in ("host", "crun"))])
 def test_a_known_footprint_has_a_known_slope(platform: str) -> None:
     small, large = (fleet(platform, 4, touch=touch)[0] for touch in ("8M", "72M"))
     for metric in (density.MEMORY, density.PSS, density.RSS):

@@ -17,14 +17,15 @@ from guestmark.disks import loop
 from guestmark.report.sections.durability import durability
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import started
+from tests.framework.marks import long
 
 WRITES = "head -c 1048576 /dev/urandom > file && sync file"
 SIZES = {"xfs": "320M", "btrfs": "128M"}
 SHARES = ("9p", "virtiofs", "hostfs")
 PLACES = [
     ("tcg", "ext4"), ("uml", "ext4"), ("uml", "hostfs"), ("host", "ext4"),
-    *(pytest.param("tcg", name, marks=pytest.mark.long) for name in ("xfs", "btrfs", "9p", "virtiofs")),
-    pytest.param("tcg/kvm", "ext4", marks=pytest.mark.long),
+    *(long("tcg", name) for name in ("xfs", "btrfs", "9p", "virtiofs")),
+    long("tcg/kvm", "ext4"),
 ]  # fmt: skip
 
 
@@ -111,9 +112,7 @@ def trials(command: str, ledger: Path, platform: str = "tcg", **settings: str) -
     return list(result.stored.trials)
 
 
-@pytest.mark.parametrize(
-    "filesystem", [pytest.param(name, marks=pytest.mark.long) for name in ("ext4", "xfs", "9p")]
-)
+@pytest.mark.parametrize("filesystem", [long(name) for name in ("ext4", "xfs", "9p")])
 def test_a_disk_that_was_not_written_is_noticed(filesystem: str, tmp_path: Path) -> None:
     settings = {} if filesystem == "9p" else {"size": SIZES.get(filesystem, "64M")}
     idle = trials("true", tmp_path / "idle.sqlite", filesystem=filesystem, location="/var/tmp", **settings)

@@ -8,6 +8,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.exec.params import ExecParams
 from tests.framework.guests import started
+from tests.framework.marks import long
 
 WHERE = "if [ /dev/stdout -ef /dev/null ]; then echo null >&2; else echo kept >&2; fi; echo said"
 
@@ -17,7 +18,7 @@ def on(platform: str, text: str, **params: object) -> Cell:
     return Cell("test", WorkloadSpec("exec", plan), PlatformSpec.read(platform), {})
 
 
-@pytest.mark.parametrize("platform", ["host", "uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["host", "uml", long("tcg")])
 def test_standard_output_goes_to_dev_null_and_standard_error_is_kept(platform: str) -> None:
     with started(on(platform, WHERE)) as (machine, workload):
         workload.prepare(machine)

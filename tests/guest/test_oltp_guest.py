@@ -12,6 +12,7 @@ from guestmark.workloads.oltp import SERVER
 from guestmark.workloads.oltp.workload import OltpWorkload
 from tests.framework.databases import SERVERS, started
 from tests.framework.known import known
+from tests.framework.marks import long
 
 
 def values_of(
@@ -49,7 +50,7 @@ def test_mariadb_in_tcg(factors: dict[str, str]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("uml_disk", [pytest.param("ubd", marks=pytest.mark.long), "vhost-user"])
+@pytest.mark.parametrize("uml_disk", [long("ubd"), "vhost-user"])
 def test_commits_in_uml_are_as_durable_as_its_disk(uml_disk: str) -> None:
     values, workload = values_of("uml", {"uml_disk": uml_disk}, test="write_only")
     checked(values, workload)

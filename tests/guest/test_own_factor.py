@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.framework.distributions import brought
+from tests.framework.marks import long
 
 MODULE = """
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ with start_cell(cells[1]) as machine:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        pytest.param(0, "attested", marks=pytest.mark.long),
+        long(0, "attested"),
         (1, "the target disk's preferred transfer is not what was asked for: asked 65536, found 65537"),
     ],
 )

@@ -23,6 +23,7 @@ from guestmark.powercut.recovery import Ext
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
 from tests.framework.known import a, known
+from tests.framework.marks import long
 from tests.framework.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no image can be logged without FUSE")
@@ -250,9 +251,7 @@ def liar(tmp_path: Path) -> Callable[[str], str]:
     return make
 
 
-@pytest.mark.parametrize(
-    "every", [pytest.param(every, marks=pytest.mark.long) for every in (1, 2, 7, 50, 151, 301)]
-)
+@pytest.mark.parametrize("every", [long(every) for every in (1, 2, 7, 50, 151, 301)])
 def test_every_flush_that_is_dropped_is_found(every: int, liar: Callable[[str], str]) -> None:
     """One flush for each record: the one that is dropped of hundreds is as sure to be found as one of two."""
     records = every + 20 if every > 20 else 30
@@ -290,7 +289,7 @@ sys.exit(not wanted <= {int(word) for word in open("data").read().split() if wor
 @on_loop
 @pytest.mark.parametrize(
     ("how", "word"),
-    [pytest.param("safe", Durability.PROVEN, marks=pytest.mark.long), ("careless", Durability.LOST)],
+    [long("safe", Durability.PROVEN), ("careless", Durability.LOST)],
 )
 def test_a_command_is_judged_by_what_it_says_is_safe(how: str, word: Durability, tmp_path: Path) -> None:
     check = tmp_path / "check.py"

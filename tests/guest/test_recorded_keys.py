@@ -8,6 +8,7 @@ import pytest
 
 from tests.framework import recorded
 from tests.framework.command_line import CommandLine
+from tests.framework.marks import long
 
 ONE_BLOCK = ["--blocks", "1", "--null", "none", "--quiet", "--json", "-"]
 # What a machine, or its user, has names of its own for.
@@ -22,39 +23,26 @@ def named(keys: Iterator[str] | list[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("run", "arguments"),
     [
-        pytest.param(
-            "20261122-215509-9ty",
-            ["exec", "--on", "host,uml,tcg", "--", "/bin/sh", "-c", ":"],
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "20261122-220850-mjn", ["exec", "--on", "tcg/uml", "--", "/bin/true"], marks=pytest.mark.long
-        ),
+        long("20261122-215509-9ty", ["exec", "--on", "host,uml,tcg", "--", "/bin/sh", "-c", ":"]),
+        long("20261122-220850-mjn", ["exec", "--on", "tcg/uml", "--", "/bin/true"]),
         ("20261122-220649-srp", ["run", "syscalls", "--scale", "0.02", "--on", "host,uml"]),
         ("20261122-215946-1h9", ["boot", "--on", "uml", "--initcalls"]),
-        pytest.param(
-            "20261122-220722-vtf",
-            ["run", "filesystems", "--scale", "0.02", "--only", "filesystem=ext2"],
-            marks=pytest.mark.long,
-        ),
+        long("20261122-220722-vtf", ["run", "filesystems", "--scale", "0.02", "--only", "filesystem=ext2"]),
         (
             "20261122-220748-a9a",
             ["run", "filesystems", "--scale", "0.02", "--only", "platform=host and workload=write,read"],
         ),
-        pytest.param(
+        long(
             "20261122-220345-rz5",
             ["run", "sysbench", "--scale", "0.002", "--only", "workload=fileio,mariadb and platform=uml"],
-            marks=pytest.mark.long,
         ),
-        pytest.param(
+        long(
             "20261122-220230-qf6",
             ["run", "netboot", "--scale", "0.01", "--only", "nic=e1000 and console=none"],
-            marks=pytest.mark.long,
         ),
-        pytest.param(
+        long(
             "20261122-215543-e67",
             ["run", "upload", "--scale", "0.005", "--only", "workload=direct,share and platform=uml"],
-            marks=pytest.mark.long,
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else value[1],

@@ -15,6 +15,7 @@ from guestmark.platforms.qemu import restored
 from tests.framework.cells import cell_of
 from tests.framework.guests import start, start_cell
 from tests.framework.known import known
+from tests.framework.marks import long
 
 _SHOWN = (
     "head -c 16 /dev/urandom | od -An -tx1 | tr -d ' '; "
@@ -66,9 +67,7 @@ def test_clones_of_one_template_are_no_twins(block: None) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "bus", ["virtio-blk", *(pytest.param(bus, marks=pytest.mark.long) for bus in ("virtio-scsi", "ide"))]
-)
+@pytest.mark.parametrize("bus", ["virtio-blk", *(long(bus) for bus in ("virtio-scsi", "ide"))])
 def test_clones_have_disks_of_their_own(block: None, bus: str) -> None:
     templates_seen = []
     for number, size in enumerate(("64M", "64M", "96M")):

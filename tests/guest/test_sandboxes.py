@@ -22,6 +22,7 @@ from guestmark.platforms.sandbox import runtimes
 from guestmark.platforms.sandbox.runtimes import RUNTIMES
 from guestmark.testing import check_platform
 from tests.framework.guests import start
+from tests.framework.marks import long_but
 
 HERE = [name for name in RUNTIMES if platform_kinds()[name].programs[0].path]
 every = pytest.mark.parametrize("name", HERE)
@@ -42,7 +43,7 @@ def test_bubblewrap_and_crun_are_tried_by_these_tests() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in {"bwrap", "gvisor"} else [pytest.mark.long]) for name in HERE],
+    long_but({"bwrap", "gvisor"}, HERE),
 )
 def test_it_keeps_the_contract(name: str) -> None:
     assert check_platform(name) == []

@@ -17,6 +17,7 @@ from guestmark.workloads import base
 from guestmark.workloads.base import Workload
 from tests.framework.disk_files import flip_bit
 from tests.framework.guests import prepared
+from tests.framework.marks import long
 
 AMOUNT = 8 << 20
 FACTORS = {"size": "64M", "filesystem": "ext2"}
@@ -49,11 +50,8 @@ def measured(
     [
         *(("dd", platform) for platform in ("uml", "tcg")),
         ("filewrite", "uml"),
-        *(
-            pytest.param(kind, "tcg", marks=pytest.mark.long)
-            for kind in ("direct", "share", "tar", "fill", "filewrite")
-        ),
-        *(pytest.param(kind, "uml", marks=pytest.mark.long) for kind in ("direct", "share", "tar", "fill")),
+        *(long(kind, "tcg") for kind in ("direct", "share", "tar", "fill", "filewrite")),
+        *(long(kind, "uml") for kind in ("direct", "share", "tar", "fill")),
     ],
 )
 def test_what_is_written_arrives_and_is_measured(platform: str, kind: str) -> None:
@@ -65,7 +63,7 @@ def test_what_is_written_arrives_and_is_measured(platform: str, kind: str) -> No
     assert workload.facts.facts().kept["flushes_reached_host"] in ("yes", "no", "unknown")
 
 
-@pytest.mark.parametrize("platform", ["uml", pytest.param("tcg", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", ["uml", long("tcg")])
 def test_upload_splits_into_channel_and_disk(platform: str) -> None:
     amount = "1M" if platform == "uml" else "8M"  # UML's line is slow
     for variant in ("full", "channel", "disk"):
@@ -118,7 +116,7 @@ def test_iterations_write_anew() -> None:
     ("platform", "factors"),
     [
         ("uml", FACTORS),
-        pytest.param("tcg", FACTORS, marks=pytest.mark.long),
+        long("tcg", FACTORS),
         ("uml", {"size": "400M", "filesystem": "xfs"}),
     ],
     ids=["debugfs-uml", "debugfs-tcg", "guest"],

@@ -19,6 +19,7 @@ from guestmark.capture.table import render
 from tests.framework import IMPORTABLE
 from tests.framework import captures as cf
 from tests.framework import traffic as ct
+from tests.framework.marks import long
 from tests.framework.scenarios import SCENARIOS, Scenario
 
 # The cause that takes most of the time, and at least how much of it.
@@ -141,7 +142,7 @@ def picked(path: Path, *options: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("name", "end"), [("slow server", "server"), ("slow client", "client")])
-@pytest.mark.parametrize("point", [pytest.param("client", marks=pytest.mark.long), "server"])
+@pytest.mark.parametrize("point", [long("client"), "server"])
 def test_the_guilty_packets_are_those_of_the_slow_end(
     name: str, end: str, point: str, captures: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from guestmark.cli.app import SHELLS, completion_script
 from guestmark.cli.verbs import GROUPED, VERBS
 from tests.framework import PACKAGES
 from tests.framework.command_line import CommandLine
+from tests.framework.marks import long_but
 from tests.framework.shells import Shell
 
 STARTS = {
@@ -30,9 +31,7 @@ CASES = (
 )
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=[] if name == "bash" else [pytest.mark.long]) for name in SHELLS]
-)
+@pytest.fixture(params=long_but({"bash"}, SHELLS))
 def shell(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if shutil.which(name) is None:

@@ -11,6 +11,7 @@ import pytest
 
 from guestmark.ledger import open_ledger
 from tests.framework import PACKAGES
+from tests.framework.marks import long
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import host_uml_tcg
 
@@ -96,10 +97,7 @@ def test_suffixes_name_formats(ledger: str, tmp_path: Path, name: str, start: st
     "options",
     [
         (),
-        *(
-            pytest.param(options, marks=pytest.mark.long)
-            for options in (("--html", "-"), ("--json", "-"), ("--console", "uml"))
-        ),
+        *(long(options) for options in (("--html", "-"), ("--json", "-"), ("--console", "uml"))),
     ],
 )
 def test_a_full_disk_is_one_line(ledger: str, options: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ from guestmark.ledger import open_ledger, trial_counts
 from guestmark.ledger.attempts import Attempts, lose
 from guestmark.ledger.store import Ledger
 from tests.framework.ledgers import WALL
+from tests.framework.marks import long
 from tests.framework.postgresql import Server, postgresql
 
 CELLS = ("a", "b", "c")
@@ -67,7 +68,7 @@ def filled(ledger: Ledger, seed: int, blocks: int) -> tuple[str, list[Trial]]:
     return run_id, stored
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [1, *(long(seed) for seed in (2, 3))])
 def test_what_is_counted_is_what_the_trials_say(ledger: Ledger, seed: int) -> None:
     run_id, trials = filled(ledger, seed, 24)
     other, _ = filled(ledger, seed + 10, 24)  # which must not count

@@ -18,6 +18,7 @@ from guestmark.powercut.recovery import recovery, to_raw, why_not
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 from tests.framework import write_logs
 from tests.framework.known import known
+from tests.framework.marks import long
 from tests.framework.write_logs import FLUSH, FUA, Request, mark
 
 TAG = "tag:"
@@ -112,7 +113,7 @@ def test_the_worst_state_of_each_acknowledgement_is_covered_and_each_cut_between
     assert str(chosen.coverage) == "all 2 acknowledgements, all 7 cuts, 0 of 5 torn writes, 0 random states"
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [7, long(1)])
 def test_one_dropped_flush_of_many_is_found(step: int) -> None:
     """Whichever it is: the worst state after each acknowledgement has no luck to need."""
     for dropped in range(0, 301, step):

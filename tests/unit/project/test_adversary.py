@@ -12,6 +12,7 @@ from tests.adversary.host import TOO_MANY, WAYS
 from tests.adversary.kills import MACHINES, WITHIN_S
 from tests.adversary.results import Results, section_of_page
 from tests.framework.kernels import KERNEL
+from tests.framework.marks import long_but
 
 _MAIN = "`uml`, `tcg`, `kvm`"
 
@@ -43,9 +44,7 @@ def test_all_material_was_given() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes other users, which takes root")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == _MAIN else [pytest.mark.long]) for name in WAYS]
-)
+@pytest.mark.parametrize("name", long_but({_MAIN}, WAYS))
 def test_the_page_claims_what_is_seen(name: str) -> None:
     kept = {attempt: cells[name] for attempt, cells in Results.kept().attempts.items()}
     seen = outcomes(name)

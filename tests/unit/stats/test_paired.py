@@ -20,6 +20,7 @@ from guestmark.stats import (
     t_quantile,
 )
 from tests.framework.known import known
+from tests.framework.marks import long
 
 DIFFERENCES = st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=1, max_size=12).map(np.array)
 
@@ -156,7 +157,7 @@ def test_one_difference_among_40_cells_needs_11_blocks() -> None:
         assert bool(adjust(p)[0] < 0.05) is claimed
 
 
-@pytest.mark.parametrize("n", [3, 8, *(pytest.param(n, marks=pytest.mark.long) for n in (20, 100))])
+@pytest.mark.parametrize("n", [3, 8, *(long(n) for n in (20, 100))])
 def test_the_typical_value_is_covered_by_its_interval(n: int) -> None:
     generator = np.random.default_rng(n)
     covered = 0
@@ -172,7 +173,7 @@ def test_the_typical_value_is_covered_by_its_interval(n: int) -> None:
     [
         (8, 0.5, 0.88),
         (12, 0.25, 0.93),
-        *(pytest.param(n, 0.6, 0.92, marks=pytest.mark.long) for n in (27, 90)),
+        *(long(n, 0.6, 0.92) for n in (27, 90)),
     ],
 )
 def test_intervals_cover_where_the_state_of_the_host_lasts(

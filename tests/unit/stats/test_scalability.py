@@ -7,6 +7,7 @@ import pytest
 
 from guestmark.stats.scalability import fit, law, slope
 from guestmark.workloads.density.sections import _reach
+from tests.framework.marks import long
 
 NUMBERS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -26,10 +27,10 @@ def test_a_known_law_is_found(contention: float, coherence: float) -> None:
     assert found.error < 1e-9
 
 
-@pytest.mark.parametrize("blocks", [4, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("blocks", [4, long(8)])
 @pytest.mark.parametrize(
     ("contention", "coherence"),
-    [(0.1, 0.02), *(pytest.param(*law, marks=pytest.mark.long) for law in ((0.3, 0.0), (0.05, 0.002)))],
+    [(0.1, 0.02), *(long(*law) for law in ((0.3, 0.0), (0.05, 0.002)))],
 )
 def test_intervals_hold_a_known_law(blocks: int, contention: float, coherence: float) -> None:
     random = np.random.default_rng(3)

@@ -18,6 +18,7 @@ from guestmark.report.sections import tuning
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race, screen
 from guestmark.stats.tuning.race import Race, Stage, Why
+from tests.framework.marks import long
 
 FEW = [Candidate(name) for name in "abcd"]
 
@@ -85,7 +86,7 @@ def test_one_that_had_no_rival_is_not_called_best() -> None:
 
 @pytest.mark.parametrize(
     "scenario",
-    [pytest.param(simulation.SCENARIOS[-2], marks=pytest.mark.long), simulation.SCENARIOS[-1]],
+    [long(simulation.SCENARIOS[-2]), simulation.SCENARIOS[-1]],
     ids=lambda scenario: scenario.name,
 )
 def test_equal_cells_are_rarely_dropped(scenario: simulation.Scenario) -> None:
