@@ -42,12 +42,12 @@ _ENDED_WHILE_LOOKED_AT = """
 import contextlib, os, subprocess, sys
 from guestmark.core import procfs
 from guestmark.disks import processes, stack
-from guestmark.engine import leavings
+from guestmark.engine import leftovers
 
 name, looks = sys.argv[1], {
-    "orphans": leavings.orphans,
-    "written pipes": leavings._written_pipes,
-    "paths in use": leavings._in_use_by_processes,
+    "orphans": leftovers.orphans,
+    "written pipes": leftovers._written_pipes,
+    "paths in use": leftovers._in_use_by_processes,
     "descendants": lambda: processes.descendants(victim.pid),
     "threads": lambda: processes.threads(victim.pid),
     "cages": lambda: list(processes.named_inside(1, "guestmark")),

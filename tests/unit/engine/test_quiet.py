@@ -93,13 +93,13 @@ def test_a_host_that_forbids_it_is_told_in_one_line(tmp_path: Path) -> None:
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
-from guestmark.engine import quiet
+from guestmark.engine import quiet_host
 os.seteuid(int(sys.argv[2]))
 try:
-    with quiet.quieted(Path(sys.argv[1])):
+    with quiet_host.quieted(Path(sys.argv[1])):
         print("quiet", flush=True)
         time.sleep(60)
-except quiet.UsageError as error:
+except quiet_host.UsageError as error:
     print(error.message)
 """
 
