@@ -83,13 +83,13 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
             return timed(policy, trials, blocks, used)
         return _finding(plan, trials, blocks, analysis, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
-    precise, goal = _precision(analysis, precision) if asked is None else _answered(asked, policy.precision)
-    told = _comparisons(analysis) if asked is None else asked
-    complete = min((each.n for each in told), default=blocks)  # a failed trial takes its block out
-    if complete >= policy.min_blocks and precise and (asked is not None or used >= _SETTLED * policy.fine_s):
-        return Decision(RunState.COMPLETE, blocks, 0.0)
-    in_time = plan.context.budget_s is not None  # then nothing is measured longer than its question is open
-    if in_time and asked and all(is_settled(each, policy.precision) for each in asked):
+    if asked is None:
+        precise, goal = _precision(analysis, precision)
+        in_full = _complete_blocks(_comparisons(analysis), blocks) >= policy.min_blocks
+        done = in_full and precise and used >= _SETTLED * policy.fine_s
+    else:
+        done, goal = _answered(plan, asked, blocks)
+    if done:
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)
@@ -232,12 +232,22 @@ def is_settled(comparison: "Comparison", precision: float) -> bool:
     return precise_enough(comparison, precision, ANSWER_PRECISION)
 
 
-def _answered(asked: "Sequence[Comparison]", precision: float) -> tuple[bool, int | None]:
-    """Whether the questions' comparisons are narrow enough for their effects, and how many blocks that may take."""
+def _answered(plan: Plan, asked: "Sequence[Comparison]", blocks: int) -> tuple[bool, int | None]:
+    """Whether what the questions compare is known well enough, and how many blocks that may take."""
     from guestmark.stats.repetition import ANSWER_PRECISION, expected_blocks, precise_enough
 
-    goal = expected_blocks(asked, precision, ANSWER_PRECISION)
-    return all(precise_enough(comparison, precision, ANSWER_PRECISION) for comparison in asked), goal
+    policy = plan.policy
+    goal = expected_blocks(asked, policy.precision, ANSWER_PRECISION)
+    if asked and plan.context.budget_s is not None:
+        # Time spent on a settled question is missing for the others, so fewer blocks than usual may do.
+        return all(is_settled(comparison, policy.precision) for comparison in asked), goal
+    precise = all(precise_enough(comparison, policy.precision, ANSWER_PRECISION) for comparison in asked)
+    return precise and _complete_blocks(asked, blocks) >= policy.min_blocks, goal
+
+
+def _complete_blocks(compared: "Sequence[Comparison]", blocks: int) -> int:
+    """The number of blocks of the comparison that has fewest: a failed trial takes its block out."""
+    return min((comparison.n for comparison in compared), default=blocks)
 
 
 def _comparisons(analysis: "Analysis") -> list["Comparison"]:
