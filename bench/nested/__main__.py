@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.platforms.nested.outer import OUTERS
+from guestmark.platforms.qemu.nested.outer import OUTERS
 
 AIM_READY_S, AIM_OVERHEAD_S = 8.0, 2.0
 

@@ -36,7 +36,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.foreign import parts
 from guestmark.platforms.phases import ANSWERED, READY
-from guestmark.platforms.qemu import TCG
+from guestmark.platforms.qemu.accelerators import TCG
 from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.platforms.qemu.restored import TEMPLATES
 from guestmark.platforms.sandbox.platform import SandboxPlatform

@@ -168,13 +168,18 @@ WORKLOADS = (
 PLACES = """
 from guestmark.core.factor import Factor, one_of
 from guestmark.core.platform_kind import Program
-from guestmark.platforms.host import host_like
+from guestmark.platforms.descriptions import describe_host_like
 
 COLOUR = Factor("colour", "its colour", one_of("red", "blue"), ("red", "blue"))
 
 
 def kind(name, *factors, **more):
-    return host_like(name, "this host", f"places_run:{name.title()}", *factors, **more)
+    def load_class():
+        import places_run
+
+        return getattr(places_run, name.title())
+
+    return describe_host_like(name, "this host", load_class, *factors, **more)
 
 
 PLATFORMS = (

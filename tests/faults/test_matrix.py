@@ -18,7 +18,7 @@ import pytest
 
 from guestmark.appliance.kernel import find_kernel
 from guestmark.core.own_program import agent_binary
-from guestmark.platforms.qemu import DAEMONS
+from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
 from tests.framework import PACKAGES
 from tests.framework.kernels import cloud, without_9p
 
@@ -27,7 +27,9 @@ pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="becomes another user and mounts, which takes root"),
 ]
 OTHER = 4242
-NEW_DAEMON = any(os.access(daemon, os.X_OK) for daemon in DAEMONS if daemon != "/usr/lib/qemu/virtiofsd")
+NEW_DAEMON = any(
+    os.access(daemon, os.X_OK) for daemon in VIRTIOFSD_PATHS if daemon != "/usr/lib/qemu/virtiofsd"
+)
 
 
 @pytest.fixture(scope="module")

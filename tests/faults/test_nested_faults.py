@@ -14,9 +14,9 @@ from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-from guestmark.platforms.nested.outer import OUTERS
-from guestmark.platforms.nested.place import OuterPlace
-from guestmark.platforms.nested.platform import NestedGuest, NestedPlatform
+from guestmark.platforms.qemu.nested.outer import OUTERS
+from guestmark.platforms.qemu.nested.place import OuterPlace
+from guestmark.platforms.qemu.nested.platform import NestedGuest, NestedPlatform
 from tests.framework.command_line import CommandLine
 from tests.framework.known import a, known
 from tests.framework.processes import cpu_seconds, kill, wait_until

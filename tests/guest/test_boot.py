@@ -9,7 +9,7 @@ import pytest
 from guestmark.core.context import Context
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
-from guestmark.platforms.nested.outer import OUTERS
+from guestmark.platforms.qemu.nested.outer import OUTERS
 from guestmark.workloads import base, boot
 from guestmark.workloads.base import Workload
 from guestmark.workloads.boot import Boot

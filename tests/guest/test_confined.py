@@ -15,8 +15,8 @@ from guestmark.core.keeper import keeper
 from guestmark.platforms import confinement, registry
 from guestmark.platforms.base import Machine
 from guestmark.platforms.guest import Guest
-from guestmark.platforms.nested.platform import NestedPlatform
 from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.qemu.nested.platform import NestedPlatform
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start

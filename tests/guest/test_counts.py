@@ -10,7 +10,7 @@ import pytest
 from guestmark.engine.trial import Counting
 from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
-from guestmark.platforms.nested.platform import NestedGuest
+from guestmark.platforms.qemu.nested.platform import NestedGuest
 from tests.framework import counted_programs
 from tests.framework.guests import start
 from tests.framework.marks import long

@@ -20,7 +20,7 @@ from guestmark.core.machine_facts import LibvirtMachine, RemoteGuestMachine
 from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.virsh import SNAPSHOT, SSH
+from guestmark.platforms.virsh.factors import SNAPSHOT, SSH
 from guestmark.platforms.virsh.platform import addresses, call, transient, way_to
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine

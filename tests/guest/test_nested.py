@@ -14,9 +14,9 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
-from guestmark.platforms.nested import images as nested_images
-from guestmark.platforms.nested.outer import OUTERS, outer_memory
-from guestmark.platforms.nested.platform import NestedGuest, NestedPlatform
+from guestmark.platforms.qemu.nested import images as nested_images
+from guestmark.platforms.qemu.nested.outer import OUTERS, outer_memory
+from guestmark.platforms.qemu.nested.platform import NestedGuest, NestedPlatform
 from guestmark.workloads import base
 from tests.framework.command_line import CommandLine
 from tests.framework.known import a, known

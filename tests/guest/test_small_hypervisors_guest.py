@@ -12,9 +12,9 @@ import pytest
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.model import Cell
 from guestmark.platforms import registry
-from guestmark.platforms.nested.outer import OUTERS
-from guestmark.platforms.nested.place import OuterPlace
-from guestmark.platforms.nested.platform import NestedGuest, NestedPlatform
+from guestmark.platforms.qemu.nested.outer import OUTERS
+from guestmark.platforms.qemu.nested.place import OuterPlace
+from guestmark.platforms.qemu.nested.platform import NestedGuest, NestedPlatform
 from guestmark.platforms.vmm import platform as vmm
 from guestmark.platforms.vmm.platform import HYPERVISORS
 from tests.framework.command_line import CommandLine

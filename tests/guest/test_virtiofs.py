@@ -11,7 +11,8 @@ from guestmark.core.errors import MachineError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.platforms.guest import Guest
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu import DAEMONS, boots
+from guestmark.platforms.qemu import boots
+from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.kernels import cloud, without_9p
@@ -19,7 +20,7 @@ from tests.framework.known import a, known
 from tests.guest.test_confined import attempts
 
 needs_daemon = pytest.mark.skipif(
-    not any(os.access(daemon, os.X_OK) for daemon in DAEMONS),
+    not any(os.access(daemon, os.X_OK) for daemon in VIRTIOFSD_PATHS),
     reason="virtiofsd is not installed (package virtiofsd, or QEMU up to 7.2)",
 )
 
@@ -97,7 +98,7 @@ def test_of_two_kernels_the_one_with_9p_is_taken(kernel: Path) -> None:
 
 def test_the_old_daemon_is_roots_alone(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    monkeypatch.setattr("guestmark.platforms.qemu.virtiofs.DAEMONS", ("/usr/lib/qemu/virtiofsd",))
+    monkeypatch.setattr("guestmark.platforms.qemu.virtiofs.VIRTIOFSD_PATHS", ("/usr/lib/qemu/virtiofsd",))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(os, "access", lambda *_: True)
     found: Kernel = find_kernel(str(kernel))

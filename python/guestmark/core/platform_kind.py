@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core.discovery import by_name, described, settings_of
 from guestmark.core.factor import Factor, Machine
@@ -101,17 +101,19 @@ def _one(_levels: Mapping[str, str]) -> int:
 class PlatformKind:
     """One kind of platform; a name such as `tcg/kvm` is made of one or more of them.
 
-    `load` is `module:Class`; called with the layer it gives a `platforms.base.Platform`. A kind without it is reserved:
-    its name is understood, and refused as not supported. `inside` is likewise what starts guests inside such a guest,
-    called with the whole `PlatformSpec`.
+    `load_class` imports and returns the class whose instances start its machines: called with a `platform_spec.Layer`
+    the class gives a `platforms.base.Platform`. A kind without it is reserved: its name is understood, and refused as
+    not supported. `load_nested_class` does the same for guests inside such a machine; that class is called with the
+    whole `PlatformSpec`. Both are functions because a description is imported at every start, and the classes take
+    longer to import than most command lines take to run.
     """
 
     name: str
     help: str  # what it is, in a few words, for newcomers
-    load: str
+    load_class: Callable[[], Callable[[Any], Any]] | None = None
     holds_guests: bool = False  # whether another guest can be started inside it
     needs_kvm: bool = False  # whether it starts only where there is /dev/kvm
-    inside: str = ""
+    load_nested_class: Callable[[], Callable[[Any], Any]] | None = None
     guest: bool = True  # boots a kernel of its own; otherwise workloads run on one that runs already
     own_kernel: bool = False  # whether, without a guest, another kernel than this host's answers system calls
     remote: bool = False  # another machine, with files, users and processors of its own
@@ -144,7 +146,7 @@ class PlatformKind:
     @property
     def supported(self) -> bool:
         """Whether machines of this kind can be started at all by this version."""
-        return bool(self.load)
+        return self.load_class is not None
 
     @property
     def takes_destination(self) -> bool:

@@ -2,7 +2,7 @@
 
 Packages are found by walking `guestmark.platforms` and `guestmark.workloads`; those of other distributions are entry
 points of the group `guestmark`. A description is a module's `PLATFORMS` or `WORKLOADS`, a tuple. Importing one is
-cheap: the code that runs is named as `module:attribute` and imported when needed.
+cheap: classes that are costly to import are returned by functions of the description, which import them when needed.
 """
 
 import functools

@@ -101,7 +101,7 @@ def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
 
             stack.enter_context(TEMPLATES.block(started))
         if nested:
-            from guestmark.platforms.nested.outer import OUTERS
+            from guestmark.platforms.qemu.nested.outer import OUTERS
 
             stack.enter_context(OUTERS.block(nested))
         yield

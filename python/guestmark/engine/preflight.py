@@ -303,7 +303,7 @@ def _by_platform(cells: Iterable[Cell]) -> dict[PlatformSpec, list[Cell]]:
 
 def _shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
     """Why this host has too little memory for nested guests; computed, nothing is started."""
-    from guestmark.platforms.nested.outer import shortage
+    from guestmark.platforms.qemu.nested.outer import shortage
 
     return shortage(cells)
 
@@ -392,6 +392,6 @@ def _check_disks(cells: Sequence[Cell]) -> None:
     disks.check([cell for cell in cells if not cell.platform.nested or cell.platform.is_elsewhere])
     for cell in cells:
         if cell.platform.nested and not cell.platform.is_elsewhere:
-            from guestmark.platforms.nested import images
+            from guestmark.platforms.qemu.nested import images
 
             images.check(cell)

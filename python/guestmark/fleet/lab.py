@@ -14,7 +14,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.toml import read_toml
 from guestmark.plan.problems import Problems
 from guestmark.plan.schema import Strict
-from guestmark.platforms.ssh import advice
+from guestmark.platforms.ssh.destination import explain_bad_destination
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
@@ -64,7 +64,7 @@ def read(path: str) -> tuple[Member, ...]:
     for name, machine in lab.machines.items():
         if not _NAME.fullmatch(name):
             problems.add(("machines", name), f"{name!r} is not a name", "letters, digits, . _ -")
-        if machine.ssh and (wrong := advice(machine.ssh)):
+        if machine.ssh and (wrong := explain_bad_destination(machine.ssh)):
             problems.add(("machines", name, "ssh"), f"{machine.ssh!r} is not a destination of ssh", wrong)
         if not machine.command:
             problems.add(

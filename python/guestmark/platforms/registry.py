@@ -39,10 +39,11 @@ def _made(spec: PlatformSpec) -> Platform:
                 hint=f"known: {', '.join(sorted(registry.platform_names()))}",
             )
     kind = spec.outer.described
-    if spec.nested and not kind.inside:
+    load_class = kind.load_nested_class if spec.nested else kind.load_class
+    if load_class is None:
         raise UsageError(
             f"platform {str(spec)!r}: guests on {kind.help.partition(',')[0]} are not supported by this version",
             hint=f"measure the machine itself: {spec.outer}",
         )
-    made: Platform = registry.load(kind.inside)(spec) if spec.nested else registry.load(kind.load)(spec.inner)
-    return made
+    platform: Platform = load_class()(spec if spec.nested else spec.inner)
+    return platform

@@ -38,9 +38,11 @@ def check_platform(name: str) -> list[Violation]:
         kind = spec.inner.described
     except (GuestmarkError, ValueError) as error:
         return [not_found(error)]
-    if found := list(loads(kind.help, filter(None, (kind.load, kind.inside)))):
+    loaders = {"load_class": kind.load_class, "load_nested_class": kind.load_nested_class}
+    given = {name: load for name, load in loaders.items() if load is not None}
+    if found := list(loads(kind.help, given)):
         return found
-    found += is_cheap("PLATFORMS", kind.name, (kind.load,))
+    found += is_cheap("PLATFORMS", kind.name, [load().__module__ for load in given.values()])
     platform, broken = guarded(f"making {name}", lambda: platforms.get(name))
     if platform is None:
         return [*found, *broken]

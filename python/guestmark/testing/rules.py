@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -61,20 +61,20 @@ def not_found(error: Exception) -> Violation:
     )
 
 
-def loads(text: str, paths: Iterable[str]) -> Iterator[Violation]:
-    """What a description names can be imported, and its help is one line."""
+def loads(text: str, loaders: Mapping[str, Callable[[], object]]) -> Iterator[Violation]:
+    """Checks that the help of a description is one line, and that its loaders, by name, can import what they return."""
     if not text or "\n" in text:
         yield Violation(Rule.DESCRIBED, "help is not one line", "say in a few words what it is")
-    for path in paths:
+    for name, load in loaders.items():
         try:
-            discovery.load(path)
+            load()
         except Exception as error:  # whatever a module of somebody else's raises
             yield Violation(
-                Rule.DESCRIBED, f"{path} cannot be imported: {error!r}", "name it as module:attribute"
+                Rule.DESCRIBED, f"{name} cannot be imported: {error!r}", "import the class and return it"
             )
 
 
-def is_cheap(attribute: str, name: str, paths: Iterable[str]) -> Iterator[Violation]:
+def is_cheap(attribute: str, name: str, modules: Iterable[str]) -> Iterator[Violation]:
     """Importing the module of the entry point, in a process of its own."""
     module = next(
         (
@@ -86,18 +86,17 @@ def is_cheap(attribute: str, name: str, paths: Iterable[str]) -> Iterator[Violat
     )
     if module is None:  # guestmark's own
         return
-    named = [path.partition(":")[0] for path in paths]
     order = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", order], env=environment(), capture_output=True, text=True, check=True
     )
     imported = set(json.loads(done.stdout))
-    for costly in (*(module for module in named if module != "guestmark"), *_COSTLY):
+    for costly in (*modules, *_COSTLY):
         if costly in imported and costly != module:
             yield Violation(
                 Rule.CHEAP,
                 f"importing {module} imports {costly}",
-                "name it in the description as module:attribute, and import it where it is used",
+                "import it in the function of the description that returns the class",
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 import time
@@ -53,7 +54,8 @@ def check_workload(
         kind = registry.workload_kind(name)
     except GuestmarkError as error:
         return [not_found(error)]
-    found = list(loads(kind.help, (kind.params, kind.run, *kind.sections, *filter(None, (kind.packages,)))))
+    named = (kind.params, kind.run, *kind.sections, *filter(None, (kind.packages,)))
+    found = list(loads(kind.help, {path: functools.partial(registry.load, path) for path in named}))
     if not found and not issubclass(registry.load(kind.run), base.Workload):
         found.append(
             Violation(
@@ -62,7 +64,7 @@ def check_workload(
         )
     if found:
         return found
-    found += is_cheap("WORKLOADS", name, (kind.params, kind.run))
+    found += is_cheap("WORKLOADS", name, [path.partition(":")[0] for path in (kind.params, kind.run)])
     found += _parameters(kind, params or {})
     if any(violation.rule is Rule.PARAMETERS for violation in found):
         return found

@@ -24,8 +24,8 @@ WORKLOADS = (
     ),
 )
 PLATFORMS = (
-    PlatformKind("moon", "another celestial body", "elsewhere:Moon", guest=False),
-    PlatformKind("comet", "one that sorts before the host", "elsewhere:Comet", guest=False),
+    PlatformKind("moon", "another celestial body", lambda: object, guest=False),
+    PlatformKind("comet", "one that sorts before the host", lambda: object, guest=False),
 )
 """
 ASK = """
@@ -59,5 +59,5 @@ def test_what_descriptions_name_is_there() -> None:
         for name in (*kind.sections, *filter(None, [kind.packages])):
             assert callable(registry.load(name)), kind.name
     for platform in registry.platform_kinds().values():
-        for name in filter(None, (platform.load, platform.inside)):
-            assert callable(registry.load(name)), platform.name
+        for load_class in filter(None, (platform.load_class, platform.load_nested_class)):
+            assert callable(load_class()), platform.name

@@ -1,89 +1,48 @@
 """QEMU with KVM, and QEMU that emulates the processor (TCG)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.factor import Machine
-from guestmark.core.platform_kind import PlatformKind, Program
+from guestmark.core.platform_kind import PlatformKind
+from guestmark.platforms.descriptions import NestedPlatformClass, PlatformClass, count_guest_processors
+from guestmark.platforms.qemu.accelerators import KVM, TCG, Accelerator
+from guestmark.platforms.qemu.programs import PROGRAMS
 from guestmark.setting.filesystem import Filesystem
-from guestmark.setting.machine import SMP
-
-DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
-_PROGRAMS = (
-    host_architecture().emulator,
-    Program("qemu-img", "qemu-utils"),
-    Program("virtiofsd", "virtiofsd", DAEMONS),
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerator:
-    """One accelerator."""
+def load_platform_class() -> PlatformClass:
+    """Imports the class that starts such guests."""
+    from guestmark.platforms.qemu.platform import QemuPlatform
 
-    name: str
-    firmware_cpu: str  # where nothing but firmware runs
-    counter: str  # what is counted when a system call leaves the guest, or would
-    start_limit_s: float
-    emulates: bool = False  # every instruction is translated
-
-    def cpu(self, architecture: Architecture) -> str:
-        """The default model of the processor."""
-        return architecture.cpu if self.emulates else "host"
-
-    @property
-    def outer_cpu(self) -> str:
-        """The default model of the processor of a guest that holds others."""
-        row = host_architecture()
-        return (row.outer_cpu or row.cpu) if self.emulates else "host"
-
-    def boot_args(self, architecture: Architecture) -> str:
-        """Arguments for kernels that shorten a boot and change nothing in the steady state."""
-        emulated = architecture.emulated_args if self.emulates else ""
-        return f"{architecture.boot_args} {emulated}".strip()
+    return QemuPlatform
 
 
-KVM = Accelerator(
-    "kvm",
-    firmware_cpu="host",
-    counter="kvm_exits",
-    start_limit_s=45.0,
-)
-TCG = Accelerator(
-    "tcg",
-    firmware_cpu="max",
-    counter="tcg_tlb_flushes",
-    start_limit_s=90.0,
-    emulates=True,
-)
-ACCELERATORS: Mapping[str, Accelerator] = {accelerator.name: accelerator for accelerator in (KVM, TCG)}
+def load_nested_class() -> NestedPlatformClass:
+    """Imports the class that starts guests inside such a guest."""
+    from guestmark.platforms.qemu.nested.platform import NestedPlatform
+
+    return NestedPlatform
 
 
-def _processors(levels: Mapping[str, str]) -> int:
-    return SMP.of(levels) or 1
-
-
-def _kind(accelerator: Accelerator, text: str) -> PlatformKind:
+def _describe_accelerator(accelerator: Accelerator, text: str) -> PlatformKind:
     return PlatformKind(
         accelerator.name,
         text,
-        "guestmark.platforms.qemu.platform:QemuPlatform",
+        load_platform_class,
         holds_guests=True,
         needs_kvm=not accelerator.emulates,
-        inside="guestmark.platforms.nested.platform:NestedPlatform",
+        load_nested_class=load_nested_class,
         takes_arch=True,
         boots_firmware=True,
         shares=(Filesystem.VIRTIOFS, Filesystem.NINE_P),
         machine=Machine.QEMU,
         outer=Machine.OUTER,
-        processors=_processors,
-        programs=_PROGRAMS,
+        processors=count_guest_processors,
+        programs=PROGRAMS,
         counter=accelerator.counter,
         start_limit_s=accelerator.start_limit_s,
     )
 
 
 PLATFORMS = (
-    _kind(KVM, "QEMU with the processor's help"),
-    _kind(TCG, "QEMU that emulates the processor"),
+    _describe_accelerator(KVM, "QEMU with the processor's help"),
+    _describe_accelerator(TCG, "QEMU that emulates the processor"),
 )

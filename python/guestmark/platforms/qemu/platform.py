@@ -38,7 +38,8 @@ from guestmark.platforms.phases import ANSWERED, Watch
 from guestmark.platforms.place import HERE, Line, Place, Process
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu import ACCELERATORS, KVM, TCG, Accelerator, restored, virtiofs
+from guestmark.platforms.qemu import restored, virtiofs
+from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
 from guestmark.platforms.qmp import Monitor, understood
 from guestmark.setting import memory

@@ -16,7 +16,7 @@ from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.platforms import confinement
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu import DAEMONS
+from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
 
 ROOT = confinement.SERVES_ROOT
 _OLD_CACHES = {"never": "none"}  # what the old daemon called them
@@ -95,7 +95,7 @@ def daemon(why_needed: str = "") -> tuple[str, bool]:
     # Files of other users belong to nobody in the user namespace that the old one needs for its `chroot`, and those it
     # may not open as guests ask for it, without leaving a trace (`O_NOATIME`).
     old = ""
-    for candidate in (shutil.which("virtiofsd"), *DAEMONS):
+    for candidate in (shutil.which("virtiofsd"), *VIRTIOFSD_PATHS):
         if candidate and os.access(candidate, os.X_OK):
             legacy = candidate == "/usr/lib/qemu/virtiofsd"
             if legacy and os.getuid() != 0:

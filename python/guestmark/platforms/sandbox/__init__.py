@@ -1,27 +1,30 @@
 """Sandboxes on this host: containers, and gVisor, whose own kernel answers their system calls."""
 
-from guestmark.core.platform_kind import Program
-from guestmark.platforms.host import host_like
+from typing import Any
+
+from guestmark.core.platform_kind import PlatformKind, Program
+from guestmark.platforms.descriptions import PlatformClass, describe_host_like
+from guestmark.platforms.sandbox.programs import BWRAP, CRUN, PODMAN, RUNC, RUNSC
 from guestmark.setting.machine import MEMORY
 
-_LOAD = "guestmark.platforms.sandbox.platform:SandboxPlatform"
-BWRAP = Program("bwrap", "bubblewrap")
-CRUN = Program("crun", "crun")
-RUNC = Program("runc", "runc")
-PODMAN = Program("podman", "podman")
-RUNSC = Program("runsc", "runsc")
+
+def load_platform_class() -> PlatformClass:
+    """Imports the class that starts sandboxes of every kind."""
+    from guestmark.platforms.sandbox.platform import SandboxPlatform
+
+    return SandboxPlatform
+
+
+def _describe_sandbox(name: str, text: str, *programs: Program, **more: Any) -> PlatformKind:
+    return describe_host_like(name, text, load_platform_class, MEMORY, programs=programs, **more)
+
 
 PLATFORMS = (
-    host_like("bwrap", "namespaces of this host (bubblewrap)", _LOAD, MEMORY, programs=(BWRAP,)),
-    host_like("crun", "a container of this host (crun)", _LOAD, MEMORY, programs=(CRUN,)),
-    host_like("runc", "a container of this host (runc)", _LOAD, MEMORY, programs=(RUNC,)),
-    host_like("podman", "a container that podman starts", _LOAD, MEMORY, programs=(PODMAN, CRUN)),
-    host_like(
-        "gvisor",
-        "a container whose system calls gVisor's kernel answers (runsc)",
-        _LOAD,
-        MEMORY,
-        programs=(RUNSC,),
-        own_kernel=True,
+    _describe_sandbox("bwrap", "namespaces of this host (bubblewrap)", BWRAP),
+    _describe_sandbox("crun", "a container of this host (crun)", CRUN),
+    _describe_sandbox("runc", "a container of this host (runc)", RUNC),
+    _describe_sandbox("podman", "a container that podman starts", PODMAN, CRUN),
+    _describe_sandbox(
+        "gvisor", "a container whose system calls gVisor's kernel answers (runsc)", RUNSC, own_kernel=True
     ),
 )

@@ -14,7 +14,7 @@ from typing import Any
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.platform_kind import Program, version_line
-from guestmark.platforms.sandbox import BWRAP, CRUN, PODMAN, RUNC, RUNSC
+from guestmark.platforms.sandbox.programs import BWRAP, CRUN, PODMAN, RUNC, RUNSC
 
 _NAME = "guestmark"
 _AS_ROOT = ("--root", "--runroot", "--tmpdir")

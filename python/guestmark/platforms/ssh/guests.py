@@ -35,11 +35,11 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import GuestWithin
-from guestmark.platforms.nested.outer import lodge
-from guestmark.platforms.nested.place import InnerProcess, OuterPlace, Ported
 from guestmark.platforms.place import Line, Process, SerialLine
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
-from guestmark.platforms.qemu import ACCELERATORS
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.platforms.qemu.nested.outer import lodge
+from guestmark.platforms.qemu.nested.place import InnerProcess, OuterPlace, Ported
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
 from guestmark.setting.disk import disks_of
 from guestmark.setting.machine import MEMORY, PLACEMENT
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from guestmark.core.platform_spec import PlatformSpec
     from guestmark.disks.image import Image
     from guestmark.platforms.guest import Guest, GuestPlatform
-    from guestmark.platforms.nested.place import OuterPlace
     from guestmark.platforms.place import Place
+    from guestmark.platforms.qemu.nested.place import OuterPlace
     from guestmark.platforms.ssh.platform import Remote
 
 

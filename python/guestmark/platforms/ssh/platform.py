@@ -38,8 +38,8 @@ from guestmark.page.text import inert, last_line
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.exclusive import holder, lock_remote
 from guestmark.platforms.place import HERE, Place
-from guestmark.platforms.ssh import READY, RESTART
 from guestmark.platforms.ssh.connections import Connections
+from guestmark.platforms.ssh.freshness import READY, RESTART
 from guestmark.platforms.ssh.session import Session, UnreachableError, program
 from guestmark.setting.disk import disks_of
 

@@ -2,15 +2,24 @@
 
 from guestmark.core.factor import Machine
 from guestmark.core.platform_kind import PlatformKind, Program
+from guestmark.platforms.descriptions import PlatformClass
 from guestmark.setting.drive import AIO, BUS, CACHE, UML_DISK, Aio, Bus, CacheMode
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import FORMAT, Format
+
+
+def load_platform_class() -> PlatformClass:
+    """Imports the class that starts such guests."""
+    from guestmark.platforms.uml.platform import UmlPlatform
+
+    return UmlPlatform
+
 
 PLATFORMS = (
     PlatformKind(
         "uml",
         "User-Mode Linux, a kernel as a process",
-        "guestmark.platforms.uml.platform:UmlPlatform",
+        load_platform_class,
         machine=Machine.UML,
         # Its kernel opens raw images itself, through the page cache; over vhost-user the storage daemon does likewise.
         disk={

@@ -1,12 +1,20 @@
 """Programs of another architecture on this host's own kernel: qemu-user emulates the program and nothing else."""
 
-from guestmark.platforms.host import host_like
+from guestmark.platforms.descriptions import PlatformClass, describe_host_like
+
+
+def load_platform_class() -> PlatformClass:
+    """Imports the class that runs such programs."""
+    from guestmark.platforms.user.platform import UserPlatform
+
+    return UserPlatform
+
 
 PLATFORMS = (
-    host_like(
+    describe_host_like(
         "user",
         "a program of another architecture on this host's kernel (qemu-user)",
-        "guestmark.platforms.user.platform:UserPlatform",
+        load_platform_class,
         takes_arch=True,
         needs_arch=True,
         only_programs=True,

@@ -1,54 +1,37 @@
-"""A domain of libvirt, by `virsh`: what makes it fresh, and what ssh calls it."""
+"""A domain of libvirt, by `virsh`."""
 
-import re
-
-from guestmark.core.factor import Factor
 from guestmark.core.platform_kind import PlatformKind, Program
-from guestmark.platforms.ssh import READY, advice
-
-THROW_AWAY, NONE = "throw-away", "none"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*", re.ASCII)
+from guestmark.platforms.descriptions import NestedPlatformClass, PlatformClass
+from guestmark.platforms.virsh.factors import FACTORS
 
 
-def _snapshot(text: str) -> str:
-    name = text.strip()
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{text!r} is not a snapshot's name, {THROW_AWAY} or {NONE}")
-    return name
+def load_platform_class() -> PlatformClass:
+    """Imports the class that starts the domain."""
+    from guestmark.platforms.virsh.platform import VirshPlatform
+
+    return VirshPlatform
 
 
-def _dest(text: str) -> str:
-    dest = text.strip()
-    if wrong := advice(dest):
-        raise ValueError(f"{text!r} is not a destination of ssh: {wrong}")
-    return dest
+def load_nested_class() -> NestedPlatformClass:
+    """Imports the class that starts guests on the domain: once it runs, it is a machine like any other over ssh."""
+    from guestmark.platforms.ssh.guests import RemoteGuestPlatform
 
+    return RemoteGuestPlatform
 
-SNAPSHOT = Factor(
-    "snapshot",
-    f"what a domain of libvirt is before each trial: one of its snapshots, {THROW_AWAY} (started from disks that keep "
-    f"nothing, the default) or {NONE} (as it runs)",
-    _snapshot,
-    (THROW_AWAY, NONE),
-)
-SSH = Factor("ssh", "what ssh calls a domain of libvirt; by default the domain's own name", _dest)
-
-
-_FACTORS = (SNAPSHOT, SSH, READY)
 
 PLATFORMS = (
     PlatformKind(
         "virsh",
         "a domain of libvirt, fresh for each trial",
-        "guestmark.platforms.virsh.platform:VirshPlatform",
+        load_platform_class,
         holds_guests=True,
-        inside="guestmark.platforms.ssh.guests:RemoteGuestPlatform",
+        load_nested_class=load_nested_class,
         guest=False,
         remote=True,
         on_this_host=True,
         destination="DOMAIN",
-        factors=_FACTORS,
-        outer_factors=_FACTORS,
+        factors=FACTORS,
+        outer_factors=FACTORS,
         programs=(Program("virsh", "libvirt-clients"),),
     ),
 )

@@ -30,12 +30,12 @@ from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.page.text import inert
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.exclusive import holder, lock_remote
-from guestmark.platforms.ssh import READY
 from guestmark.platforms.ssh.connections import reached
+from guestmark.platforms.ssh.freshness import READY
 from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check
 from guestmark.platforms.ssh.session import Session, chosen
 from guestmark.platforms.ssh.session import program as ssh
-from guestmark.platforms.virsh import NONE, SNAPSHOT, SSH, THROW_AWAY
+from guestmark.platforms.virsh.factors import NONE, SNAPSHOT, SSH, THROW_AWAY
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent

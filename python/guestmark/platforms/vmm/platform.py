@@ -40,7 +40,7 @@ from guestmark.platforms.place import HERE, FileNumbers, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.boots import with_modules
 from guestmark.platforms.qemu.platform import kvm_hint, with_kvm_hint
-from guestmark.platforms.vmm import CLOUD_HYPERVISOR, FIRECRACKER
+from guestmark.platforms.vmm.programs import CLOUD_HYPERVISOR, FIRECRACKER
 from guestmark.setting.disk import disks_of
 from guestmark.setting.drive import Aio
 from guestmark.setting.machine import KERNEL, MEMORY, SMP, VMM, Started, checks, kernel_words

@@ -12,7 +12,7 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
-from guestmark.platforms.qemu import ACCELERATORS
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads import boot
 
 _TITLE = "start and end of a guest"

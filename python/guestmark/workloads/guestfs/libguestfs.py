@@ -32,7 +32,7 @@ from guestmark.core.units import parse_size
 from guestmark.disks import processes
 from guestmark.platforms.confinement import attested
 from guestmark.platforms.process import Console, SupervisedProcess
-from guestmark.platforms.qemu import KVM, TCG
+from guestmark.platforms.qemu.accelerators import KVM, TCG
 
 GUESTFISH = "guestfish"
 _VERBOSE = {"LIBGUESTFS_DEBUG": "1", "LIBGUESTFS_TRACE": "1"}

@@ -23,8 +23,8 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.plan.schema import Strict, param
 from guestmark.platforms import phases as steps
 from guestmark.platforms.host_like import HostPlatform
-from guestmark.platforms.nested.platform import READY_DEADLINE_S, NestedPlatform
-from guestmark.platforms.qemu import ACCELERATORS, KVM, TCG
+from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG
+from guestmark.platforms.qemu.nested.platform import READY_DEADLINE_S, NestedPlatform
 from guestmark.setting.machine import PLACEMENT
 from guestmark.workloads import boot
 from guestmark.workloads.base import P, Workload

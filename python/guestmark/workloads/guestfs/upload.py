@@ -14,7 +14,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.disks import daemon
 from guestmark.disks.image import Image, images, read_on_host
 from guestmark.disks.packed import FILE
-from guestmark.platforms.qemu import ACCELERATORS
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import DiskSpec, Role, disks_of
 from guestmark.setting.image import Format
 from guestmark.workloads.base import Workload

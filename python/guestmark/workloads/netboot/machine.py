@@ -25,7 +25,7 @@ from guestmark.platforms.confinement import attested
 from guestmark.platforms.guest import stopping
 from guestmark.platforms.place import HERE, Place, channel, given, given_content
 from guestmark.platforms.process import Console, SupervisedProcess, watchdog
-from guestmark.platforms.qemu import KVM
+from guestmark.platforms.qemu.accelerators import KVM
 from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import BootingMachine, Card, Lease, control, figures

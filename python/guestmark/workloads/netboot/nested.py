@@ -19,7 +19,7 @@ from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.trial_order import TrialOrder
 from guestmark.core.units import format_size
-from guestmark.platforms.nested.platform import NestedPlatform
+from guestmark.platforms.qemu.nested.platform import NestedPlatform
 from guestmark.setting.machine import MEMORY, SMP
 from guestmark.workloads import netboot
 from guestmark.workloads.netboot import InnerBoot

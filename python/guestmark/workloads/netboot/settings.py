@@ -12,7 +12,7 @@ from guestmark.core.architectures import X86_64
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size
-from guestmark.platforms.qemu import ACCELERATORS
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.machine import CPU, MACHINE, MEMORY, SMP
 from guestmark.setting.network import (
     CONSOLE,

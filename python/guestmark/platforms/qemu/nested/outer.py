@@ -19,9 +19,9 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.disks.image import Image, images
-from guestmark.platforms.nested.images import images_bytes
-from guestmark.platforms.nested.place import PORTS, OuterPlace
-from guestmark.platforms.qemu import ACCELERATORS
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.platforms.qemu.nested.images import images_bytes
+from guestmark.platforms.qemu.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
 from guestmark.setting.disk import disks_of
 from guestmark.setting.machine import CPU, KERNEL, MEMORY, OUTER, OUTER_CPU, OUTER_SMP, PLACEMENT, SMP, Outer

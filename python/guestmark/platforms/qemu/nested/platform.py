@@ -25,15 +25,15 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform, GuestWithin
-from guestmark.platforms.nested.images import check as check_images
-from guestmark.platforms.nested.outer import OUTERS, Held, lodge, shortage
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
+from guestmark.platforms.qemu.nested.images import check as check_images
+from guestmark.platforms.qemu.nested.outer import OUTERS, Held, lodge, shortage
 from guestmark.setting.machine import MEMORY, PLACEMENT
 
 if TYPE_CHECKING:
     from guestmark.foreign.progress import Progress
-    from guestmark.platforms.nested.place import OuterPlace
     from guestmark.platforms.place import Place
+    from guestmark.platforms.qemu.nested.place import OuterPlace
     from guestmark.platforms.qemu.platform import QemuPlatform
 
 READY_DEADLINE_S = 300.0

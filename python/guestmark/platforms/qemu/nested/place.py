@@ -27,9 +27,9 @@ from guestmark.agent.confinement import HYPERVISOR, STOPS, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
-from guestmark.platforms.nested.images import images_in
 from guestmark.platforms.place import Beside, FileNumbers, InheritedLine, Line, Process, SerialLine
 from guestmark.platforms.process import Console, SupervisedProcess
+from guestmark.platforms.qemu.nested.images import images_in
 
 if TYPE_CHECKING:
     from guestmark.agent.background import Background

@@ -1,0 +1,44 @@
+"""What descriptions of platforms share. Cheap to import: commands that name a platform import every description."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from guestmark.core.factor import Factor
+from guestmark.core.platform_kind import PlatformKind
+from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.platforms.base import Platform
+from guestmark.setting.machine import PLACEMENT, SMP
+
+# What a description's loaders return: a class, or a function that makes an instance of one.
+PlatformClass: TypeAlias = Callable[[Layer], Platform]
+NestedPlatformClass: TypeAlias = Callable[[PlatformSpec], Platform]
+
+
+def count_guest_processors(levels: Mapping[str, str]) -> int:
+    """Returns the number of virtual processors of a guest with these factor levels."""
+    return SMP.of(levels) or 1
+
+
+def count_usable_processors(_levels: Mapping[str, str]) -> int:
+    """Returns how many of this host's processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe_host_like(
+    name: str, text: str, load_class: Callable[[], PlatformClass], *factors: Factor, **more: Any
+) -> PlatformKind:
+    """Describes a platform on this host's kernel, whose class derives from `platforms.host_like.HostLike`.
+
+    `more` are further fields of `PlatformKind`.
+    """
+    return PlatformKind(
+        name,
+        text,
+        load_class,
+        guest=False,
+        factors=(*factors, PLACEMENT),
+        processors=count_usable_processors,
+        start_limit_s=10.0,
+        **more,
+    )

@@ -1,0 +1,48 @@
+"""How QEMU runs a guest's instructions: with KVM, or by translating them (TCG)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from guestmark.core.architectures import Architecture, host_architecture
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One accelerator."""
+
+    name: str
+    firmware_cpu: str  # where nothing but firmware runs
+    counter: str  # what is counted when a system call leaves the guest, or would
+    start_limit_s: float
+    emulates: bool = False  # every instruction is translated
+
+    def cpu(self, architecture: Architecture) -> str:
+        """The default model of the processor."""
+        return architecture.cpu if self.emulates else "host"
+
+    @property
+    def outer_cpu(self) -> str:
+        """The default model of the processor of a guest that holds others."""
+        row = host_architecture()
+        return (row.outer_cpu or row.cpu) if self.emulates else "host"
+
+    def boot_args(self, architecture: Architecture) -> str:
+        """Arguments for kernels that shorten a boot and change nothing in the steady state."""
+        emulated = architecture.emulated_args if self.emulates else ""
+        return f"{architecture.boot_args} {emulated}".strip()
+
+
+KVM = Accelerator(
+    "kvm",
+    firmware_cpu="host",
+    counter="kvm_exits",
+    start_limit_s=45.0,
+)
+TCG = Accelerator(
+    "tcg",
+    firmware_cpu="max",
+    counter="tcg_tlb_flushes",
+    start_limit_s=90.0,
+    emulates=True,
+)
+ACCELERATORS: Mapping[str, Accelerator] = {accelerator.name: accelerator for accelerator in (KVM, TCG)}

@@ -1,0 +1,1 @@
+"""Guests inside a QEMU guest that guestmark starts for them."""

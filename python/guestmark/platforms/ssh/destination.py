@@ -1,0 +1,23 @@
+"""What ssh takes as a destination."""
+
+import re
+
+_DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9_:][A-Za-z0-9_.:-]*", re.ASCII)
+_PORT = re.compile(r"(?P<name>[^:]+|.*\]):(?P<port>\d+)", re.ASCII)
+_BRACKETS = re.compile(r"(.*@)?\[(.+)\]")
+
+
+def explain_bad_destination(dest: str) -> str:
+    """What to do about a text that ssh would not take as a destination; empty for one that it takes.
+
+    As for ssh itself, a port is no part of it, and an address of IPv6 has no brackets.
+    """
+    if found := _PORT.fullmatch(dest):
+        port, name = found["port"], found["name"].rpartition("@")[2].strip("[]")
+        return (
+            f"a port belongs in ssh_config: Host lab1, HostName {name}, Port {port}; then ssh:lab1 "
+            f"(or GUESTMARK_SSH='ssh -p {port}')"
+        )
+    if found := _BRACKETS.fullmatch(dest):
+        return f"ssh wants an address of IPv6 without brackets: {found[1] or ''}{found[2]}"
+    return "" if _DEST.fullmatch(dest) else "e.g. user@example.org, or a name that ssh_config has as Host"

@@ -1,0 +1,25 @@
+"""The factors that say how another machine is made fresh before each trial."""
+
+from guestmark.core.factor import Factor
+
+
+def _command(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the command is empty")
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError(f"{text!r} contains control characters")
+    return text.strip()
+
+
+RESTART = Factor(
+    "restart",
+    "a command of this host's shell that makes another machine fresh before each trial, e.g. virsh snapshot-revert "
+    r"$GUESTMARK_DEST clean --running (write a comma inside as \,)",
+    _command,
+)
+READY = Factor(
+    "ready",
+    "a command of this host's shell that succeeds when the restarted machine may be measured; tried once a second",
+    _command,
+)
+FRESHNESS = (RESTART, READY)
