@@ -10,7 +10,7 @@ import select
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,6 +222,8 @@ class Session:
         self.dest = dest
         self.way = (*program(), *OPTIONS, *options, "--", dest)
         self.command: tuple[str, ...] = (*self.way, remote_command())
+        self.by_hand = f"ssh {dest}"  # what a user types to see for themselves
+        self.environment: Mapping[str, str] | None = None  # of the command; None: this process's
         self.directory = ""
         self.greeting: Greeting | None = None
         self._removed: list[str] = []
@@ -232,7 +234,7 @@ class Session:
         self._patience_s = _STOP_S  # for its orderly end
         self._heard = 0  # bytes of the error stream in all
         self._ended = False
-        self._gone = False  # the other side, before we ended the session
+        self.gone = False  # the other side, before we ended the session
 
     def open(self, deadline: float) -> Transport:
         """Connects, brings the agent, and returns its channel; `deadline` is `time.monotonic`'s.
@@ -277,10 +279,11 @@ class Session:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 pass_fds=(lifeline,),
+                env=self.environment,
                 start_new_session=True,
             )
         except OSError as error:
-            raise MachineError(f"ssh cannot be started: {error.strerror}") from error
+            raise MachineError(f"{self.command[0]} cannot be started: {error.strerror}") from error
         finally:
             os.close(lifeline)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -300,7 +303,7 @@ class Session:
                 hint="give it one there: TMPDIR in its environment, a directory with room where programs may run",
             )
         if word != READY:
-            raise refusal(self.dest, self.said(), self._status())
+            raise self.refused()
         there, _, directory = rest.partition(" ")
         return there, directory
 
@@ -315,7 +318,15 @@ class Session:
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
                 self._process.wait(1.0)
-        return failure(self.dest, self.said(), error.message, gone=self._gone)
+        return self.failed(error.message)
+
+    def refused(self, printed: str = "") -> MachineError:
+        """Return the error for a session that did not come about; `printed` is what the other side said instead."""
+        return refusal(self.dest, self.said(), self.status(), printed)
+
+    def failed(self, why: str) -> MachineError:
+        """Return the error for a session that had begun when its agent failed, and `why` it did."""
+        return failure(self.dest, self.said(), why, gone=self.gone)
 
     def close(self) -> None:
         """Ends the session: the agent has gone when this returns, unless the machine does not answer."""
@@ -323,7 +334,7 @@ class Session:
         if process is None or self._ended:
             return
         self._ended = True
-        self._gone = _at_its_end(process)
+        self.gone = _at_its_end(process)
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
@@ -357,7 +368,7 @@ class Session:
         if not greeting.system:
             raise PlatformUnusableError(
                 f"{self.dest} does not show what it runs: uname is not in its PATH",
-                hint=f"see what it is: ssh {self.dest} env",
+                hint=f"see what it is: {self.by_hand} env",
             )
         if greeting.system != "Linux":
             raise PlatformUnusableError(
@@ -381,7 +392,7 @@ class Session:
             self._patience_s = 0.0  # there is no agent yet, and such a login would not stop by itself
             raise MachineError(
                 f"{self.dest} never stops printing at login",
-                hint=f"look at its shell's start-up files: ssh {self.dest} true",
+                hint=f"look at its shell's start-up files: {self.by_hand} true",
             )
 
     def _line(self, deadline: float) -> str:
@@ -395,7 +406,7 @@ class Session:
             if left <= 0:
                 raise MachineError(
                     f"{self.dest} did not answer in time",
-                    hint=f"try it by hand: ssh {self.dest}",
+                    hint=f"try it by hand: {self.by_hand}",
                     console=self.said(),
                 )
             ready, _, _ = select.select([source], [], [], min(left, 0.2))
@@ -406,12 +417,7 @@ class Session:
                 continue
             byte = os.read(source, 1)
             if not byte:
-                raise refusal(
-                    self.dest,
-                    self.said(),
-                    self._status(),
-                    inert(self._before.decode(errors="replace"), lines=True),
-                )
+                raise self.refused(inert(self._before.decode(errors="replace"), lines=True))
             self._before += byte
             if byte == b"\n":
                 return line.decode(errors="replace").strip()
@@ -427,7 +433,7 @@ class Session:
             if left <= 0:
                 raise MachineError(
                     f"{self.dest} took the agent too slowly",
-                    hint=f"see whether it is busy, or the way there slow: ssh {self.dest}",
+                    hint=f"see whether it is busy, or the way there slow: {self.by_hand}",
                     console=self.said(),
                 )
             _, ready, _ = select.select([], [target], [], min(left, 0.2))
@@ -436,7 +442,7 @@ class Session:
                 try:
                     view = view[os.write(target, view[:_PIECE]) :]
                 except BrokenPipeError as error:
-                    raise refusal(self.dest, self.said(), self._status()) from error
+                    raise self.refused() from error
 
     def _hear(self, timeout_s: float) -> None:
         """Takes what there is of the error stream; its beginning and its end are kept."""
@@ -458,7 +464,8 @@ class Session:
                 del self._said[_CHATTER // 2 : -_CHATTER // 4]
             timeout_s = 0
 
-    def _status(self) -> int | None:
+    def status(self) -> int | None:
+        """Return the exit status of the command, None while it runs."""
         assert self._process is not None
         try:
             return self._process.wait(2.0)
