@@ -43,7 +43,7 @@ from guestmark.core.units import parse_size
 from guestmark.disks.image import images
 from guestmark.disks.store import store
 from guestmark.platforms import registry
-from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.workloads import base as workloads
 
 _FACTORS = {"filesystem": "ext2", "size": "2G"}
@@ -84,7 +84,7 @@ def _cp(source: Path) -> float:
 
 def _preparation(rounds: int = 10) -> list[float]:
     """Milliseconds for an image of the bench's kind, the first left out."""
-    (spec,) = disks_of(_cell("tcg", "fill", amount="1M"))
+    (spec,) = _cell("tcg", "fill", amount="1M").view(Disks)
     times = []
     for _ in range(rounds + 1):
         begin = time.monotonic()

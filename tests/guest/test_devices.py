@@ -17,7 +17,7 @@ from guestmark.core.machine_facts import GuestMachine
 from guestmark.disks import devices, loop, template
 from guestmark.disks.location import in_memory, storage
 from guestmark.disks.preflight import check, impossible
-from guestmark.setting.disk import DiskSpec, disks_of
+from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.location import LOCATION, size_of
 from guestmark.workloads import base as workloads
@@ -113,17 +113,17 @@ def grown(device: str, filesystem: str) -> DiskSpec:
     os.truncate(IMAGE, 320 << 20)
     subprocess.run(["losetup", "--set-capacity", device], check=True)
     cell = cell_of("tcg", "filewrite", {**overwriting(device), "filesystem": filesystem}, amount="4M")
-    return disks_of(cell)[0]
+    return cell.view(Disks)[0]
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from guestmark.disks import devices, template
-from guestmark.setting.disk import DiskSpec, disks_of
+from guestmark.setting.disk import DiskSpec, Disks
 from tests.framework.cells import cell_of
 factors = {"location": f"overwrite:{sys.argv[1]}", "filesystem": sys.argv[2]}
-(spec,) = disks_of(cell_of("tcg", "filewrite", factors, amount="4M"))
+(spec,) = cell_of("tcg", "filewrite", factors, amount="4M").view(Disks)
 devices.take(spec.location)
 template.format_fresh(spec, Path(spec.location))
 print([kind for kind, _ in devices.signatures(spec.location)], flush=True)
@@ -187,7 +187,7 @@ def test_below_a_device_the_layers_are_walked(device: str) -> None:
 def test_what_a_device_is_not_is_refused(device: str) -> None:
     for factors in ({"format": "qcow2"}, {"size": "1G"}, {"preallocation": "full"}, {"filesystem": "9p"}):
         with pytest.raises(UsageError, match="block device"):
-            disks_of(cell_of("tcg", "filewrite", {**overwriting(device), **factors}, amount="4M"))
+            cell_of("tcg", "filewrite", {**overwriting(device), **factors}, amount="4M").view(Disks)
     assert "guests only" in impossible(cell_of("host", "filewrite", overwriting(device), amount="4M"))
     assert "images only" in workloads.of("powercut").impossible(
         cell_of("tcg", "powercut", overwriting(device))

@@ -7,7 +7,7 @@ import pytest
 from guestmark.core.errors import AttestationError, PlatformUnusableError, UsageError
 from guestmark.core.metric import Measurement
 from guestmark.disks import daemon
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.filesystem import Filesystem
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
@@ -87,4 +87,4 @@ def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_settings_that_exclude_each_other_are_refused(factors: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        disks_of(cell_of("tcg", "filewrite", factors, amount="8M"))
+        cell_of("tcg", "filewrite", factors, amount="8M").view(Disks)

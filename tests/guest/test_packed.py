@@ -6,7 +6,7 @@ import pytest
 
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.disks import daemon
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.filesystem import Filesystem
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
@@ -55,4 +55,4 @@ def test_what_is_packed_is_read(platform: str, factors: Mapping[str, str]) -> No
 )
 def test_what_is_written_or_not_raw_is_refused(workload: str, factors: Mapping[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        disks_of(cell_of("tcg", workload, {"filesystem": "squashfs", **factors}))
+        cell_of("tcg", workload, {"filesystem": "squashfs", **factors}).view(Disks)

@@ -12,7 +12,7 @@ from guestmark.core.machine_facts import GuestMachine
 from guestmark.disks.preflight import impossible
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import virtiofs
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.workloads import base as workloads
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
@@ -87,7 +87,7 @@ def test_a_daemon_that_was_told_something_else_is_caught(monkeypatch: pytest.Mon
 )
 def test_what_a_directory_does_not_have_is_refused(factors: Mapping[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        disks_of(cell_of("tcg", "filewrite", factors, amount="4M"))
+        cell_of("tcg", "filewrite", factors, amount="4M").view(Disks)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
+from typing import Generic, TypeVar
+
+L_co = TypeVar("L_co", covariant=True)
 
 # A label, and a path or where it comes from (`apt:VERSION`, `image:NAME`), which alone is not a label.
 _LABELLED = re.compile(
@@ -46,6 +49,18 @@ class Factor:
         """One level as typed, canonical, with its label if it has one. Raises `ValueError` with one line."""
         found = _LABELLED.fullmatch(text.strip()) if self.path else None
         return self.parse(text) if found is None else Labelled(found[1], self.parse(found[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(Factor, Generic[L_co]):
+    """A factor whose levels have a type; it is the key of `core.levels.Levels`.
+
+    `read` makes a level from its canonical text. `default` is the canonical text where a cell does not give a level;
+    empty: whoever starts the machine decides.
+    """
+
+    read: Callable[[str], L_co]
+    default: str = ""
 
 
 class Labelled(str):

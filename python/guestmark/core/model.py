@@ -4,17 +4,42 @@ Frozen dataclasses without behaviour beyond what derives from their own fields. 
 executes them, `ledger` stores them, `report` shows them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from guestmark.core.cause import Cause
 from guestmark.core.context import Context
 from guestmark.core.findings import Facts
+from guestmark.core.levels import Levels
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.rare import Rare
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+class _Derived:
+    """The base of records that keep what was derived from them.
+
+    A slot and not a field: what is derived is neither stored, compared, nor copied by `dataclasses.replace`, after
+    which it would be about other text.
+    """
+
+    __slots__ = ("_kept",)
+
+    def _derive(self, key: object, make: Callable[[], T]) -> T:
+        # msgspec and pickle make records without calling `__init__`, so the slot may still be empty.
+        if not hasattr(self, "_kept"):
+            object.__setattr__(self, "_kept", {})
+        kept: dict[object, object] = self._kept  # type: ignore[attr-defined]
+        if key not in kept:
+            kept[key] = make()
+        return cast("T", kept[key])
 
 
 class TrialStatus(StrEnum):
@@ -54,18 +79,31 @@ class CellStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadSpec:
-    """A workload by registered name with its parameters (JSON-representable values only)."""
+class WorkloadSpec(_Derived):
+    """A workload by registered name with its parameters (JSON-representable values only).
+
+    `params` is what a plan and the ledger keep; whoever acts on parameters asks `read_params` for their type.
+    """
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""  # what tables show; the command line for `exec`
     key: str = ""  # what a plan with several workloads calls it; empty for `exec`
 
+    def read_params(self, kind: type[P]) -> P:
+        """Return the parameters as this msgspec struct or dataclass, converted once for each type.
+
+        Raises `msgspec.ValidationError` where they do not have its form.
+        """
+        return self._derive(kind, lambda: msgspec.convert(self.params, kind))
+
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(_Derived):
     """One workload on one platform at one level of every factor.
+
+    `factors` is the text that identifies a cell in plans, ids, the ledger and reports. Whoever acts on a cell asks
+    `levels`, the disks (`view(Disks)` of `setting.disk`) and `workload.read_params`, which are typed and derived once.
 
     `id` is unique and stable within a plan (it is what trials refer to). `null_of` is set on a null cell: a second copy
     of the cell with that id, measured as if it were another cell, so that A-against-A gives the noise floor.
@@ -82,6 +120,15 @@ class Cell:
     processors: int = 0  # that its machine is given; 0: as many as there are
     group: str = ""  # cells of one group share a table and a baseline; empty: those of one workload do
     labels: Mapping[str, str] = field(default_factory=dict)  # what levels of some factors are called
+
+    @property
+    def levels(self) -> Levels:
+        """The typed levels of its factors: `cell.levels[MEMORY]`, in bytes."""
+        return self._derive(Levels, lambda: Levels(self.factors))
+
+    def view(self, make: Callable[["Cell"], T]) -> T:
+        """Return what `make`, a class or a function, derives from this cell: made once, and kept with the cell."""
+        return self._derive(make, lambda: make(self))
 
     def shown(self, factor: str) -> str | None:
         """The level of a factor as it is shown: its label, where it has one. None without the factor."""

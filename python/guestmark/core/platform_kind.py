@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.discovery import by_name, described, settings_of
 from guestmark.core.factor import Factor, Machine
+from guestmark.core.levels import Levels
 
 if TYPE_CHECKING:
     import subprocess
@@ -93,7 +94,7 @@ def _none(_destination: str) -> str:
     return ""
 
 
-def _one(_levels: Mapping[str, str]) -> int:
+def _one(_levels: Levels) -> int:
     return 1
 
 
@@ -136,7 +137,7 @@ class PlatformKind:
     bus_factor: str = "bus"  # the factor that selects how its disks are attached
     shares: tuple[str, ...] = ()  # filesystems with which it mounts directories of this host
     programs: tuple[Program, ...] = ()  # those it needs on the host
-    processors: Callable[[Mapping[str, str]], int] = _one  # of a machine with these levels of its factors
+    processors: Callable[[Levels], int] = _one  # of a machine with these levels of its factors
     counter: str = (
         ""  # of `platforms.counters`: what its hypervisor counts when a system call leaves the guest
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
 from guestmark.core.errors import UsageError, unknown
+from guestmark.core.levels import Levels
 from guestmark.core.platform_kind import PlatformKind, platform_forms, platform_kinds, platform_names
 
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)
@@ -124,7 +125,7 @@ class PlatformSpec:
         outers = [layer.described for layer in self.layers[:-1]]
         return any(known.name == factor for outer in outers for known in outer.accepted_inside)
 
-    def processors(self, levels: Mapping[str, str]) -> int:
+    def processors(self, levels: Levels) -> int:
         """How many processors its machines have at these levels of their factors."""
         return self.inner.described.processors(levels)
 

@@ -145,7 +145,7 @@ _MOST_DISKS = 2  # a target and a source
 
 @dataclass(slots=True)
 class AttachedDisk:
-    """One disk of a machine, in the order of `disks_of(cell)`; `machine.disks` holds them.
+    """One disk of a machine, in the order of `Disks`; `machine.disks` holds them.
 
     `device` is its path in the guest (`/dev/vda`; of a share its tag), empty on the host. `directory` is where a
     formatted target is mounted; on the host it is a fresh directory of the location, which is always there. `facts` is

@@ -10,7 +10,7 @@ from guestmark.core.home import default_path
 from guestmark.core.model import Cell
 from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import stack
-from guestmark.setting.disk import asked_of, disks_of, has_disks
+from guestmark.setting.disk import Disks, asked_of, has_disks
 from guestmark.setting.location import LOCATION, SHARED_MEMORY
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -84,7 +84,7 @@ def storage(cell: Cell, mounts: str | None) -> Storage:
     """Where each disk of the cell is; `mounts` are those of where its images are, None for this host's."""
     kinds = {
         disk.name: (disk.location, _DEVICE if disk.overwritten else filesystem_of(disk.location, mounts))
-        for disk in disks_of(cell)
+        for disk in cell.view(Disks)
     }
     return Storage(
         disks={
@@ -95,7 +95,7 @@ def storage(cell: Cell, mounts: str | None) -> Storage:
 
 
 def _says_nothing(cell: Cell) -> bool:
-    if LOCATION.name in cell.factors or any(LOCATION.name in need for need in asked_of(cell) or ()):
+    if LOCATION in cell.levels or any(LOCATION.name in need for need in asked_of(cell) or ()):
         return False
     return has_disks(cell)
 
@@ -109,7 +109,7 @@ def _may_have_directory(cell: Cell) -> bool:
 
 def _logged(cell: Cell) -> bool:
     """Whether writes are logged: of an inner guest too, such an image is this host's."""
-    return any(disk.logged for disk in disks_of(cell))
+    return any(disk.logged for disk in cell.view(Disks))
 
 
 def _existing(path: Path) -> Path:

@@ -13,7 +13,7 @@ from guestmark.core.model import Cell, LeftOut
 from guestmark.core.workload_kind import bytes_moved, workload_kinds
 from guestmark.disks import daemon, devices, loop
 from guestmark.disks.location import in_memory
-from guestmark.setting.disk import DiskSpec, Role, asked_of, disks_of, has_disks
+from guestmark.setting.disk import Disks, DiskSpec, Role, asked_of, has_disks
 from guestmark.setting.disk import impossible as cannot_share
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
@@ -27,7 +27,7 @@ def check(cells: Sequence[Cell]) -> None:
     Raises `UsageError` for what cannot be combined, what does not fit and where direct I/O is refused,
     `PlatformUnusableError` naming the package of a program that is missing.
     """
-    by_cell = [(cell, disks_of(cell)) for cell in cells]
+    by_cell = [(cell, cell.view(Disks)) for cell in cells]
     disks = [spec for _, specs in by_cell for spec in specs]
     for device in dict.fromkeys(spec.location for spec in disks if spec.overwritten):
         devices.check(device)
@@ -57,7 +57,7 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if not any(need.get("role") == Role.TARGET for need in asked_of(cell) or ()):
             continue  # a command may do with a bare disk what it wants
-        for spec in disks_of(cell):
+        for spec in cell.view(Disks):
             formatted = cell.platform.is_guest or spec.loop
             if formatted and spec.role is Role.TARGET and spec.filesystem is Filesystem.NONE:
                 raise UsageError(
@@ -98,7 +98,7 @@ def impossible(cell: Cell) -> str:
     Mistakes in what the cell asks for are reported by `check`.
     """
     with contextlib.suppress(UsageError):
-        for spec in disks_of(cell):
+        for spec in cell.view(Disks):
             if spec.overwritten and not cell.platform.is_guest:
                 return f"{spec.location} is given to guests only"
             if reason := cannot_share(spec, cell) or (loop.why_not() if spec.loop else ""):

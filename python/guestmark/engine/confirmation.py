@@ -208,7 +208,7 @@ def _digest(path: str) -> str:
 
 def _kernel(side: _Side) -> str:
     release = side.used["kernel"]
-    given = KERNEL.of(side.cell.factors) or (
+    given = side.cell.levels.get(KERNEL) or (
         shutil.which("linux.uml") if side.cell.platform.inner.kind == "uml" else None
     )
     if given is not None:
@@ -225,7 +225,7 @@ def _kernel(side: _Side) -> str:
 
 def _qemu(side: _Side) -> str:
     wanted = side.used["qemu"]
-    given = PROGRAM.of(side.cell.factors) or host_architecture().emulator.path
+    given = side.cell.levels.get(PROGRAM) or host_architecture().emulator.path
     if given is not None and _version(given).startswith(wanted):
         return given
     if package := _DEBIAN.search(wanted):

@@ -27,7 +27,7 @@ from guestmark.engine.trial import Slot, run_trial
 from guestmark.ledger.attempts import Attempts
 from guestmark.platforms import registry
 from guestmark.powercut import evidence
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.machine import START, Start
 from guestmark.stats import stopping
 from guestmark.stats.stopping import GIVE_UP_AFTER, given_up, hopeless
@@ -96,7 +96,7 @@ def outer_guests(cells: Iterable[Cell]) -> Iterator[None]:
     started = [cell for cell in map(workloads.started_for, cells) if not cell.platform.is_elsewhere]
     nested = [cell for cell in started if cell.platform.nested]
     with contextlib.ExitStack() as stack:
-        if any(START.of(cell.factors) is Start.RESTORED for cell in started):
+        if any(cell.levels.get(START) is Start.RESTORED for cell in started):
             from guestmark.platforms.qemu.restored import TEMPLATES
 
             stack.enter_context(TEMPLATES.block(started))
@@ -526,7 +526,7 @@ def barred(settings: Settings, cells: Iterable[Cell], proofs: Mapping[str, Proof
 
 def _in_memory(cell: Cell) -> str:
     """The first location of the cell's disks that is memory; empty when there is none."""
-    return next((disk.location for disk in disks_of(cell) if in_memory(disk.location)), "")
+    return next((disk.location for disk in cell.view(Disks) if in_memory(disk.location)), "")
 
 
 def _said(proven: Proven) -> str:

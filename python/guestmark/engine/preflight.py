@@ -78,7 +78,7 @@ def misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
     kind = workload_kind(cell.workload.name)
-    if not row.several_processors and cell.platform.processors(cell.factors) > 1 and cell.platform.is_guest:
+    if not row.several_processors and cell.platform.processors(cell.levels) > 1 and cell.platform.is_guest:
         yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
     elif kind.needs_root(kind.read(cell.workload.params)) and not row.root:
         able = ", ".join(
@@ -158,9 +158,9 @@ def without_such_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """The cells whose guests' memory this host cannot make as they ask for it, such as of huge pages it has not got."""
     found = []
     for cell in cells:
-        spec, machine = cell.platform, MACHINE.of(cell.factors) or ""
+        spec, machine = cell.platform, cell.levels.get(MACHINE) or ""
         if cell.null_of is None and spec.is_guest and not spec.is_elsewhere:
-            levels = {MEMORY.name: spec.inner.architecture.memory, **cell.factors}
+            levels = cell.levels.with_defaults({MEMORY.name: spec.inner.architecture.memory})
             try:
                 why_not(levels, here=not spec.nested, on_pci=not machine.startswith("microvm"))
             except PlatformUnusableError as error:
@@ -207,7 +207,7 @@ def check_kernels(cells: Iterable[Cell]) -> None:
     """Raises `UsageError` for a file that was given as kernel and is none."""
     for cell in cells:
         # What another machine or processor starts is not ours to read.
-        path = KERNEL.of(cell.factors) if cell.platform.shares_root else None
+        path = cell.levels.get(KERNEL) if cell.platform.shares_root else None
         if not path:
             continue
         try:
@@ -229,7 +229,7 @@ def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     total = host_memory()
     found = []
     for cell in cells:
-        memory = MEMORY.of(cell.factors)
+        memory = cell.levels.get(MEMORY)
         here = cell.platform.is_guest and not cell.platform.nested and not cell.platform.is_elsewhere
         if memory is None or not here or cell.null_of is not None:
             continue

@@ -15,7 +15,7 @@ from guestmark.engine.progress import Observer
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.platforms import registry
 from guestmark.setting.base import is_disk_setting, keeps
-from guestmark.setting.disk import DiskSpec, Role, asked_of, disks_of
+from guestmark.setting.disk import Disks, DiskSpec, Role, asked_of
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.location import LOCATION
 from guestmark.workloads import base as workloads
@@ -39,7 +39,7 @@ class Kind:
 def kind_of(cell: Cell) -> Kind | None:
     """The kind of the cell's target; None for a cell without one that is written, or with a directory of this host."""
     try:
-        disk = next((disk for disk in disks_of(cell) if disk.role is Role.TARGET), None)
+        disk = cell.view(Disks).find_target()
     except UsageError:
         return None
     if (
@@ -70,7 +70,7 @@ def _settings(cell: Cell) -> dict[str, str]:
 def cell_for(cell: Cell) -> Cell:
     """The cell that proves what the target of `cell` keeps."""
     kind = kinds.workload_kind(_WORKLOAD)
-    disk = next(disk for disk in disks_of(cell) if disk.role is Role.TARGET)
+    disk = cell.view(Disks).target
     needs = [need for need in asked_of(cell) or () if need["role"] == Role.TARGET]
     # What the workload itself says of its disk holds as well.
     given = {

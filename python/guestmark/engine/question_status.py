@@ -14,7 +14,7 @@ from guestmark.core.model import Asked, Cell, Plan, Question, runnable
 from guestmark.core.units import counted
 from guestmark.disks.location import default_location, in_memory
 from guestmark.plan.questions import groups_of, pairs_of
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.location import LOCATION
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _provable(cell: Cell, question: Question) -> bool:
     if str(Durability.PROVEN) not in (*question.durability, *question.disk):
         return True
     try:
-        if any(in_memory(disk.location) for disk in disks_of(cell)):
+        if any(in_memory(disk.location) for disk in cell.view(Disks)):
             return False
     except UsageError:
         return False

@@ -267,12 +267,12 @@ def _can_be_placed(cell: Cell) -> bool:
 
 def _processors(cell: Cell, cells: Sequence[Cell]) -> int:
     if cell.platform.is_guest:
-        return cell.platform.processors(cell.factors)
+        return cell.platform.processors(cell.levels)
     guests = [other for other in cells if other.platform.is_guest and other.compares_with(cell)]
     if not guests:
         return 0
     return min(
-        (other.platform.processors(other.factors) for other in guests if _SMP in other.factors), default=1
+        (other.platform.processors(other.levels) for other in guests if _SMP in other.factors), default=1
     )
 
 
@@ -299,7 +299,7 @@ def _who(ids: Sequence[str], group: Sequence[Cell]) -> str:
 def _has(cell: Cell) -> int:
     """How many processors a cell's machine has; 0 where that is not known beforehand."""
     if cell.platform.is_guest:
-        return cell.platform.processors(cell.factors)
+        return cell.platform.processors(cell.levels)
     if cell.factors.get(NAME) == PINNED and cell.processors:
         return cell.processors
-    return cell.platform.processors(cell.factors) if cell.platform.is_this_host else 0
+    return cell.platform.processors(cell.levels) if cell.platform.is_this_host else 0

@@ -177,7 +177,7 @@ def placed(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
     if level is None:
         yield Seat()
         return
-    wanted = cell.processors or (cell.platform.processors(cell.factors) if cell.platform.is_guest else 0)
+    wanted = cell.processors or (cell.platform.processors(cell.levels) if cell.platform.is_guest else 0)
     placement = choose(_topology(usable()), level, wanted, emulator=emulator)
     _places.enter(placement)
     try:

@@ -239,7 +239,7 @@ def backing_of(guest: Guest) -> Backing | None:
     sizes.pop("", None)
     start, found = max(sizes.items(), key=lambda item: item[1].get("Size", 0))
     places = dict(line.split(" ", 2)[:2] for line in policies.splitlines())
-    told = guest.query("query-balloon") if BALLOON.name in guest.cell.factors and guest.query else None
+    told = guest.query("query-balloon") if BALLOON in guest.cell.levels and guest.query else None
     return Backing(
         page_bytes=found["KernelPageSize"],
         resident_bytes=found["Rss"] + found.get("Private_Hugetlb", 0) + found.get("Shared_Hugetlb", 0),
@@ -249,7 +249,7 @@ def backing_of(guest: Guest) -> Backing | None:
         left_bytes=told["actual"] if told else None,
         mergeable=start in mergeable,
         merged_bytes=_merged(process),
-        reports_free=_reports_free(guest) if FREE_PAGE_REPORTING.name in guest.cell.factors else None,
+        reports_free=_reports_free(guest) if FREE_PAGE_REPORTING in guest.cell.levels else None,
     )
 
 

@@ -63,7 +63,7 @@ class BareMachine(Protocol):
 
     @property
     def disks(self) -> tuple[AttachedDisk, ...]:
-        """The cell's disks, in the order of `disks_of(cell)`."""
+        """The cell's disks, in the order of `Disks`."""
 
     @property
     def place(self) -> Place:

@@ -1,10 +1,11 @@
 """What descriptions of platforms share. Cheap to import: commands that name a platform import every description."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from guestmark.core.factor import Factor
+from guestmark.core.levels import Levels
 from guestmark.core.platform_kind import PlatformKind
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.platforms.base import Platform
@@ -15,12 +16,12 @@ PlatformClass: TypeAlias = Callable[[Layer], Platform]
 NestedPlatformClass: TypeAlias = Callable[[PlatformSpec], Platform]
 
 
-def count_guest_processors(levels: Mapping[str, str]) -> int:
+def count_guest_processors(levels: Levels) -> int:
     """Returns the number of virtual processors of a guest with these factor levels."""
-    return SMP.of(levels) or 1
+    return levels.get(SMP) or 1
 
 
-def count_usable_processors(_levels: Mapping[str, str]) -> int:
+def count_usable_processors(_levels: Levels) -> int:
     """Returns how many of this host's processors this process may use."""
     return len(os.sched_getaffinity(0))
 

@@ -19,7 +19,7 @@ from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.image import Image
 from guestmark.setting.base import comma, options, switch
-from guestmark.setting.disk import DiskSpec, disks_of
+from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, security_model_of
 from guestmark.setting.location import SHARED_MEMORY
@@ -136,10 +136,10 @@ def qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tuple[str
     """Modules the guest needs for its disks: those of the bus, and those for filesystems, of which some may be built
     in or absent. `also`: what else it is to have, if it has a filesystem.
     """
-    specs = disks_of(cell)
+    specs = cell.view(Disks)
     required = [module for spec in specs for module in spec.bus.modules]
     if any(spec.bus is Bus.IDE for spec in specs):
-        required.insert(0, "ata_piix" if (MACHINE.of(cell.factors) or "").startswith("pc") else "ahci")
+        required.insert(0, "ata_piix" if (cell.levels.get(MACHINE) or "").startswith("pc") else "ahci")
     filesystems = [spec.filesystem for spec in specs]
     if any(kind.maker for kind in filesystems):
         filesystems = sorted({*filesystems, *also})
@@ -232,7 +232,7 @@ def _device(bus: Bus, index: int, virtio: VirtioBus) -> str:
 
 def uml_modules(cell: Cell) -> ModuleList:
     """Modules that a UML guest needs for its root and its disks."""
-    specs = disks_of(cell)
+    specs = cell.view(Disks)
     modules = [module for spec in specs for module in spec.bus.modules]
     optional = [module for spec in specs for module in spec.filesystem.modules]
     return ModuleList(("overlay", *dict.fromkeys(modules)), tuple(dict.fromkeys(optional)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from guestmark.agent.client import Agent, CallError
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, AttestationError, MachineError
+from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, Restored
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
@@ -258,8 +259,8 @@ class GuestPlatform(Platform, Protocol):
     ) -> contextlib.AbstractContextManager[Guest]:
         """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long it may take."""
 
-    def missing(self, factors: Mapping[str, str]) -> Unusable | None:
-        """What has to be installed before guests with these factors can start; None when everything is there."""
+    def missing(self, levels: Levels) -> Unusable | None:
+        """What has to be installed before guests with these levels can start; None when everything is there."""
 
 
 class GuestWithin:

@@ -30,7 +30,7 @@ from guestmark.platforms.affinity import Seat, placed, starting
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.place import HERE, Place
 from guestmark.setting.base import On, is_disk_setting
-from guestmark.setting.disk import DiskSpec, disks_of
+from guestmark.setting.disk import Disks, DiskSpec
 
 _READY_DEADLINE_S = 10.0
 _STOP_DEADLINE_S = 2.0
@@ -148,7 +148,7 @@ class HostLike:
 
         Raises what `check` does, and `MachineError` when the agent does not answer in time.
         """
-        disks = disks_of(cell)
+        disks = cell.view(Disks)
         self.check(cell, disks)
         with contextlib.ExitStack() as stack:
             within = stack.enter_context(self.surroundings(cell, disks))

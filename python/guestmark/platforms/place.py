@@ -19,7 +19,7 @@ from guestmark.agent.frames import Transport
 from guestmark.disks import processes
 from guestmark.disks.image import images
 from guestmark.platforms.process import Console, SupervisedProcess
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 
 if TYPE_CHECKING:
     from guestmark.core.model import Cell
@@ -285,7 +285,7 @@ class Here:
 
     def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """Images in this host's store."""
-        return images(disks_of(cell))
+        return images(cell.view(Disks))
 
     def link(self, image: Path, scratch: Path, name: str) -> str:
         """A symbolic link in `scratch`: paths on this host may hold anything."""

@@ -5,32 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from guestmark.core.discovery import settings
-from guestmark.core.factor import Factor
+from guestmark.core.factor import Setting
 from guestmark.core.model import Cell
 
 L = TypeVar("L")
 EXCLUDE = "or exclude the combination"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting(Factor, Generic[L]):
-    """A factor whose levels have a type: `read` makes one from its canonical text."""
-
-    read: Callable[[str], L]
-    default: str = ""  # the level where nobody says; empty: whoever starts the machine decides
-    keeps: bool = True  # whether it may decide what a power cut leaves of a disk
-
-    def of(self, levels: Mapping[str, str]) -> L | None:
-        """The level among a cell's factors; None where it is not given."""
-        text = levels.get(self.name)
-        return None if text is None else self.read(text)
-
-    def among(self, levels: Mapping[str, str]) -> L:
-        """The level among a machine's, which has one where the factor has no default."""
-        return self.read(levels[self.name] if not self.default else levels.get(self.name, self.default))
 
 
 class On(Flag):
@@ -122,6 +104,7 @@ class DiskSetting(Setting[L]):
     """
 
     on: On = On.HYPERVISOR
+    keeps: bool = True  # whether it may decide what a power cut leaves of a disk
     drive: Options[L] = _nothing  # of QEMU's `-drive`
     device: Options[L] = _nothing  # of QEMU's `-device`
     controller: Options[L] = _nothing  # of the `-device` that such disks share
@@ -151,7 +134,7 @@ def is_disk_setting(name: str, on: On | None = None) -> bool:
 
 def keeps(name: str) -> bool:
     """Whether the factor of this name may decide what a power cut leaves of a disk."""
-    return all(factor.keeps for factor in settings() if factor.name == name and isinstance(factor, Setting))
+    return all(factor.keeps for factor in disk_settings() if factor.name == name)
 
 
 def levels_of(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:

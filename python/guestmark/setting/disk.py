@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from guestmark.core.errors import UsageError
+from guestmark.core.levels import Levels
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
 from guestmark.setting import location
@@ -46,7 +47,7 @@ class DiskSpec:
     """
 
     role: Role
-    levels: tuple[tuple[str, str], ...]
+    levels: Levels
     content: str = "zero"
     loop: bool = False
     tree: str = ""
@@ -60,19 +61,19 @@ class DiskSpec:
         """A disk of that many bytes with these levels, which are not checked. Without them it is bare."""
         given = {FILESYSTEM.name: Filesystem.NONE, SIZE.name: size, **levels}
         texts = {name: str(level) for name, level in given.items()}
-        return cls(role, tuple((_defaults() | texts).items()), content, tree=tree)
+        return cls(role, Levels(_defaults() | texts), content, tree=tree)
 
     def with_levels(self, **levels: str) -> DiskSpec:
         """The same disk with other levels."""
-        return replace(self, levels=tuple((dict(self.levels) | levels).items()))
+        return replace(self, levels=self.levels.with_levels(levels))
 
     def level(self, factor: DiskSetting[L]) -> L | None:
         """Its level of a factor; None where nobody says and QEMU decides."""
-        return factor.of(dict(self.levels))
+        return self.levels.get(factor)
 
     def __getitem__(self, factor: DiskSetting[L]) -> L:
         """Its level of a factor that every disk has."""
-        return factor.read(dict(self.levels)[factor.name])
+        return self.levels[factor]
 
     @property
     def name(self) -> str:
@@ -161,10 +162,10 @@ class DiskSpec:
         return On.DAEMON if self.bus is Bus.VHOST_USER else On.IMAGE
 
     @property
-    def kept_by(self) -> tuple[tuple[str, str], ...]:
+    def kept_by(self) -> Levels:
         """The levels that decide what a power cut leaves of what was written."""
-        return tuple(
-            (factor.name, dict(self.levels)[factor.name]) for factor, _ in levels_of(self) if factor.keeps
+        return Levels(
+            {factor.name: self.levels.texts[factor.name] for factor, _ in levels_of(self) if factor.keeps}
         )
 
 
@@ -177,25 +178,44 @@ def asked_of(cell: Cell) -> Sequence[Mapping[str, Any]] | None:
     return cell.workload.params.get("disks")
 
 
-def disks_of(cell: Cell) -> tuple[DiskSpec, ...]:
-    """The disks of a cell, in the order in which they are attached: what its workload's parameters ask for, else one
-    target when the cell has any disk factor, else none.
+class Disks(tuple[DiskSpec, ...]):
+    """The disks of a cell, in the order in which they are attached; `cell.view(Disks)` derives and checks them once.
 
-    Levels of factors override the workload, which overrides defaults. Raises `UsageError` for impossible combinations.
+    They are what the workload's parameters ask for, else one target when the cell has any disk factor, else none.
+    Levels of factors override the workload's, which override defaults. Raises `UsageError` for impossible
+    combinations.
     """
-    needs = asked_of(cell)
-    if needs is None:
-        needs = [{"role": "target"}] if any(is_disk_setting(name) for name in cell.factors) else []
-    disks = tuple(_disk(need, cell) for need in needs)
-    if len({disk.role for disk in disks}) != len(disks):
-        raise UsageError(f"{cell.id}: two disks have the same role", hint="ask for one target and one source")
-    return disks
+
+    __slots__ = ()
+
+    def __new__(cls, cell: Cell) -> Disks:
+        """Derive the disks of this cell."""
+        needs = asked_of(cell)
+        if needs is None:
+            needs = [{"role": "target"}] if any(is_disk_setting(name) for name in cell.factors) else []
+        disks = super().__new__(cls, (_disk(need, cell) for need in needs))
+        if len({disk.role for disk in disks}) != len(disks):
+            raise UsageError(
+                f"{cell.id}: two disks have the same role", hint="ask for one target and one source"
+            )
+        return disks
+
+    def find_target(self) -> DiskSpec | None:
+        """Return the disk under test; None where the cell has none."""
+        return next((disk for disk in self if disk.role is Role.TARGET), None)
+
+    @property
+    def target(self) -> DiskSpec:
+        """The disk under test of a workload that cannot do without one. Raises `LookupError` where there is none."""
+        if (found := self.find_target()) is None:
+            raise LookupError("the cell has no disk under test")
+        return found
 
 
 def has_disks(cell: Cell) -> bool:
     """Whether the cell's machine has any; one that asks for an impossible disk has none."""
     try:
-        return bool(disks_of(cell))
+        return bool(cell.view(Disks))
     except UsageError:  # is said where disks are checked
         return False
 
@@ -235,7 +255,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         levels[BUS.name] = levels[FILESYSTEM.name]
     disk = DiskSpec(
         role,
-        tuple(levels.items()),
+        Levels(levels),
         str(need.get("content", "zero")),
         loop,
         str(need.get("tree", "")),

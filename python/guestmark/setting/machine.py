@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 from guestmark.core import placement
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.discovery import settings
-from guestmark.core.factor import Labelled, Machine, one_of
+from guestmark.core.factor import Labelled, Machine, Setting, one_of
+from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import Backing, Inside, Vmm
 from guestmark.core.units import format_size, parse_size
 from guestmark.foreign import images, qemus
-from guestmark.setting.base import Check, Setting
+from guestmark.setting.base import Check
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
@@ -68,19 +69,19 @@ class MachineSetting(Setting[L]):
     attest: Callable[[L, Started], Iterable[Check]] = _unseen
 
 
-def levels_of(levels: Mapping[str, str]) -> Iterator[tuple[MachineSetting[Any], Any]]:
+def levels_of(levels: Levels) -> Iterator[tuple[MachineSetting[Any], Any]]:
     """The factors of guests that have one of these levels, each with it."""
     for factor in settings():
-        if isinstance(factor, MachineSetting) and factor.name in levels:
-            yield factor, factor.among(levels)
+        if isinstance(factor, MachineSetting) and factor in levels:
+            yield factor, levels[factor]
 
 
-def kernel_words(levels: Mapping[str, str]) -> list[str]:
+def kernel_words(levels: Levels) -> list[str]:
     """What a guest's kernel is given besides what guestmark gives it."""
     return [word for factor, level in levels_of(levels) for word in factor.kernel(level)]
 
 
-def checks(levels: Mapping[str, str], guest: Started) -> Iterator[Check]:
+def checks(levels: Levels, guest: Started) -> Iterator[Check]:
     """Everything that can be compared of a started guest."""
     for factor, level in levels_of(levels):
         yield from factor.attest(level, guest)

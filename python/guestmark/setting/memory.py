@@ -10,6 +10,7 @@ from typing import Any
 
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.factor import Machine, one_of
+from guestmark.core.levels import Levels
 from guestmark.core.units import counted, format_size, parse_size
 from guestmark.setting.base import Check
 from guestmark.setting.machine import MEMORY, START, MachineSetting, Start, Started, levels_of
@@ -207,12 +208,12 @@ _ALL: tuple[MachineSetting[Any], ...] = (
 )  # fmt: skip
 
 
-def is_asked(levels: Mapping[str, str]) -> bool:
+def is_asked(levels: Levels) -> bool:
     """Whether a guest's memory is to be of some kind, which is then looked at."""
-    return any(factor.name in levels for factor in _ALL)
+    return any(factor in levels for factor in _ALL)
 
 
-def object_of(levels: Mapping[str, str], *, shared: bool) -> list[str]:
+def object_of(levels: Levels, *, shared: bool) -> list[str]:
     """The guest's memory on QEMU's command line; empty where it is QEMU's own choice.
 
     `shared`: others than QEMU have to see it.
@@ -220,8 +221,8 @@ def object_of(levels: Mapping[str, str], *, shared: bool) -> list[str]:
     options = [word for factor, level in levels_of(levels) for word in factor.backing(level)]
     if not options and not shared:
         return []
-    kind = "memfd" if shared or HUGEPAGES.among(levels) is not HugePages.OFF else "ram"
-    words = [f"memory-backend-{kind}", "id=memory", f"size={levels[MEMORY.name]}", *options]
+    kind = "memfd" if shared or levels[HUGEPAGES] is not HugePages.OFF else "ram"
+    words = [f"memory-backend-{kind}", "id=memory", f"size={format_size(levels[MEMORY])}", *options]
     return [
         "-object",
         ",".join([*words, f"share={'on' if shared else 'off'}"]),
@@ -230,9 +231,9 @@ def object_of(levels: Mapping[str, str], *, shared: bool) -> list[str]:
     ]
 
 
-def why_not(levels: Mapping[str, str], *, here: bool, on_pci: bool) -> None:
+def why_not(levels: Levels, *, here: bool, on_pci: bool) -> None:
     """Raises `PlatformUnusableError` for memory that this host, or such a guest, cannot have."""
-    asked = [factor.name for factor in _ALL if factor.name in levels]
+    asked = [factor.name for factor in _ALL if factor in levels]
     if not asked:
         return
     name = asked[0]
@@ -240,22 +241,22 @@ def why_not(levels: Mapping[str, str], *, here: bool, on_pci: bool) -> None:
         raise _refused(
             f"{name} is not attested in guests inside others", f"leave out {name} for nested platforms"
         )
-    if START.among(levels) is Start.RESTORED:
+    if levels[START] is Start.RESTORED:
         raise _refused(f"the memory of a restored guest is a file, without {name}", "give it start=cold")
-    size, pages = MEMORY.among(levels), HUGEPAGES.among(levels)
+    size, pages = levels[MEMORY], levels[HUGEPAGES]
     if pages is not HugePages.OFF:
         _check_pages(size, pages)
-    if THP.name in levels and THP.among(levels) is Switch.ON and "[never]" in _mode():
+    if THP in levels and levels[THP] is Switch.ON and "[never]" in _mode():
         raise _refused(
             "this host's kernel gives no transparent huge pages",
             f"echo madvise >{_KERNEL}/transparent_hugepage/enabled",
         )
-    node = NUMA.of(levels)
+    node = levels.get(NUMA)
     if node is not None and not (_NODES / f"node{node}").is_dir():
         raise _refused(f"this host has no memory node {node}", f"it has {_nodes()}")
-    if KSM.of(levels) is Switch.ON and _run_of_ksm() != "1":
+    if levels.get(KSM) is Switch.ON and _run_of_ksm() != "1":
         raise _refused("this host's kernel merges no pages now", f"echo 1 >{_KERNEL}/ksm/run")
-    balloon, reports = BALLOON.of(levels), FREE_PAGE_REPORTING.of(levels) is Switch.ON
+    balloon, reports = levels.get(BALLOON), levels.get(FREE_PAGE_REPORTING) is Switch.ON
     if (balloon is not None or reports) and not on_pci:
         raise _refused(
             "machines without PCI have no balloon", f"give it another machine, or leave out {name}"
@@ -313,12 +314,12 @@ def _refused(why: str, hint: str) -> PlatformUnusableError:
     return PlatformUnusableError(why, hint=hint)
 
 
-def orders(levels: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def orders(levels: Levels) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What the monitor is told once the guest answers."""
     for factor, level in levels_of(levels):
         yield from factor.monitor(level)
 
 
-def modules(levels: Mapping[str, str]) -> Sequence[str]:
+def modules(levels: Levels) -> Sequence[str]:
     """Modules that the guest's kernel needs for it."""
     return [name for factor, _ in levels_of(levels) for name in factor.modules]

@@ -5,9 +5,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guestmark.core.factor import one_of
+from guestmark.core.factor import Setting, one_of
 from guestmark.core.units import parse_duration
-from guestmark.setting.base import Setting
 
 DISTRIBUTION = "distribution"
 _LONGEST_DELAY_S = 10

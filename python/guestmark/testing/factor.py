@@ -10,11 +10,12 @@ from typing import Any
 
 from guestmark.core import registry
 from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.factor import Setting
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry as platforms
-from guestmark.setting.base import DiskSetting, Setting
-from guestmark.setting.disk import disks_of
+from guestmark.setting.base import DiskSetting
+from guestmark.setting.disk import Disks
 from guestmark.setting.drive import BUS
 from guestmark.testing.platform import used
 from guestmark.testing.rules import Rule, Violation, whole
@@ -80,7 +81,7 @@ def _on_other_buses(
 
 def _refused(cell: Cell) -> bool:
     try:
-        disks_of(cell)
+        cell.view(Disks)
     except UsageError:
         return True
     return False

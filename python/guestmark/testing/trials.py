@@ -96,7 +96,9 @@ def level_is_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) -> It
     yield from broken
     if not broken and factor.name not in levels.read:
         what = f"{factor.name} is accepted and ignored"
-        yield Violation(Rule.FACTORS, what, f"use cell.factors[{factor.name!r}], or do not accept it")
+        yield Violation(
+            Rule.FACTORS, what, f"use cell.levels or cell.factors[{factor.name!r}], or do not accept it"
+        )
 
 
 def interrupted(cell: Cell) -> Iterator[Violation]:

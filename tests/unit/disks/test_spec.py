@@ -17,7 +17,7 @@ from guestmark.disks import preflight
 from guestmark.disks.attached import AttachedDisk, compare
 from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
-from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.workloads.common.durability import judge, of_qemu
 from guestmark.workloads.fio.workload import flushes
 from tests.framework.cells import cell_of
@@ -35,16 +35,18 @@ def cell(platform: str = "tcg", params: Mapping[str, Any] | None = None, **level
 
 
 def test_a_cell_without_needs_and_factors_has_no_disks() -> None:
-    assert disks_of(cell(memory="1G")) == ()
+    assert cell(memory="1G").view(Disks) == ()
 
 
 def test_one_disk_factor_means_a_target() -> None:
-    (disk,) = disks_of(cell(filesystem="xfs"))
+    (disk,) = cell(filesystem="xfs").view(Disks)
     assert (disk.role, disk.filesystem, disk.format, disk.size) == (Role.TARGET, "xfs", "raw", 2 << 30)
 
 
 def test_factors_win_over_needs_and_shape_the_target_only() -> None:
-    target, source = disks_of(cell(params=BOTH, filesystem="ext4", format="qcow2", cache="none", bus="nvme"))
+    target, source = cell(params=BOTH, filesystem="ext4", format="qcow2", cache="none", bus="nvme").view(
+        Disks
+    )
     assert (target.filesystem, target.format, target.cache, target.bus) == ("ext4", "qcow2", "none", "nvme")
     assert (source.filesystem, source.format, source.cache, source.bus) == ("none", "raw", "none", "nvme")
     assert source.read_only
@@ -52,12 +54,12 @@ def test_factors_win_over_needs_and_shape_the_target_only() -> None:
 
 
 def test_uml_has_its_own_bus_and_raw_images() -> None:
-    target, source = disks_of(cell("uml", BOTH))
+    target, source = cell("uml", BOTH).view(Disks)
     assert {target.bus, source.bus} == {"ubd"}
 
 
 def test_the_innermost_machine_has_the_disks() -> None:
-    assert disks_of(cell("kvm/uml", BOTH))[0].bus == "ubd"
+    assert cell("kvm/uml", BOTH).view(Disks)[0].bus == "ubd"
 
 
 @pytest.mark.parametrize(
@@ -70,17 +72,17 @@ def test_the_innermost_machine_has_the_disks() -> None:
 )
 def test_what_cannot_be_made_is_said(levels: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        disks_of(cell(params=None, **levels))
+        cell(params=None, **levels).view(Disks)
 
 
 def test_two_targets_are_refused() -> None:
     with pytest.raises(UsageError, match="same role"):
-        disks_of(cell(params={"disks": [{"role": "target"}, {"role": "target"}]}))
+        cell(params={"disks": [{"role": "target"}, {"role": "target"}]}).view(Disks)
 
 
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(UsageError, match="fs"):
-        disks_of(cell(params={"disks": [{"role": "target", "fs": "ext4"}]}))
+        cell(params={"disks": [{"role": "target", "fs": "ext4"}]}).view(Disks)
 
 
 @pytest.mark.parametrize(

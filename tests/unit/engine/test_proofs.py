@@ -6,7 +6,7 @@ from guestmark.core.model import WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine.proofs import cell_for, kind_of
 from guestmark.setting.base import On, disk_settings
-from guestmark.setting.disk import Role, disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.image import BACKING, COMPRESSION, SUBCLUSTERS
 from tests.framework.cells import cell
 
@@ -64,7 +64,7 @@ def test_what_a_workload_says_of_its_disk_is_proven() -> None:
     }
     asked = cell("tcg", WorkloadSpec("test", {"disks": [said]}), filesystem="xfs")
     assert kind_of(asked) != kind_of(cell("tcg", filesystem="xfs"))
-    target = next(disk for disk in disks_of(cell_for(asked)) if disk.role is Role.TARGET)
+    target = cell_for(asked).view(Disks).target
     assert (target.cache, target.aio, target.format, target.preallocation) == (
         "none",
         "native",

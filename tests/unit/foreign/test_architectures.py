@@ -13,6 +13,7 @@ from guestmark.cli.doctor_verb import examine_architectures, said
 from guestmark.core.architectures import ARCHITECTURES, Architecture, Source, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.findings import Build, Program
+from guestmark.core.levels import Levels
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.own_program import agent_binary
@@ -232,7 +233,7 @@ def test_other_machines_get_an_agent_that_is_made(
 
 def test_a_missing_emulator_is_said_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    found = known(QemuPlatform(parse_platform(f"tcg@{ROW.name}").inner).missing({}))
+    found = known(QemuPlatform(parse_platform(f"tcg@{ROW.name}").inner).missing(Levels({})))
     assert ROW.emulator.name in found.reason
     assert ROW.emulator.package in found.hint
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.levels import Levels
 from guestmark.core.model import Cell
 from guestmark.core.own_program import agent_binary
 from guestmark.core.workload_kind import packages_of
@@ -38,22 +38,22 @@ class Boot:
         return "overlay" if self.share else "rootfs"
 
 
-def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], notify: Notify) -> Boot:
+def boot_of(architecture: Architecture, cell: Cell, levels: Levels, notify: Notify) -> Boot:
     """What the cell's guest boots; what is not there is fetched or made. Raises `GuestmarkError`."""
-    wanted = KERNEL.of(factors) or ""
+    wanted = levels.get(KERNEL) or ""
     if architecture.is_host:
         as_it_is = wanted and not architecture.kernel_unpacked
         found = kernels.given(architecture, wanted) if as_it_is else find_kernel(wanted, notify, rank)
-        kernel = with_modules(found, factors)
+        kernel = with_modules(found, levels)
         share = _share_of(kernel)
-        if ROOTFS.of(factors) and share != NINE_P:
+        if levels.get(ROOTFS) and share != NINE_P:
             raise PlatformUnusableError(
                 f"the kernel {kernel.release} has no 9p, so another root than the host's cannot be shared with it",
                 hint="give another kernel with --set kernel=FILE",
             )
-        return Boot(agent_binary(), kernel, share, Path(ROOTFS.of(factors) or _HOST_ROOT))
+        return Boot(agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
     made = parts.get(architecture, packages_of(cell))
-    kernel = with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, factors)
+    kernel = with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, levels)
     if made.root is None:
         return Boot(made.agent, kernel, "")
     share = _share_of(kernel)
@@ -62,12 +62,12 @@ def boot_of(architecture: Architecture, cell: Cell, factors: Mapping[str, str], 
             f"the kernel {kernel.release} has no 9p, so a root of {architecture.name} cannot be shared with it",
             hint="give another kernel with --set kernel=FILE",
         )
-    return Boot(made.agent, kernel, share, Path(ROOTFS.of(factors) or made.root.path), made.root)
+    return Boot(made.agent, kernel, share, Path(levels.get(ROOTFS) or made.root.path), made.root)
 
 
-def with_modules(kernel: Kernel, factors: Mapping[str, str]) -> Kernel:
+def with_modules(kernel: Kernel, levels: Levels) -> Kernel:
     """With the modules that the cell names, if it does."""
-    given = MODULES.of(factors)
+    given = levels.get(MODULES)
     return kernel if given is None else replace(kernel, modules=Path(given))
 
 

@@ -21,6 +21,7 @@ from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, Restored, Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_kind import Program
@@ -43,7 +44,7 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accele
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
 from guestmark.platforms.qmp import Monitor, understood
 from guestmark.setting import memory
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.filesystem import Filesystem, cache_of
 from guestmark.setting.image import PROTOCOL, Protocol
@@ -85,7 +86,7 @@ def with_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
     return found
 
 
-def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) -> GuestMachine:
+def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMachine:
     """Accelerator, architecture, kernel and root, and all factors that can be compared, by QMP and from inside.
 
     Raises `AttestationError` with both values.
@@ -93,15 +94,15 @@ def attest_qemu(guest: Guest, vmm: Vmm, factors: Mapping[str, str], boot: Boot) 
     inside = inside_of(guest)
     loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
     same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
-    backing = backing_of(guest) if memory.is_asked(guest.cell.factors) else None
-    hold(checks(factors, Started(inside, vmm, _program(guest), loaded, backing)), guest)
+    backing = backing_of(guest) if memory.is_asked(guest.cell.levels) else None
+    hold(checks(levels, Started(inside, vmm, _program(guest), loaded, backing)), guest)
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
     if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
         same("the root filesystem", str(boot.root), _shared_directory(guest.vmm_pid, boot.root), guest)
     expected = guest.cell.platform.foreign or host_architecture()
     same("the architecture", expected.machine_name, inside.arch, guest)
     return GuestMachine(
-        asked=dict(factors),
+        asked=dict(levels.texts),
         vmm=vmm,
         guest=inside,
         disks=disks(guest),
@@ -182,17 +183,17 @@ class QemuPlatform:
 
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
-        factors = {**self._defaults(), **cell.factors}
-        self._check(factors)
-        boot = boot_of(self.architecture, cell, factors, self._notify)
-        program = PROGRAM.of(factors) or self.architecture.emulator.called
-        virtio = VirtioBus.of(self.architecture, MACHINE.among(factors))
+        levels = cell.levels.with_defaults(self._defaults())
+        self._check(levels)
+        boot = boot_of(self.architecture, cell, levels, self._notify)
+        program = levels.get(PROGRAM) or self.architecture.emulator.called
+        virtio = VirtioBus.of(self.architecture, levels[MACHINE])
         initramfs = build_initramfs(
             boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell), extras.programs
         )
-        memory.why_not(factors, here=place is HERE, on_pci=virtio.on_pci)
+        memory.why_not(levels, here=place is HERE, on_pci=virtio.on_pci)
         watch = Watch.of(cell)
-        is_restored = START.among(factors) is Start.RESTORED
+        is_restored = levels[START] is Start.RESTORED
         generation_id = is_restored and extras.generation_id and _has_generation_id(self.architecture)
         if is_restored:
             _check_restored(cell, boot, place, virtio, watched=watch is not None)
@@ -204,34 +205,34 @@ class QemuPlatform:
             stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.disks(cell))
             arguments = [
-                *_base(self.architecture, self.accelerator, factors, program),
+                *_base(self.architecture, self.accelerator, levels, program),
                 *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
-                *([] if is_restored else memory.object_of(factors, shared=_is_shared(boot, made))),
+                *([] if is_restored else memory.object_of(levels, shared=_is_shared(boot, made))),
                 *(_root(stack, process, virtio, boot) if boot.share else ()),
                 *_shares(stack, process, virtio, made),
                 *_channel(line, virtio, max(_PORTS, extras.ports)),
                 *_monitor(monitor_line),
-                *drives.qemu_arguments(made, MACHINE.among(factors), virtio),
-                *(QEMU_ARGS.of(factors) or ()),
+                *drives.qemu_arguments(made, levels[MACHINE], virtio),
+                *(levels.get(QEMU_ARGS) or ()),
                 *extras.arguments,
                 *(["-device", "vmgenid,guid=auto"] if generation_id else []),
                 *_kernel(
                     place,
                     boot.kernel,
                     initramfs,
-                    " ".join([self._kernel_args(place, boot.share, factors, watch), *extras.kernel]),
+                    " ".join([self._kernel_args(place, boot.share, levels, watch), *extras.kernel]),
                 ),
             ]  # fmt: skip
             written = (*drives.written(made), *extras.writable)
             command = drives.beside(arguments, made, process.scratch, place)
             template, state = None, -1
             if is_restored:
-                template = stack.enter_context(self._template(cell, arguments, factors, boot, made))
+                template = stack.enter_context(self._template(cell, arguments, levels, boot, made))
                 state = stack.enter_context(restored.opened(template.state, os.O_RDONLY))
                 command = [
                     *restored.without_kernel(arguments, boot.kernel, self.architecture),
-                    *restored.memory_arguments(template.memory, factors[MEMORY.name], shared=False),
+                    *restored.memory_arguments(template.memory, levels[MEMORY], shared=False),
                     *("-incoming", "defer"),
                 ]
                 written = (*written, template.memory)
@@ -243,7 +244,7 @@ class QemuPlatform:
                 cell,
                 process,
                 agent,
-                lambda g: attest_qemu(g, facts_of_vmm(monitor, self.architecture), factors, boot),
+                lambda g: attest_qemu(g, facts_of_vmm(monitor, self.architecture), levels, boot),
                 place=place,
                 seat=seat,
             )
@@ -266,7 +267,7 @@ class QemuPlatform:
             guest.query = monitor.execute
             guest.disks = drives.attached(made, agent)
             _check_served(guest)
-            _order(monitor, factors)
+            _order(monitor, levels)
             yield guest
 
     @contextlib.contextmanager
@@ -274,7 +275,7 @@ class QemuPlatform:
         self,
         cell: Cell,
         arguments: Sequence[str],
-        factors: Mapping[str, str],
+        levels: Levels,
         boot: Boot,
         made: Sequence[Image],
     ) -> Iterator[restored.Template]:
@@ -293,7 +294,7 @@ class QemuPlatform:
                 named = dict(zip(_descriptors(arguments), (*line.fds, *monitor_line.fds), strict=True))
                 command = [
                     *_with_descriptors(arguments, named),
-                    *restored.memory_arguments(template.memory, factors[MEMORY.name], shared=True),
+                    *restored.memory_arguments(template.memory, levels[MEMORY], shared=True),
                 ]
                 written = (template.memory, *drives.written(made))
                 process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
@@ -303,7 +304,7 @@ class QemuPlatform:
 
         program = shutil.which(arguments[0]) or arguments[0]
         key = restored.key_of(drives.without_paths(arguments, made), os.path.realpath(program))
-        with restored.TEMPLATES.take(key, factors[MEMORY.name], make) as template:
+        with restored.TEMPLATES.take(key, levels[MEMORY], make) as template:
             yield template
 
     def _defaults(self) -> dict[str, str]:
@@ -315,17 +316,17 @@ class QemuPlatform:
             CPU.name: self.accelerator.cpu(row),
         }
 
-    def _check(self, factors: Mapping[str, str]) -> None:
-        if SMP.among(factors) > 1 and not self.architecture.several_processors:
+    def _check(self, levels: Levels) -> None:
+        if levels[SMP] > 1 and not self.architecture.several_processors:
             raise PlatformUnusableError(
-                f"a machine of {self.architecture.name} has one processor, and smp={SMP.among(factors)} was asked for",
+                f"a machine of {self.architecture.name} has one processor, and smp={levels[SMP]} was asked for",
                 hint="give it one: --set smp=1",
             )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes what guests of another architecture boot, if that is not there yet. Raises `GuestmarkError`."""
         if self.architecture.is_host:
-            if found := self.missing(NO_FACTORS):
+            if found := self.missing(Levels(NO_FACTORS)):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
         else:
             parts.get(self.architecture, packages, progress, self._programs)
@@ -335,7 +336,7 @@ class QemuPlatform:
         row = self.architecture
         return [row.emulator] if row.emulator.path is None else []
 
-    def missing(self, factors: Mapping[str, str]) -> Unusable | None:
+    def missing(self, levels: Levels) -> Unusable | None:
         """What has to be installed first."""
         row = self.architecture
         if row.is_host:
@@ -350,12 +351,12 @@ class QemuPlatform:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        found = self.missing(factors) or probe_by_start(
+        found = self.missing(Levels(factors)) or probe_by_start(
             self, deadline_s or self.accelerator.start_limit_s, factors=factors
         )
         return with_kvm_hint(found) if self.accelerator is KVM else found
 
-    def _kernel_args(self, place: Place, share: str, factors: Mapping[str, str], watch: Watch | None) -> str:
+    def _kernel_args(self, place: Place, share: str, levels: Levels, watch: Watch | None) -> str:
         options = (
             "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == NINE_P else ""
         )
@@ -370,7 +371,7 @@ class QemuPlatform:
                 *([f"guestmark.rootopts={options}"] if options else []),
                 *self._told_clock(place),
                 *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
-                *kernel_words(factors),
+                *kernel_words(levels),
             ]
         ).strip()
 
@@ -397,9 +398,9 @@ def _check_restored(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, 
         else "guests whose root is not served by 9p cannot be saved"
         if boot.share != NINE_P
         else f"guests with a disk of bus={unsaved} cannot be saved"
-        if (unsaved := next((disk.bus for disk in disks_of(cell) if disk.bus in _UNSAVED), None))
+        if (unsaved := next((disk.bus for disk in cell.view(Disks) if disk.bus in _UNSAVED), None))
         else "disks whose writes are logged begin with their guest's boot"
-        if any(disk.logged for disk in disks_of(cell))
+        if any(disk.logged for disk in cell.view(Disks))
         else "machines without PCI are not restored"
         if not virtio.on_pci
         else "a workload that watches guests boot has nothing to see in restored ones"
@@ -432,11 +433,11 @@ def _settle(guest: Guest, monitor: Monitor) -> None:
         guest.seat.settle(virtual_processors(monitor.execute("query-cpus-fast"), guest.vmm_pid))
 
 
-def _order(monitor: Monitor, factors: Mapping[str, str]) -> None:
+def _order(monitor: Monitor, levels: Levels) -> None:
     """Tells the monitor what levels say, and waits until a balloon has its size. Raises `MachineError`."""
-    for command, arguments in memory.orders(factors):
+    for command, arguments in memory.orders(levels):
         monitor.execute(command, arguments)
-    wanted = memory.BALLOON.of(factors)
+    wanted = levels.get(memory.BALLOON)
     end = time.monotonic() + _BALLOON_S
     while wanted is not None and monitor.execute("query-balloon")["actual"] != wanted:
         if time.monotonic() > end:
@@ -446,15 +447,15 @@ def _order(monitor: Monitor, factors: Mapping[str, str]) -> None:
 
 def _confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Accelerator) -> Confinement:
     """Rings and sockets only for disks, shares and arguments that cannot do without."""
-    disks = disks_of(cell)
+    disks = cell.view(Disks)
     return replace(
         HYPERVISOR,
-        more=tuple(word for factor, level in levels_of(cell.factors) for word in factor.process(level)),
+        more=tuple(word for factor, level in levels_of(cell.levels) for word in factor.process(level)),
         kvm=accelerator is KVM,
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS
         or extras.sockets
-        or QEMU_ARGS.name in cell.factors
+        or QEMU_ARGS in cell.levels
         or any(
             disk.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} or disk.level(PROTOCOL) is Protocol.NBD
             for disk in disks
@@ -488,17 +489,15 @@ def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
 
 def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:
     shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
-    also = restored.TEMPLATES.filesystems if START.of(cell.factors) is Start.RESTORED else ()
+    also = restored.TEMPLATES.filesystems if cell.levels.get(START) is Start.RESTORED else ()
     for_disks, filesystems = drives.qemu_modules(cell, also)
-    required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.modules(cell.factors))
+    required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.modules(cell.levels))
     return ModuleList(required, (*filesystems, *extras.modules))
 
 
-def _base(
-    architecture: Architecture, accelerator: Accelerator, factors: Mapping[str, str], program: str
-) -> list[str]:
-    threads = ",thread=multi" if accelerator.emulates and SMP.among(factors) > 1 else ""
-    given = [word for factor, level in levels_of(factors) for word in factor.qemu(level, architecture)]
+def _base(architecture: Architecture, accelerator: Accelerator, levels: Levels, program: str) -> list[str]:
+    threads = ",thread=multi" if accelerator.emulates and levels[SMP] > 1 else ""
+    given = [word for factor, level in levels_of(levels) for word in factor.qemu(level, architecture)]
     return [
         program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-accel", accelerator.name + threads, *given,

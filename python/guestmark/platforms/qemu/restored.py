@@ -28,10 +28,10 @@ from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.core.model import Cell
-from guestmark.core.units import parse_size
+from guestmark.core.units import format_size
 from guestmark.platforms.process import SupervisedProcess, watchdog
 from guestmark.platforms.qmp import Monitor
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import START, Start
 
@@ -69,8 +69,8 @@ class Templates:
     def block(self, cells: Iterable[Cell] = ()) -> Iterator[None]:
         """One block of these cells: its templates are removed when it ends."""
         self._sharing = True
-        some = [cell for cell in cells if START.of(cell.factors) is Start.RESTORED]
-        used = {spec.filesystem for cell in some for spec in disks_of(cell) if spec.filesystem.maker}
+        some = [cell for cell in cells if cell.levels.get(START) is Start.RESTORED]
+        used = {spec.filesystem for cell in some for spec in cell.view(Disks) if spec.filesystem.maker}
         self.filesystems = tuple(sorted(used))
         try:
             yield
@@ -81,7 +81,7 @@ class Templates:
             self._held.clear()
 
     @contextlib.contextmanager
-    def take(self, key: str, size: str, make: Callable[[Template], None]) -> Iterator[Template]:
+    def take(self, key: str, size: int, make: Callable[[Template], None]) -> Iterator[Template]:
         """The template of that key, with guests of `size` bytes; `make` fills one that is not there yet."""
         template = self._held.get(key)
         if template is None:
@@ -90,7 +90,7 @@ class Templates:
             began = time.monotonic()
             try:
                 with template.memory.open("wb") as memory:
-                    memory.truncate(parse_size(size))
+                    memory.truncate(size)
                 make(template)
             except BaseException:
                 keeper().remove(directory)
@@ -117,11 +117,12 @@ def key_of(command: Sequence[str], program: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def memory_arguments(template: Path, size: str, *, shared: bool) -> list[str]:
+def memory_arguments(template: Path, size: int, *, shared: bool) -> list[str]:
     """The guest's memory on QEMU's command line: the template's own file, or a private view of it."""
     path = str(template).replace(",", ",,")
+    share = "on" if shared else "off"
     return [
-        "-object", f"memory-backend-file,id=memory,size={size},mem-path={path},share={'on' if shared else 'off'}",
+        "-object", f"memory-backend-file,id=memory,size={format_size(size)},mem-path={path},share={share}",
         "-machine", "memory-backend=memory",
     ]  # fmt: skip
 

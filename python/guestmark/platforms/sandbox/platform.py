@@ -144,7 +144,7 @@ class Pipe:
 
 def memory_of(cell: Cell) -> int:
     """Bytes of memory that a sandbox of this cell has."""
-    return MEMORY.among({MEMORY.name: _MEMORY, **cell.factors})
+    return cell.levels.with_defaults({MEMORY.name: _MEMORY})[MEMORY]
 
 
 def layers() -> list[str]:

@@ -41,7 +41,7 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.nested.outer import lodge
 from guestmark.platforms.qemu.nested.place import InnerProcess, OuterPlace, Ported
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.machine import MEMORY, PLACEMENT
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class RemotePlace(OuterPlace):
 
     def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """None yet."""
-        if disks_of(cell):
+        if cell.view(Disks):
             raise PlatformUnusableError(
                 f"{cell.platform}: disks of another machine are not supported",
                 hint="measure what needs no disk there",
@@ -290,7 +290,7 @@ class RemoteGuestPlatform:
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[RemoteGuest]:
         """Boots the guest there and yields it; see `Platform.start`."""
-        if PLACEMENT.name in cell.factors:
+        if PLACEMENT in cell.levels:
             raise UsageError(
                 f"{self.name} cannot be given a placement", hint="that is for machines of this host"
             )

@@ -41,7 +41,7 @@ from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.freshness import READY, RESTART
 from guestmark.platforms.ssh.session import Session, UnreachableError, program
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -309,7 +309,7 @@ class SshPlatform:
 
 def check(cell: Cell) -> None:
     """Raises for a cell that asks for what no other machine can be given."""
-    if disks_of(cell):
+    if cell.view(Disks):
         raise PlatformUnusableError(
             f"{cell.platform}: disks of another machine are not supported",
             hint="measure what needs no disk there",

@@ -14,6 +14,7 @@ from guestmark.appliance.initramfs import build_initramfs
 from guestmark.core.architectures import host_architecture
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
 from guestmark.core.own_program import agent_binary
@@ -28,7 +29,7 @@ from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.platform import missing_program
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import KERNEL, MEMORY, Started, checks, kernel_words, levels_of
@@ -48,15 +49,15 @@ def explained(error: MachineError) -> MachineError:
     )
 
 
-def attest_uml(guest: Guest, factors: Mapping[str, str], kernel: str) -> GuestMachine:
+def attest_uml(guest: Guest, levels: Levels, kernel: str) -> GuestMachine:
     """Kernel kind and release, processors and memory from inside. Raises `AttestationError` with both values."""
     inside = inside_of(guest)
     if inside.cpu != "UML":
         raise mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
     same("the number of processors", 1, inside.processors, guest)
     check_kernel(kernel, inside, guest)
-    hold(checks(factors, Started(inside)), guest)
-    return GuestMachine(asked=dict(factors), guest=inside, disks=disks(guest))
+    hold(checks(levels, Started(inside)), guest)
+    return GuestMachine(asked=dict(levels.texts), guest=inside, disks=disks(guest))
 
 
 UML = "linux.uml"
@@ -79,14 +80,14 @@ class UmlPlatform:
 
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
-        factors = {**DEFAULTS, **cell.factors}
-        program = KERNEL.of(factors) or UML
-        if missing := self.missing(factors):
+        levels = cell.levels.with_defaults(DEFAULTS)
+        program = levels.get(KERNEL) or UML
+        if missing := self.missing(levels):
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         release = release_of(Path(shutil.which(program) or program))
         initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
         watch = Watch.of(cell)
-        served = any(disk.bus is Bus.VHOST_USER for disk in disks_of(cell))
+        served = any(disk.bus is Bus.VHOST_USER for disk in cell.view(Disks))
         process = place.process(self.name, replace(WITH_MEMORY_FILE, sockets=served))
         line = place.serial_line()
         with (
@@ -94,14 +95,14 @@ class UmlPlatform:
             stopping(process, line.close),
             place.disks(cell) as made,
         ):
-            command = command_line(program, place.file(initramfs), factors, line.serial(), process.scratch)
+            command = command_line(program, place.file(initramfs), levels, line.serial(), process.scratch)
             command += _without_parity_trials(cell)
             command += watch.uml_arguments() if watch else ["quiet"]
             command = drives.uml_command(command, made, process.scratch, place)
             process.start(command, pass_fds=line.fds, writable=drives.written(made))
             line.handed()
             agent = Agent(line.transport())
-            check = functools.partial(attest_uml, factors=factors, kernel=release)
+            check = functools.partial(attest_uml, levels=levels, kernel=release)
             guest = Guest(cell, process, agent, check, place=place, seat=seat)
             try:
                 await_ready(agent, process, deadline_s or LAYER.described.start_limit_s, guest.phases)
@@ -113,47 +114,45 @@ class UmlPlatform:
             finally:
                 agent.close()
 
-    def missing(self, factors: Mapping[str, str]) -> Unusable | None:
+    def missing(self, levels: Levels) -> Unusable | None:
         """What has to be installed first, unless a kernel of the user's is started."""
         if not host_architecture().user_mode_linux:
             return Unusable(
                 "there is no User-Mode Linux for this host's architecture", "tcg runs guests here"
             )
-        return None if KERNEL.of(factors) else missing_program(Program(UML, "user-mode-linux"))
+        return None if levels.get(KERNEL) else missing_program(Program(UML, "user-mode-linux"))
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        return self.missing(factors) or probe_by_start(
+        return self.missing(Levels(factors)) or probe_by_start(
             self, deadline_s or LAYER.described.start_limit_s, factors=factors
         )
 
 
-def command_line(
-    program: str, initramfs: str, factors: Mapping[str, str], serial: str, scratch: Path
-) -> list[str]:
+def command_line(program: str, initramfs: str, levels: Levels, serial: str, scratch: Path) -> list[str]:
     """The command that starts the guest.
 
     The serial line is the agent's channel (`serial`, as UML names it); the console goes to the output.
     """
     return [
         program,
-        *(word for factor, level in levels_of(factors) for word in factor.uml(level)),
+        *(word for factor, level in levels_of(levels) for word in factor.uml(level)),
         f"initrd={initramfs}",
         f"umid={scratch.name}", f"uml_dir={scratch}",
         "con=null", "con0=null,fd:1", f"ssl0={serial}", "ssl=null",
         "panic=-1",
         "guestmark.channel=/dev/ttyS0", "guestmark.root=hostfs:/",
-        *kernel_words(factors),
+        *kernel_words(levels),
     ]  # fmt: skip
 
 
 def _without_parity_trials(cell: Cell) -> list[str]:
     """Kernel arguments that shorten the start; none where btrfs may want parity, or the cell says what to leave out."""
-    said = kernel_words(cell.factors)
+    said = kernel_words(cell.levels)
     if any(word.startswith("initcall_blacklist=") for word in said) or any(
-        disk.filesystem is Filesystem.BTRFS for disk in disks_of(cell)
+        disk.filesystem is Filesystem.BTRFS for disk in cell.view(Disks)
     ):
         return []
     return [_PARITY_TRIALS]

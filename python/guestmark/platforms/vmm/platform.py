@@ -26,6 +26,7 @@ from guestmark.appliance.modules import ModuleTree
 from guestmark.core.architectures import host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, RunBy
 from guestmark.core.model import Cell
 from guestmark.core.own_program import agent_binary
@@ -41,7 +42,7 @@ from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.boots import with_modules
 from guestmark.platforms.qemu.platform import kvm_hint, with_kvm_hint
 from guestmark.platforms.vmm.programs import CLOUD_HYPERVISOR, FIRECRACKER
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio
 from guestmark.setting.machine import KERNEL, MEMORY, SMP, VMM, Started, checks, kernel_words
 
@@ -187,18 +188,18 @@ class VmmPlatform:
 
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
-        factors = {**DEFAULTS, **cell.factors}
-        if missing := self.missing(factors):
+        levels = cell.levels.with_defaults(DEFAULTS)
+        if missing := self.missing(levels):
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         if place is HERE and not os.access("/dev/kvm", os.R_OK | os.W_OK):
             raise PlatformUnusableError(f"{self.name} needs KVM", hint=kvm_hint(Cause.OTHER))
-        hypervisor, program = self._hypervisor, self._program(factors)
-        factors[VMM.name] = program
+        hypervisor, program = self._hypervisor, self._program(levels)
+        levels = levels.with_levels({VMM.name: program})
         version = _version(program, hypervisor.says)
-        kernel = with_modules(find_kernel(KERNEL.of(factors) or "", self._notify, _rank), factors)
+        kernel = with_modules(find_kernel(levels.get(KERNEL) or "", self._notify, _rank), levels)
         initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(hypervisor, cell))
         watch = Watch.of(cell)
-        rings = any(disk.aio is Aio.IO_URING for disk in disks_of(cell))
+        rings = any(disk.aio is Aio.IO_URING for disk in cell.view(Disks))
         process = place.process(self.name, Confinement(sockets=True, rings=rings, kvm=True))
         line = place.inherited_line()
         with (
@@ -209,9 +210,9 @@ class VmmPlatform:
             machine = Machine(
                 place.file(kernel.elf or kernel.image),
                 place.file(initramfs),
-                _kernel_words(hypervisor, factors, watch),
-                SMP.among(factors),
-                MEMORY.among(factors),
+                _kernel_words(hypervisor, levels, watch),
+                levels[SMP],
+                levels[MEMORY],
                 made,
                 tuple(map(int, re.findall(r"[0-9]+", version))),
             )
@@ -224,7 +225,7 @@ class VmmPlatform:
             process.start(command, pass_fds=line.fds, writable=drives.written(made))
             line.handed()
             agent = Agent(line.transport())
-            check = functools.partial(self._attest, factors=factors, release=kernel.release, version=version)
+            check = functools.partial(self._attest, levels=levels, release=kernel.release, version=version)
             guest = Guest(cell, process, agent, check, place=place, seat=seat)
             await_ready(agent, process, deadline_s or self._start_limit_s, guest.phases)
             try:
@@ -237,12 +238,12 @@ class VmmPlatform:
             finally:
                 agent.close()
 
-    def missing(self, factors: Mapping[str, str]) -> Unusable | None:
+    def missing(self, levels: Levels) -> Unusable | None:
         """What has to be installed first."""
         name = self._hypervisor.program.name
         if not host_architecture().kernel_unpacked:
             return Unusable(f"{name} is started on x86-64 hosts alone")
-        if not (program := self._program(factors)):
+        if not (program := self._program(levels)):
             return Unusable(
                 f"{name} is not installed, and this distribution has no package of it",
                 "take a binary of its own releases, put it in PATH, or name it: --set vmm=FILE",
@@ -257,17 +258,15 @@ class VmmPlatform:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        found = self.missing(factors) or probe_by_start(
+        found = self.missing(Levels(factors)) or probe_by_start(
             self, deadline_s or self._start_limit_s, factors=factors
         )
         return with_kvm_hint(found)
 
-    def _program(self, factors: Mapping[str, str]) -> str:
-        return VMM.of(factors) or self._hypervisor.program.path or ""
+    def _program(self, levels: Levels) -> str:
+        return levels.get(VMM) or self._hypervisor.program.path or ""
 
-    def _attest(
-        self, guest: Guest, *, factors: Mapping[str, str], release: str, version: str
-    ) -> GuestMachine:
+    def _attest(self, guest: Guest, *, levels: Levels, release: str, version: str) -> GuestMachine:
         """The program that runs, who made the machine as its guest sees it, and all factors that can be compared.
 
         Raises `AttestationError` with both values.
@@ -276,7 +275,7 @@ class VmmPlatform:
         running = "".join(guest.place.links(f"/proc/{guest.vmm_pid}/exe"))
         same("the machine's maker", self._hypervisor.maker, _maker(guest), guest)
         check_kernel(release, inside, guest)
-        hold(checks(factors, Started(inside, program=running)), guest)
+        hold(checks(levels, Started(inside, program=running)), guest)
         found = disks(guest)
         rings = bool(guest.disks) and "io_uring" in engines(guest, guest.vmm_pid)
         for disk in guest.disks:
@@ -284,7 +283,7 @@ class VmmPlatform:
             cache = found[disk.spec.name].write_cache if found else ""
             same(f"the {disk.spec.name} disk's write cache", disk.spec.cache.write_cache, cache, guest)
         return GuestMachine(
-            asked=dict(factors),
+            asked=dict(levels.texts),
             run_by=RunBy(name=self._hypervisor.program.name, version=version),
             guest=inside,
             disks=found,
@@ -305,7 +304,7 @@ def _served(agent: str, port: int, server: Sequence[str]) -> list[str]:
     return [agent, "listen", f"{_VSOCK}_{port}", *server, "--"]
 
 
-def _kernel_words(hypervisor: Hypervisor, factors: Mapping[str, str], watch: Watch | None) -> str:
+def _kernel_words(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -> str:
     row = host_architecture()
     return " ".join(
         [
@@ -316,7 +315,7 @@ def _kernel_words(hypervisor: Hypervisor, factors: Mapping[str, str], watch: Wat
             f"guestmark.channel=vsock:{_CHANNEL}",
             f"guestmark.root=vsock:{_ROOT}",
             f"guestmark.rootopts={_ROOT_OPTIONS}",
-            *kernel_words(factors),
+            *kernel_words(levels),
         ]
     )
 

@@ -173,7 +173,7 @@ class ClonesWorkload(Workload[Clones]):
 
     def _controls(self) -> Iterator[Control]:
         """Of restored guests: clones that are twins, or wrong, on purpose."""
-        if START.of(self.cell.factors) is not Start.RESTORED:
+        if self.cell.levels.get(START) is not Start.RESTORED:
             return
         looks = self._of_control(Extras(kernel=_UNRENEWED), ())
         clock = judge.of_clocks(self._clocks)

@@ -6,18 +6,17 @@ Every single start is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
-from guestmark.core.factor import one_of
+from guestmark.core.factor import Setting, one_of
 from guestmark.core.findings import Fact
+from guestmark.core.levels import Levels
 from guestmark.core.metric import Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_duration
 from guestmark.core.workload_kind import WorkloadKind, agent_is_enough
-from guestmark.setting.base import Setting
 
 START = Metric("start_s", "s")  # decided → the working set is touched
 PREPARE = Metric("prepare_s", "s")  # decided → what carries the machine is executed (a)
@@ -125,9 +124,9 @@ PAGE_CACHE = Setting(
 )
 
 
-def pattern_of(factors: Mapping[str, str]) -> Pattern:
+def pattern_of(levels: Levels) -> Pattern:
     """How the cell's machines are started."""
-    return PATTERN.among(factors)
+    return levels[PATTERN]
 
 
 def _label(params: Launching) -> str:
@@ -153,7 +152,7 @@ WORKLOADS = (
         reads=Launching,
         factors=(PATTERN, PAGE_CACHE),
         decides=_decides,
-        crowd=lambda cell: pattern_of(cell.factors).several,
+        crowd=lambda cell: pattern_of(cell.levels).several,
         needs_root=agent_is_enough,
         sections=("guestmark.workloads.coldstart.sections:sections",),
     ),

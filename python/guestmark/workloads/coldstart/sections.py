@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-import msgspec
-
 from guestmark.core.platform_spec import HOST
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -108,11 +106,11 @@ def unit_of(seconds: Sequence[float]) -> figures.Unit:
 
 def _cache(result: CellResult) -> str:
     """Of what is made anew; nothing else is read."""
-    return PAGE_CACHE.among(result.cell.factors) if _launch(result) is Launch.NEW else "–"
+    return result.cell.levels[PAGE_CACHE] if _launch(result) is Launch.NEW else "–"
 
 
 def _launch(result: CellResult) -> Launch:
-    return msgspec.convert(result.cell.workload.params, Launching).launch
+    return result.cell.workload.read_params(Launching).launch
 
 
 def _cell(found: Quantile, unit: figures.Unit) -> Cell:
@@ -182,7 +180,7 @@ def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[In
 
 
 def _of_caches(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
-    if any(PAGE_CACHE.among(result.cell.factors) is Caches.DROPPED for result, _ in found):
+    if any(result.cell.levels[PAGE_CACHE] is Caches.DROPPED for result, _ in found):
         return [
             line(
                 "Dropped: everything but what running programs map was out of the host's page cache; a file written "

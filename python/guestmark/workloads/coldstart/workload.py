@@ -86,8 +86,8 @@ class ColdstartWorkload(Workload[Launching]):
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        self._pattern = pattern_of(cell.factors)
-        self._caches = PAGE_CACHE.among(cell.factors)
+        self._pattern = pattern_of(cell.levels)
+        self._caches = cell.levels[PAGE_CACHE]
         self._first: Started | None = None
         self._platform: Platform | None = None
 
@@ -95,7 +95,7 @@ class ColdstartWorkload(Workload[Launching]):
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` for more machines at once than this host has memory for, and too large a working set."""
         for cell in cells:
-            params, at_a_time = cls.read(cell.workload.params), pattern_of(cell.factors).burst
+            params, at_a_time = cls.read(cell.workload.params), pattern_of(cell.levels).burst
             refuse_too_many(cell, at_a_time, params.touch)
             given = declared(cell)
             if given and params.touch > given // 2:
@@ -115,7 +115,7 @@ class ColdstartWorkload(Workload[Launching]):
             return "its processes trace each other, and cannot be stopped from outside"
         if launch is Launch.RESUMED and kind.guest and not kind.boots_firmware:
             return "it has no monitor that stops it, and its processes trace each other"
-        if PAGE_CACHE.among(cell.factors) is Caches.DROPPED and not os.access(_DROP, os.W_OK):
+        if cell.levels[PAGE_CACHE] is Caches.DROPPED and not os.access(_DROP, os.W_OK):
             return "the page cache cannot be dropped: that takes root"
         return ""
 

@@ -3,10 +3,11 @@
 import re
 from typing import Any, Protocol
 
+from guestmark.core.factor import Setting
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import counted, format_size, parse_size
-from guestmark.setting.base import On, Setting, is_disk_setting
+from guestmark.setting.base import On, is_disk_setting
 
 
 def count(text: str) -> str:
@@ -41,7 +42,7 @@ BLOCK_SIZE = Setting(
 
 def crowded(cell: Cell, threads: int) -> str:
     """Says that the cell's threads have to share processors; empty when each has one of its own."""
-    processors = cell.processors or cell.platform.processors(cell.factors)
+    processors = cell.processors or cell.platform.processors(cell.levels)
     if threads <= processors:
         return ""
     return f"{threads} threads share {counted(processors, 'processor')}"

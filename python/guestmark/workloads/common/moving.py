@@ -134,9 +134,9 @@ class MovingWorkload(Workload[MovedBytes]):
         super().__init__(plan, cell)
         self.moving = self.facts.add(Moving())
         self.amount = self.params.bytes
-        self.block_size = BLOCK_SIZE.of(cell.factors)
-        self.location = directory_of(LOCATION.of(cell.factors) or SHARED_MEMORY)
-        self.over_vhost_user = Bus.VHOST_USER in (BUS.of(cell.factors), UML_DISK.of(cell.factors))
+        self.block_size = cell.levels.get(BLOCK_SIZE)
+        self.location = directory_of(cell.levels.get(LOCATION) or SHARED_MEMORY)
+        self.over_vhost_user = Bus.VHOST_USER in (cell.levels.get(BUS), cell.levels.get(UML_DISK))
         self._stack = contextlib.ExitStack()
         self._mounted = False
 

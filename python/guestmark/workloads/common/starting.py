@@ -207,7 +207,7 @@ def declared(cell: Cell) -> int:
     """Bytes of memory that each machine of the cell is given; 0 for a plain process, which is given none."""
     if not cell.platform.takes(MEMORY.name):
         return 0
-    return MEMORY.among({MEMORY.name: _DECLARED, **cell.factors})
+    return cell.levels.with_defaults({MEMORY.name: _DECLARED})[MEMORY]
 
 
 def spare() -> int:
@@ -220,7 +220,7 @@ def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
 
     A machine may come to use all that it was given. Huge pages were set aside before, and are no longer available.
     """
-    pages = HUGEPAGES.among(cell.factors)
+    pages = cell.levels[HUGEPAGES]
     if pages is not HugePages.OFF:
         _refuse_too_few(pages, machines, machines * pages.needed(declared(cell)))
     each = _OVERHEAD + (max(declared(cell), used) if pages is HugePages.OFF else 0)

@@ -6,11 +6,11 @@ import shlex
 
 import msgspec
 
+from guestmark.core.factor import Setting
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
-from guestmark.setting.base import Setting
 
 MEMORY = Metric("memory_per_machine_bytes", "B")  # slope of the control groups' memory over their number
 PSS = Metric(

@@ -88,7 +88,7 @@ def _groups(workload: WorkloadResult) -> Iterator[_Group]:
         if any((name, level) not in others for _, others in alike)
     }
     for (platform, others), results in alike.items():
-        ordered = tuple(sorted(results, key=lambda result: GUESTS.among(result.cell.factors)))
+        ordered = tuple(sorted(results, key=lambda result: result.cell.levels[GUESTS]))
         blocks = points_of(ordered)
         shown = [f"{name}={level}" for name, level in others if name in varying and _has_levels(name, alike)]
         yield _Group(" ".join([platform, *shown]), ordered, fit(blocks) if blocks else None)
@@ -223,7 +223,7 @@ def _between(interval: tuple[float, float] | None) -> str:
 
 def _chart(groups: Sequence[_Group]) -> Chart:
     said = "; ".join(
-        f"{group.name}: {_reach(group.fit, GUESTS.among(group.largest.cell.factors))}"
+        f"{group.name}: {_reach(group.fit, group.largest.cell.levels[GUESTS])}"
         for group in groups
         if group.fit is not None
     )
@@ -325,7 +325,7 @@ def _takes(group: _Group) -> str:
 def _speed(group: _Group) -> str:
     if group.fit is None:
         return ""
-    law, most = group.fit.law, GUESTS.among(group.largest.cell.factors)
+    law, most = group.fit.law, group.largest.cell.levels[GUESTS]
     kept = group.largest.summary.get(density.KEPT.name)
     said = f"With {most} of them each has {figures.percent(kept.mean)} of its speed alone" if kept else ""
     if law.error > _MISFIT:

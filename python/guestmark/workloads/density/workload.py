@@ -80,7 +80,7 @@ class DensityWorkload(Workload[Crowd]):
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        self._number = GUESTS.among(cell.factors)
+        self._number = cell.levels[GUESTS]
         self._platform: Platform | None = None
         self._fleet: list[Started] = []
 
@@ -90,7 +90,7 @@ class DensityWorkload(Workload[Crowd]):
         for cell in cells:
             if not cell.platform.is_elsewhere:
                 touch = cls.read(cell.workload.params).touch
-                refuse_too_many(cell, GUESTS.among(cell.factors), touch)
+                refuse_too_many(cell, cell.levels[GUESTS], touch)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:

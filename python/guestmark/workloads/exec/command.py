@@ -64,7 +64,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @classmethod
     def of(cls, cell: Cell) -> Command:
         """The cell's."""
-        return msgspec.convert(cell.workload.params, cls)
+        return cell.workload.read_params(cls)
 
     @property
     def specs(self) -> list[MetricSpec]:

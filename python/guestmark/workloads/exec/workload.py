@@ -22,7 +22,7 @@ from guestmark.core.registry import VARIABLE, is_variable
 from guestmark.disks.mounted import DISK, work_on
 from guestmark.foreign.packages import owner_of
 from guestmark.platforms.base import LoggedIn
-from guestmark.setting.disk import disks_of, has_disks
+from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
@@ -122,7 +122,7 @@ class ExecWorkload(Workload[Command]):
         """
         for cell in cells:
             bare = (
-                any(disk.filesystem is Filesystem.NONE for disk in disks_of(cell))
+                any(disk.filesystem is Filesystem.NONE for disk in cell.view(Disks))
                 if has_disks(cell)
                 else False
             )

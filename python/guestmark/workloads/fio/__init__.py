@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from guestmark.core.findings import Fact
+from guestmark.core.levels import Levels
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell
@@ -65,9 +66,9 @@ def variables_of(job: str) -> list[str]:
     return _VARIABLE.findall(job)
 
 
-def environment(values: Mapping[str, str], factors: Mapping[str, str]) -> dict[str, str]:
+def environment(values: Mapping[str, str], levels: Levels) -> dict[str, str]:
     """The variables of a job file: those of the plan, and how many threads there are."""
-    return {THREADS_VARIABLE: str(THREADS.of(factors) or 1), **values}
+    return {THREADS_VARIABLE: str(levels.get(THREADS) or 1), **values}
 
 
 class FioJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +88,13 @@ def _decides(params: FioJob, name: str, platform: PlatformSpec) -> bool | None:
 
 def _syncs(cell: Cell) -> Mapping[str, Any]:
     """The same job, its files laid out before."""
-    params = msgspec.convert(cell.workload.params, FioJob)
+    params = cell.workload.read_params(FioJob)
     return {
         "method": "syncs",
         "command": ["fio", "--output-format=json", JOB_FILE],
         "before": [f"fio --create_only=1 {JOB_FILE} >/dev/null"],
         "files": {JOB_FILE: params.job},
-        "env": environment(params.values, cell.factors),
+        "env": environment(params.values, cell.levels),
     }
 
 

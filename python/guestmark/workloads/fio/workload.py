@@ -209,7 +209,7 @@ class FioWorkload(Workload[FioJob]):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         path = plan.context.path
-        self._env = {"PATH": path, "LC_ALL": "C", **environment(self.params.values, cell.factors)}
+        self._env = {"PATH": path, "LC_ALL": "C", **environment(self.params.values, cell.levels)}
         self._cwd = "/"
 
     @classmethod

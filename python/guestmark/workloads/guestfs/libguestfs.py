@@ -27,12 +27,13 @@ from guestmark.core import procfs
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.findings import Fact
 from guestmark.core.keeper import keeper
+from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import Confined
-from guestmark.core.units import parse_size
 from guestmark.disks import processes
 from guestmark.platforms.confinement import attested
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.accelerators import KVM, TCG
+from guestmark.setting.machine import MEMORY, SMP
 
 GUESTFISH = "guestfish"
 _VERBOSE = {"LIBGUESTFS_DEBUG": "1", "LIBGUESTFS_TRACE": "1"}
@@ -141,13 +142,13 @@ def _follow(
     return Timeline(process.started_at, reached, qemu, ended_at, process.console, confined)
 
 
-def sized(factors: Mapping[str, str]) -> list[str]:
+def sized(levels: Levels) -> list[str]:
     """The commands that give libguestfs's guest a cell's memory and processors."""
     commands = []
-    if "memory" in factors:
-        commands.append(f"set-memsize {parse_size(factors['memory']) // _MIB}")
-    if "smp" in factors:
-        commands.append(f"set-smp {factors['smp']}")
+    if MEMORY in levels:
+        commands.append(f"set-memsize {levels[MEMORY] // _MIB}")
+    if SMP in levels:
+        commands.append(f"set-smp {levels[SMP]}")
     return commands
 
 

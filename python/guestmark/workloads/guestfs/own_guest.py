@@ -231,7 +231,7 @@ class GuestfsApiWorkload(OwnGuestWorkload[session.Rounds]):
     def run(self, machine: Machine) -> list[Measurement]:
         """Launches guestfish and makes the calls. Raises `WorkloadError` when one fails or misbehaves."""
         calls = session.commands(self.params.rounds)
-        script: list[str | Mark] = [*libguestfs.sized(self.cell.factors)]
+        script: list[str | Mark] = [*libguestfs.sized(self.cell.levels)]
         script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
         started_at, marks, printed = self._told(machine, script)
         self._found.calls = len(calls)
@@ -289,7 +289,7 @@ class GuestfsRunWorkload(OwnGuestWorkload[RunParams]):
         return [Measurement(metric, value, (value,)) for metric, value in kept.items()]
 
     def _script(self) -> list[str | Mark]:
-        sized = libguestfs.sized(self.cell.factors)
+        sized = libguestfs.sized(self.cell.levels)
         return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
 
     def _launch_inside(self, outer: Machine) -> dict[str, float]:

@@ -15,7 +15,7 @@ from guestmark.disks import daemon
 from guestmark.disks.image import Image, images, read_on_host
 from guestmark.disks.packed import FILE
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
@@ -39,7 +39,7 @@ class GuestfishWorkload(Workload[MovedBytes]):
         super().__init__(plan, cell)
         self._accelerator = accelerator_of(cell)
         self._amount = self.params.bytes
-        self._target = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
+        self._target = cell.view(Disks).target
         self._stack = contextlib.ExitStack()
         self._source: Image | None = None
         self._content: Path | None = None
@@ -48,7 +48,7 @@ class GuestfishWorkload(Workload[MovedBytes]):
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Checks that what guestfish writes can be read again, and that libguestfs launches here at all."""
         for cell in cells:
-            for spec in disks_of(cell):
+            for spec in cell.view(Disks):
                 if spec.role is Role.TARGET and spec.filesystem not in READABLE:
                     raise UsageError(
                         f"{cell.id}: what guestfish writes to {spec.filesystem} cannot be checked on the host",
@@ -105,9 +105,9 @@ class GuestfishWorkload(Workload[MovedBytes]):
         )
 
     def _script(self, image: Image) -> list[str | Mark]:
-        factors, spec = self.cell.factors, image.spec
+        spec = image.spec
         method = self.params.method
-        script: list[str | Mark] = [*libguestfs.sized(factors)]
+        script: list[str | Mark] = [*libguestfs.sized(self.cell.levels)]
         script.append(f"add-drive {image.path} format:{spec.format}")
         if method == "copy":
             script.append(f"add-drive {self._content} readonly:true format:raw")

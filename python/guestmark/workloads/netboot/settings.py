@@ -6,8 +6,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from guestmark.core.architectures import X86_64
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell
@@ -75,22 +73,22 @@ class Settings:
                 f"a network boot cannot be measured on {cell.platform}: iPXE's ROMs here are for x86",
                 hint="use --on tcg, kvm or tcg/kvm",
             )
-        factors = cell.factors
-        nic = NIC.among(factors)
-        firmware = FIRMWARE.among(factors)
-        network = NETWORK.among(factors)
-        if cell.platform.nested and msgspec.convert(cell.workload.params, Fetched).kernel:
+        levels = cell.levels
+        nic = levels[NIC]
+        firmware = levels[FIRMWARE]
+        network = levels[NETWORK]
+        if cell.platform.nested and cell.workload.read_params(Fetched).kernel:
             raise UsageError(
                 "a boot inside an outer guest ends with its files",
                 hint="leave out params.kernel, or use --on tcg or kvm",
             )
-        ip, serving = IP.among(factors), _serving(cell)
+        ip, serving = levels[IP], _serving(cell)
         if ip == "6" and network is not Network.USER:
             raise UsageError("only QEMU's own network has an IPv6 side", hint="take network=user with ip=6")
-        boots = rom.find(ROM.among(factors), nic, as_kernel=network is Network.PASST)
+        boots = rom.find(levels[ROM], nic, as_kernel=network is Network.PASST)
         boots.check(nic, firmware)
         needed = file_size + _OWN_MEMORY
-        memory = MEMORY.of(factors) or -(-needed // _STEP) * _STEP
+        memory = levels.get(MEMORY) or -(-needed // _STEP) * _STEP
         if memory < needed:
             raise UsageError(
                 f"memory={format_size(memory)} cannot hold a file of {format_size(file_size)}, firmware and iPXE",
@@ -98,14 +96,14 @@ class Settings:
             )
         return cls(
             accelerator=accelerator,
-            machine=MACHINE.of(factors) or "pc",
-            cpu=CPU.of(factors) or ACCELERATORS[accelerator].firmware_cpu,
-            smp=SMP.of(factors) or 1,
+            machine=levels.get(MACHINE) or "pc",
+            cpu=levels.get(CPU) or ACCELERATORS[accelerator].firmware_cpu,
+            smp=levels.get(SMP) or 1,
             memory=memory,
             nic=nic,
             rom=boots,
             firmware=firmware,
-            console=CONSOLE.among(factors),
+            console=levels[CONSOLE],
             network=network,
             ip=ip,
             serving=serving,
@@ -163,14 +161,14 @@ class Settings:
 
 
 def _serving(cell: Cell) -> Serving:
-    protocol = PROTOCOL.among(cell.factors)
-    certificate = msgspec.convert(cell.workload.params, Fetched).certificate
+    protocol = cell.levels[PROTOCOL]
+    certificate = cell.workload.read_params(Fetched).certificate
     if protocol is Protocol.HTTPS and not certificate:
         raise UsageError(
             "protocol=https needs a certificate that the ROM was built to trust",
             hint="give params.certificate, a PEM file with the key, and a ROM of your own: rom=FILE",
         )
-    return Serving(protocol, SERVER_DELAY.among(cell.factors), certificate)
+    return Serving(protocol, cell.levels[SERVER_DELAY], certificate)
 
 
 def _find_ovmf() -> tuple[str, str]:

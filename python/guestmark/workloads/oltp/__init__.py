@@ -94,7 +94,7 @@ class Oltp(Fact, kw_only=True):
 
 def _commits(cell: Cell) -> Mapping[str, Any]:
     """Rows that the same server commits with the same settings."""
-    params = msgspec.convert(cell.workload.params, OltpTest)
+    params = cell.workload.read_params(OltpTest)
     return {"method": params.server, "settings": params.settings}
 
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 from pydantic import BeforeValidator, field_validator
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError, WorkloadError
@@ -30,7 +29,7 @@ from guestmark.disks.mounted import working_directory
 from guestmark.disks.preflight import free_bytes
 from guestmark.foreign.packages import owner_of
 from guestmark.plan.schema import Strict, param
-from guestmark.setting.disk import DiskSpec, disks_of
+from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads import oltp
 from guestmark.workloads.base import Workload
@@ -144,7 +143,7 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
     remarks: dict[str, None] = {}
     for cell in cells:
         database = KINDS[_of(cell).server]()
-        (disk,) = disks_of(cell)
+        (disk,) = cell.view(Disks)
         on_host = cell.platform.is_this_host
         if disk.filesystem is Filesystem.NONE and not on_host:
             raise UsageError(
@@ -201,12 +200,12 @@ def _may_enter(folder: Path, account: Account) -> bool:
 
 
 def _threads(cell: Cell) -> str:
-    said = crowded(cell, THREADS.of(cell.factors) or int(_of(cell).threads))
+    said = crowded(cell, cell.levels.get(THREADS) or int(_of(cell).threads))
     return f"{cell.id}: {said}" if said else ""
 
 
 def _of(cell: Cell) -> OltpTest:
-    return msgspec.convert(cell.workload.params, OltpTest)
+    return cell.workload.read_params(OltpTest)
 
 
 _OF_ITS_SERVER = frozenset({"9p", "hostfs"})  # shares whose files are all made by the hypervisor's user
@@ -222,7 +221,7 @@ class OltpWorkload(Workload[OltpTest]):
         super().__init__(plan, cell)
         self._found = self.facts.add(Oltp())
         self._client = self.facts.add(Sysbench())
-        self._threads = THREADS.of(cell.factors) or int(self.params.threads)
+        self._threads = cell.levels.get(THREADS) or int(self.params.threads)
         self._on_host = cell.platform.is_this_host
         self._account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
         self._kind: Database = KINDS[self.params.server]()
@@ -246,7 +245,7 @@ class OltpWorkload(Workload[OltpTest]):
             KINDS[cls.read(cell.workload.params).server]()
         except PlatformUnusableError as error:
             return f"{error.message} ({error.hint})"
-        filesystem = FILESYSTEM.of(cell.factors) or ""
+        filesystem = cell.levels.get(FILESYSTEM) or ""
         if filesystem in _OF_ITS_SERVER and os.geteuid() == 0:
             return (
                 f"new files over {filesystem} belong to root, the hypervisor's user, and database servers run as "

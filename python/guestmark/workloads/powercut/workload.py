@@ -37,7 +37,7 @@ from guestmark.plan.schema import Strict, param
 from guestmark.powercut import checked, proof, records, recovery, writelog
 from guestmark.powercut.records import Method
 from guestmark.powercut.survey import INTERRUPTED
-from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.drive import Bus
 from guestmark.workloads import powercut
 from guestmark.workloads.base import Workload
@@ -185,7 +185,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
     @classmethod
     def impossible(cls, cell: Cell) -> str:
         """Why nothing can be proven on this host."""
-        target = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
+        target = cell.view(Disks).target
         params = cls.read(cell.workload.params)
         if why := _no_log(target) or _not_here(params.needs, params.package):
             return why

@@ -18,7 +18,7 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.disks.mounted import working_directory
 from guestmark.disks.preflight import free_bytes
 from guestmark.plan.schema import Strict, param
-from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import MEMORY
@@ -136,7 +136,7 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
     for cell, options in cells:
         found = [crowded(cell, int(options["threads"]))]
         if "file_total_size" in options:
-            disk = next(spec for spec in disks_of(cell) if spec.role is Role.TARGET)
+            disk = cell.view(Disks).target
             _check_size(cell, options, disk)
             found += [
                 lies_of_memory(options, _memory_of(cell)),
@@ -189,7 +189,7 @@ def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
 
 def _memory_of(cell: Cell) -> int:
     if cell.platform.is_guest:
-        return MEMORY.of(cell.factors) or parse_size(_DEFAULT_MEMORY)
+        return cell.levels.get(MEMORY) or parse_size(_DEFAULT_MEMORY)
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024

@@ -24,7 +24,7 @@ from guestmark.core.temporary import replacing
 from guestmark.disks.daemon import find
 from guestmark.disks.image import Image
 from guestmark.disks.template import template
-from guestmark.setting.disk import DiskSpec, Role, disks_of
+from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
 from guestmark.setting.location import SHARED_MEMORY
 
@@ -50,7 +50,7 @@ class Holder(Protocol):
 @contextlib.contextmanager
 def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
     """Fresh images of the cell's disks in an outer guest; leaving the context removes them."""
-    specs = disks_of(cell)
+    specs = cell.view(Disks)
     if not specs:
         yield ()
         return
@@ -72,14 +72,14 @@ def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
 
 def images_bytes(cell: Cell) -> int:
     """Bytes of memory that the cell's images may take in the outer guest: when they are full."""
-    return sum(spec.size for spec in disks_of(cell))
+    return sum(spec.size for spec in cell.view(Disks))
 
 
 def check(cell: Cell) -> None:
     """Raises `UsageError` for disks that an inner guest cannot be given, `PlatformUnusableError` for a program that
     is missing.
     """
-    for spec in disks_of(cell):
+    for spec in cell.view(Disks):
         find("qemu-img")
         if spec.filesystem.maker:
             find(spec.filesystem.maker)

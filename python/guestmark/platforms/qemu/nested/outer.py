@@ -23,7 +23,7 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.nested.images import images_bytes
 from guestmark.platforms.qemu.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
-from guestmark.setting.disk import disks_of
+from guestmark.setting.disk import Disks
 from guestmark.setting.machine import CPU, KERNEL, MEMORY, OUTER, OUTER_CPU, OUTER_SMP, PLACEMENT, SMP, Outer
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class OuterSpec:
         outer = layers[0]
         return cls(
             outer,
-            OUTER_CPU.of(cell.factors) or ACCELERATORS[outer.kind].outer_cpu,
-            OUTER_SMP.of(cell.factors) or _processors(cell),
-            KERNEL.of(cell.factors) or "" if layers[-1].kind in ACCELERATORS else "",
+            cell.levels.get(OUTER_CPU) or ACCELERATORS[outer.kind].outer_cpu,
+            cell.levels.get(OUTER_SMP) or _processors(cell),
+            cell.levels.get(KERNEL) or "" if layers[-1].kind in ACCELERATORS else "",
             outer_memory(cell),
             len(layers) - 1,
             cell.factors.get(PLACEMENT.name, ""),
@@ -77,13 +77,13 @@ class OuterSpec:
 
 
 def _processors(cell: Cell) -> int:
-    return SMP.among({**DEFAULTS, **cell.factors})
+    return cell.levels.with_defaults(DEFAULTS)[SMP]
 
 
 def outer_memory(cell: Cell, layer: int = 0) -> int:
     """Bytes of memory of the outer guest number `layer` (0: the outermost) of a cell: what is inside, and its own."""
     outers = len(cell.platform.layers) - 1 - layer
-    inner = MEMORY.among({**DEFAULTS, **cell.factors})
+    inner = cell.levels.with_defaults(DEFAULTS)[MEMORY]
     needed = inner + images_bytes(cell) + outers * _NEEDS
     return -(-needed // _ROUND) * _ROUND
 
@@ -94,7 +94,7 @@ def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
     for cell in cells:
         needed = outer_memory(cell)
         if needed > available:
-            inner = ({**DEFAULTS, **cell.factors})[MEMORY.name]
+            inner = format_size(cell.levels.with_defaults(DEFAULTS)[MEMORY])
             images = images_bytes(cell)
             layers = len(cell.platform.layers) - 1
             parts = f"{inner} for the inner guest, " + (
@@ -174,7 +174,7 @@ class Outers:
         spec = OuterSpec.of(cell)
         if not (self._sharing and _shares(cell)):
             with contextlib.ExitStack() as stack:
-                logged = [disk for disk in disks_of(cell) if disk.logged]
+                logged = [disk for disk in cell.view(Disks) if disk.logged]
                 made = stack.enter_context(images(logged))
                 yield _start(spec, stack, deadline, Outer.TRIAL, made)
             return
@@ -222,9 +222,9 @@ OUTERS = Outers()
 
 
 def _shares(cell: Cell) -> bool:
-    if any(disk.logged for disk in disks_of(cell)):
+    if any(disk.logged for disk in cell.view(Disks)):
         return False  # its image is a disk of the outer guest, which is thus only for it
-    return cell.platform.nested and OUTER.of(cell.factors) is not Outer.TRIAL
+    return cell.platform.nested and cell.levels.get(OUTER) is not Outer.TRIAL
 
 
 def _start(

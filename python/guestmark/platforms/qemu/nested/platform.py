@@ -113,7 +113,7 @@ class NestedPlatform:
 
     def _check_program(self, cell: Cell) -> None:
         """The outer guest has this host's root: what is missing there is missing here."""
-        if missing := self._inner.missing(cell.factors):
+        if missing := self._inner.missing(cell.levels):
             raise PlatformUnusableError(f"inside {self._spec.outer}: {missing.reason}", hint=missing.hint)
 
     def _check_virtualization(self, place: OuterPlace, held: Held) -> None:
