@@ -43,6 +43,19 @@ def _command(verb: str, command: Any, parent: Any) -> Iterator[str]:
             yield f"`{declaration}`\n: {_escape(text)}\n"
 
 
+def repetition() -> str:
+    """Every option that decides how often is measured: its names on command line, in plans and in the library."""
+    from guestmark.plan.policy_options import policy_options
+
+    rows = []
+    for name, option in policy_options().items():
+        # The library has no budget: `guestmark.run` measures the whole plan.
+        argument = f"`{name}`" if name != "budget_s" else "–"
+        key = f"`{option.key}`" if option.key else "–"
+        rows.append([f"`{option.name}`", key, argument, _escape(option.help)])
+    return _table(["option", "key of `[repetition]`", "argument of the library", "meaning"], rows)
+
+
 def platforms() -> str:
     """Every platform that can be measured: what it is, what it runs, what it can hold."""
     from guestmark.core import registry
@@ -232,6 +245,7 @@ def _json_type(value: dict[str, Any]) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "results": results,
     "commands": commands,
+    "repetition": repetition,
     "platforms": platforms,
     "factors": factors,
     "architectures": architectures,

@@ -311,8 +311,8 @@ def exec(  # noqa: A001 (as the command is called)
     """Measures a command on these platforms, as `guestmark exec` does, and returns the result.
 
     A string is split as a shell would, but no shell runs it. `settings` are factors with their levels; `parameters`
-    stand in the command as `{name}`; `env` is added to this process's environment. `policy` are `baseline`, `blocks`,
-    `precision`, `margin`, `time_limit_s`, `trial_limit_s`, `warmup`, `iterations` and `seed`.
+    stand in the command as `{name}`; `env` is added to this process's environment. `policy` holds the `baseline` and
+    any field of `plan.policy_options.PolicyOptions`, such as `blocks`.
     """
     from guestmark.core.context import Caller
     from guestmark.workloads.exec.plan import ExecOptions, build

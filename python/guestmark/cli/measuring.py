@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.cli import options
 from guestmark.core.errors import UsageError
 from guestmark.page.say import say, tell
+from guestmark.plan.policy_options import check_conflicts
 
 if TYPE_CHECKING:
     from guestmark.cli.session import Outputs
@@ -135,11 +136,9 @@ class Measuring:
 def budgeted(text: str | None, given: Measuring) -> float | None:
     """The seconds of `--for`. Raises `UsageError` beside another limit."""
     seconds = options.positive_duration("--for", text)
-    if seconds is not None and (given.blocks or given.time_limit or given.over) is not None:
-        raise UsageError(
-            "--for cannot be combined with --blocks, --time-limit or --over",
-            hint="--for alone chooses the blocks",
-        )
+    if seconds is not None:
+        others = {name: value for name, value in given.overrides().items() if value is not None}
+        check_conflicts({"budget_s": seconds, **others})
     return seconds
 
 

@@ -36,6 +36,14 @@ def parse_duration(text: str) -> float:
     return total
 
 
+def parse_positive_duration(text: str) -> float:
+    """Seconds as `parse_duration` reads them, but above 0."""
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is not above 0 (write 90s, 10m or 1h30m)")
+    return seconds
+
+
 def parse_fraction(text: str) -> float:
     """A fraction from `2%` or `0.02`; `2` is refused because it is ambiguous."""
     stripped = text.strip()

@@ -12,12 +12,13 @@ from guestmark.core.model import Policy, Published, PublishedFigure, Question, W
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.toml import read_toml
 from guestmark.core.tuning import Settings
-from guestmark.core.units import check_unit, parse_duration, parse_fraction
+from guestmark.core.units import check_unit, parse_positive_duration
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan import pattern, schema
 from guestmark.plan.library import extended, overridden
 from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
 from guestmark.plan.outline import Outline
+from guestmark.plan.policy_options import conflicts_of_plan, policy_options
 from guestmark.plan.problems import Problems, without_mistakes
 from guestmark.plan.questions import NESTED, question_of
 from guestmark.plan.scale import scale_table
@@ -316,23 +317,22 @@ class _Reader:
 
     def _policy(self) -> Policy:
         given = self._model.repetition
-        values: dict[str, Any] = {
-            name: getattr(given, name)
-            for name in ("blocks", "min_blocks", "max_blocks", "warmup", "iterations")
-        }
-        for name in ("precision", "margin"):
-            with self._problems.at("repetition", name):
-                text = getattr(given, name)
-                values[name] = None if text is None else parse_fraction(text)
-        for name in ("time_limit", "trial_limit"):
-            with self._problems.at("repetition", name):
-                text = getattr(given, name)
-                values[f"{name}_s"] = None if text is None else _positive(text)
-        if given.blocks is not None and given.precision is not None:
-            self._problems.add(("repetition", "blocks"), "blocks and precision cannot be combined")
-        if given.precision is not None:
-            values["fine_s"] = 0.0  # just that, then
-        return Policy(**{name: value for name, value in values.items() if value is not None})
+        values: dict[str, Any] = {}
+        for name, option in policy_options().items():
+            # Which cells are measured twice is a matter of the matrix.
+            if not option.key or name == "null":
+                continue
+            value = getattr(given, option.key)
+            if value is None:
+                continue
+            with self._problems.at("repetition", option.key):
+                values[name] = option.parse(value) if option.parse else value
+        for key, conflict in conflicts_of_plan(values):
+            self._problems.add(("repetition", key), conflict)
+        if "precision" in values:
+            # A plan that names its precision means it: a quick run does not go on to half of that width.
+            values["fine_s"] = 0.0
+        return Policy(**values)
 
     def _seconds(self, table: str, given: Mapping[str, str]) -> dict[str, float]:
         """Seconds by platform, or by a kind of platforms."""
@@ -340,7 +340,7 @@ class _Reader:
         for name, text in given.items():
             with self._problems.at(table, name):
                 kind = name in registry.platform_kinds()
-                found[name if kind else str(parse_platform(name))] = _positive(text)
+                found[name if kind else str(parse_platform(name))] = parse_positive_duration(text)
         return found
 
     def _published(self, number: int, metrics: Sequence[Metric]) -> Published:
@@ -401,10 +401,3 @@ def _has(table: Mapping[str, Any], name: str) -> bool:
     if head not in table:
         return False
     return not rest or (isinstance(table[head], Mapping) and _has(table[head], rest))
-
-
-def _positive(text: str) -> float:
-    seconds = parse_duration(text)
-    if seconds <= 0:
-        raise ValueError(f"{text!r} is not above 0")
-    return seconds

@@ -13,10 +13,10 @@ from guestmark.core.metric import MIN_BLOCKS, Metric
 from guestmark.core.model import Cell, Plan, Policy, Published, Question
 from guestmark.core.placement import FREE, NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.core.rare import Rare
 from guestmark.core.tuning import Settings
-from guestmark.plan.matrix import Entry, Null, Row, Shape, span
+from guestmark.plan.matrix import Entry, Row, Shape, span
 from guestmark.plan.pattern import PLATFORM, level_of, names_in
+from guestmark.plan.policy_options import PolicyOptions, check_conflicts, policy_values
 
 _MOST_BLOCKS = 10_000  # for slow runs, which are found by many
 _FEW_BLOCKS = 16  # suffice for two thousand cells
@@ -45,7 +45,7 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(PolicyOptions):
     """What the user gave on the command line; None keeps the outline's value."""
 
     on: Sequence[str] | None = None
@@ -54,47 +54,12 @@ class Overrides:
     parameters: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # that stand in the command as {name}
-    null: Null | None = None
-    blocks: int | None = None
-    min_blocks: int | None = None
-    max_blocks: int | None = None
-    precision: float | None = None
-    margin: float | None = None
-    time_limit_s: float | None = None
-    trial_limit_s: float | None = None
-    warmup: int | None = None
-    iterations: int | None = None
-    seed: int | None = None
     only: str | None = None
-    over_s: float | None = None
-    find: Rare | None = None
 
 
 def override(outline: Outline, given: Overrides) -> Outline:
     """The outline with the user's options applied. Raises `UsageError` for contradictory or unsupported options."""
-    if given.blocks is not None and given.precision is not None:
-        raise UsageError("--blocks and --precision cannot be combined", hint="give only one of them")
-    if given.blocks is not None and given.time_limit_s is not None:
-        raise UsageError("--blocks and --time-limit cannot be combined", hint="give only one of them")
-    if given.over_s is not None and (given.precision is not None or given.time_limit_s is not None):
-        raise UsageError(
-            "--over spreads a number of blocks: it cannot be combined with --precision or --time-limit",
-            hint="e.g. --blocks 12 --over 2h",
-        )
-    if given.blocks is not None and (given.min_blocks or given.max_blocks) is not None:
-        raise UsageError(
-            "--min-runs and --max-runs cannot be combined with --blocks", hint="--blocks alone says how many"
-        )
-    if given.min_blocks is not None and given.max_blocks is not None and given.min_blocks > given.max_blocks:
-        raise UsageError(
-            f"--min-runs {given.min_blocks} is more than --max-runs {given.max_blocks}",
-            hint="give a smaller one",
-        )
-    if given.find is not None and (given.blocks or given.precision or given.over_s) is not None:
-        raise UsageError(
-            "--find cannot be combined with --blocks, --precision or --over",
-            hint="give only one goal; --time-limit may end it sooner",
-        )
+    check_conflicts(policy_values(given))
     shape = outline.shape
     settings = {**registry.parse_settings(given.settings), **given.parameters}
     shape = replace(
@@ -136,17 +101,13 @@ def _set_row(row: Row, settings: Mapping[str, tuple[str, ...]]) -> Row:
 
 
 def _policy(policy: Policy, given: Overrides) -> Policy:
+    # What the policy takes over as it is; the number of blocks depends on what else was given.
     values = {
-        "blocks": given.blocks,
-        "precision": given.precision,
-        "margin": given.margin,
-        "time_limit_s": given.time_limit_s,
-        "trial_limit_s": given.trial_limit_s,
-        "warmup": given.warmup,
-        "iterations": given.iterations,
-        "find": given.find,
-        "seed": given.seed if given.seed is not None else secrets.randbits(32),
+        name: value
+        for name, value in policy_values(given).items()
+        if name not in {"null", "min_blocks", "max_blocks", "over_s"}
     }
+    values.setdefault("seed", secrets.randbits(32))
     if given.precision is not None or given.time_limit_s is not None:
         policy = replace(policy, blocks=None)  # overrides the plan's number of blocks
     if given.precision is not None:
@@ -162,7 +123,7 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
     if given.over_s is not None:
         blocks = given.blocks or policy.blocks or max(policy.min_blocks, MIN_BLOCKS)
         policy = replace(policy, blocks=blocks, over_s=given.over_s, enough_s=None)
-    return replace(policy, **{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
+    return replace(policy, **values)
 
 
 def _too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:

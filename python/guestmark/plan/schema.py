@@ -2,12 +2,23 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from guestmark.core import registry
 from guestmark.core.derived import derived
+from guestmark.core.option import Option
+from guestmark.core.units import parse_positive_duration
+from guestmark.plan.policy_options import policy_options
 
 HOOKS = ("setup", "prepare", "conclude", "cleanup", "check")  # parameters of the workload exec
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
@@ -56,19 +67,30 @@ class Workload(Strict):
     matrix: bool = True
 
 
-class Repetition(Strict):
-    """`[repetition]`: how often, as `guestmark.core.model.Policy`."""
+def _type_of_key(name: str, option: Option) -> tuple[Any, Any]:
+    """What pydantic checks of a key of `[repetition]`: its type, and its default."""
+    if name == "null":
+        return Literal["baseline", "all", "none"], "baseline"
+    if option.parse is parse_positive_duration:
+        return Duration | None, None
+    if option.parse is not None:
+        return str | None, None
+    return Annotated[int, Field(ge=option.minimum)] | None, None
 
-    blocks: Annotated[int, Field(ge=1)] | None = None
-    min_blocks: Annotated[int, Field(ge=1)] | None = None
-    max_blocks: Annotated[int, Field(ge=1)] | None = None
-    precision: str | None = None
-    margin: str | None = None
-    time_limit: Duration | None = None
-    trial_limit: Duration | None = None
-    warmup: Annotated[int, Field(ge=0)] | None = None
-    iterations: Annotated[int, Field(ge=1)] | None = None
-    null: Literal["baseline", "all", "none"] = "baseline"
+
+if TYPE_CHECKING:
+
+    class Repetition(Strict):
+        """`[repetition]`: how often, with the keys that `policy_options` declares."""
+
+        null: str = "baseline"
+else:
+    Repetition = create_model(
+        "Repetition",
+        __base__=Strict,
+        __doc__="`[repetition]`: how often, with the keys that `policy_options` declares.",
+        **{option.key: _type_of_key(name, option) for name, option in policy_options().items() if option.key},
+    )
 
 
 class Figure(Strict):
