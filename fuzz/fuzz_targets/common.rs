@@ -1,11 +1,11 @@
 //! Analyse bytes as the command does, with little memory so that eviction happens, and check what must always hold.
 
-use guestmark_capture::analysis::Analysis;
-use guestmark_capture::input::Source;
-use guestmark_capture::output::{tcp_stats, By, Format, Options, Writer};
-use guestmark_capture::services::Services;
-use guestmark_capture::summary::Summary;
-use guestmark_capture::watch::Watch;
+use guestmark_capture::engine::analysis::Analysis;
+use guestmark_capture::wire::input::Source;
+use guestmark_capture::report::output::{tcp_stats, By, Format, Options, Writer};
+use guestmark_capture::wire::services::Services;
+use guestmark_capture::results::summary::Summary;
+use guestmark_capture::results::watch::Watch;
 use std::io::Cursor;
 
 pub fn check(summary: &Summary) {

@@ -1,10 +1,10 @@
 //! Any sequence of segments over few addresses and ports: the flow tracker, its eviction and its sequence space.
 #![no_main]
-use guestmark_capture::conn::Conn;
-use guestmark_capture::message::Message;
-use guestmark_capture::packet::{Direction, Family, FlowKey, Options, Segment, TCP, UDP};
-use guestmark_capture::summary::Summary;
-use guestmark_capture::tracker::{ConnSink, Tracker};
+use guestmark_capture::connection::conn::Conn;
+use guestmark_capture::wire::message::Message;
+use guestmark_capture::wire::packet::{Direction, Family, FlowKey, Options, Segment, TCP, UDP};
+use guestmark_capture::results::summary::Summary;
+use guestmark_capture::engine::tracker::{ConnSink, Tracker};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "common.rs"]

@@ -1,10 +1,10 @@
 //! Any messages over few connections, in any order and cut anywhere: requests of HTTP/1, TLS handshakes, and what is said
 //! over UDP in protocols that are understood.
 #![no_main]
-use guestmark_capture::datagrams::Datagrams;
-use guestmark_capture::packet::{flag, Direction, Family, FlowKey, Options, Segment, TCP, UDP};
-use guestmark_capture::requests::Requests;
-use guestmark_capture::served::Served;
+use guestmark_capture::application::datagrams::Datagrams;
+use guestmark_capture::wire::packet::{flag, Direction, Family, FlowKey, Options, Segment, TCP, UDP};
+use guestmark_capture::application::requests::Requests;
+use guestmark_capture::application::served::Served;
 use libfuzzer_sys::fuzz_target;
 
 /// Ports of servers: a web server's, and those that datagrams are known by.

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p guestmark-capture --example reader_race FILE.pcap`
 
-use guestmark_capture::input::Source;
-use guestmark_capture::packet::{Packet, PacketSink};
+use guestmark_capture::wire::input::Source;
+use guestmark_capture::wire::packet::{Packet, PacketSink};
 use pcap_parser::traits::PcapReaderIterator;
 use pcap_parser::{LegacyPcapReader, PcapBlockOwned, PcapError};
 use std::fs::File;
@@ -22,7 +22,7 @@ impl PacketSink for Count {
 fn ours(path: &str) -> (u64, u64) {
     let mut count = Count(0, 0);
     let mut source = Source::open(path).expect("a readable file");
-    guestmark_capture::pcap::read(&mut source, &mut count).expect("a whole capture");
+    guestmark_capture::wire::pcap::read(&mut source, &mut count).expect("a whole capture");
     (count.0, count.1)
 }
 

@@ -1,18 +1,18 @@
 //! `guestmark-capture`: the command behind `guestmark capture`.
 
-use crate::analysis::{Analysis, Report, SoFar};
-use crate::fault::Fault;
-use crate::filter::Filter;
-use crate::front::Kind;
-use crate::guilty;
-use crate::inert::{inert, Shown};
-use crate::largest::{self, Chosen};
-use crate::live::{self, Ring};
+use crate::engine::analysis::{Analysis, Report, SoFar};
+use crate::engine::front::Kind;
+use crate::engine::points::{self, Pair};
 use crate::memory;
-use crate::output::{By, Format, Options, Writer};
-use crate::points::{self, Pair};
-use crate::services::Services;
-use crate::watch::{Series, Watch};
+use crate::report::escape::{inert, Shown};
+use crate::report::output::{By, Format, Options, Writer};
+use crate::results::longest_waits;
+use crate::results::slowest::{self, Chosen};
+use crate::results::watch::{Series, Watch};
+use crate::wire::fault::Fault;
+use crate::wire::filter::Filter;
+use crate::wire::live::{self, Ring};
+use crate::wire::services::Services;
 use lexopt::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -128,7 +128,7 @@ fn parse() -> Result<Option<Args>, String> {
             Long("histograms") => args.options.histograms = true,
             Long("sequence") => args.sequences = 1,
             Long("sequences") => {
-                args.sequences = number(&text(&mut parser)?)?.min(largest::MOST);
+                args.sequences = number(&text(&mut parser)?)?.min(slowest::MOST);
             }
             Long("guilty") => args.guilty = true,
             Long("requests") => args.requests = true,
@@ -255,7 +255,7 @@ fn extract(args: &Args, out: &str) -> ExitCode {
         .map_err(|e| format!("{out} cannot be written: {e}"))
         .and_then(|opened| {
             let mut opened = BufWriter::new(opened);
-            guilty::extract(file, &args.frames, &mut opened)
+            longest_waits::extract(file, &args.frames, &mut opened)
                 .map_err(|fault| format!("{file}: {fault}"))?;
             opened
                 .flush()
@@ -418,7 +418,7 @@ impl Job {
     fn analysis<'o>(
         &self,
         watch: Option<Watch>,
-        output: &'o mut dyn crate::analysis::Output,
+        output: &'o mut dyn crate::engine::analysis::Output,
         told: &'o mut dyn FnMut(&SoFar),
     ) -> Analysis<'o> {
         let mut analysis = Analysis::new(self.memory, self.filter.clone(), output);
@@ -441,7 +441,7 @@ impl Job {
         &self,
         files: &'f [String],
         watch: Option<Watch>,
-        output: &mut dyn crate::analysis::Output,
+        output: &mut dyn crate::engine::analysis::Output,
     ) -> (Option<Kind>, Report, Vec<(&'f str, Fault)>) {
         let mut told = tell;
         let mut analysis = self.analysis(watch, output, &mut told);

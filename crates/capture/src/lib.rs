@@ -1,72 +1,26 @@
 //! Who is slow in this trace: exact statistics of every connection in a packet capture, in one pass and bounded memory.
 //!
-//! A reader ([`pcap`], [`pcapng`], [`packetlist`]) takes packets out of a [`input::Source`], [`decode`] makes segments of
-//! them, the [`tracker`] counts them into connections ([`conn`]), and a connection that is over becomes a [`summary`].
-//! [`analysis`] ties these together; [`truth`] says what limits the result.
+//! The modules are layers, and each one uses only those before it:
+//!
+//! | layer | from | to |
+//! | --- | --- | --- |
+//! | [`wire`] | bytes of a capture | packets, then segments |
+//! | [`connection`] | | the state of one connection |
+//! | [`evidence`] | a segment and its connection | round trips, windows, copies |
+//! | [`cause`] | evidence | time by cause |
+//! | [`application`] | payload | requests and answers |
+//! | [`results`] | a connection that is over | its summary |
+//! | [`engine`] | an input | all summaries, and what limits them |
+//! | [`report`] | summaries | JSON, CSV, lines of text |
+//! | [`command`] | options | a report |
 
-pub mod analysis;
+pub mod application;
 pub mod cause;
-pub mod clocks;
 pub mod command;
-pub mod confidence;
-pub mod conn;
-pub mod csv;
-pub mod datagrams;
-pub mod debt;
-pub mod decode;
-pub mod dns;
-pub mod endpoint;
+pub mod connection;
+pub mod engine;
 pub mod evidence;
-pub mod exchange;
-pub mod explanation;
-pub mod fault;
-pub mod figures;
-pub mod filter;
-pub mod front;
-pub mod guilty;
-pub mod half;
-pub mod heads;
-pub mod held_up;
-pub mod hist;
-pub mod host;
-pub mod http;
-pub mod inert;
-pub mod info;
-pub mod input;
-pub mod ip;
-pub mod largest;
-pub mod latency;
-pub mod live;
-pub mod loss;
 pub mod memory;
-pub mod message;
-pub mod numbering;
-pub mod numbers;
-pub mod options;
-pub mod output;
-pub mod packet;
-pub mod packetlist;
-pub mod pages;
-pub mod path;
-pub mod pcap;
-pub mod pcapng;
-pub mod points;
-pub mod queue;
-pub mod requests;
-pub mod room;
-pub mod sent;
-pub mod seqspace;
-pub mod served;
-pub mod services;
-pub mod side;
-pub mod summary;
-pub mod tls;
-pub mod tracker;
-pub mod truth;
-pub mod tunnels;
-pub mod twins;
-pub mod view;
-pub mod wait;
-pub mod watch;
-pub mod wiretime;
-pub mod young;
+pub mod report;
+pub mod results;
+pub mod wire;

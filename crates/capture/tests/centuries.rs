@@ -1,10 +1,10 @@
 //! Clocks that are set while they are captured: connections of any length that a file can tell are analysed without a number that
 //! overflows, and the parts of their time add up to it.
 
-use guestmark_capture::analysis::Analysis;
-use guestmark_capture::input::Source;
-use guestmark_capture::services::Services;
-use guestmark_capture::summary::Summary;
+use guestmark_capture::engine::analysis::Analysis;
+use guestmark_capture::results::summary::Summary;
+use guestmark_capture::wire::input::Source;
+use guestmark_capture::wire::services::Services;
 use proptest::prelude::*;
 use std::io::Cursor;
 

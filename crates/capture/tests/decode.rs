@@ -1,8 +1,9 @@
 //! The decoder against itself (fast path, general path) and against etherparse, on packets that etherparse builds.
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, PacketBuilder, TransportSlice};
-use guestmark_capture::decode::{decode, fast, general, link, Skip};
-use guestmark_capture::packet::{Direction, Family, Packet, Segment};
+use guestmark_capture::wire::decode::{decode, fast, general};
+use guestmark_capture::wire::link::{self, Skip};
+use guestmark_capture::wire::packet::{Direction, Family, Packet, Segment};
 use proptest::prelude::*;
 
 fn packet(data: &[u8], wire_len: u32) -> Packet<'_> {

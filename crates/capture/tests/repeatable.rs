@@ -1,9 +1,9 @@
 //! A capture tells the same however often it is analysed, although hashes of connections are keyed at random each time.
 
-use guestmark_capture::analysis::Analysis;
-use guestmark_capture::input::Source;
-use guestmark_capture::services::Services;
-use guestmark_capture::summary::Summary;
+use guestmark_capture::engine::analysis::Analysis;
+use guestmark_capture::results::summary::Summary;
+use guestmark_capture::wire::input::Source;
+use guestmark_capture::wire::services::Services;
 use std::io::Cursor;
 
 const CONNECTIONS: u32 = 900;

@@ -1,11 +1,12 @@
 //! A capture file that becomes shorter while it is read: an error, and everything before it counted.
 
-use guestmark_capture::analysis::Analysis;
-use guestmark_capture::input::Source;
-use guestmark_capture::packet::{Packet, PacketSink};
-use guestmark_capture::services::Services;
-use guestmark_capture::summary::Summary;
-use guestmark_capture::{pcap, pcapng};
+use guestmark_capture::engine::analysis::Analysis;
+use guestmark_capture::results::summary::Summary;
+use guestmark_capture::wire::input::Source;
+use guestmark_capture::wire::packet::{Packet, PacketSink};
+use guestmark_capture::wire::pcap;
+use guestmark_capture::wire::pcapng;
+use guestmark_capture::wire::services::Services;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;

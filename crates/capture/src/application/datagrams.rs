@@ -1,0 +1,408 @@
+//! Protocols over UDP: who asks and who answers, message by message.
+//!
+//! DHCP's messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port: what belongs
+//! together becomes one flow here, and its waiting is seen. Questions for names are those of [`crate::application::dns`], and of QUIC the handshake is timed.
+
+use crate::application::dns::{self, Asked, End, Questions, Way, DNS};
+use crate::application::exchange::Exchange;
+use crate::application::served::Served;
+use crate::connection::latency::seconds;
+use crate::connection::latency::Latency;
+use crate::connection::latency::RoundTrips;
+use crate::wire::host::Host;
+use crate::wire::packet::{AddrWords, Direction, Family, FlowKey, Segment, NO_TIME, UDP};
+use std::collections::HashMap;
+
+const TFTP: u16 = 69;
+const DHCP_SERVER: u16 = 67;
+const DHCP_CLIENT: u16 = 68;
+const DHCP_COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
+/// Exchanges that are kept; what comes after them is still counted in the flows.
+const MOST: usize = 1024;
+/// Transfers whose server has not answered yet.
+const MOST_PENDING: usize = 65_536;
+
+/// Everything over UDP that is understood.
+#[derive(Debug, Default)]
+pub struct Datagrams {
+    /// In order of appearance.
+    pub exchanges: Vec<Exchange>,
+    /// Transfers by client and server address: the exchange, the port the server answers from, and the one it was asked at.
+    transfers: HashMap<(End, AddrWords), (usize, u16, u16)>,
+    leases: HashMap<u32, usize>,
+    servers: HashMap<AddrWords, usize>,
+    questions: Questions,
+    handshakes: HashMap<(End, End), usize>,
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+impl Datagrams {
+    /// One datagram; its flow may be changed to the one it belongs to. `number` gives names numbers.
+    pub fn see(
+        &mut self,
+        segment: &mut Segment,
+        payload: &[u8],
+        number: impl FnMut(&str) -> Option<u64>,
+    ) {
+        let (from, to) = (
+            usize::from(segment.from & 1),
+            usize::from(1 - (segment.from & 1)),
+        );
+        let key = &segment.key;
+        let (source, target) = (
+            (key.addr[from], key.port[from]),
+            (key.addr[to], key.port[to]),
+        );
+        match (source.1, target.1) {
+            (DHCP_CLIENT | DHCP_SERVER, DHCP_SERVER) | (DHCP_SERVER, DHCP_CLIENT) => {
+                self.dhcp(segment, payload, source, number);
+            }
+            (_, TFTP) => self.tftp_request(segment, payload, source, target),
+            _ if is_tftp_request(payload) => self.tftp_request(segment, payload, source, target),
+            (_, DNS) => self.question(segment, payload, source, target.0),
+            (DNS, _) => self.answer(segment, payload, target, source.0),
+            _ if self.tftp(segment, payload, source, target) => {}
+            _ => self.quic(segment, payload, source, target),
+        }
+    }
+
+    /// What was found, finished; and the questions to each server of names.
+    #[must_use]
+    pub fn finish(mut self) -> (Vec<Exchange>, Vec<Served>) {
+        for exchange in &mut self.exchanges {
+            exchange.answers = RoundTrips::new(&exchange.latency, true);
+        }
+        let (names, silent) = self.questions.finish();
+        for server in silent {
+            if let Some(&at) = self.servers.get(&server) {
+                self.exchanges[at].unanswered += 1;
+            }
+        }
+        (self.exchanges, names)
+    }
+
+    fn open(
+        &mut self,
+        protocol: &'static str,
+        client: String,
+        server: Option<String>,
+        ts: i64,
+    ) -> Option<usize> {
+        if self.exchanges.len() >= MOST {
+            return None;
+        }
+        self.exchanges.push(Exchange {
+            protocol,
+            client,
+            server,
+            name: None,
+            start_ns: ts,
+            duration_s: 0.0,
+            client_s: 0.0,
+            server_s: 0.0,
+            recovery_s: 0.0,
+            repeated: 0,
+            count: 0,
+            unanswered: 0,
+            bytes: 0,
+            answers: RoundTrips::default(),
+            messages: Vec::new(),
+            last: (NO_TIME, false, 0),
+            latency: Latency::default(),
+            done: false,
+        });
+        Some(self.exchanges.len() - 1)
+    }
+
+    fn dhcp(
+        &mut self,
+        segment: &mut Segment,
+        payload: &[u8],
+        source: End,
+        mut number: impl FnMut(&str) -> Option<u64>,
+    ) {
+        let (Some(&operation), Some(exchange), Some(hardware)) =
+            (payload.first(), be32(payload, 4), payload.get(28..34))
+        else {
+            return;
+        };
+        if payload.get(236..240) != Some(&DHCP_COOKIE) {
+            return;
+        }
+        let kind = dhcp_kind(&payload[240..]);
+        let name = hardware
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<Vec<_>>()
+            .join("-");
+        let is_client = operation == 1;
+        let host = Host::new(segment.key.family, source.0, &[]).to_string();
+        let known = self.leases.get(&exchange).copied();
+        let at = match known {
+            Some(at) if self.exchanges[at].client == name => Some(at),
+            _ => self.open("dhcp", name.clone(), None, segment.ts),
+        };
+        let Some(at) = at else { return };
+        self.leases.insert(exchange, at);
+        let lease = &mut self.exchanges[at];
+        if !is_client {
+            lease.server.get_or_insert(host);
+        }
+        lease.turn(segment.ts, is_client, kind, u64::from(kind_number(kind)));
+        if let (Some(client), Some(server)) = (number(&name), number("dhcp")) {
+            let ends = (
+                ([client, 0], DHCP_CLIENT),
+                ([server, u64::from(exchange)], DHCP_SERVER),
+            );
+            let (source, target) = if is_client { ends } else { (ends.1, ends.0) };
+            (segment.key, segment.from) = FlowKey::new(Family::Name, UDP, source, target);
+            segment.direction = Direction::Unknown;
+        }
+    }
+
+    fn tftp_request(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
+        let (Some(operation @ 1..=2), Some(name)) = (be16(payload, 0), payload.get(2..)) else {
+            // The transfer goes on at the well-known port.
+            self.transfer_block(segment, payload, (source, target.0), true);
+            return;
+        };
+        let name = name.split(|&byte| byte == 0).next().unwrap_or(&[]);
+        let name = String::from_utf8_lossy(&name[..name.len().min(255)]).into_owned();
+        let known = self.transfers.get(&(source, target.0)).copied();
+        if let Some((at, 0, _)) = known {
+            if self.exchanges[at].name.as_ref() == Some(&name) {
+                self.exchanges[at].turn(segment.ts, true, request_kind(operation), 0);
+                return;
+            }
+        }
+        let host = |words| Host::new(segment.key.family, words, &[]).to_string();
+        let at = self.open("tftp", host(source.0), Some(host(target.0)), segment.ts);
+        if let Some(at) = at {
+            self.exchanges[at].name = Some(name);
+            self.exchanges[at].turn(segment.ts, true, request_kind(operation), 0);
+            if self.transfers.len() < MOST_PENDING {
+                self.transfers.insert((source, target.0), (at, 0, target.1));
+            }
+        }
+    }
+
+    fn tftp(&mut self, segment: &mut Segment, payload: &[u8], source: End, target: End) -> bool {
+        if self.transfers.is_empty() {
+            return false;
+        }
+        for (client, server, is_client) in [(source, target, true), (target, source, false)] {
+            let Some((_, port, asked)) = self.transfers.get_mut(&(client, server.0)) else {
+                continue;
+            };
+            if *port == 0 && !is_client {
+                *port = server.1;
+            }
+            if *port != server.1 {
+                continue;
+            }
+            // The server's answers come from a port of their own, and belong to what was asked of another one.
+            let known = (server.0, *asked);
+            let (from, to) = if is_client {
+                (client, known)
+            } else {
+                (known, client)
+            };
+            (segment.key, segment.from) = FlowKey::new(segment.key.family, UDP, from, to);
+            self.transfer_block(segment, payload, (client, server.0), is_client);
+            return true;
+        }
+        false
+    }
+
+    fn transfer_block(
+        &mut self,
+        segment: &Segment,
+        payload: &[u8],
+        transfer: (End, AddrWords),
+        is_client: bool,
+    ) {
+        let Some(&(at, ..)) = self.transfers.get(&transfer) else {
+            return;
+        };
+        let Some(operation) = be16(payload, 0) else {
+            return;
+        };
+        let block = be16(payload, 2).unwrap_or(0);
+        let kind = match operation {
+            3 => "data",
+            4 => "ack",
+            5 => "error",
+            6 => "oack",
+            _ => "?",
+        };
+        let exchange = &mut self.exchanges[at];
+        let what = u64::from(operation) << 16 | u64::from(block);
+        if exchange.turn(segment.ts, is_client, kind, what) && operation == 3 {
+            exchange.count += 1;
+            exchange.bytes += u64::from(segment.payload.saturating_sub(4));
+        }
+    }
+
+    fn question(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
+        let Some((id, false)) = dns::number(payload) else {
+            return;
+        };
+        let family = segment.key.family;
+        let at = if let Some(&at) = self.servers.get(&server) {
+            at
+        } else {
+            let host = Host::new(family, server, &[]).to_string();
+            let Some(at) = self.open("dns", String::new(), Some(host), segment.ts) else {
+                return;
+            };
+            self.servers.insert(server, at);
+            at
+        };
+        let exchange = &mut self.exchanges[at];
+        exchange.duration_s = seconds(segment.ts.abs_diff(exchange.start_ns));
+        let way = Way {
+            family,
+            client,
+            server,
+            id,
+        };
+        let asked = self.questions.ask(way, payload, segment);
+        exchange.repeated += u64::from(asked == Asked::Again);
+        exchange.count += u64::from(matches!(asked, Asked::New | Asked::Instead));
+        exchange.unanswered += u64::from(asked == Asked::Instead);
+    }
+
+    fn answer(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
+        let Some((id, true)) = dns::number(payload) else {
+            return;
+        };
+        let family = segment.key.family;
+        let way = Way {
+            family,
+            client,
+            server,
+            id,
+        };
+        let Some(took) = self.questions.answer(way, payload, segment) else {
+            return;
+        };
+        if let Some(&at) = self.servers.get(&server) {
+            let exchange = &mut self.exchanges[at];
+            exchange.server_s += seconds(took);
+            exchange.latency.record(took);
+            exchange.duration_s = seconds(segment.ts.abs_diff(exchange.start_ns));
+        }
+    }
+
+    /// Of QUIC only what is not encrypted: the kinds of long headers, until both ends use short ones.
+    fn quic(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
+        let (Some(&first), Some(version)) = (payload.first(), be32(payload, 1)) else {
+            return;
+        };
+        let long = first & 0x80 != 0;
+        if long && !matches!(version, 1 | 0x6b33_43cf | 0xff00_001d..=0xff00_00ff) {
+            return;
+        }
+        let (at, is_client) = match (
+            self.handshakes.get(&(source, target)),
+            self.handshakes.get(&(target, source)),
+        ) {
+            (Some(&at), _) => (at, true),
+            (_, Some(&at)) => (at, false),
+            // Only a client's first packet is padded to this; the second bit of later ones may be anything (RFC 9287).
+            _ if first & 0xc0 == 0xc0 && payload.len() >= 1200 => {
+                let host = |words| Host::new(segment.key.family, words, &[]).to_string();
+                let server = Some(format!("{}:{}", host(target.0), target.1));
+                let Some(at) = self.open("quic", host(source.0), server, segment.ts) else {
+                    return;
+                };
+                self.handshakes.insert((source, target), at);
+                (at, true)
+            }
+            _ => return,
+        };
+        let exchange = &mut self.exchanges[at];
+        if exchange.done {
+            return;
+        }
+        let number = if version == 0x6b33_43cf {
+            (first >> 4 & 3).wrapping_sub(1) & 3
+        } else {
+            first >> 4 & 3
+        };
+        let kind = match (long, number) {
+            (false, _) => "1-rtt",
+            (true, 0) => "initial",
+            (true, 1) => "0-rtt",
+            (true, 2) => "handshake",
+            (true, _) => "retry",
+        };
+        // Without a checksum, nothing tells that a packet says the same once more.
+        let contents = match segment.checksum {
+            0 => segment.ts as u64,
+            checksum => u64::from(checksum),
+        };
+        exchange.turn(segment.ts, is_client, kind, contents);
+        exchange.done = kind == "1-rtt" && is_client;
+    }
+}
+
+/// Whether this asks for a file although it was not sent to TFTP's port: operation, name and mode, whole (RFC 1350).
+fn is_tftp_request(payload: &[u8]) -> bool {
+    if !matches!(payload, [0, 1 | 2, ..]) {
+        return false;
+    }
+    let mut words = payload[2..].split(|&byte| byte == 0);
+    let named = words
+        .next()
+        .is_some_and(|name| !name.is_empty() && name.iter().all(u8::is_ascii_graphic));
+    named
+        && words.next().is_some_and(|mode| {
+            mode.eq_ignore_ascii_case(b"octet") || mode.eq_ignore_ascii_case(b"netascii")
+        })
+        && words.next().is_some()
+}
+
+fn request_kind(operation: u16) -> &'static str {
+    if operation == 1 {
+        "read request"
+    } else {
+        "write request"
+    }
+}
+
+const DHCP_KINDS: [&str; 8] = [
+    "discover", "offer", "request", "decline", "ack", "nak", "release", "inform",
+];
+
+fn dhcp_kind(mut options: &[u8]) -> &'static str {
+    loop {
+        match options {
+            [0, rest @ ..] => options = rest,
+            [53, 1, kind, ..] => {
+                return DHCP_KINDS
+                    .get(usize::from(*kind).wrapping_sub(1))
+                    .copied()
+                    .unwrap_or("?")
+            }
+            [kind, length, rest @ ..] if *kind != 255 => {
+                options = rest.get(usize::from(*length)..).unwrap_or(&[]);
+            }
+            _ => return "bootp",
+        }
+    }
+}
+
+fn kind_number(kind: &str) -> u8 {
+    DHCP_KINDS
+        .iter()
+        .position(|known| *known == kind)
+        .map_or(0, |at| at as u8 + 1)
+}

@@ -1,0 +1,234 @@
+//! Names that are asked for over UDP (RFC 1035): each question, how often it was asked, and its answer.
+
+use crate::application::flow::MOST_NAME;
+use crate::application::served::{Request, Served};
+use crate::connection::latency::seconds;
+use crate::wire::host::Host;
+use crate::wire::packet::{AddrWords, Family, Segment};
+use std::collections::hash_map::{Entry, HashMap};
+use std::fmt::Write;
+
+/// Questions that wait for an answer, and servers whose questions are listed one by one.
+const MOST_PENDING: usize = 65_536;
+const MOST_SERVERS: usize = 1024;
+pub(crate) const DNS: u16 = 53;
+/// Bytes before the first question.
+const HEADER: usize = 12;
+/// Kinds of records by number (RFC 1035, 3596, 2782, 4034, 6698, 9460).
+const KINDS: [(u16, &str); 16] = [
+    (1, "A"),
+    (2, "NS"),
+    (5, "CNAME"),
+    (6, "SOA"),
+    (12, "PTR"),
+    (15, "MX"),
+    (16, "TXT"),
+    (28, "AAAA"),
+    (33, "SRV"),
+    (35, "NAPTR"),
+    (43, "DS"),
+    (48, "DNSKEY"),
+    (52, "TLSA"),
+    (64, "SVCB"),
+    (65, "HTTPS"),
+    (255, "ANY"),
+];
+
+/// An address and a port.
+pub(crate) type End = (AddrWords, u16);
+
+/// Who asks whom, with the number that the question was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Way {
+    pub family: Family,
+    pub client: End,
+    pub server: AddrWords,
+    pub id: u16,
+}
+
+/// The first time that something is asked.
+#[derive(Debug)]
+struct Pending {
+    name: String,
+    at: i64,
+    frame: u64,
+    repeated: u32,
+}
+
+/// How a question stands to the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// It is new.
+    New,
+    /// It is new, and so the one that had its number is not answered.
+    Instead,
+    /// It was asked before and is not answered yet.
+    Again,
+    /// Too many wait.
+    Unfollowed,
+}
+
+/// Questions of all clients.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    pending: HashMap<Way, Pending>,
+    servers: HashMap<(Family, AddrWords), usize>,
+    served: Vec<Served>,
+}
+
+impl Questions {
+    /// A question passes, `message` is what was captured of it.
+    pub(crate) fn ask(&mut self, way: Way, message: &[u8], segment: &Segment) -> Asked {
+        let name = question(message).unwrap_or_default();
+        let waiting = self.pending.len();
+        let first = Pending {
+            name,
+            at: segment.ts,
+            frame: segment.frame,
+            repeated: 0,
+        };
+        match self.pending.entry(way) {
+            Entry::Vacant(_) if waiting >= MOST_PENDING => Asked::Unfollowed,
+            Entry::Vacant(entry) => {
+                entry.insert(first);
+                Asked::New
+            }
+            Entry::Occupied(mut entry) if entry.get().name == first.name => {
+                entry.get_mut().repeated += 1;
+                Asked::Again
+            }
+            Entry::Occupied(mut entry) => {
+                let before = entry.insert(first);
+                self.told(way, before, None);
+                Asked::Instead
+            }
+        }
+    }
+
+    /// An answer passes: how long it took since its question was first asked.
+    pub(crate) fn answer(&mut self, way: Way, message: &[u8], segment: &Segment) -> Option<u64> {
+        let Entry::Occupied(entry) = self.pending.entry(way) else {
+            return None;
+        };
+        // Servers repeat the question. Numbers come again, and an answer may be older than the question.
+        if question(message).is_some_and(|name| name != entry.get().name) {
+            return None;
+        }
+        let asked = entry.remove();
+        let took = segment.ts.saturating_sub(asked.at).max(0) as u64;
+        let code = message.get(3).map(|flags| u16::from(flags & 15));
+        self.told(way, asked, Some((took, code, segment)));
+        Some(took)
+    }
+
+    /// Everything was read: what servers were asked, and those that did not answer, once for each question.
+    pub(crate) fn finish(mut self) -> (Vec<Served>, Vec<AddrWords>) {
+        let left: Vec<_> = self.pending.drain().collect();
+        let silent = left.iter().map(|(way, _)| way.server).collect();
+        for (way, asked) in left {
+            self.told(way, asked, None);
+        }
+        self.served.iter_mut().for_each(Served::finish);
+        (self.served, silent)
+    }
+
+    fn told(&mut self, way: Way, asked: Pending, answer: Option<(u64, Option<u16>, &Segment)>) {
+        let next = self.served.len();
+        let host = |words| Host::new(way.family, words, &[]).to_string();
+        let at = match self.servers.entry((way.family, way.server)) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(_) if next >= MOST_SERVERS => return,
+            Entry::Vacant(entry) => {
+                let server = host(way.server);
+                self.served.push(Served::new("dns", &server, DNS));
+                *entry.insert(next)
+            }
+        };
+        let took = answer.map(|(took, ..)| took);
+        let request = Request {
+            name: asked.name,
+            status: answer.and_then(|(_, code, _)| code),
+            client: host(way.client.0),
+            start_ns: asked.at,
+            sent_s: 0.0,
+            first_byte_s: took.map(seconds),
+            last_byte_s: took.map(seconds),
+            frame: asked.frame,
+            answer_frames: answer.map(|(.., segment)| (segment.frame, segment.frame)),
+            bytes: answer.map_or(0, |(.., segment)| u64::from(segment.payload)),
+            repeated: asked.repeated,
+        };
+        self.served[at].add(request, took, took);
+    }
+}
+
+/// The number of a question for a name, and whether this is its answer.
+#[inline]
+pub(crate) fn number(message: &[u8]) -> Option<(u16, bool)> {
+    let &[high, low, flags, ..] = message.first_chunk::<HEADER>()?;
+    // Notifications and updates are no questions.
+    (flags & 0x78 == 0).then_some((u16::from_be_bytes([high, low]), flags & 0x80 != 0))
+}
+
+/// Kind and name of the first question, as zone files have them: `AAAA www.example.org`; `None` where it was cut off.
+fn question(message: &[u8]) -> Option<String> {
+    let (mut at, mut name) = (HEADER, String::new());
+    loop {
+        let length = usize::from(*message.get(at)?);
+        if length == 0 {
+            break;
+        }
+        // Longer labels would point to names before, of which there is none.
+        let label = (length < 64).then(|| message.get(at + 1..=at + length))??;
+        if !name.is_empty() {
+            name.push('.');
+        }
+        for &byte in label {
+            match byte {
+                b'.' | b'\\' => name.extend(['\\', char::from(byte)]),
+                b'!'..=b'~' => name.push(char::from(byte)),
+                _ => write!(name, "\\{byte:03}").ok()?,
+            }
+        }
+        at += 1 + length;
+        if at > HEADER + 255 {
+            return None;
+        }
+    }
+    let kind = u16::from_be_bytes([*message.get(at + 1)?, *message.get(at + 2)?]);
+    let known = KINDS.iter().find(|(number, _)| *number == kind);
+    let kind = known.map_or_else(|| format!("TYPE{kind}"), |(_, word)| (*word).to_owned());
+    let name: String = name.chars().take(MOST_NAME).collect();
+    Some(format!(
+        "{kind} {}",
+        if name.is_empty() { "." } else { &name }
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::question;
+
+    #[test]
+    fn names_are_written_as_in_zone_files() {
+        let asked = |labels: &[&[u8]], kind: u8| {
+            let mut message = vec![0; 12];
+            for label in labels {
+                message.push(label.len() as u8);
+                message.extend_from_slice(label);
+            }
+            message.extend([0, 0, kind, 0, 1]);
+            message
+        };
+        let whole = asked(&[b"www", b"example", b"org"], 28);
+        assert_eq!(question(&whole).as_deref(), Some("AAAA www.example.org"));
+        assert_eq!(question(&asked(&[], 2)).as_deref(), Some("NS ."));
+        assert_eq!(
+            question(&asked(&[b"a.b\\", b"\xff x"], 99)).as_deref(),
+            Some("TYPE99 a\\.b\\\\.\\255\\032x")
+        );
+        for end in 0..whole.len() - 2 {
+            assert_eq!(question(&whole[..end]), None, "{end}");
+        }
+    }
+}

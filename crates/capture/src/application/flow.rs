@@ -1,0 +1,136 @@
+//! The requests of one TCP connection: those that wait, and the answer that is being read.
+
+use crate::application::served::{Request, Served};
+use crate::application::stream::{Half, Piece, State};
+use crate::connection::latency::seconds;
+use std::collections::VecDeque;
+
+/// Characters of a name.
+pub(crate) const MOST_NAME: usize = 120;
+/// Requests of one connection that wait for an answer.
+pub(crate) const MOST_PENDING: usize = 1024;
+
+/// A request that waits for its answer.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) name: String,
+    pub(crate) begun: i64,
+    pub(crate) asked: i64,
+    pub(crate) frame: u64,
+}
+
+impl Pending {
+    pub(crate) fn connects(&self) -> bool {
+        self.name.starts_with("CONNECT ")
+    }
+
+    pub(crate) fn bodiless(&self) -> bool {
+        self.name.starts_with("HEAD ")
+    }
+}
+
+/// The answer that is being read.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) status: Option<u16>,
+    pub(crate) first: (i64, u64),
+    pub(crate) last: (i64, u64),
+    pub(crate) bytes: u64,
+}
+
+impl Answer {
+    /// A piece of it. What was there before the bytes in front of it has waited for them.
+    pub(crate) fn goes_on(&mut self, piece: &Piece<'_>) {
+        self.last = self.last.max((piece.ts, piece.frame));
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) tls: bool,
+    pub(crate) client: u8,
+    pub(crate) served: usize,
+    pub(crate) host: String,
+    pub(crate) halves: [Half; 2],
+    pub(crate) pending: VecDeque<Pending>,
+    pub(crate) answer: Option<Answer>,
+    pub(crate) finished: u8,
+    pub(crate) ciphers: u8,
+}
+
+impl Flow {
+    /// Where a direction stands before its first byte.
+    pub(crate) fn first(&self) -> State {
+        if self.tls {
+            State::Record(0)
+        } else {
+            State::Head
+        }
+    }
+
+    /// So many bytes of an answer pass.
+    pub(crate) fn passes(&mut self, piece: &mut Piece<'_>, count: u64) {
+        if let Some(answer) = &mut self.answer {
+            answer.goes_on(piece);
+            answer.bytes += count;
+        }
+        piece.skip(count);
+    }
+
+    pub(crate) fn answer_goes_on(&mut self, asks: bool, piece: &mut Piece<'_>, count: u64) {
+        if asks {
+            piece.skip(count);
+        } else {
+            self.passes(piece, count);
+        }
+    }
+
+    /// A message has ended with the bytes before these.
+    pub(crate) fn ends(&mut self, asks: bool, piece: &Piece<'_>, served: &mut [Served]) {
+        if asks {
+            if let Some(pending) = self.pending.back_mut() {
+                (pending.asked, pending.frame) = (piece.ts, piece.frame);
+            }
+        } else {
+            self.answered(&mut served[self.served], true);
+        }
+    }
+
+    /// The first request that waits has its answer, or as much of it as there will be.
+    pub(crate) fn answered(&mut self, served: &mut Served, whole: bool) {
+        let answer = self.answer.take();
+        let begun = self.pending.front().map(|asked| asked.begun);
+        if answer
+            .as_ref()
+            .is_some_and(|answer| begun > Some(answer.first.0))
+        {
+            // It answers a request that was not captured.
+            return;
+        }
+        let Some(asked) = self.pending.pop_front() else {
+            return;
+        };
+        let since = |ts: i64| ts.saturating_sub(asked.asked).max(0) as u64;
+        let first = answer.as_ref().map(|answer| since(answer.first.0));
+        let last = answer
+            .as_ref()
+            .filter(|_| whole)
+            .map(|answer| since(answer.last.0));
+        let request = Request {
+            name: asked.name,
+            status: answer.as_ref().and_then(|answer| answer.status),
+            client: self.host.clone(),
+            start_ns: asked.begun,
+            sent_s: seconds(asked.asked.saturating_sub(asked.begun).max(0) as u64),
+            first_byte_s: first.map(seconds),
+            last_byte_s: last.map(seconds),
+            frame: asked.frame,
+            answer_frames: answer
+                .as_ref()
+                .map(|answer| (answer.first.1, answer.last.1)),
+            bytes: answer.map_or(0, |answer| answer.bytes),
+            repeated: 0,
+        };
+        served.add(request, first, last);
+    }
+}

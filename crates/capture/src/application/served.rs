@@ -1,0 +1,122 @@
+//! What servers were asked and how long their answers took.
+
+use crate::connection::latency::Latency;
+use crate::connection::latency::RoundTrips;
+use serde::Serialize;
+
+/// The longest requests of a server that are named.
+const MOST_NAMED: usize = 16;
+
+/// One request and its answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Request {
+    /// `GET /index.html`; in TLS the name that the client asked for; in DNS kind and name.
+    pub name: String,
+    /// HTTP's status; DNS's response code.
+    pub status: Option<u16>,
+    /// Who asked.
+    pub client: String,
+    /// When its first byte passed, nanoseconds since 1970.
+    pub start_ns: i64,
+    /// From its first byte to its last.
+    pub sent_s: f64,
+    /// From its last byte to the answer's first; absent without an answer.
+    pub first_byte_s: Option<f64>,
+    /// From its last byte to the answer's last; absent where that is not in the capture.
+    pub last_byte_s: Option<f64>,
+    /// The frame with its last byte.
+    pub frame: u64,
+    /// The frame with the answer's first byte, and the one with its last.
+    pub answer_frames: Option<(u64, u64)>,
+    /// Bytes of the answer, with its head.
+    pub bytes: u64,
+    /// How often it was asked again before the answer; times run from the first asking.
+    pub repeated: u32,
+}
+
+/// All requests in one protocol to one server.
+#[derive(Debug, Serialize)]
+pub struct Served {
+    /// `http`, `tls` or `dns`.
+    pub protocol: &'static str,
+    /// Address and port.
+    pub server: String,
+    /// Requests.
+    pub count: u64,
+    /// Those without an answer.
+    pub unanswered: u64,
+    /// Those whose answer says that they failed: HTTP's status from 400 on, in DNS any response code but 0.
+    pub failed: u64,
+    /// How often something was asked again.
+    pub repeated: u64,
+    /// From the end of a request to the first byte of its answer.
+    pub first_byte: RoundTrips,
+    /// From the end of a request to the last byte of its answer.
+    pub last_byte: RoundTrips,
+    /// Those that took longest, the longest first.
+    pub longest: Vec<Request>,
+    #[serde(skip)]
+    first: Latency,
+    #[serde(skip)]
+    last: Latency,
+}
+
+impl Served {
+    pub(crate) fn new(protocol: &'static str, host: &str, port: u16) -> Self {
+        let server = if host.contains(':') {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        };
+        Self {
+            protocol,
+            server,
+            count: 0,
+            unanswered: 0,
+            failed: 0,
+            repeated: 0,
+            first_byte: RoundTrips::default(),
+            last_byte: RoundTrips::default(),
+            longest: Vec::new(),
+            first: Latency::default(),
+            last: Latency::default(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, request: Request, first: Option<u64>, last: Option<u64>) {
+        self.count += 1;
+        self.unanswered += u64::from(first.is_none());
+        let fails = request.status >= Some(if self.protocol == "dns" { 1 } else { 400 });
+        self.failed += u64::from(fails);
+        self.repeated += u64::from(request.repeated);
+        if let Some(nanos) = first {
+            self.first.record(nanos);
+        }
+        if let Some(nanos) = last {
+            self.last.record(nanos);
+        }
+        self.longest.push(request);
+        if self.longest.len() > 4 * MOST_NAMED {
+            self.keep_longest();
+        }
+    }
+
+    /// The longest first; a question without an answer is longer than any, and a request may just not have been captured whole.
+    fn keep_longest(&mut self) {
+        let none = if self.protocol == "dns" {
+            f64::INFINITY
+        } else {
+            -1.0
+        };
+        let took = |request: &Request| request.last_byte_s.or(request.first_byte_s).unwrap_or(none);
+        self.longest.sort_by(|a, b| took(b).total_cmp(&took(a)));
+        self.longest.truncate(MOST_NAMED);
+    }
+
+    /// That was all.
+    pub(crate) fn finish(&mut self) {
+        self.first_byte = RoundTrips::new(&self.first, true);
+        self.last_byte = RoundTrips::new(&self.last, true);
+        self.keep_longest();
+    }
+}

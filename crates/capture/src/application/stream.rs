@@ -1,0 +1,119 @@
+//! One direction of a connection, read in order: where it stands in its messages, and what waits for a hole before it.
+
+use crate::wire::heads;
+
+/// Bytes that may wait for a segment before them.
+pub(crate) const MOST_PARKED: usize = 1 << 18;
+
+/// Bytes in order: those that were captured of `length`, and when they were known to have passed.
+pub(crate) struct Piece<'p> {
+    pub(crate) seen: &'p [u8],
+    pub(crate) length: u32,
+    pub(crate) ts: i64,
+    pub(crate) frame: u64,
+}
+
+/// Where one direction stands.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In a head, or before one.
+    Head,
+    /// In a body, with so many bytes to come.
+    Body(u64),
+    /// In the line before a chunk, in a chunk and the line's end behind it, or in what follows the last chunk.
+    ChunkLine,
+    Chunk(u64),
+    Trailer,
+    /// In a body whose end is not known.
+    Open,
+    /// In a record of TLS, or before its header.
+    Record(u64),
+    /// Until something begins that is known.
+    Lost,
+}
+
+/// A segment that waits for those before it.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) seq: u32,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) length: u32,
+    pub(crate) at: (i64, u64),
+}
+
+impl Parked {
+    /// Memory that it holds.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + 64
+    }
+}
+
+/// One direction.
+#[derive(Debug)]
+pub(crate) struct Half {
+    pub(crate) state: State,
+    pub(crate) started: bool,
+    pub(crate) next: u32,
+    /// What was read of a head, line or record's header.
+    pub(crate) head: Vec<u8>,
+    pub(crate) parked: Vec<Parked>,
+    pub(crate) size: usize,
+}
+
+impl Half {
+    pub(crate) fn new(state: State) -> Self {
+        Self {
+            state,
+            started: false,
+            next: 0,
+            head: Vec::new(),
+            parked: Vec::new(),
+            size: 0,
+        }
+    }
+
+    /// Where the first segment is that waits.
+    pub(crate) fn first_parked(&self) -> Option<u32> {
+        let next = self.next;
+        let seqs = self.parked.iter().map(|parked| parked.seq);
+        seqs.min_by_key(|seq| seq.wrapping_sub(next))
+    }
+
+    /// What comes before `seq` was not captured: go on there, or where a message begins.
+    pub(crate) fn skip_to(&mut self, seq: u32) {
+        let missing = u64::from(seq.wrapping_sub(self.next));
+        self.next = seq;
+        self.head.clear();
+        self.state = match self.state {
+            State::Body(left) if left >= missing => State::Body(left - missing),
+            State::Chunk(left) if left > missing => State::Chunk(left - missing),
+            State::Record(left) if left >= missing => State::Record(left - missing),
+            State::Open => State::Open,
+            _ => State::Lost,
+        };
+        if self.state != State::Lost {
+            return;
+        }
+        let begins =
+            |parked: &&Parked| heads::is_request(&parked.bytes) || heads::is_answer(&parked.bytes);
+        let next = self.next;
+        let place = self.parked.iter().filter(begins).map(|parked| parked.seq);
+        let place = place.min_by_key(|seq| seq.wrapping_sub(next));
+        if let Some(seq) = place {
+            (self.next, self.state) = (seq, State::Head);
+            self.parked
+                .retain(|parked| parked.seq.wrapping_sub(seq) < 1 << 31);
+        } else {
+            self.parked.clear();
+        }
+        self.size = self.parked.iter().map(Parked::size).sum();
+    }
+}
+
+impl Piece<'_> {
+    pub(crate) fn skip(&mut self, count: u64) {
+        let count = count.min(u64::from(self.length)) as u32;
+        self.length -= count;
+        self.seen = self.seen.get(count as usize..).unwrap_or(&[]);
+    }
+}

@@ -1,0 +1,102 @@
+//! TLS handshakes: from the client's first message until both ends can encrypt.
+
+use crate::application::flow::{Answer, Flow, Pending, MOST_NAME};
+use crate::application::served::Served;
+use crate::application::stream::{Half, Piece, State};
+
+/// Kinds of TLS records (RFC 8446, 5.1).
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const APPLICATION_DATA: u8 = 23;
+
+impl Flow {
+    /// A record of TLS or its header: of interest until both ends can encrypt.
+    pub(crate) fn record(
+        &mut self,
+        from: usize,
+        record: u64,
+        piece: &mut Piece<'_>,
+        served: &mut [Served],
+    ) {
+        let asks = from == usize::from(self.client);
+        if record > 0 {
+            let taken = record.min(u64::from(piece.length));
+            self.answer_goes_on(asks, piece, taken);
+            self.halves[from].state = State::Record(record - taken);
+            return;
+        }
+        let half = &mut self.halves[from];
+        if half.head.is_empty() && asks && self.pending.is_empty() {
+            self.pending.push_back(Pending {
+                name: server_name(piece.seen).unwrap_or_default(),
+                begun: piece.ts,
+                asked: piece.ts,
+                frame: piece.frame,
+            });
+        }
+        let taken = piece.seen.len().min(5 - half.head.len());
+        half.head.extend_from_slice(&piece.seen[..taken]);
+        if taken == 0 {
+            half.state = State::Lost;
+            return;
+        }
+        if let &[kind, 3, _, high, low] = &half.head[..] {
+            half.head.clear();
+            half.state = State::Record(u64::from(u16::from_be_bytes([high, low])));
+            if kind == CHANGE_CIPHER_SPEC {
+                self.ciphers |= 1 << u8::from(asks);
+            }
+            if !asks && self.answer.is_none() {
+                let first = (piece.ts, piece.frame);
+                self.answer = Some(Answer {
+                    first,
+                    last: first,
+                    ..Answer::default()
+                });
+            }
+            let encrypts = kind == APPLICATION_DATA && asks && self.answer.is_some();
+            self.answer_goes_on(asks, piece, taken as u64);
+            if encrypts || self.ciphers == 3 {
+                if let Some(answer) = &mut self.answer {
+                    answer.goes_on(piece);
+                }
+                self.answered(&mut served[self.served], true);
+                self.halves = [Half::new(State::Lost), Half::new(State::Lost)];
+            }
+            return;
+        }
+        if half.head.len() >= 5 {
+            half.state = State::Lost;
+        }
+        self.answer_goes_on(asks, piece, taken as u64);
+    }
+}
+
+/// Does a TLS handshake begin here?
+#[inline]
+pub(crate) fn is_client_hello(bytes: &[u8]) -> bool {
+    matches!(bytes, [22, 3, _, _, _, 1, ..])
+}
+
+/// The name in a TLS client's first message, as far as its first segment holds that (RFC 6066, 3).
+fn server_name(record: &[u8]) -> Option<String> {
+    let two = |at: usize| {
+        Some(usize::from(u16::from_be_bytes([
+            *record.get(at)?,
+            *record.get(at + 1)?,
+        ])))
+    };
+    // Headers of record and message, version, random; then what has lengths.
+    let session = 5 + 4 + 2 + 32;
+    let ciphers = session + 1 + usize::from(*record.get(session)?);
+    let compressions = ciphers + 2 + two(ciphers)?;
+    let mut at = compressions + 1 + usize::from(*record.get(compressions)?) + 2;
+    loop {
+        let (kind, length) = (two(at)?, two(at + 2)?);
+        if kind == 0 {
+            let name = record.get(at + 9..at + 9 + two(at + 7)?)?;
+            let name = String::from_utf8_lossy(name);
+            return Some(name.chars().take(MOST_NAME).collect());
+        }
+        at += 4 + length;
+    }
+}

@@ -1,0 +1,209 @@
+//! Who owes the next packet when nobody sends: idleness is what neither end owes.
+//!
+//! A server owes the answer to what it was asked, an end that is in the middle of a message the rest of it, an end in a TLS
+//! handshake its next message, and an end that was connected to the first word. How messages go on is read from them
+//! ([`crate::wire::message`]); of others only the order of packets is known.
+
+use crate::connection::conn::Conn;
+use crate::connection::spent::{on, IDLE_FROM};
+use crate::wire::message::{Debt, Says};
+use crate::wire::packet::{flag, Segment};
+
+/// An end is near where its part of the round trip is at most one in so many.
+const NEAR: u64 = 8;
+const DNS: u16 = 53;
+/// Shorter paths do not show which end is near.
+const FAR: u64 = 1_000_000;
+
+/// Bits of [`crate::connection::account::Causes::talk`]: what both ends have said.
+mod talk {
+    /// A TLS handshake has begun.
+    pub const HELLO: u8 = 1;
+    /// The first end of the key encrypts; the bit above, that the second one does.
+    pub const CIPHERS: u8 = 2;
+    pub const BOTH: u8 = 6;
+    /// The handshake is over.
+    pub const SHAKEN: u8 = 8;
+    /// What was asked last is answered without a body.
+    pub const BODILESS: u8 = 16;
+    /// Something was said.
+    pub const BEGUN: u8 = 32;
+}
+
+/// Who owed to break a silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Debtor {
+    /// This end.
+    End(usize),
+    /// This end, unless it was never going to say anything.
+    Perhaps(usize),
+    /// An end whose packets may have been lost instead.
+    Hidden,
+    /// Nobody.
+    Nobody,
+}
+
+impl Conn {
+    /// An end's own time of `nanos` until `segment` of it; but a long silence is whose who owed to break it.
+    #[inline]
+    pub(crate) fn charge(&mut self, end: usize, nanos: u64, segment: &Segment) {
+        let cause = if nanos < IDLE_FROM {
+            on::APPLICATION + end
+        } else {
+            self.charge_silence(end, nanos, segment)
+        };
+        self.account.spent[cause] += nanos;
+    }
+
+    #[cold]
+    fn charge_silence(&mut self, end: usize, nanos: u64, segment: &Segment) -> usize {
+        match self.debtor(end, segment.payload > 0) {
+            Debtor::End(debtor) => on::APPLICATION + debtor,
+            Debtor::Perhaps(debtor) => {
+                self.doubt(debtor, nanos, true);
+                on::APPLICATION + debtor
+            }
+            Debtor::Hidden => on::UNKNOWN,
+            Debtor::Nobody => {
+                let goes_on = usize::from(self.account.from) == end;
+                if goes_on && self.paths[end].debt != Debt::Whole {
+                    // Of a message that cannot be read, it may have been in the middle.
+                    let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
+                    let rare = self.rare_mut(end);
+                    rare.doubtful = rare.doubtful.saturating_add(micros);
+                }
+                on::IDLE
+            }
+        }
+    }
+
+    /// What a long silence at the end of all was spent on.
+    pub(crate) fn last_silence(&self) -> usize {
+        let last = usize::from(self.account.from & 1);
+        match [last, 1 - last].into_iter().find(|&end| self.owes(end)) {
+            Some(end) if self.is_near(end) => on::APPLICATION + end,
+            Some(_) => on::UNKNOWN,
+            None if self.is_unanswered() => on::APPLICATION + 1 - last,
+            None => on::IDLE,
+        }
+    }
+
+    /// Who owed to break the silence that `end` broke, by saying something or without?
+    fn debtor(&self, end: usize, speaks: bool) -> Debtor {
+        let other = 1 - end;
+        if self.is_asked(end) || self.owes(end) {
+            Debtor::End(end)
+        } else if self.owes(other) {
+            // It stopped in the middle, and whoever waited has given up.
+            if self.is_near(other) {
+                Debtor::End(other)
+            } else {
+                Debtor::Hidden
+            }
+        } else if self.is_unanswered() {
+            Debtor::End(other)
+        } else if self.awaits_name(end) {
+            Debtor::Hidden
+        } else if self.is_shaking() && usize::from(self.account.from) != end {
+            Debtor::End(end)
+        } else if speaks && self.account.talk & talk::BEGUN == 0 {
+            Debtor::Perhaps(end)
+        } else {
+            Debtor::Nobody
+        }
+    }
+
+    /// Is `end` a server that was asked something?
+    #[inline]
+    pub(crate) fn is_asked(&self, end: usize) -> bool {
+        usize::from(self.account.from) != end && end != self.client_end()
+    }
+
+    /// Is `end` in the middle of a message?
+    #[inline]
+    pub(crate) fn owes(&self, end: usize) -> bool {
+        let path = &self.paths[end];
+        matches!(path.debt, Debt::Body | Debt::Open | Debt::Record)
+            || path.debt == Debt::Unknown && path.last_len > 0 && !path.pushed && self.was_full(end)
+    }
+
+    /// Has the client asked something, in a message that is known to be whole, and nobody said anything since?
+    fn is_unanswered(&self) -> bool {
+        let client = self.client_end();
+        usize::from(self.account.from) == client && self.paths[client].debt == Debt::Whole
+    }
+
+    /// Has `end` asked for a name, without an answer since? The question may have been lost as well as the answer.
+    fn awaits_name(&self, end: usize) -> bool {
+        let asked = usize::from(self.account.from) == end && end == self.client_end();
+        asked && self.key.port.contains(&DNS)
+    }
+
+    /// Has a TLS handshake begun that is not over?
+    fn is_shaking(&self) -> bool {
+        let talk = self.account.talk;
+        talk & talk::HELLO != 0 && talk & talk::SHAKEN == 0
+    }
+
+    /// Was this captured on `end`'s machine, or next to it? Then what it sends is seen.
+    #[inline]
+    #[must_use]
+    pub(crate) fn is_near(&self, end: usize) -> bool {
+        let (own, whole) = (self.paths[end].round_trip(), self.both_trips());
+        self.local == Some(end as u8) || whole >= FAR && own <= whole / NEAR
+    }
+
+    /// Follow the message of `from` that `segment` begins or goes on with.
+    #[inline]
+    pub(crate) fn follow_message(&mut self, segment: &Segment, from: usize) {
+        let next = self.sent[from].space.next();
+        self.account.talk |= talk::BEGUN;
+        let says = segment.message.says();
+        if says == Says::Nothing && self.paths[from].debt == Debt::Unknown {
+            return;
+        }
+        let (answers, talk) = (from != self.client_end(), self.account.talk);
+        let bodiless = answers && talk & talk::BODILESS != 0;
+        let path = &mut self.paths[from];
+        let in_record = path.debt == Debt::Record && path.due != segment.seq;
+        match says {
+            Says::Ends(_) | Says::Open if bodiless => {
+                self.account.talk &= !talk::BODILESS;
+                path.debt = Debt::Unknown;
+            }
+            Says::Ends(length) => {
+                (path.due, path.debt) = (segment.seq.wrapping_add(length), Debt::Body);
+            }
+            Says::Asks(length) => {
+                self.account.talk |= talk::BODILESS;
+                (path.due, path.debt) = (segment.seq.wrapping_add(length), Debt::Body);
+            }
+            Says::Open => path.debt = Debt::Open,
+            Says::Last if path.debt == Debt::Open => path.debt = Debt::Whole,
+            Says::Records(records) if !in_record => {
+                (path.due, path.debt) = (segment.seq.wrapping_add(records.length), Debt::Record);
+                let ciphers = if records.ciphers {
+                    talk::CIPHERS << from
+                } else {
+                    0
+                };
+                let mut talk = talk | ciphers | if records.hello { talk::HELLO } else { 0 };
+                if talk & talk::BOTH == talk::BOTH || records.data && !answers {
+                    talk |= talk::SHAKEN;
+                }
+                self.account.talk = talk;
+            }
+            _ => {}
+        }
+        path.debt = match (path.debt, path.due.wrapping_sub(next) as i32) {
+            (Debt::Body, 0) => Debt::Whole,
+            (Debt::Record | Debt::BetweenRecords, 0) => Debt::BetweenRecords,
+            (Debt::Body | Debt::Record, ..0) => Debt::Unknown,
+            (Debt::BetweenRecords | Debt::Whole, _) if says == Says::Nothing => Debt::Unknown,
+            (debt, _) => debt,
+        };
+        if segment.flags & flag::FIN != 0 {
+            path.debt = Debt::Unknown;
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Why something moved on just now and not before: the path, a window, a rule of TCP, or an end's own time.
+
+use crate::connection::conn::Conn;
+use crate::connection::losses::Silence;
+use crate::connection::numbers::Order;
+use crate::connection::path::NO_SCALE;
+use crate::connection::spent::{on, Spent};
+use crate::connection::view::EXACTLY;
+use crate::connection::view::{Arrived, View};
+use crate::evidence::step::Step;
+use crate::wire::packet::{flag, Segment, NO_TIME};
+
+/// A jump of packet numbers explains a silence from this length on: no timer that repeats a packet is faster.
+const REPEATED_FROM: u64 = 20_000_000;
+/// What was not acknowledged is sent again after this time at the soonest (RFC 6298, as Linux has it).
+const AGAIN_FROM: u64 = 200_000_000;
+/// More repeats in a row than these do not follow from chance, and nobody has to wait for them.
+const FEW_REPEATS: u16 = 3;
+/// An acknowledgement that is this late is delayed: by 40 ms at least, less what timers are early by.
+const DELAYED_FROM: u64 = 30_000_000;
+/// Paths that vary by more are not told from programs.
+const MOST_VARIED: u64 = 60_000_000;
+/// How much sooner than usual an end may answer, besides a sixteenth of the round trip.
+const SOONER: i64 = 100_000;
+/// The same datagram again after this time was waited for in vain.
+const SAID_AGAIN_FROM: u64 = 50_000_000;
+const DHCP: u16 = 67;
+
+impl Conn {
+    /// Explain the time until `segment`, which moves on. Returns the heap's growth.
+    #[inline]
+    pub(crate) fn settle(&mut self, segment: &Segment, step: &Step) -> usize {
+        let gap = segment.ts.saturating_sub(self.account.mark).max(0) as u64;
+        let from = usize::from(segment.from & 1);
+        let continues = usize::from(self.account.from) == from;
+        if self.account.held > 0 && !continues {
+            self.account.release_held(segment.payload > 0);
+        }
+        let mut grown = 0;
+        if continues && segment.payload > 0 && self.paths[from].view.is_none() {
+            grown = self.begin_view(from, step.next, segment.ts);
+        }
+        let arrived = self.arrive(segment, from);
+        grown += self.stamp_queue(segment, from);
+        if self.account.unseen {
+            self.account.unseen = false;
+            self.account.spent[on::UNKNOWN] += gap;
+            self.account.release_held(false);
+            return grown;
+        }
+        if segment.flags & (flag::SYN | flag::RST) == flag::SYN && !step.repeats {
+            self.account.spent[on::LATENCY] += gap;
+            return grown;
+        }
+        if step.repeats && !step.fresh {
+            self.account.release_held(false);
+            // A repeat into a closed window asks whether it has opened; else the round trip that repairs is to come.
+            if self.is_shut(1 - from) && arrived.is_none_or(|known| !known.has_room(segment.seq, 1))
+            {
+                self.account.spent[on::APPLICATION + (1 - from)] += gap;
+            } else if self.is_ignored(segment, from) {
+                self.rare_mut(from).ignored += 1;
+                self.account.spent[on::APPLICATION + (1 - from)] += gap;
+            } else {
+                self.repeats(segment, gap);
+            }
+            return grown;
+        }
+        if step.late {
+            // It was on its way, wherever it was.
+            self.account.release_held(false);
+            self.account.spent[on::LATENCY] += gap;
+            return grown;
+        }
+        let mut flying = !self.all_acknowledged(from, step.next);
+        let mut still = flying;
+        if let Some(arrived) = arrived {
+            if self.waited_for_room(segment, gap, from, &arrived) {
+                return grown;
+            }
+            flying = arrived.ack_before != step.next;
+            still = self.paths[from]
+                .view
+                .as_ref()
+                .is_some_and(|view| view.ack != step.next);
+        }
+        let before = (gap >= AGAIN_FROM).then_some(self.account.spent);
+        if continues || still && self.had_more(from) {
+            self.goes_on(segment, step, gap, from, flying, arrived);
+        } else {
+            let gap = gap - self.wait_for_overtaken(gap);
+            let gap = gap - self.wait_for_reader(gap, from);
+            self.answers(segment, step, gap, from);
+        }
+        if let Some(before) = before.filter(|_| segment.payload > 0) {
+            self.note_silence(segment, from, &before);
+        }
+        let (whole, largest) = (self.both_trips(), self.largest_segment(from));
+        if let Some(view) = &mut self.paths[from].view {
+            if !continues && !still {
+                view.forget_flight(segment.ts);
+                view.begins(segment.ts, whole);
+                view.limit = on::LATENCY as u8;
+            }
+            let end = segment.seq.wrapping_add(segment.payload);
+            view.flies(end, largest, segment.ts);
+        }
+        grown
+    }
+
+    /// Remember what a long silence was put down to: perhaps what comes next tells that it was a loss.
+    #[cold]
+    fn note_silence(&mut self, segment: &Segment, from: usize, before: &Spent) {
+        let own = [on::APPLICATION + from, on::IDLE, on::UNKNOWN];
+        let took = |&cause: &usize| self.account.spent[cause].saturating_sub(before[cause]);
+        let Some(cause) = own.into_iter().max_by_key(took) else {
+            return;
+        };
+        let nanos = took(&cause);
+        self.losses_mut().silence = Some(Silence {
+            end: from as u8,
+            at: segment.ts,
+            next: segment.seq.wrapping_add(segment.payload),
+            cause: cause as u8,
+            nanos,
+        });
+    }
+
+    /// What was overtaken of the one that moved on last, the other end had to wait for: for how long of the time since.
+    #[inline]
+    fn wait_for_overtaken(&mut self, gap: u64) -> u64 {
+        let mark = self.account.mark;
+        let late = self.losses().map_or((0, 0), |losses| losses.late);
+        if late.0 <= mark || late.1 != self.account.from {
+            return 0;
+        }
+        // Clocks may step backwards.
+        let waited = late.0.abs_diff(mark).min(gap);
+        self.account.spent[on::LATENCY] += waited;
+        self.account.mark += waited as i64;
+        waited
+    }
+
+    /// The other end had no room for anything until it opened its window: for how long of the time since something moved on.
+    /// Where its sender's packets were followed, their room is.
+    #[inline]
+    fn wait_for_reader(&mut self, gap: u64, from: usize) -> u64 {
+        let (shut, opened) = self.rare(1 - from).shut;
+        if shut == 0 || opened < shut || opened <= self.account.mark {
+            return 0;
+        }
+        // Before the first packet that was captured, it had been shut already.
+        let began = if self.paths[from].last_len == 0 {
+            self.account.mark
+        } else {
+            shut.max(self.account.mark)
+        };
+        let waited = opened.abs_diff(began).min(gap);
+        self.account.spent[on::APPLICATION + (1 - from)] += waited;
+        self.account.mark += waited as i64;
+        waited
+    }
+
+    /// `from` answers what the other end sent: the way there and back is the path's, the rest its own.
+    #[inline]
+    fn answers(&mut self, segment: &Segment, step: &Step, gap: u64, from: usize) {
+        if self.paths[from].nearest == u64::MAX && self.account.covered == NO_TIME {
+            // The acknowledgement that came first was lost or overtaken: how long the way takes, nothing tells.
+            let cause = if gap < AGAIN_FROM {
+                on::LATENCY
+            } else {
+                on::UNKNOWN
+            };
+            self.account.spent[cause] += gap;
+            return;
+        }
+        let covered = (self.account.covered != NO_TIME)
+            .then(|| (self.account.covered - self.account.mark).max(0) as u64);
+        let way = match covered {
+            // The acknowledgement of the last of many segments was not delayed: it tells the queues' length, too.
+            Some(covered) if self.account.streaming => covered,
+            // Another may have been, but then by more than a path varies.
+            Some(covered) if covered <= self.paths[from].varies_to() => covered,
+            _ => self.paths[from].usually(),
+        };
+        let late = self
+            .queues
+            .as_ref()
+            .map_or(0, |queues| queues[from].variation().0);
+        let way = way.max(self.paths[from].round_trip() + late);
+        let network = way.min(gap);
+        let rest = gap - network;
+        let latency = network.min(self.paths[from].varies_to());
+        self.account.spent[on::LATENCY] += latency;
+        self.account.spent[on::BANDWIDTH] += network - latency;
+        if let Some(lost) = self.lost_before(segment, step, rest) {
+            let own = self.infer_loss(segment, lost, rest);
+            self.charge(from, own, segment);
+        } else if rest >= AGAIN_FROM
+            && (step.order == Order::Perhaps || step.order == Order::Skipped && covered.is_none())
+        {
+            // A first packet that was lost and sent again looks like this behind the loss; and whoever acknowledges
+            // nothing for so long has perhaps done so in a packet that did not pass.
+            self.account.spent[on::UNKNOWN] += rest;
+        } else if rest <= self.varies(from) {
+            // Packets overtake each other by as much: the path may have taken it as well as the end.
+            self.account.spent[on::UNKNOWN] += rest;
+        } else {
+            let next = matches!(step.order, Order::Next | Order::Earlier);
+            if rest >= AGAIN_FROM && !next {
+                // Who thinks so long acknowledges first.
+                self.doubt(
+                    from,
+                    rest,
+                    covered.is_none() || step.order != Order::Unknown,
+                );
+            }
+            self.charge(from, rest, segment);
+        }
+    }
+
+    /// `from` sends again, or has data in flight.
+    #[inline]
+    fn goes_on(
+        &mut self,
+        segment: &Segment,
+        step: &Step,
+        gap: u64,
+        from: usize,
+        flying: bool,
+        arrived: Option<Arrived>,
+    ) {
+        let path = &self.paths[from];
+        let trip = path.round_trip();
+        let slack = self.both_trips() / 16 + EXACTLY;
+        let since = arrived
+            .and_then(|arrived| arrived.at)
+            .map(|at| segment.ts.saturating_sub(at).max(0) as u64);
+        let paused = self.has_paused(segment, from);
+        let within = |most: u64| !paused && since.is_some_and(|since| since <= most);
+        let released = within(trip + slack);
+        let whole = self.was_full(from);
+        let flies_on = path
+            .view
+            .as_ref()
+            .map_or(flying, |view| view.ack != step.next);
+        if let Some(lost) = self.lost_before(segment, step, gap).filter(|_| !released) {
+            self.account.release_held(false);
+            let own = self.infer_loss(segment, lost, gap);
+            self.charge(from, own, segment);
+            return;
+        }
+        let blind = self.paths[1 - from].scale == NO_SCALE;
+        if flying && path.nearest == u64::MAX || blind && self.was_small(1 - from, arrived) {
+            // Whether it waited for an acknowledgement or for room, nothing tells; but none is none by any scale.
+            let shut = blind && arrived.is_some_and(|arrived| arrived.window_low == 0);
+            let cause = if shut {
+                on::APPLICATION + 1 - from
+            } else {
+                on::UNKNOWN
+            };
+            self.account.release_held(false);
+            self.limited_by(from, cause, gap);
+            return;
+        }
+        // Of a window whose scale is not known, only so much is sure as its plain number says.
+        let least = segment.payload.min(self.largest_segment(from));
+        let unproven = blind && !arrived.is_some_and(|known| known.has_room(segment.seq, least));
+        let answered =
+            within(path.varies_to().max(trip + slack)) || self.is_held(from, arrived, since);
+        if flying && !flies_on && answered && !whole && path.pushed && !unproven {
+            // Nagle's rule: a small segment waited until the one before was acknowledged, over a path that varies.
+            self.account.release_held(false);
+            self.account.held = gap;
+            return;
+        }
+        // No acknowledgement has passed here, let alone reached it.
+        let unacked = !self.all_acknowledged(from, step.next);
+        if unacked && !whole && path.pushed && segment.payload <= path.last_len {
+            self.paths[from].nodelay = true;
+        }
+        let path = &self.paths[from];
+        self.account.release_held(false);
+        let usual = path.view.as_ref().map_or(0, |view| view.usual);
+        let near = self.both_trips() / 2;
+        let short = gap <= near.max(usual.saturating_mul(2).saturating_add(100_000))
+            && !arrived.is_some_and(|arrived| self.left_room(segment, from, &arrived));
+        let more = whole || !path.pushed;
+        if flying && more && (released || short || flies_on && !path.pushed) {
+            // Within a burst that its system or the path spreads out, what limited it before still does.
+            let limit = self.paths[from]
+                .view
+                .as_ref()
+                .map_or(on::LATENCY, |view| view.limit.into());
+            let own = matches!(limit, on::LATENCY | on::BANDWIDTH)
+                || limit == on::SEND_BUFFER + from
+                || limit == on::APPLICATION + from && !paused;
+            if released || own || !short {
+                let cause = self.path_held_up(segment, gap, from);
+                let told = !blind || self.is_growing(segment, from) || self.stands(segment, from);
+                self.limited_by(from, if told { cause } else { on::UNKNOWN }, gap);
+            } else {
+                self.account.spent[limit] += gap;
+            }
+            let joined = segment.payload > self.largest_segment(from);
+            if let Some(view) = &mut self.paths[from].view {
+                if joined || gap <= view.usual / 4 {
+                    view.tight_at = segment.ts;
+                }
+                view.usual = view.usual.saturating_mul(7).saturating_add(gap) / 8;
+            }
+        } else {
+            // Whatever the sender did meanwhile: the queue before the path's slowest link kept that busy.
+            let queue = if flying {
+                self.emptied(from, segment.ts).min(gap)
+            } else {
+                0
+            };
+            self.account.spent[on::BANDWIDTH] += queue;
+            if unproven {
+                self.account.spent[on::UNKNOWN] += gap - queue;
+            } else {
+                let skipped = matches!(step.order, Order::Skipped | Order::Jumped(_));
+                if gap >= AGAIN_FROM && skipped {
+                    self.doubt(from, gap - queue, true);
+                }
+                self.charge(from, gap - queue, segment);
+            }
+            let whole_trip = self.both_trips();
+            if let Some(view) = &mut self.paths[from].view {
+                view.limit = (on::APPLICATION + from) as u8;
+                let long = (gap - queue).saturating_mul(2) >= whole_trip;
+                view.resumed = long.then_some((segment.seq, segment.ts));
+            }
+        }
+    }
+
+    /// Was what `from` sends held up by Nagle's rule until an acknowledgement that the other end had delayed, on a path that
+    /// varies more than it seemed? Nobody delays one for less than 40 ms, and the path adds what it usually does.
+    #[inline]
+    fn is_held(&self, from: usize, arrived: Option<Arrived>, since: Option<u64>) -> bool {
+        let (Some(since), Some(at)) = (since, arrived.and_then(|arrived| arrived.at)) else {
+            return false;
+        };
+        let path = &self.paths[from];
+        let delayed = at.saturating_sub(self.account.mark).max(0) as u64;
+        let least = self.paths[1 - from].round_trip() + DELAYED_FROM;
+        let most = path.round_trip() + path.spread().saturating_mul(2).min(MOST_VARIED) + EXACTLY;
+        !path.nodelay && delayed >= least && since <= most
+    }
+
+    /// How many packets were lost before `segment`, which follows a silence of `gap`? What comes without data, or long after
+    /// anybody asked for anything, was not waited for.
+    #[inline]
+    fn lost_before(&self, segment: &Segment, step: &Step, gap: u64) -> Option<u16> {
+        let Order::Jumped(lost) = step.order else {
+            return None;
+        };
+        let awaited = lost <= FEW_REPEATS || self.is_asked(usize::from(segment.from & 1));
+        let long = gap >= self.both_trips().max(REPEATED_FROM);
+        (segment.payload > 0 && long && awaited).then_some(lost)
+    }
+
+    /// What the sender of `segment` knew, where that is followed.
+    #[inline]
+    fn arrive(&mut self, segment: &Segment, from: usize) -> Option<Arrived> {
+        let least = segment.payload.min(self.largest_segment(from));
+        let path = &mut self.paths[from];
+        let trip = path.round_trip() as i64;
+        let view = path.view.as_mut()?;
+        let need = segment.seq.wrapping_add(least);
+        // A little sooner: ends do not always take equally long.
+        let until = segment
+            .ts
+            .saturating_sub((trip - trip / 16 - SOONER).max(0));
+        Some(view.arrive(until, need))
+    }
+
+    /// Follow what `from` knows from now on; so far it has sent up to `next`.
+    fn begin_view(&mut self, from: usize, next: u32, ts: i64) -> usize {
+        let peer = 1 - from;
+        let acked = if self.flags[peer] & flag::ACK == 0 {
+            self.paths[from].first_seq
+        } else {
+            self.sent[peer].acked
+        };
+        let window = self.paths[peer].window;
+        let covered = self.account.covered;
+        let mut view = if covered == NO_TIME || usize::from(self.account.from) != from {
+            View::new(acked, acked.wrapping_add(window))
+        } else {
+            // The last acknowledgement is perhaps still on its way.
+            let before = next.wrapping_sub(self.paths[from].last_len);
+            let mut view = View::new(before, before.wrapping_add(window));
+            view.passes(covered, acked, window, u64::MAX, false);
+            view
+        };
+        view.limit = on::LATENCY as u8;
+        (view.grown_at, view.silent_at, view.sent_after_silence) = (ts, ts, ts);
+        view.tight_at = ts;
+        self.paths[from].view = Some(Box::new(view));
+        size_of::<View>()
+    }
+
+    /// A datagram: whoever sends took its own time, but what is said twice after a while was waited for.
+    pub(crate) fn attribute_datagram(&mut self, segment: &Segment) {
+        let gap = segment.ts.saturating_sub(self.account.mark).max(0) as u64;
+        let from = usize::from(segment.from & 1);
+        let earlier = (gap > self.account.longest.nanos()).then_some(self.account.spent);
+        let path = &mut self.paths[from];
+        let contents = u32::from(segment.checksum) << 16 | segment.payload & 0xffff;
+        let before = std::mem::replace(&mut path.window, contents);
+        let again = self.account.from == segment.from && self.sent[from].packets > 1;
+        if again && before == contents && segment.checksum != 0 && gap >= SAID_AGAIN_FROM {
+            self.account.spent[on::RECOVERY] += gap;
+            self.rare_mut(from).retransmissions += 1;
+        } else if self.key.port.contains(&DHCP) {
+            // A client that waits for more offers is in the middle of it.
+            self.account.spent[on::APPLICATION + from] += gap;
+        } else {
+            self.charge(from, gap, segment);
+        }
+        if let Some(earlier) = earlier {
+            let spent = self.account.spent;
+            self.account
+                .longest
+                .see(&earlier, &spent, on::is_waited_for);
+        }
+        self.moved(from, segment.ts);
+    }
+}

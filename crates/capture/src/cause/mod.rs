@@ -1,0 +1,13 @@
+//! Causes: what the time between two packets was spent on.
+//!
+//! [`update`] counts a packet and asks [`attribution`] to explain the time before it. That asks, in this order, whether
+//! a loss was repaired ([`recovery`]), what released the sender ([`explanation`]), whether it waited for the other end's
+//! [`window`] or was held up by path or buffer ([`sender`]), and, when nobody sent, who owed the next packet ([`debt`]).
+
+pub mod attribution;
+pub mod debt;
+pub mod explanation;
+pub mod recovery;
+pub mod sender;
+pub mod update;
+pub mod window;

@@ -1,0 +1,222 @@
+//! What held a sender up that had more to send: the path's length or rate, a window, its own buffer, or a pause of its program.
+
+use crate::connection::conn::Conn;
+use crate::connection::queue::Queue;
+use crate::connection::seqspace::not_after;
+use crate::connection::spent::on;
+use crate::connection::view::Arrived;
+use crate::connection::view::EXACTLY;
+use crate::wire::packet::Segment;
+
+/// Where segment sizes are not known, smaller ones are not taken for full.
+const LARGE: u32 = 1200;
+/// Round trips without growth after which what is in flight is limited by the sender itself.
+const PLATEAU: u64 = 4;
+/// Shorter paths do not show where a plateau comes from.
+const LONG: u64 = 1_000_000;
+/// One packet in so many overtakes others on a path whose times tell of no queue.
+const OFTEN: u64 = 100;
+/// Packets of connections whose queues are not followed, unless an end sends several in a row.
+const SHORT: u64 = 16;
+
+impl Conn {
+    /// Did the program of `from` pause within this round trip, and is nothing acknowledged yet of what it wrote then?
+    /// Acknowledgements of what came before release nothing.
+    #[inline]
+    pub(crate) fn has_paused(&self, segment: &Segment, from: usize) -> bool {
+        let least = self.both_trips();
+        let view = self.paths[from].view.as_ref();
+        view.is_some_and(|view| {
+            let resumed = view.resumed.is_some_and(|(seq, at)| {
+                not_after(view.ack, seq) && segment.ts.saturating_sub(at).max(0) as u64 <= least
+            });
+            resumed && usize::from(view.limit) == on::APPLICATION + from
+        })
+    }
+
+    /// Did `end` announce less than half of its largest window, by numbers whose scale is not known?
+    #[inline]
+    pub(crate) fn was_small(&self, end: usize, arrived: Option<Arrived>) -> bool {
+        let path = &self.paths[end];
+        arrived.map_or(path.window, |arrived| arrived.window_low) < path.window_max / 2
+    }
+
+    /// Has what is in flight grown during the last round trips? Then no window limits it.
+    #[inline]
+    pub(crate) fn is_growing(&self, segment: &Segment, from: usize) -> bool {
+        let least = self.both_trips();
+        let view = self.paths[from].view.as_ref();
+        view.is_some_and(|view| {
+            (segment.ts.saturating_sub(view.grown_at).max(0) as u64) < PLATEAU * least
+        })
+    }
+
+    /// Does a queue stand that time stamps tell of?
+    #[inline]
+    pub(crate) fn stands(&self, segment: &Segment, from: usize) -> bool {
+        let (least, overtaken) = (self.both_trips(), self.overtaken());
+        let queues = self.queues.as_ref();
+        queues.is_some_and(|queues| queues[from].standing(segment.ts, least, overtaken) > least / 4)
+    }
+
+    /// Did `from` leave room unused that acknowledgements had given it long before: a quarter of what it had in flight?
+    #[inline]
+    pub(crate) fn left_room(&self, segment: &Segment, from: usize, arrived: &Arrived) -> bool {
+        let (Some(view), Some(began)) = (&self.paths[from].view, arrived.began) else {
+            return false;
+        };
+        if self.emptied(from, segment.ts) > 0 {
+            return false;
+        }
+        let least = 4 * self.largest_segment(from);
+        let freed = view.ack.wrapping_sub(arrived.ack_before);
+        let since = segment.ts.saturating_sub(began).max(0) as u64;
+        let slack = self.both_trips() / 16 + EXACTLY + self.varies(from);
+        let flew = segment.seq.wrapping_sub(arrived.ack_before);
+        freed >= least.max(flew / 4) && since > self.paths[from].round_trip() + slack
+    }
+
+    /// The time stamp of `segment` tells how long it stood in queues so far. Returns the heap's growth.
+    #[inline]
+    pub(crate) fn stamp_queue(&mut self, segment: &Segment, from: usize) -> usize {
+        let Some((stamp, _)) = segment.options.stamps else {
+            return 0;
+        };
+        let whole = self.both_trips();
+        if let Some(queues) = &mut self.queues {
+            queues[from].stamped(stamp, segment.ts, whole);
+            return 0;
+        }
+        let packets = self.sent[0].packets + self.sent[1].packets;
+        if packets < SHORT && self.paths[from].view.is_none() {
+            return 0;
+        }
+        self.queues.get_or_insert_default()[from].stamped(stamp, segment.ts, whole);
+        size_of::<[Queue; 2]>()
+    }
+
+    /// How much of the time since `from` last sent its queues took to empty.
+    #[inline]
+    pub(crate) fn emptied(&self, from: usize, ts: i64) -> u64 {
+        let whole = self.both_trips();
+        self.queues.as_ref().map_or(0, |queues| {
+            queues[from].emptied(ts, whole, self.overtaken())
+        })
+    }
+
+    /// Put `gap` down to `cause`, which also limits what `from` sends until something else does.
+    #[inline]
+    pub(crate) fn limited_by(&mut self, from: usize, cause: usize, gap: u64) {
+        self.account.spent[cause] += gap;
+        if let Some(view) = &mut self.paths[from].view {
+            view.limit = cause as u8;
+        }
+    }
+
+    /// Was the last packet of `from` as large as they get?
+    #[inline]
+    pub(crate) fn was_full(&self, from: usize) -> bool {
+        let path = &self.paths[from];
+        let mss = u32::from(self.limit[from]);
+        if mss == 0 {
+            return path.last_len >= self.sent[from].largest.max(LARGE);
+        }
+        if path.last_len > mss {
+            // Several segments in one packet: the last is full where all are (12 bytes are a time stamp's).
+            let whole = |size: u32| size > 0 && path.last_len % size == 0;
+            return whole(mss) || whole(mss.saturating_sub(12));
+        }
+        path.last_len + 40 >= mss || path.full > 0 && path.last_len >= path.full
+    }
+
+    /// The sender had more to send and its window was open: the rate of the path, its length, or the sender's own buffer.
+    #[inline]
+    pub(crate) fn path_held_up(&mut self, segment: &Segment, gap: u64, from: usize) -> usize {
+        let least = self.both_trips();
+        let now = self.paths[0].recently() + self.paths[1].recently();
+        let queued = now > least + least / 2 + 2_000_000;
+        let deeply = now > least.saturating_mul(3).saturating_add(2_000_000);
+        let level = self.is_level(segment, from, least);
+        let overtaken = self.overtaken();
+        let Some(view) = &mut self.paths[from].view else {
+            return on::LATENCY;
+        };
+        if gap >= (least / 8).max(view.usual.saturating_mul(3).min(least / 2)) {
+            view.sent_after_silence = segment.ts;
+        }
+        let silent = view.silent_at.min(view.sent_after_silence);
+        let busy = segment.ts.saturating_sub(silent).max(0) as u64;
+        let long = least >= LONG;
+        // Segments that never follow each other closely have been through a slow link, one by one.
+        let loose = segment.ts.saturating_sub(view.tight_at).max(0) as u64;
+        let apart = loose
+            >= least
+                .saturating_mul(PLATEAU)
+                .max(view.usual.saturating_mul(16));
+        let queue = self.queues.as_mut().map(|queues| &mut queues[from]);
+        if let Some(queue) = queue.filter(|queue| long && queue.is_known()) {
+            let stands = queue.standing(segment.ts, least, overtaken) > least / 4;
+            queue.seen |= stands;
+            if stands || queue.seen && overtaken == 0 && busy / 2 >= least {
+                view.latency_since = 0;
+                return on::BANDWIDTH;
+            }
+        } else if !long || busy / 2 >= least || deeply || queued && busy >= least / 2 || apart {
+            view.latency_since = 0;
+            return on::BANDWIDTH;
+        }
+        if level {
+            let before =
+                std::mem::take(&mut view.latency_since).min(self.account.spent[on::LATENCY]);
+            self.account.spent[on::LATENCY] -= before;
+            self.account.spent[on::SEND_BUFFER + from] += before;
+            return on::SEND_BUFFER + from;
+        }
+        view.latency_since += gap;
+        on::LATENCY
+    }
+
+    /// What is in flight has not grown for several round trips, although nothing was lost and the window had room.
+    #[inline]
+    pub(crate) fn is_level(&self, segment: &Segment, from: usize, least: u64) -> bool {
+        let Some(view) = &self.paths[from].view else {
+            return false;
+        };
+        let since = |at: i64| segment.ts.saturating_sub(at).max(0) as u64;
+        least >= LONG
+            && !view.lossy
+            && since(view.grown_at) >= least.saturating_mul(PLATEAU)
+            && since(view.reached_at) <= least.saturating_mul(2)
+    }
+
+    /// How much longer than usual a packet of `from` may take on a path that varies.
+    #[inline]
+    pub(crate) fn varies(&self, from: usize) -> u64 {
+        let seen = self.losses().map_or(0, |losses| losses.varies);
+        let queues = self.queues.as_ref();
+        queues
+            .map_or(0, |queues| queues[from].variation().1)
+            .max(seen.saturating_mul(2))
+    }
+
+    /// By how much packets overtake each other, where they often do. What was lost and sent again may look like it.
+    #[inline]
+    pub(crate) fn overtaken(&self) -> u64 {
+        self.losses().map_or(0, |losses| {
+            let packets = self.sent[0].packets + self.sent[1].packets;
+            let often = u64::from(losses.overtaken) * OFTEN >= packets;
+            if often && losses.overtaken > 4 * losses.episodes {
+                losses.varies
+            } else {
+                0
+            }
+        })
+    }
+
+    /// Did `from` have more to send when it sent its last packet?
+    #[inline]
+    pub(crate) fn had_more(&self, from: usize) -> bool {
+        let path = &self.paths[from];
+        path.last_len > 0 && (!path.pushed || self.was_full(from))
+    }
+}

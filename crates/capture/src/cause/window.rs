@@ -1,0 +1,105 @@
+//! Room in the other end's window: whether a sender waited for it, and whose fault that was.
+
+use crate::connection::conn::Conn;
+use crate::connection::path::NO_SCALE;
+use crate::connection::spent::on;
+use crate::connection::view::Arrived;
+use crate::connection::view::EXACTLY;
+use crate::wire::packet::Segment;
+
+/// A receiver whose program is there updates its window within this time.
+const PROMPT: u64 = 3_000_000;
+
+impl Conn {
+    /// Did the sender wait for the other end's window? Then the time is explained.
+    #[inline]
+    pub(crate) fn waited_for_room(
+        &mut self,
+        segment: &Segment,
+        gap: u64,
+        from: usize,
+        arrived: &Arrived,
+    ) -> bool {
+        let peer = 1 - from;
+        if self.paths[peer].scale == NO_SCALE || segment.payload == 0 {
+            return false;
+        }
+        let mss = u32::from(self.limit[from].max(536));
+        let least = segment.payload.min(mss);
+        let full = !arrived.has_room(segment.seq, least);
+        let base = self.paths[from].recently();
+        let slack = self.both_trips() / 16 + EXACTLY;
+        // While a queue stands, a window that has room holds nobody up.
+        let queued = self.emptied(from, segment.ts) > 0;
+        let at = if full {
+            arrived.released
+        } else {
+            // Senders do not fill the last part of a window with small pieces (RFC 9293, 3.8.6.2.1).
+            let room = arrived.edge_before.wrapping_sub(segment.seq);
+            let window = arrived.edge_before.wrapping_sub(arrived.ack_before);
+            let nearly = room < (window / 8).max(3 * mss);
+            arrived.at.filter(|at| {
+                let since = (segment.ts - at).max(0) as u64;
+                nearly && !queued && since <= self.paths[from].round_trip() + slack
+            })
+        };
+        let Some(at) = at else { return false };
+        self.account.release_held(false);
+        let until = at.saturating_add(self.paths[from].round_trip() as i64);
+        let waited = (until.saturating_sub(self.account.mark).max(0) as u64).min(gap);
+        let rest = gap - waited;
+        let spread = (base - self.paths[from].round_trip() + slack).max(self.varies(from));
+        let (waited, rest) = if rest <= spread {
+            (gap, 0)
+        } else {
+            (waited, rest)
+        };
+        let (held, missing) = self.losses().map_or((false, false), |losses| {
+            (losses.held_window(at), losses.missing())
+        });
+        let cause = if held && !self.read_late_before(from) {
+            // What lay beyond a loss filled the window, and no program could read it.
+            on::LATENCY
+        } else if missing && self.read_late_before(from)
+            || !missing && self.reads_late(peer, at, arrived)
+        {
+            on::APPLICATION + peer
+        } else if queued {
+            // A larger window would only lengthen the queue.
+            on::BANDWIDTH
+        } else {
+            on::RECEIVE_BUFFER + peer
+        };
+        self.limited_by(from, cause, waited);
+        self.charge(from, rest, segment);
+        if let Some(view) = &mut self.paths[from].view {
+            view.forget_flight(segment.ts);
+        }
+        true
+    }
+
+    /// The window that opened at `at` was small because data lay unread, not because the buffer is small.
+    #[inline]
+    fn reads_late(&self, peer: usize, at: i64, arrived: &Arrived) -> bool {
+        let most = self.paths[peer].window_max;
+        let was_low = arrived.window_low < most / 2;
+        if !was_low && arrived.window_now >= most / 2 {
+            return false;
+        }
+        if arrived.window_now < most / 2 {
+            return true;
+        }
+        // All room at once: had its program been reading, it would have come right after the acknowledgement.
+        let prompt = arrived
+            .acked_at
+            .is_some_and(|acked| (at - acked).max(0) as u64 <= PROMPT);
+        arrived.update && !prompt
+    }
+
+    /// Was the window of the other end small already before something was missing there?
+    #[inline]
+    fn read_late_before(&self, from: usize) -> bool {
+        let view = self.paths[from].view.as_ref();
+        view.is_some_and(|view| view.window_whole < self.paths[1 - from].window_max / 2)
+    }
+}

@@ -1,0 +1,62 @@
+//! What a connection's time was spent on so far, and what is open in that account.
+
+use crate::connection::losses::Losses;
+use crate::connection::spent::{on, Spent};
+use crate::connection::wait::Wait;
+use crate::wire::packet::NO_TIME;
+
+/// What the time was spent on so far.
+#[derive(Debug)]
+pub struct Account {
+    /// Nanoseconds by cause.
+    pub spent: Spent,
+    /// Up to here all time has been attributed.
+    pub(crate) mark: i64,
+    /// When all data of who moved on last was acknowledged.
+    pub(crate) covered: i64,
+    /// Time that a small segment waited, on top of other causes' time: of Nagle's algorithm if the other end answers next.
+    pub(crate) held: u64,
+    /// What is known of losses.
+    pub(crate) losses: Option<Box<Losses>>,
+    /// Who moved on last.
+    pub(crate) from: u8,
+    /// Who moved on last had more than two segments in flight: the other end acknowledges without delay.
+    pub(crate) streaming: bool,
+    /// Data was acknowledged since that the capture does not hold.
+    pub(crate) unseen: bool,
+    /// What both ends have said, as [`crate::cause::debt`] follows it.
+    pub(crate) talk: u8,
+    /// The longest time for one thing.
+    pub(crate) longest: Wait,
+}
+
+impl Account {
+    /// Nothing yet, at the time of the first packet, by `from`.
+    #[must_use]
+    pub fn new(ts: i64, from: u8) -> Self {
+        Self {
+            spent: [0; on::COUNT],
+            mark: ts,
+            covered: NO_TIME,
+            held: 0,
+            losses: None,
+            from,
+            streaming: false,
+            unseen: false,
+            talk: 0,
+            longest: Wait::default(),
+        }
+    }
+
+    /// A small segment was waited for: by Nagle's rule if the other end had waited for it, else its program's pace.
+    #[inline]
+    pub(crate) fn release_held(&mut self, answered: bool) {
+        let held = std::mem::take(&mut self.held);
+        let cause = if answered {
+            on::NAGLE
+        } else {
+            on::APPLICATION + usize::from(self.from & 1)
+        };
+        self.spent[cause] += held;
+    }
+}

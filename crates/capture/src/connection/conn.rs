@@ -1,0 +1,452 @@
+//! One connection while it is open: everything is updated packet by packet in constant time and bounded space.
+
+use crate::connection::account::Account;
+use crate::connection::copies::{Counted, Twice};
+use crate::connection::latency::Few;
+use crate::connection::losses::Losses;
+use crate::connection::path::Path;
+use crate::connection::queue::Queue;
+use crate::connection::sent::{Rare, Sent};
+use crate::connection::seqspace::not_after;
+use crate::connection::wait::Brief;
+use crate::wire::packet::{flag, FlowKey, Segment, NO_TIME, TCP};
+
+/// A byte with one value: where `Option<Conn>` keeps whether there is a connection, in the line that is looked at anyway.
+#[derive(Debug)]
+#[repr(u8)]
+pub enum Here {
+    /// There is.
+    Here = 0,
+}
+
+/// Interfaces of one machine are this close, in microseconds.
+const APART: u64 = 500;
+/// So many repeats at least are two captures, where nothing was not repeated.
+const MERGED_FROM: u32 = 4;
+
+/// How far time stamps stepped backwards at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Steps {
+    /// Not at all.
+    None,
+    /// By less than a millisecond, as where several processors capture.
+    Small,
+    /// By more.
+    Large,
+}
+
+/// Time stamps of the three-way handshake in nanoseconds, [`NO_TIME`] for what was not seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Handshake {
+    /// First SYN.
+    pub syn: i64,
+    /// Last SYN before the answer.
+    pub last_syn: i64,
+    /// SYN with ACK.
+    pub synack: i64,
+    /// The client's first ACK after it.
+    pub ack: i64,
+}
+
+/// One open connection.
+///
+/// Laid out by use: the first cache line is all of it that every packet looks at besides its sender's part, and the last
+/// one is for the few packets that begin, end or disturb a connection.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Conn {
+    /// The flow.
+    pub key: FlowKey,
+    /// Time of the last packet.
+    pub last_ts: i64,
+    /// The peer's maximum segment size, for each end as sender; 0 when unknown.
+    pub limit: [u16; 2],
+    /// Flags ever sent by either end.
+    pub flags: [u8; 2],
+    /// Which end sent the last packet.
+    pub last_from: u8,
+    /// Touched since the eviction hand last passed.
+    pub touched: bool,
+    /// In the queue of closed connections.
+    pub closed: bool,
+    /// The handshake was seen to its end.
+    pub shaken: bool,
+    /// Packets had a time before the previous one's.
+    pub backwards: Steps,
+    /// The same addresses and ports were used by an earlier connection.
+    pub reused: bool,
+    /// Which ends permit selective acknowledgements.
+    pub selective: [bool; 2],
+    /// It exists.
+    pub here: Here,
+    /// Both directions.
+    pub sent: [Sent; 2],
+    /// Both sides of the path.
+    pub paths: [Path; 2],
+    /// What the time was spent on.
+    pub account: Account,
+    /// Round trips between the point of capture and each end.
+    pub rtt: [Few; 2],
+    /// Both directions.
+    pub(crate) rare: Option<Box<[Rare; 2]>>,
+    /// Where what each end sends waits, in connections of more than a few packets.
+    pub(crate) queues: Option<Box<[Queue; 2]>>,
+    /// Smallest time.
+    pub start_ts: i64,
+    /// Largest time before a step backwards.
+    pub latest: i64,
+    /// Number in order of appearance.
+    pub index: u64,
+    /// The handshake.
+    pub handshake: Handshake,
+    /// Hash of the key.
+    pub hash: u32,
+    /// Bytes on the heap.
+    pub heap: u32,
+    /// The longest times for each end's program.
+    pub(crate) own: [Brief; 2],
+    /// Which end is the client, when the packets say so.
+    pub client: Option<u8>,
+    /// Which end is the capturing machine, when the packets say so.
+    pub local: Option<u8>,
+}
+
+impl Conn {
+    /// A connection that begins with `segment` (which is not counted yet).
+    #[must_use]
+    pub fn new(segment: &Segment, hash: u32, index: u64) -> Self {
+        Self {
+            key: segment.key,
+            last_ts: segment.ts,
+            limit: [0, 0],
+            flags: [0, 0],
+            last_from: segment.from,
+            touched: true,
+            closed: false,
+            shaken: false,
+            here: Here::Here,
+            sent: Default::default(),
+            paths: Default::default(),
+            account: Account::new(segment.ts, segment.from),
+            rtt: Default::default(),
+            rare: None,
+            queues: None,
+            start_ts: segment.ts,
+            latest: NO_TIME,
+            index,
+            handshake: Handshake {
+                syn: NO_TIME,
+                last_syn: NO_TIME,
+                synack: NO_TIME,
+                ack: NO_TIME,
+            },
+            hash,
+            heap: 0,
+            own: Default::default(),
+            backwards: Steps::None,
+            reused: false,
+            selective: [false; 2],
+            client: None,
+            local: None,
+        }
+    }
+
+    /// Read a word of every cache line that an update of direction `which` uses, so that they are on their way.
+    #[inline]
+    pub(crate) fn look(&self, which: usize) -> u64 {
+        let (own, peer) = (&self.sent[which], &self.sent[1 - which]);
+        let (path, other) = (&self.paths[which], &self.paths[1 - which]);
+        self.last_ts as u64
+            ^ own.packets
+            ^ own.latency.count
+            ^ own.latency.hist.look()
+            ^ u64::from(own.largest)
+            ^ u64::from(own.space.next())
+            ^ u64::from(peer.acked)
+            ^ path.nearest
+            ^ path.unacked.look()
+            ^ other.nearest
+            ^ other.unacked.look()
+            ^ self.attributed_until() as u64
+            ^ self.rtt[which].look()
+    }
+
+    /// From the smallest time to the largest, nanoseconds.
+    #[must_use]
+    pub fn duration(&self) -> u64 {
+        let end = self.latest.max(self.last_ts);
+        end.saturating_sub(self.start_ts).max(0) as u64
+    }
+
+    /// Does `segment` begin another connection between the same addresses and ports?
+    ///
+    /// As Wireshark does: a SYN with another sequence number, or after a FIN or RST. A SYN crossing the peer's is the same.
+    #[must_use]
+    pub fn is_another(&self, segment: &Segment) -> bool {
+        if segment.key.protocol != TCP || segment.flags & flag::SYN == 0 || !segment.seq_known {
+            return false;
+        }
+        let own = &self.sent[usize::from(segment.from)];
+        let peer = &self.sent[usize::from(1 - segment.from)];
+        if own.packets + peer.packets == 0 {
+            return false;
+        }
+        let flags = [
+            self.flags[usize::from(segment.from)],
+            self.flags[usize::from(1 - segment.from)],
+        ];
+        let ended = (flags[0] | flags[1]) & (flag::FIN | flag::RST) != 0;
+        let fresh =
+            own.packets > 0 && self.paths[usize::from(segment.from)].first_seq != segment.seq;
+        if segment.flags & flag::ACK != 0 {
+            return ended && fresh;
+        }
+        if own.packets > 0 {
+            fresh || ended
+        } else {
+            flags[1] & flag::SYN == 0 || ended
+        }
+    }
+
+    /// The largest segment that `end` may send.
+    #[inline]
+    #[must_use]
+    pub(crate) fn largest_segment(&self, end: usize) -> u32 {
+        u32::from(self.limit[end].max(536))
+    }
+
+    /// How many segments the last data of `end` was on the wire.
+    #[inline]
+    #[must_use]
+    pub(crate) fn last_segments(&self, end: usize) -> u32 {
+        self.paths[end].last_len.div_ceil(self.largest_segment(end))
+    }
+
+    /// What few packets of `end` change.
+    #[must_use]
+    pub fn rare(&self, end: usize) -> Rare {
+        self.rare
+            .as_ref()
+            .map_or_else(Rare::default, |rare| rare[end])
+    }
+
+    pub(crate) fn rare_mut(&mut self, end: usize) -> &mut Rare {
+        if self.rare.is_none() {
+            self.grow(size_of::<[Rare; 2]>());
+        }
+        &mut self.rare.get_or_insert_with(Box::default)[end]
+    }
+
+    #[inline]
+    pub(crate) fn grow(&mut self, by: usize) {
+        if by > 0 {
+            self.heap = self.heap.saturating_add(by as u32);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn moved(&mut self, from: usize, ts: i64) {
+        self.account.mark = ts;
+        self.account.from = from as u8;
+        self.account.covered = NO_TIME;
+    }
+
+    /// Up to when all time was attributed.
+    pub(crate) fn attributed_until(&self) -> i64 {
+        self.account.mark
+    }
+
+    /// The end that is taken for the client.
+    #[inline]
+    #[must_use]
+    pub fn client_end(&self) -> usize {
+        self.client.map_or_else(
+            || usize::from(self.key.port[0] < self.key.port[1]),
+            usize::from,
+        )
+    }
+
+    /// Does `end` announce a window too small for the other end to go on (receivers avoid silly windows)?
+    #[inline]
+    pub(crate) fn is_shut(&self, end: usize) -> bool {
+        let path = &self.paths[end];
+        if path.window_min == u32::MAX || self.flags[end] & (flag::FIN | flag::RST) != 0 {
+            return false;
+        }
+        if path.scale == crate::connection::path::NO_SCALE {
+            return path.window == 0;
+        }
+        let segment = self.largest_segment(1 - end);
+        path.window < segment.min(path.window_max / 2)
+    }
+
+    /// True when everything that `from` has sent was acknowledged, as far as the point of capture knows.
+    #[inline]
+    pub(crate) fn all_acknowledged(&self, from: usize, next: u32) -> bool {
+        not_after(next, self.sent[1 - from].acked)
+    }
+
+    /// A repeat of what was lost before the point of capture may have taken `nanos` that are put down to `end`; `likely`
+    /// where a second sign says so.
+    #[cold]
+    pub(crate) fn doubt(&mut self, end: usize, nanos: u64, likely: bool) {
+        let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
+        let rare = self.rare_mut(end);
+        rare.unsure = rare.unsure.saturating_add(micros);
+        if likely {
+            rare.doubtful = rare.doubtful.saturating_add(micros);
+        }
+    }
+
+    /// The shortest way from end to end and back.
+    #[inline]
+    pub(crate) fn both_trips(&self) -> u64 {
+        self.paths[0].round_trip() + self.paths[1].round_trip()
+    }
+
+    pub(crate) fn losses(&self) -> Option<&Losses> {
+        self.account.losses.as_deref()
+    }
+
+    /// Something is missing at the receiver, or was until what was sent again is acknowledged.
+    pub(crate) fn is_repairing(&self) -> bool {
+        self.losses()
+            .is_some_and(|losses| losses.since.is_some() || losses.again.is_some())
+    }
+
+    pub(crate) fn losses_mut(&mut self) -> &mut Losses {
+        self.account.losses.get_or_insert_with(Box::default)
+    }
+
+    /// Bytes of end `which` that the other end acknowledged and the capture does not hold.
+    pub(crate) fn missing_from(&self, which: usize) -> u64 {
+        let (sent, peer) = (&self.sent[which], &self.sent[1 - which]);
+        if self.flags[1 - which] & flag::ACK == 0 || !sent.space.started() {
+            return 0;
+        }
+        let unseen = sent.space.unseen_below(peer.acked);
+        // An acknowledgement of a FIN or SYN that was not captured is one beyond the bytes.
+        let finished = self.flags[which] & flag::FIN != 0;
+        if unseen == 1 && !finished {
+            0
+        } else {
+            unseen
+        }
+    }
+
+    /// Bytes that were acknowledged and are not in the capture.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing_from(0) + self.missing_from(1)
+    }
+
+    /// What direction `which` sent, each packet counted once, now that all of it is known.
+    #[must_use]
+    pub fn counted(&self, which: usize) -> Counted {
+        let (sent, rare) = (&self.sent[which], self.rare(which));
+        let Twice {
+            certain,
+            left_out,
+            counted,
+            ..
+        } = rare.twice;
+        let mut out = Counted {
+            packets: sent.packets,
+            wire: sent.wire,
+            unique: sent.unique,
+            repeated: rare.repeated,
+            retransmissions: rare.retransmissions,
+            copies: certain,
+        };
+        let is_stream = self.key.protocol == TCP;
+        if rare.twice.is_captured_twice(sent.packets, 0) {
+            out.packets -= u64::from(counted.packets);
+            out.wire -= counted.wire;
+            out.copies += left_out.packets + counted.packets;
+            if is_stream {
+                out.repeated = out.repeated.saturating_sub(counted.payload);
+                out.retransmissions = out.retransmissions.saturating_sub(counted.repeating);
+            } else {
+                out.unique -= counted.payload;
+            }
+        } else {
+            out.packets += u64::from(left_out.packets);
+            out.wire += left_out.wire;
+            if is_stream {
+                out.repeated += left_out.payload;
+                out.retransmissions += left_out.repeating;
+            } else {
+                out.unique += left_out.payload;
+            }
+        }
+        out
+    }
+
+    /// Was nearly everything captured twice, too far apart for interfaces of one machine? Then it is two captures, of two
+    /// points of the path.
+    ///
+    /// A sender may well have to repeat all it has sent. But it does so in new packets, one after the other; a second
+    /// capture shows old ones.
+    #[must_use]
+    pub fn is_merged(&self) -> bool {
+        if self.key.protocol != TCP || self.sent.iter().any(|sent| sent.packets == 0) {
+            return false;
+        }
+        let sides = [self.counted(0), self.counted(1)];
+        let rare = [self.rare(0), self.rare(1)];
+        let copies: u32 = sides.iter().map(|side| side.copies).sum();
+        let apart: u64 = rare.iter().map(|rare| rare.twice.apart).sum();
+        let both = |side: &Counted| u64::from(side.copies) * 5 >= side.packets * 4;
+        if copies >= MERGED_FROM && apart >= u64::from(copies) * APART && sides.iter().all(both) {
+            return true;
+        }
+        let twice = |side: &Counted| side.unique == 0 || side.repeated * 5 >= side.unique * 4;
+        let repeats: u32 = sides.iter().map(|side| side.retransmissions).sum();
+        let stale: u32 = rare.iter().map(|rare| rare.stale).sum();
+        repeats >= MERGED_FROM && stale * 5 >= repeats * 4 && sides.iter().all(twice)
+    }
+
+    /// Was all that was taken for repeats copies, which became known for such only later? Then no loss was seen.
+    #[must_use]
+    pub(crate) fn has_only_copies(&self) -> bool {
+        let ends = [0, 1];
+        let is_copied = |end: usize| {
+            let twice = self.rare(end).twice;
+            twice.counted.repeating > 0 && twice.is_captured_twice(self.sent[end].packets, 0)
+        };
+        ends.into_iter().any(is_copied)
+            && ends
+                .iter()
+                .all(|&end| self.counted(end).retransmissions == 0)
+    }
+
+    /// Both sides have finished, or one has reset.
+    #[inline]
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let [a, b] = self.flags;
+        (a | b) & flag::RST != 0 || a & b & flag::FIN != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conn;
+    use std::mem::offset_of;
+
+    /// Not for its own sake: half a million open connections are limited by how many lines each packet touches.
+    #[test]
+    fn a_connection_is_fourteen_cache_lines() {
+        assert_eq!(
+            (size_of::<Option<Conn>>(), offset_of!(Conn, sent)),
+            (896, 64)
+        );
+        assert_eq!(
+            (
+                size_of::<crate::connection::sent::Sent>(),
+                size_of::<crate::connection::path::Path>()
+            ),
+            (128, 144)
+        );
+        assert_eq!(offset_of!(Conn, paths) % 64, 0);
+    }
+}

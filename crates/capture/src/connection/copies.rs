@@ -1,0 +1,68 @@
+//! Copies of packets that the capture holds: what was left out of a direction's counters, and what was counted with it.
+
+use crate::wire::packet::{flag, Segment};
+
+/// Twins on the same interface in one direction: those that were left out, or counted like others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Packets.
+    pub packets: u32,
+    /// Of them, with payload, SYN or FIN.
+    pub repeating: u32,
+    /// Bytes on the wire.
+    pub wire: u64,
+    /// Payload bytes.
+    pub payload: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, segment: &Segment) {
+        let repeats = segment.payload > 0 || segment.flags & (flag::SYN | flag::FIN) != 0;
+        self.packets = self.packets.saturating_add(1);
+        self.repeating = self.repeating.saturating_add(u32::from(repeats));
+        self.wire += u64::from(segment.wire_len);
+        self.payload += u64::from(segment.payload);
+    }
+}
+
+/// What is known of the twins in one direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Twice {
+    /// Copies for certain.
+    pub certain: u32,
+    /// Microseconds between all twins.
+    pub apart: u64,
+    /// Taken for copies when they passed.
+    pub left_out: Tally,
+    /// Taken for repetitions when they passed.
+    pub counted: Tally,
+}
+
+impl Twice {
+    /// Are twins copies, where this many packets were counted and `more` twins were not noted yet?
+    ///
+    /// First impressions err; asked again at the end, it is known.
+    #[must_use]
+    pub fn is_captured_twice(&self, packets: u64, more: u64) -> bool {
+        let twins = u64::from(self.left_out.packets) + u64::from(self.counted.packets) + more;
+        let others = packets.saturating_sub(self.counted.packets.into());
+        twins * 5 >= others * 4
+    }
+}
+
+/// Counters of one direction, corrected for twins.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes on the wire.
+    pub wire: u64,
+    /// Payload bytes, each once.
+    pub unique: u64,
+    /// Payload bytes sent again.
+    pub repeated: u64,
+    /// Packets that repeat something.
+    pub retransmissions: u32,
+    /// Copies.
+    pub copies: u32,
+}

@@ -1,0 +1,89 @@
+//! What is known of a connection's losses: the hole that the receiver reports, holes in the capture, and repeats.
+
+use crate::connection::spent::Spent;
+
+/// A hole in what was captured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hole {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    /// Time before it was noticed, and what that was put down to.
+    pub(crate) spent: Spent,
+    pub(crate) at: i64,
+    pub(crate) end: u8,
+    /// It was there before the silence that had just ended, if it turns out to be one.
+    pub(crate) after: Option<Silence>,
+}
+
+/// A long silence, and what its time was put down to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Silence {
+    /// Who broke it, when, and up to where it had sent then.
+    pub(crate) end: u8,
+    pub(crate) at: i64,
+    pub(crate) next: u32,
+    pub(crate) cause: u8,
+    pub(crate) nanos: u64,
+}
+
+/// A packet that was sent again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Again {
+    pub(crate) at: i64,
+    pub(crate) seq: u32,
+    pub(crate) gap: u64,
+    pub(crate) end: u8,
+    /// Who had moved on before, and when.
+    pub(crate) before: (i64, u8),
+}
+
+/// What is known of a connection's losses.
+#[derive(Debug, Default)]
+pub struct Losses {
+    /// When the receiver began to report a hole, and how time was spent until then.
+    pub(crate) since: Option<(i64, Spent)>,
+    /// Everything up to here had been sent when the last hole was reported.
+    pub(crate) until: u32,
+    /// Whose data it is.
+    pub(crate) end: u8,
+    /// Something was sent again meanwhile.
+    pub(crate) repaired: bool,
+    /// Where the last packet that was sent again ends.
+    pub(crate) resent: u32,
+    pub(crate) holes: Vec<Hole>,
+    /// The last long silence.
+    pub(crate) silence: Option<Silence>,
+    /// The last packet that was sent again: when, after how long, and what would have been waited for since.
+    pub(crate) again: Option<Again>,
+    /// Recovery that only jumps in IPv4's identification tell of.
+    pub inferred: u64,
+    /// The last such: when, how much, and of which end.
+    pub(crate) jumped: Option<(i64, u64, u8)>,
+    /// Packets that were overtaken.
+    pub overtaken: u32,
+    /// By how long at most, nanoseconds: so much at least does the path vary each way.
+    pub varies: u64,
+    /// When the last packet passed that had been overtaken, and whose it was.
+    pub(crate) late: (i64, u8),
+    /// When the last recovery ended, 0 before.
+    pub(crate) ended: i64,
+    /// Episodes of recovery.
+    pub episodes: u32,
+}
+
+impl Losses {
+    /// Did a loss fill the window until the acknowledgement at `at`?
+    pub(crate) fn held_window(&self, at: i64) -> bool {
+        self.ended != 0 && self.ended == at
+    }
+
+    /// Something is missing at the receiver.
+    pub(crate) fn missing(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// A loss is being repaired.
+    pub(crate) fn repairing(&self) -> bool {
+        self.since.is_some() && self.repaired
+    }
+}

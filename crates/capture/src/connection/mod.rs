@@ -1,0 +1,22 @@
+//! The state of connections: what is kept of one while it is open, in constant space.
+//!
+//! [`conn::Conn`] is one connection. It has a [`sent::Sent`] and a [`path::Path`] for each end, and an
+//! [`account::Account`] of what its time was spent on. This layer stores and answers; the layers above decide what a
+//! packet means.
+
+pub mod account;
+pub mod conn;
+pub mod copies;
+pub mod hist;
+pub mod latency;
+pub mod losses;
+pub mod numbers;
+pub mod pages;
+pub mod path;
+pub mod queue;
+pub mod sent;
+pub mod seqspace;
+pub mod spent;
+pub mod view;
+pub mod wait;
+pub mod young;

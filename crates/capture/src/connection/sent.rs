@@ -1,0 +1,88 @@
+//! What one endpoint of a connection has sent.
+
+use crate::connection::copies::Twice;
+use crate::connection::latency::Latency;
+use crate::connection::seqspace::{Seen, SeqSpace};
+use crate::wire::packet::{flag, Segment};
+
+/// One direction: what one endpoint has sent, as far as most packets change it. Two cache lines.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Sent {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes on the wire, link headers included.
+    pub wire: u64,
+    /// Payload bytes, each counted once.
+    pub unique: u64,
+    /// Which bytes were seen.
+    pub space: SeqSpace,
+    /// Response latency of the sender.
+    pub latency: Latency,
+    /// Largest payload of one packet.
+    pub largest: u32,
+    /// Highest acknowledgement this endpoint sent.
+    pub acked: u32,
+}
+
+/// One direction: what only few packets change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rare {
+    /// Payload bytes that were seen before.
+    pub repeated: u64,
+    /// Packets that repeat payload, SYN or FIN.
+    pub retransmissions: u32,
+    /// Of them, such that repeat what the other end had received and did not take.
+    pub ignored: u32,
+    /// Packets with new bytes from before the highest seen.
+    pub late: u32,
+    /// Announcements of a zero window.
+    pub zero_windows: u32,
+    /// Packets with selective acknowledgements.
+    pub sacks: u32,
+    /// When it announced that it has no room, and when that it has some again, nanoseconds; 0 before.
+    pub shut: (i64, i64),
+    /// Packets larger than the peer's maximum segment size.
+    pub oversized: u32,
+    /// Repeats that were sent before others that passed first: no sender repeats like this, only a second capture.
+    pub stale: u32,
+    /// Microseconds put down to it that a repeat may have taken, where nothing that is sure numbers its packets; and those
+    /// of them in which it acknowledged nothing, or its numbers were not in a row.
+    pub unsure: u32,
+    /// See `unsure`.
+    pub doubtful: u32,
+    /// Packets that were seen twice.
+    pub twice: Twice,
+}
+
+/// Account for a segment's place in its stream; true when it repeats a SYN or FIN and nothing else.
+#[inline]
+pub(crate) fn sequence(space: &mut SeqSpace, segment: &Segment) -> (Seen, bool) {
+    let phantoms = segment.flags & (flag::SYN | flag::FIN);
+    if phantoms == 0 {
+        // A reset's number may be anything and its payload is not part of the stream.
+        if segment.flags & flag::RST != 0 {
+            let seen = Seen {
+                new: u64::from(segment.payload),
+                ..Default::default()
+            };
+            return (seen, false);
+        }
+        return (space.payload(segment.seq, segment.payload), false);
+    }
+    let mut seq = segment.seq;
+    let mut again = false;
+    if phantoms & flag::SYN != 0 {
+        let repeated = space.started();
+        space.phantom(seq);
+        seq = seq.wrapping_add(1);
+        again = repeated && segment.payload == 0;
+    }
+    let seen = space.payload(seq, segment.payload);
+    if phantoms & flag::FIN != 0 {
+        let end = seq.wrapping_add(segment.payload);
+        again |= space.next() == end.wrapping_add(1) && segment.payload == 0;
+        space.phantom(end);
+    }
+    (seen, again)
+}

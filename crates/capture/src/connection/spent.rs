@@ -1,0 +1,37 @@
+//! Time by cause: the causes there are, and nanoseconds for each.
+
+/// A silence of this length that nobody owed to break is idle.
+pub const IDLE_FROM: u64 = 1_000_000_000;
+
+/// Positions of the causes in [`Causes::spent`]. Those that belong to an end have one position for each end of the key.
+pub mod on {
+    /// An end's program. One that does not read what has arrived is among them.
+    pub const APPLICATION: usize = 0;
+    /// An end's receive buffer: its program read at once, and the window was still too small for the path.
+    pub const RECEIVE_BUFFER: usize = 2;
+    /// An end's send buffer (or a pace that its system set): less in flight than window and path had room for.
+    pub const SEND_BUFFER: usize = 4;
+    /// Round trips.
+    pub const LATENCY: usize = 6;
+    /// The rate of the path and its queues.
+    pub const BANDWIDTH: usize = 7;
+    /// A small segment that waits for the acknowledgement of one before, which the other end delays.
+    pub const NAGLE: usize = 8;
+    /// From a loss to its repair.
+    pub const RECOVERY: usize = 9;
+    /// Neither end owed anything.
+    pub const IDLE: usize = 10;
+    /// The capture does not tell.
+    pub const UNKNOWN: usize = 11;
+    /// How many there are.
+    pub const COUNT: usize = 12;
+
+    /// Idleness is nobody's wait, and what is unknown was perhaps none.
+    #[must_use]
+    pub fn is_waited_for(cause: usize) -> bool {
+        !matches!(cause, IDLE | UNKNOWN)
+    }
+}
+
+/// Nanoseconds by cause.
+pub type Spent = [u64; on::COUNT];

@@ -1,0 +1,219 @@
+//! A connection as the sender of data sees it, reconstructed at the point of capture.
+//!
+//! An acknowledgement that passes the point of capture reaches the sender later, and what it releases passes a round trip
+//! after it. So acknowledgements wait in a queue until a packet of the sender shows that they have arrived: because the
+//! shortest round trip is over, or because it could not have been sent without them. The time stamps that packets echo do not
+//! tell: they stay behind where packets overtake each other, and where acknowledgements are delayed (RFC 7323, 4.3).
+
+use crate::connection::seqspace::not_after;
+use std::collections::VecDeque;
+
+/// How exactly a packet must follow an acknowledgement to be released by it, besides a sixteenth of the round trip.
+pub(crate) const EXACTLY: u64 = 300_000;
+/// As many as an empty path of 100 Gbit/s holds for some milliseconds; beyond it the oldest counts as arrived.
+const MOST: usize = 4096;
+
+/// An acknowledgement on its way to the sender.
+#[derive(Clone, Copy, Debug)]
+struct News {
+    at: i64,
+    ack: u32,
+    edge: u32,
+}
+
+/// What a sender knew when it sent its last packet.
+#[derive(Debug, Default)]
+pub struct View {
+    coming: VecDeque<News>,
+    /// What was acknowledged.
+    pub ack: u32,
+    /// Where the other end's window ended.
+    pub edge: u32,
+    /// The most it had in flight since it was last limited otherwise.
+    pub flight_max: u32,
+    /// When that last rose.
+    pub grown_at: i64,
+    /// When it was last nearly as much.
+    pub reached_at: i64,
+    /// Usual time between two packets of a burst.
+    pub usual: u64,
+    /// When two packets of a burst last followed each other closely.
+    pub tight_at: i64,
+    /// When the last acknowledgement passed, and how far they are usually apart.
+    passed_at: i64,
+    spaced: u64,
+    /// The last silence between them that was not short beside the round trip.
+    pub silent_at: i64,
+    /// The last packet that followed such a silence of its own.
+    pub sent_after_silence: i64,
+    /// Time put down to the path's length since what is in flight last grew.
+    pub latency_since: u64,
+    /// The cause that last limited it: in the beginning its program.
+    pub limit: u8,
+    /// Where and when it went on after its program's last pause, if that was not short beside the round trip.
+    pub resumed: Option<(u32, i64)>,
+    /// The last window that was announced while nothing was missing.
+    pub window_whole: u32,
+    /// It has lost packets.
+    pub lossy: bool,
+}
+
+/// What reached the sender between its last packet and this one.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    /// What it had known acknowledged before.
+    pub ack_before: u32,
+    /// Where the window had ended.
+    pub edge_before: u32,
+    /// When the last acknowledgement that arrived passed.
+    pub at: Option<i64>,
+    /// When the first one passed that acknowledged something.
+    pub began: Option<i64>,
+    /// When the first one passed that gave the room that was needed.
+    pub released: Option<i64>,
+    /// When the last of the sender's data was acknowledged that it had to wait for, without giving room.
+    pub acked_at: Option<i64>,
+    /// It only opened the window and acknowledged nothing.
+    pub update: bool,
+    /// The smallest window announced until then.
+    pub window_low: u32,
+    /// The window of the one that released, or of the last.
+    pub window_now: u32,
+}
+
+impl Arrived {
+    /// Was there room for `length` bytes from `seq` on before?
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self, seq: u32, length: u32) -> bool {
+        not_after(seq.wrapping_add(length), self.edge_before)
+    }
+}
+
+impl View {
+    /// Nothing on its way.
+    #[must_use]
+    pub fn new(ack: u32, edge: u32) -> Self {
+        Self {
+            ack,
+            edge,
+            ..Self::default()
+        }
+    }
+
+    /// An acknowledgement passes, on a path whose round trip takes `whole`. Where it is the path's rate that limits,
+    /// acknowledgements follow each other without silences, wherever they are seen. A `selective` one tells more than its number.
+    /// Returns by how many bytes the heap has grown.
+    #[inline]
+    pub fn passes(&mut self, at: i64, ack: u32, window: u32, whole: u64, selective: bool) -> usize {
+        let edge = ack.wrapping_add(window);
+        if !selective {
+            self.window_whole = window;
+        }
+        if let Some(last) = self.coming.back() {
+            if last.ack == ack && last.edge == edge && !selective {
+                return 0;
+            }
+        } else if self.ack == ack && self.edge == edge && !selective {
+            return 0;
+        }
+        let gap = at.saturating_sub(self.passed_at).max(0) as u64;
+        self.passed_at = at;
+        if gap >= (whole / 8).max(self.spaced.saturating_mul(3).min(whole / 2)) {
+            self.silent_at = at;
+        }
+        self.spaced = self.spaced.saturating_mul(7).saturating_add(gap.min(whole)) / 8;
+        let room = self.coming.capacity();
+        if self.coming.len() >= MOST {
+            if let Some(first) = self.coming.pop_front() {
+                self.apply(first);
+            }
+        }
+        self.coming.push_back(News { at, ack, edge });
+        (self.coming.capacity() - room) * size_of::<News>()
+    }
+
+    fn apply(&mut self, news: News) {
+        if !not_after(news.ack, self.ack) {
+            self.ack = news.ack;
+        }
+        if !not_after(news.edge, self.edge) {
+            self.edge = news.edge;
+        }
+    }
+
+    /// The sender sends something that needs room up to `need`. What passed until `until` has arrived.
+    #[inline]
+    pub fn arrive(&mut self, until: i64, need: u32) -> Arrived {
+        let mut arrived = Arrived {
+            ack_before: self.ack,
+            edge_before: self.edge,
+            at: None,
+            began: None,
+            released: None,
+            acked_at: None,
+            update: false,
+            window_low: self.edge.wrapping_sub(self.ack),
+            window_now: 0,
+        };
+        while let Some(&news) = self.coming.front() {
+            // What is needed must have arrived, or it could not have been sent.
+            let needed = !not_after(need, self.edge);
+            if news.at > until && !needed {
+                break;
+            }
+            self.coming.pop_front();
+            arrived.at = Some(news.at);
+            if !not_after(news.ack, self.ack) {
+                arrived.began.get_or_insert(news.at);
+            }
+            let window = news.edge.wrapping_sub(news.ack);
+            if arrived.released.is_none() {
+                arrived.window_now = window;
+            }
+            if needed && not_after(need, news.edge) && arrived.released.is_none() {
+                arrived.released = Some(news.at);
+                arrived.update = news.ack == self.ack;
+            } else if arrived.released.is_none() {
+                arrived.window_low = arrived.window_low.min(window);
+                if !not_after(news.ack, self.ack) {
+                    arrived.acked_at = Some(news.at);
+                }
+            }
+            self.apply(news);
+        }
+        arrived
+    }
+
+    /// Note what is in flight after a packet up to `end`.
+    #[inline]
+    pub fn flies(&mut self, end: u32, largest: u32, ts: i64) {
+        let flight = end.wrapping_sub(self.ack);
+        if flight < 1 << 31 && flight >= self.flight_max - self.flight_max / 8 {
+            self.reached_at = ts;
+        }
+        if flight < 1 << 31 && flight > self.flight_max.saturating_add(largest / 2) {
+            self.flight_max = flight;
+            self.grown_at = ts;
+            self.latency_since = 0;
+        }
+    }
+
+    /// A new message begins, on a path whose round trip takes `whole`. Acknowledgements that ceased long before it say
+    /// nothing about it.
+    #[inline]
+    pub fn begins(&mut self, ts: i64, whole: u64) {
+        self.sent_after_silence = ts;
+        if ts.saturating_sub(self.passed_at).max(0) as u64 >= whole.saturating_mul(2) {
+            self.silent_at = ts;
+        }
+    }
+
+    /// What was in flight says nothing about what may be: after a loss, or when a new message begins.
+    #[inline]
+    pub fn forget_flight(&mut self, ts: i64) {
+        self.flight_max = 0;
+        self.grown_at = ts;
+        self.latency_since = 0;
+    }
+}

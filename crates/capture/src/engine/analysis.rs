@@ -1,0 +1,343 @@
+//! The way of one input: bytes → packets → segments → connections → summaries, in one pass.
+//!
+//! The first half of the way ([`Front`]) and the second half may be on two processors: see [`Analysis::read_file`].
+
+use crate::application::exchange::Exchange;
+use crate::application::served::Served;
+use crate::connection::conn::Conn;
+use crate::engine::front::{Deliver, Front, Kind};
+use crate::engine::tracker::{ConnSink, Tracker};
+use crate::results::endpoint::Endpoints;
+use crate::results::figures::Causes;
+use crate::results::longest_waits::{Ended, Guilty};
+use crate::results::slowest::Largest;
+use crate::results::summary::Summary;
+use crate::results::truth::Truth;
+use crate::results::watch::Watch;
+use crate::wire::fault::Fault;
+use crate::wire::filter::Filter;
+use crate::wire::input::Source;
+use crate::wire::live::Ring;
+use crate::wire::packet::Segment;
+use crate::wire::services::Services;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::{channel, sync_channel, RecvTimeoutError};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Finished connections held back so that they come out in order of appearance.
+const MAX_HELD: usize = 16_384;
+
+/// Where summaries go, one by one: in order of their appearance, as long as no more than 16,384 must wait for it.
+pub trait Output {
+    /// One finished connection.
+    fn connection(&mut self, summary: &Summary);
+
+    /// Will the percentiles of a connection that waited so long (nanoseconds) be looked at?
+    fn wants_percentiles(&self, _waited: u64) -> bool {
+        true
+    }
+}
+
+impl<F: FnMut(&Summary)> Output for F {
+    fn connection(&mut self, summary: &Summary) {
+        self(summary);
+    }
+}
+
+struct Finished<'o> {
+    truth: Truth,
+    endpoints: Endpoints,
+    held: BTreeMap<u64, Summary>,
+    next: u64,
+    connections: u64,
+    largest: Largest,
+    output: &'o mut dyn Output,
+}
+
+impl ConnSink for Finished<'_> {
+    fn wants_percentiles(&self, waited: u64) -> bool {
+        self.output.wants_percentiles(waited)
+    }
+
+    fn finished(&mut self, conn: &Conn, client: usize, summary: Summary) {
+        self.connections += 1;
+        self.largest.see(&summary, client);
+        self.truth.connection(&summary);
+        self.endpoints.add(conn, client, &summary);
+        if summary.index > self.next {
+            self.held.insert(summary.index, summary);
+            if self.held.len() <= MAX_HELD {
+                return;
+            }
+            // Somebody open holds everybody up: let the ones after go first.
+            self.next = self
+                .held
+                .first_key_value()
+                .map_or(self.next, |(&index, _)| index);
+        } else {
+            self.output.connection(&summary);
+            self.next = self.next.max(summary.index + 1);
+        }
+        while let Some(waiting) = self.held.remove(&self.next) {
+            self.output.connection(&waiting);
+            self.next += 1;
+        }
+    }
+}
+
+/// Smaller files are read before a second processor could help.
+const APART_FROM: u64 = 1 << 20;
+/// How often it is told how it stands.
+const TICK: Duration = Duration::from_secs(1);
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+/// Batches that may wait between two processors: enough that neither sleeps for a moment of the other's, since a thread that
+/// is woken often ends up on the processor of the one that woke it.
+const WAITING: usize = 16;
+
+/// The second half of the way.
+struct Back<'o> {
+    tracker: Tracker,
+    finished: Finished<'o>,
+    packets: u64,
+}
+
+impl Back<'_> {
+    #[inline]
+    fn take(&mut self, segments: &[Segment], names: &[Arc<str>]) {
+        self.tracker.names.extend_from_slice(names);
+        self.packets += segments.len() as u64;
+        self.tracker.take(segments, &mut self.finished);
+    }
+
+    fn so_far(&self) -> SoFar {
+        let mut causes = self.finished.endpoints.causes;
+        self.tracker.each(|conn| {
+            if let Some(spent) = conn.causes() {
+                causes += Causes::new(spent, conn.client_end());
+            }
+        });
+        SoFar {
+            packets: self.packets,
+            connections: self.finished.connections + self.tracker.open() as u64,
+            causes,
+        }
+    }
+}
+
+/// One analysis: one input, or several that are read as one.
+pub struct Analysis<'o> {
+    front: Front,
+    back: Back<'o>,
+    watcher: Option<&'o mut dyn FnMut(&SoFar)>,
+}
+
+/// What is known while it is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoFar {
+    /// Packets that were counted.
+    pub packets: u64,
+    /// Connections, finished and open.
+    pub connections: u64,
+    /// What their time was spent on.
+    pub causes: Causes,
+}
+
+/// What is known when all was read.
+pub struct Report {
+    /// Counters of everything that limits truth.
+    pub truth: Truth,
+    /// Sums by endpoint, and of time.
+    pub endpoints: Endpoints,
+    /// Number of connections.
+    pub connections: u64,
+    /// Time of the first packet, nanoseconds since 1970.
+    pub start_ns: Option<i64>,
+    /// What was said over UDP in protocols that are understood.
+    pub exchanges: Vec<Exchange>,
+    /// What was asked one by one, by server, when wanted.
+    pub requests: Vec<Served>,
+    /// The connections worth a picture.
+    pub largest: Largest,
+    /// The packets that ended the longest waits.
+    pub guilty: Vec<Ended>,
+    /// What was watched.
+    pub watch: Option<Box<Watch>>,
+}
+
+impl<'o> Analysis<'o> {
+    /// Use at most `memory` bytes for open connections; hand finished ones to `output`.
+    #[must_use]
+    pub fn new(memory: usize, filter: Option<Filter>, output: &'o mut dyn Output) -> Self {
+        Self {
+            front: Front::new(filter),
+            back: Back {
+                tracker: Tracker::new(memory),
+                finished: Finished {
+                    truth: Truth::default(),
+                    endpoints: Endpoints::default(),
+                    held: BTreeMap::new(),
+                    next: 0,
+                    connections: 0,
+                    largest: Largest::default(),
+                    output,
+                },
+                packets: 0,
+            },
+            watcher: None,
+        }
+    }
+
+    /// Tell `watcher` every second how it stands; every packet is then counted at once.
+    #[must_use]
+    pub fn told_to(mut self, watcher: &'o mut dyn FnMut(&SoFar)) -> Self {
+        self.front.together = 1;
+        self.watcher = Some(watcher);
+        self
+    }
+
+    /// Also keep points of a time-sequence view.
+    #[must_use]
+    pub fn watching(mut self, watch: Watch) -> Self {
+        self.back.tracker.watch = Some(Box::new(watch));
+        self
+    }
+
+    /// Also keep the packets that ended the longest waits.
+    #[must_use]
+    pub fn with_guilty(mut self) -> Self {
+        self.back.tracker.guilty = Some(Box::default());
+        self
+    }
+
+    /// Also time requests and questions one by one.
+    #[must_use]
+    pub fn with_requests(mut self) -> Self {
+        self.front.requests = Some(Box::default());
+        self
+    }
+
+    /// Read one input to its end or to a fault; either way everything before it is counted.
+    pub fn read(
+        &mut self,
+        source: &mut Source<'_>,
+        services: &Services,
+    ) -> (Option<Kind>, Result<(), Fault>) {
+        let back = &mut self.back;
+        self.front.read(source, services, &mut |segments, names| {
+            back.take(segments, names);
+            segments.clear();
+        })
+    }
+
+    /// The same for a file by name, or standard input for `-`; with two processors, one reads and the other counts.
+    pub fn read_file(
+        &mut self,
+        name: &str,
+        services: &Services,
+    ) -> (Option<Kind>, Result<(), Fault>) {
+        let opened = |result: io::Result<Source<'static>>| result.map_err(|e| Fault::io(0, &e));
+        let small =
+            std::fs::metadata(name).is_ok_and(|about| about.is_file() && about.len() < APART_FROM);
+        let alone = small || thread::available_parallelism().map_or(1, usize::from) < 2;
+        if alone && self.watcher.is_none() {
+            return match opened(Source::open(name)) {
+                Ok(mut source) => self.read(&mut source, services),
+                Err(fault) => (None, Err(fault)),
+            };
+        }
+        self.apart(|front, deliver| match opened(Source::open(name)) {
+            Ok(mut source) => front.read(&mut source, services, deliver),
+            Err(fault) => (None, Err(fault)),
+        })
+    }
+
+    /// The same for what comes from an interface, until a signal ends it.
+    ///
+    /// # Errors
+    ///
+    /// Where the interface goes away.
+    pub fn listen(&mut self, mut ring: Ring) -> io::Result<()> {
+        self.apart(move |front, deliver| front.listen(&mut ring, deliver))
+    }
+
+    /// One processor does `read`, the other counts what that delivers.
+    fn apart<T: Send>(&mut self, read: impl FnOnce(&mut Front, &mut Deliver<'_>) -> T + Send) -> T {
+        let Self {
+            front,
+            back,
+            watcher,
+        } = self;
+        let (full, batches) = sync_channel::<(Vec<Segment>, Vec<Arc<str>>)>(WAITING);
+        let (empty, used) = channel::<Vec<Segment>>();
+        thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                read(front, &mut |segments, names| {
+                    let next = used
+                        .try_recv()
+                        .unwrap_or_else(|_| Vec::with_capacity(segments.capacity()));
+                    let batch = std::mem::replace(segments, next);
+                    // Nobody counts any more only when that side has panicked, which is told below.
+                    let _ = full.send((batch, names.to_vec()));
+                })
+            });
+            let mut next = Instant::now() + TICK;
+            loop {
+                let wait = if watcher.is_some() { TICK } else { FOR_EVER };
+                match batches.recv_timeout(wait) {
+                    Ok((mut segments, names)) => {
+                        back.take(&segments, &names);
+                        segments.clear();
+                        let _ = empty.send(segments);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                if let Some(watcher) = watcher.as_mut().filter(|_| Instant::now() >= next) {
+                    next = Instant::now() + TICK;
+                    watcher(&back.so_far());
+                }
+            }
+            reader
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Everything was read: finish what is open.
+    #[must_use]
+    pub fn end(self) -> Report {
+        let Self {
+            front, mut back, ..
+        } = self;
+        back.tracker.finish(&mut back.finished);
+        for (_, summary) in std::mem::take(&mut back.finished.held) {
+            back.finished.output.connection(&summary);
+        }
+        let mut truth = back.finished.truth;
+        truth.absorb(&front.truth);
+        let (exchanges, names) = front.datagrams.finish();
+        let mut requests = Vec::new();
+        if let Some(found) = front.requests {
+            requests = found.finish();
+            requests.extend(names);
+        }
+        Report {
+            truth,
+            endpoints: back.finished.endpoints,
+            connections: back.finished.connections,
+            start_ns: front.first_ts,
+            largest: back.finished.largest,
+            exchanges,
+            requests,
+            guilty: back
+                .tracker
+                .guilty
+                .take()
+                .map_or_else(Vec::new, |guilty| Guilty::found(*guilty)),
+            watch: back.tracker.watch.take(),
+        }
+    }
+}

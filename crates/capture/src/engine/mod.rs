@@ -1,0 +1,10 @@
+//! The engine: one input in one pass, on as many threads as serve it.
+//!
+//! [`front`] reads and decodes, [`tracker`] finds the connection of every segment and lets go of those that are over, and
+//! [`analysis`] ties both together. [`points`] compares several captures of the same packets.
+
+pub mod analysis;
+pub mod clocks;
+pub mod front;
+pub mod points;
+pub mod tracker;

@@ -1,0 +1,112 @@
+//! What one packet tells about its path: round trips, windows, time stamps, losses.
+
+use crate::connection::conn::Conn;
+use crate::connection::path::NO_SCALE;
+use crate::connection::seqspace::not_after;
+use crate::evidence::step::Step;
+use crate::wire::packet::{flag, Segment};
+
+impl Conn {
+    /// Round trips, windows and time stamps of one packet.
+    #[inline]
+    pub(crate) fn measure(&mut self, segment: &Segment, from: usize) -> usize {
+        let peer = 1 - from;
+        let mut grown = 0;
+        let whole = self.both_trips();
+        if let Some((value, echo)) = segment.options.stamps {
+            if let Some(took) = self.paths[peer].echoed(echo, segment.ts) {
+                self.paths[from].took(took, segment.ts, whole);
+            }
+            self.paths[from].stamp(value, segment.ts);
+        }
+        let phantoms = segment.flags & (flag::SYN | flag::FIN);
+        if segment.payload > 0 || phantoms != 0 {
+            let end = segment
+                .seq
+                .wrapping_add(segment.payload)
+                .wrapping_add(phantoms.count_ones());
+            grown += self.paths[from].unacked.push(end, segment.ts);
+        }
+        if segment.flags & flag::ACK != 0 {
+            if let Some(sent) = self.paths[peer].unacked.acknowledge(segment.ack) {
+                let took = segment.ts.saturating_sub(sent).max(0) as u64;
+                self.paths[from].took(took, segment.ts, whole);
+                if segment.payload == 0 {
+                    self.paths[from].acknowledged(took);
+                    self.follow_queue(took, segment, from, whole);
+                }
+                grown += self.rtt[from].record(took);
+            }
+        }
+        if segment.options.sacked.is_some() {
+            self.rare_mut(from).sacks += 1;
+        }
+        let path = &mut self.paths[from];
+        if segment.flags & flag::SYN != 0 {
+            path.scale = segment.options.scale.unwrap_or(0);
+            self.selective[from] = segment.options.sack_permitted;
+            if has_no_scale(segment, path.scale) {
+                // Scaling holds only when both ends announce it.
+                self.paths[peer].scale = 0;
+            }
+        } else if segment.flags & flag::RST == 0 && segment.seq_known {
+            let scale = if path.scale == NO_SCALE {
+                0
+            } else {
+                path.scale
+            };
+            path.window = u32::from(segment.window) << scale;
+            path.window_max = path.window_max.max(path.window);
+            path.window_min = path.window_min.min(path.window);
+            if segment.flags & flag::ACK != 0 {
+                let window = path.window;
+                if let Some(view) = &mut self.paths[peer].view {
+                    grown += view.passes(
+                        segment.ts,
+                        segment.ack,
+                        window,
+                        whole,
+                        segment.options.sacked.is_some(),
+                    );
+                }
+            }
+        }
+        grown
+    }
+
+    /// An acknowledgement without data came `took` after the last of a stream that it acknowledges: it was not delayed.
+    #[inline]
+    fn follow_queue(&mut self, took: u64, segment: &Segment, from: usize, whole: u64) {
+        if !self.account.streaming || usize::from(self.account.from) == from || self.is_repairing()
+        {
+            return;
+        }
+        let late = took.saturating_sub(self.paths[from].round_trip());
+        if let Some(queues) = &mut self.queues {
+            queues[1 - from].acknowledged(late, segment.ts, whole);
+        }
+    }
+
+    /// Without selective acknowledgements, a loss shows as an acknowledgement that says the same once more.
+    pub(crate) fn is_duplicate(&self, segment: &Segment, step: &Step) -> bool {
+        let peer = usize::from(1 - (segment.from & 1));
+        let from = usize::from(segment.from & 1);
+        let path = &self.paths[from];
+        let scale = if path.scale == NO_SCALE {
+            0
+        } else {
+            path.scale
+        };
+        !(self.selective[0] && self.selective[1])
+            && segment.payload == 0
+            && step.acked == Some(segment.ack)
+            && u32::from(segment.window) << scale == path.window
+            && path.window > 0
+            && !not_after(self.sent[peer].space.next(), segment.ack)
+    }
+}
+
+#[inline]
+fn has_no_scale(segment: &Segment, scale: u8) -> bool {
+    segment.options.scale.is_none() && scale == 0
+}

@@ -1,0 +1,80 @@
+//! Which hosts number the packets of each connection by themselves in IPv4's identification.
+//!
+//! Linux does so, Windows counts all that a host sends (or all that it sends to one other), and others draw numbers or send
+//! none. Only of the first kind does a number that is left out tell of a packet that was lost. A host shows its kind where
+//! packets of two of its connections with the same other host alternate: each goes on where it had stopped, or not.
+
+use crate::wire::packet::{Segment, TCP};
+
+/// Pairs of hosts that are remembered; one that is forgotten has to show its kind again.
+const PAIRS: usize = 1024;
+/// So often a connection must have gone on with its own numbers.
+const OFTEN: u8 = 4;
+/// For each time that it did not, so many more.
+const SURELY: u8 = 4;
+
+/// What a host has shown towards another one.
+#[derive(Clone, Copy, Default)]
+struct Pair {
+    mark: u32,
+    /// The connection of the last packet.
+    last: u32,
+    own: u8,
+    others: u8,
+}
+
+/// What hosts have shown.
+pub struct Numbering {
+    pairs: Box<[Pair; PAIRS]>,
+}
+
+impl Default for Numbering {
+    fn default() -> Self {
+        Self {
+            pairs: Box::new([Pair::default(); PAIRS]),
+        }
+    }
+}
+
+impl Numbering {
+    /// A packet passes of the connection with this hash; `follows` asks whether its number is the next of its connection, and
+    /// is `None` where it is the first that is seen here. Returns whether the host is known to count each connection by itself.
+    #[inline]
+    pub fn see(
+        &mut self,
+        segment: &Segment,
+        hash: u32,
+        follows: impl FnOnce() -> Option<bool>,
+    ) -> bool {
+        if segment.id == 0 || segment.key.protocol != TCP {
+            return false;
+        }
+        let [a, b] = segment.key.addr;
+        let mixed = (a[0] ^ a[1].rotate_left(17))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(b[0] ^ b[1].rotate_left(31) ^ u64::from(segment.from & 1))
+            .wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let mark = (mixed >> 32) as u32 | 1;
+        let pair = &mut self.pairs[(mixed >> 20) as usize % PAIRS];
+        if pair.mark != mark {
+            *pair = Pair {
+                mark,
+                last: hash,
+                ..Pair::default()
+            };
+            return false;
+        }
+        if pair.last != hash {
+            pair.last = hash;
+            match follows() {
+                Some(true) => pair.own = pair.own.saturating_add(1),
+                Some(false) => pair.others = pair.others.saturating_add(1),
+                None => {}
+            }
+            if pair.own.max(pair.others) == u8::MAX {
+                (pair.own, pair.others) = (pair.own / 2, pair.others / 2);
+            }
+        }
+        pair.own >= OFTEN && pair.own / SURELY >= pair.others
+    }
+}

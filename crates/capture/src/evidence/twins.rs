@@ -1,0 +1,135 @@
+//! Packets that a capture holds twice because they passed several interfaces on their way: a bridge and a tap, a router's
+//! two sides, both ends of a mirror.
+//!
+//! A twin has the same contents within a hundredth of a second. On another interface it is the same packet for certain. On
+//! the same one it may also be what the network or the sender repeated, so the whole direction decides: only where at
+//! least four of five packets have a twin was it captured twice.
+
+use crate::connection::conn::Conn;
+use crate::wire::packet::{flag, Direction, Segment, TCP};
+
+/// Packets that fall into the same set, of which the last ones are kept.
+const WAYS: usize = 4;
+/// Sets, for all connections together: hundreds of packets may pass between twins.
+const SETS: usize = 256;
+/// How far twins are apart at most, nanoseconds.
+const WITHIN: u64 = 10_000_000;
+
+/// Was this packet seen before?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Twin {
+    /// No.
+    None,
+    /// One with the same contents so many microseconds ago, on the same interface.
+    Likely(u32),
+    /// It, so many microseconds ago on another interface.
+    Certain(u32),
+}
+
+/// A cache line.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Set {
+    times: [i64; WAYS],
+    marks: [u32; WAYS],
+    places: [u16; WAYS],
+    next: u8,
+}
+
+/// The packets seen last.
+pub struct Twins {
+    sets: Box<[Set; SETS]>,
+}
+
+impl Default for Twins {
+    fn default() -> Self {
+        Self {
+            sets: Box::new([Set::default(); SETS]),
+        }
+    }
+}
+
+impl Twins {
+    /// Look for the twin of a packet of the connection whose last packet was from end `last_from`, and keep the packet for
+    /// its own. Which packets have left since does not depend on chance: a capture tells the same every time.
+    #[inline]
+    pub fn see(&mut self, segment: &Segment, last_from: u8) -> Twin {
+        let (key, [[a, b], [c, d]]) = (&segment.key, segment.key.addr);
+        let ports = u64::from(key.port[0]) << 48 | u64::from(key.port[1]) << 32;
+        let words = [
+            u64::from(segment.seq) << 32 | u64::from(segment.ack),
+            (u64::from(segment.checksum) << 48 | u64::from(segment.id) << 32)
+                ^ (u64::from(segment.payload) << 16 ^ u64::from(segment.window)),
+            ports | u64::from(segment.flags) << 8 | u64::from(segment.from),
+            (a ^ b.rotate_left(17)).wrapping_mul(0xe703_7ed1_a0b4_28db) ^ c ^ d.rotate_left(31),
+        ];
+        let mixed = (words[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ words[1])
+            .wrapping_mul(0xd6e8_feb8_6659_fd93)
+            ^ words[2].wrapping_mul(0xa076_1d64_78bd_642f)
+            ^ words[3].wrapping_mul(0x8ebc_6af0_9c88_c6e3);
+        // A product's upper half depends on all bits.
+        let mark = (mixed >> 24) as u32;
+        let set = &mut self.sets[(mixed >> 56) as usize % SETS];
+        let known = set.marks.iter().position(|&known| known == mark);
+        let close = |way: &usize| segment.ts.abs_diff(set.times[*way]) <= WITHIN;
+        let Some(way) = known.filter(close) else {
+            // One that is too old makes room, lest it hide this one.
+            let way = known.unwrap_or(usize::from(set.next) % WAYS);
+            set.next = set.next.wrapping_add(u8::from(known.is_none()));
+            (set.times[way], set.marks[way]) = (segment.ts, mark);
+            set.places[way] = place(segment);
+            return Twin::None;
+        };
+        if usize::from(set.next) % WAYS == way {
+            // What was just seen is not the next to go.
+            set.next = set.next.wrapping_add(1);
+        }
+        // Without a number of its own, a packet may look like an earlier one, but then the other end's answer came between;
+        // and without a checksum, nothing tells a datagram's contents.
+        let numbered = segment.id != 0 && (segment.key.protocol == TCP || segment.checksum != 0);
+        let soon = last_from == segment.from || segment.flags & flag::SYN != 0;
+        let follows = segment.key.protocol == TCP && segment.seq_known && soon;
+        let apart = (segment.ts.abs_diff(set.times[way]) / 1000) as u32;
+        if set.places[way] != place(segment) {
+            Twin::Certain(apart)
+        } else if numbered || follows {
+            Twin::Likely(apart)
+        } else {
+            Twin::None
+        }
+    }
+}
+
+#[inline]
+fn place(segment: &Segment) -> u16 {
+    let way = match segment.direction {
+        Direction::Unknown => 0,
+        Direction::In => 1,
+        Direction::Out => 2,
+    };
+    segment.interface << 2 | way
+}
+
+impl Conn {
+    /// True when `segment` is a copy, which is then not to be counted any further.
+    #[cold]
+    pub(crate) fn leaves_out(&mut self, segment: &Segment, twin: Twin) -> bool {
+        let from = usize::from(segment.from & 1);
+        let packets = self.sent[from].packets;
+        let twice = &mut self.rare_mut(from).twice;
+        if let Twin::Likely(apart) | Twin::Certain(apart) = twin {
+            twice.apart += u64::from(apart);
+        }
+        if let Twin::Certain(_) = twin {
+            twice.certain = twice.certain.saturating_add(1);
+            return true;
+        }
+        let is_copy = twice.is_captured_twice(packets, 1);
+        if is_copy {
+            twice.left_out.add(segment);
+        } else {
+            twice.counted.add(segment);
+        }
+        is_copy
+    }
+}

@@ -1,0 +1,14 @@
+//! Results: what is left of connections that are over, in the units and names of the documents.
+//!
+//! A [`summary::Summary`] is one connection, with a [`side::Side`] for each end; [`endpoint`] adds connections up,
+//! [`slowest`] and [`longest_waits`] keep the ones worth a look, and [`truth`] says what limits all of it.
+
+pub mod confidence;
+pub mod endpoint;
+pub mod figures;
+pub mod longest_waits;
+pub mod side;
+pub mod slowest;
+pub mod summary;
+pub mod truth;
+pub mod watch;

@@ -1,0 +1,154 @@
+//! One end of a finished connection.
+
+use crate::connection::conn::Conn;
+use crate::connection::latency::seconds;
+use crate::connection::latency::Latency;
+use crate::connection::latency::RoundTrips;
+use crate::wire::host::Host;
+use crate::wire::packet::FlowKey;
+use serde::Serialize;
+use std::sync::Arc;
+
+/// Response latency of one endpoint, in seconds. All but `count` and `total_s` are absent when there was no response.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Response {
+    /// Number of responses.
+    pub count: u64,
+    /// Sum of all.
+    pub total_s: f64,
+    /// Share of the connection's duration; absent where clocks stepped back so far that it would be more than all.
+    pub share: Option<f64>,
+    /// Arithmetic mean, exact.
+    pub mean_s: Option<f64>,
+    /// Smallest, exact.
+    pub min_s: Option<f64>,
+    /// Median.
+    pub p50_s: Option<f64>,
+    /// 90th percentile.
+    pub p90_s: Option<f64>,
+    /// 99th percentile.
+    pub p99_s: Option<f64>,
+    /// 99.9th percentile.
+    pub p999_s: Option<f64>,
+    /// Largest, exact.
+    pub max_s: Option<f64>,
+}
+
+impl Response {
+    /// Summarise, with or without percentiles; `duration` in nanoseconds is what shares are of.
+    #[must_use]
+    pub fn new(latency: &Latency, duration: u64, percentiles: bool) -> Self {
+        let mut out = Self {
+            count: latency.count,
+            total_s: seconds(latency.sum),
+            ..Self::default()
+        };
+        // Where clocks step back, what is left of them may be more than the whole.
+        if duration > 0 && latency.sum <= duration {
+            out.share = Some(latency.sum as f64 / duration as f64);
+        }
+        if latency.count > 0 {
+            out.mean_s = Some(latency.sum as f64 / latency.count as f64 / 1e9);
+            out.min_s = Some(seconds(latency.min));
+            out.max_s = Some(seconds(latency.max));
+        }
+        if !percentiles {
+            return out;
+        }
+        if let Some(quantiles) = latency.hist.quantiles([0.5, 0.9, 0.99, 0.999]) {
+            let exact = quantiles.map(|q| Some(seconds(q.clamp(latency.min, latency.max))));
+            [out.p50_s, out.p90_s, out.p99_s, out.p999_s] = exact;
+        }
+        out
+    }
+}
+
+/// One endpoint of a connection: what it sent and how fast it answered.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    /// Address.
+    pub address: Host,
+    /// Port.
+    pub port: u16,
+    /// Packets sent.
+    pub packets: u64,
+    /// Bytes on the wire, link headers included.
+    pub wire_bytes: u64,
+    /// Payload, repeated bytes included.
+    pub payload_bytes: u64,
+    /// Payload, each byte once.
+    pub unique_bytes: u64,
+    /// Payload sent again.
+    pub retransmitted_bytes: u64,
+    /// Packets that repeat something.
+    pub retransmissions: u32,
+    /// Packets with new bytes from before the highest seen.
+    pub out_of_order: u32,
+    /// Bytes the peer acknowledged that the capture does not hold.
+    pub missing_bytes: u64,
+    /// Announcements of a zero window.
+    pub zero_windows: u32,
+    /// Resets.
+    pub resets: u32,
+    /// Announced maximum segment size, 0 when unknown.
+    pub mss: u16,
+    /// Largest payload of one packet.
+    pub largest_payload: u32,
+    /// Packets larger than the peer's maximum segment size.
+    pub oversized: u32,
+    /// Unique payload over the connection's duration.
+    pub throughput_bytes_per_s: Option<f64>,
+    /// Round trips between the point of capture and this end.
+    pub rtt: RoundTrips,
+    /// Smallest window it announced after the handshake, scaled.
+    pub window_min: Option<u32>,
+    /// Largest window.
+    pub window_max: Option<u32>,
+    /// Packets with selective acknowledgements.
+    pub sacks: u32,
+    /// Most bytes it had in flight.
+    pub in_flight_max: u32,
+    /// Packets of it that the capture holds more than once, which are counted once.
+    pub copies: u32,
+    /// Its response latency.
+    pub response: Response,
+}
+
+impl Side {
+    /// What the end `which` of a connection did.
+    #[must_use]
+    pub fn new(conn: &Conn, which: usize, percentiles: bool, names: &[Arc<str>]) -> Self {
+        let duration = conn.duration();
+        let (sent, rare, path) = (&conn.sent[which], conn.rare(which), &conn.paths[which]);
+        let counted = conn.counted(which);
+        let FlowKey {
+            addr, port, family, ..
+        } = conn.key;
+        Self {
+            address: Host::new(family, addr[which], names),
+            port: port[which],
+            packets: counted.packets,
+            wire_bytes: counted.wire,
+            payload_bytes: counted.unique + counted.repeated,
+            unique_bytes: counted.unique,
+            retransmitted_bytes: counted.repeated,
+            retransmissions: counted.retransmissions,
+            out_of_order: rare.late,
+            missing_bytes: conn.missing_from(which),
+            zero_windows: rare.zero_windows,
+            resets: path.resets.into(),
+            mss: conn.limit[1 - which],
+            largest_payload: sent.largest,
+            oversized: rare.oversized,
+            throughput_bytes_per_s: (duration > 0)
+                .then(|| counted.unique as f64 / seconds(duration)),
+            rtt: RoundTrips::new(&conn.rtt[which].whole(), percentiles),
+            window_min: (path.window_min != u32::MAX).then_some(path.window_min),
+            window_max: (path.window_min != u32::MAX).then_some(path.window_max),
+            sacks: rare.sacks,
+            in_flight_max: path.in_flight,
+            copies: counted.copies,
+            response: Response::new(&sent.latency, duration, percentiles),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The connections that waited longest: those worth a picture.
+
+use crate::results::summary::Summary;
+use crate::results::watch::MAX_WATCHED;
+use crate::wire::host::Host;
+use std::cmp::Reverse;
+
+/// As many as a reader can choose from.
+pub const MOST: usize = 8;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// Packets of both ends.
+    pub packets: u64,
+    /// Nanoseconds in which somebody owed something.
+    pub waited: u64,
+    /// Number in order of appearance.
+    pub index: u64,
+    /// The client's end of the key.
+    pub end: usize,
+    /// Who opened it.
+    pub client: (Host, u16),
+    /// Who was asked.
+    pub server: (Host, u16),
+    /// From the first packet to the last, seconds.
+    pub duration_s: f64,
+}
+
+impl Chosen {
+    /// The longest wait first, and of equals the one that came first.
+    fn rank(&self) -> (Reverse<u64>, u64) {
+        (Reverse(self.waited), self.index)
+    }
+}
+
+/// The connections that waited longest, of all and of the first ones.
+#[derive(Clone, Debug, Default)]
+pub struct Largest {
+    /// Of all connections.
+    pub of_all: Vec<Chosen>,
+    /// Of those that are watched when none is asked for.
+    pub of_first: Vec<Chosen>,
+}
+
+impl Largest {
+    /// A connection is over; `end` of its key is the client.
+    pub fn see(&mut self, summary: &Summary, end: usize) {
+        keep(&mut self.of_all, summary, end);
+        if summary.index < MAX_WATCHED {
+            keep(&mut self.of_first, summary, end);
+        }
+    }
+}
+
+#[inline]
+fn keep(list: &mut Vec<Chosen>, summary: &Summary, end: usize) {
+    let rank = (Reverse(summary.waited_ns), summary.index);
+    if list.len() == MOST && list.last().is_some_and(|last| last.rank() < rank) {
+        return;
+    }
+    let at = list.partition_point(|known| known.rank() < rank);
+    let (client, server) = (&summary.client, &summary.server);
+    list.truncate(MOST - 1);
+    list.insert(
+        at,
+        Chosen {
+            packets: summary.packets(),
+            waited: summary.waited_ns,
+            index: summary.index,
+            end,
+            client: (client.address.clone(), client.port),
+            server: (server.address.clone(), server.port),
+            duration_s: summary.duration_s,
+        },
+    );
+}

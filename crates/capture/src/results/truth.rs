@@ -1,0 +1,206 @@
+//! What limits the truth of a capture: counted while reading, said afterwards.
+
+use crate::connection::latency::seconds;
+use crate::results::summary::{Captured, Mark, Point, Summary};
+use crate::wire::link::Skip;
+use crate::wire::packet::NO_TIME;
+use serde::Serialize;
+
+/// Counters of everything that makes figures less than exact.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Truth {
+    /// Packets read.
+    pub packets: u64,
+    /// Bytes on the wire of all packets.
+    pub wire_bytes: u64,
+    /// Packets that are part of a flow (and fit the filter).
+    pub counted: u64,
+    /// Packets of flows that do not fit the filter.
+    pub filtered: u64,
+    /// Packets shortened by the snapshot length.
+    pub cut: u64,
+    /// Packets shortened so much that ports or flags are gone.
+    pub cut_headers: u64,
+    /// Packets the capturing side says it lost.
+    pub dropped: u64,
+    /// Later IP fragments, which have no ports.
+    pub fragments: u64,
+    /// Packets whose length fields contradict each other.
+    pub malformed: u64,
+    /// Packets without IP, or with neither TCP nor UDP.
+    pub other: u64,
+    /// Packets in tunnels that cannot be looked through.
+    pub opaque: u64,
+    /// Packets that were found inside tunnels.
+    pub tunnelled: u64,
+    /// Packets of a link type that cannot be read.
+    pub unknown_link: u64,
+    /// Packets without a time.
+    pub untimed: u64,
+    /// Time stamps smaller than the one before on the same interface.
+    pub clock_backwards: u64,
+    /// Largest such step in nanoseconds.
+    pub clock_backwards_ns: u64,
+    /// Connections with any packet larger than the peer's maximum segment size.
+    pub offload: u64,
+    /// Largest frame.
+    pub largest_frame: u32,
+    /// Bytes acknowledged but not captured.
+    pub missing_bytes: u64,
+    /// Connections whose beginning or end is missing.
+    pub half_captured: u64,
+    /// Connections with one direction only.
+    pub one_sided: u64,
+    /// Connections put away while open, to keep within the memory limit.
+    pub evicted: u64,
+    /// Connections whose unique bytes are not exact.
+    pub inexact: u64,
+    /// Packets captured more than once, and counted once.
+    pub copies: u64,
+    /// Connections whose bytes the capture holds twice, far apart.
+    pub merged: u64,
+    /// Files read as one trace that begin before the one before ends.
+    pub overlapping: u64,
+    /// Connections captured near the client.
+    pub near_client: u64,
+    /// Connections captured near the server.
+    pub near_server: u64,
+    /// Rows of a packet list whose ports or lengths were inferred from the rows before.
+    pub inferred: u64,
+    /// Rows whose port is a name that no services file has.
+    pub unnamed_ports: u64,
+}
+
+/// One remark for the user.
+#[derive(Clone, Debug, Serialize)]
+pub struct Limit {
+    /// Which counter it comes from.
+    pub kind: &'static str,
+    /// How many.
+    pub count: u64,
+    /// A sentence: what was found and what it means for the figures.
+    pub text: String,
+}
+
+impl Truth {
+    /// Add what was counted on another part of the way.
+    pub fn absorb(&mut self, other: &Truth) {
+        self.packets += other.packets;
+        self.wire_bytes += other.wire_bytes;
+        self.counted += other.counted;
+        self.filtered += other.filtered;
+        self.cut += other.cut;
+        self.cut_headers += other.cut_headers;
+        self.dropped += other.dropped;
+        self.fragments += other.fragments;
+        self.malformed += other.malformed;
+        self.other += other.other;
+        self.opaque += other.opaque;
+        self.tunnelled += other.tunnelled;
+        self.unknown_link += other.unknown_link;
+        self.untimed += other.untimed;
+        self.clock_backwards += other.clock_backwards;
+        self.offload += other.offload;
+        self.missing_bytes += other.missing_bytes;
+        self.half_captured += other.half_captured;
+        self.one_sided += other.one_sided;
+        self.evicted += other.evicted;
+        self.inexact += other.inexact;
+        self.copies += other.copies;
+        self.merged += other.merged;
+        self.overlapping += other.overlapping;
+        self.near_client += other.near_client;
+        self.near_server += other.near_server;
+        self.inferred += other.inferred;
+        self.unnamed_ports += other.unnamed_ports;
+        self.clock_backwards_ns = self.clock_backwards_ns.max(other.clock_backwards_ns);
+        self.largest_frame = self.largest_frame.max(other.largest_frame);
+        // Only connections tell which packets are copies.
+        self.counted -= self.copies.min(self.counted);
+    }
+
+    /// A packet that is part of no flow.
+    pub fn skip(&mut self, why: Skip) {
+        match why {
+            Skip::NotIp | Skip::OtherProtocol => self.other += 1,
+            Skip::Opaque => self.opaque += 1,
+            Skip::Fragment => self.fragments += 1,
+            Skip::Cut => self.cut_headers += 1,
+            Skip::Malformed => self.malformed += 1,
+            Skip::UnknownLink => self.unknown_link += 1,
+        }
+    }
+
+    /// Compare a time stamp with the interface's last one.
+    #[inline]
+    pub fn clock(&mut self, last: &mut i64, now: i64) {
+        if now < *last && *last != NO_TIME {
+            self.clock_backwards += 1;
+            self.clock_backwards_ns = self.clock_backwards_ns.max(last.abs_diff(now));
+        }
+        *last = now;
+    }
+
+    /// A connection is over.
+    pub fn connection(&mut self, summary: &Summary) {
+        let copies = u64::from(summary.client.copies) + u64::from(summary.server.copies);
+        self.copies += copies;
+        self.missing_bytes += summary.client.missing_bytes + summary.server.missing_bytes;
+        let half = !matches!(summary.captured, Captured::Whole | Captured::Flow);
+        self.half_captured += u64::from(half);
+        let marked = |mark| u64::from(summary.marks.contains(&mark));
+        self.one_sided += marked(Mark::OneSided);
+        self.evicted += marked(Mark::Evicted);
+        self.inexact += marked(Mark::Inexact);
+        self.offload += marked(Mark::Offload);
+        self.merged += marked(Mark::Merged);
+        self.near_client += u64::from(summary.capture_point == Point::Client);
+        self.near_server += u64::from(summary.capture_point == Point::Server);
+    }
+
+    /// Everything that limits truth, most damaging first.
+    #[must_use]
+    pub fn limits(&self) -> Vec<Limit> {
+        let frame = self.largest_frame;
+        let step = spelled(self.clock_backwards_ns);
+        let all = [
+            ("dropped", self.dropped, "packets were lost by the capture, it says itself: latencies and counts miss them".to_owned()),
+            ("missing_bytes", self.missing_bytes, "bytes were acknowledged but are not in the capture: the capture lost packets".to_owned()),
+            ("cut_headers", self.cut_headers, "packets are cut so short that ports or flags are gone: they are not counted (capture with a snapshot length of at least 96)".to_owned()),
+            ("overlapping", self.overlapping, "files begin before the one before ends: --merge is for files that follow each other, and what two of them hold is counted twice (analyse each alone)".to_owned()),
+            ("merged", self.merged, "connections hold nearly everything twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
+            ("evicted", self.evicted, "connections were put away while open to stay within the memory limit; their later packets count as another connection (raise --memory)".to_owned()),
+            ("inexact", self.inexact, "connections had too many gaps at once: their unique and retransmitted bytes are bounds".to_owned()),
+            ("clock_backwards", self.clock_backwards, format!("time stamps are smaller than the one before, by up to {step}: gaps that would be negative are left out")),
+            ("copies", self.copies, "packets were captured more than once (on several interfaces on their way): each is counted once, at its first time".to_owned()),
+            ("untimed", self.untimed, "packets have no time stamp: they are counted at the time of the packet before".to_owned()),
+            ("fragments", self.fragments, "IP fragments have no ports and are not counted".to_owned()),
+            ("malformed", self.malformed, "packets contradict themselves and are not counted".to_owned()),
+            ("unknown_link", self.unknown_link, "packets have a link type that cannot be read".to_owned()),
+            ("opaque", self.opaque, "packets are in tunnels that cannot be looked through (ESP, L2TP, unknown kinds of GRE) and are not counted".to_owned()),
+            ("tunnelled", self.tunnelled, "packets were in tunnels: what is counted is inside, sizes on the wire are those of the whole frames".to_owned()),
+            ("offload", self.offload, format!("connections hold packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
+            ("half_captured", self.half_captured, "connections were captured without their beginning or end".to_owned()),
+            ("one_sided", self.one_sided, "connections were captured in one direction only: they have no response latency, and the shares leave out their time".to_owned()),
+            ("cut", self.cut, "packets are shortened by the snapshot length; lengths are taken from their headers, so no figure suffers but requests, which are not timed beyond it".to_owned()),
+            ("inferred", self.inferred, "rows of the packet list do not show ports or length: taken from the rows before".to_owned()),
+            ("unnamed_ports", self.unnamed_ports, "rows name a port that /etc/services does not have and are not counted (export with transport name resolution off)".to_owned()),
+            ("near_client", self.near_client, "connections were captured on or near the client: the server's response includes the network's round trip".to_owned()),
+            ("near_server", self.near_server, "connections were captured on or near the server: the client's response includes the network's round trip".to_owned()),
+        ];
+        all.into_iter()
+            .filter(|(_, count, _)| *count > 0)
+            .map(|(kind, count, text)| Limit { kind, count, text })
+            .collect()
+    }
+}
+
+/// A duration with its unit.
+fn spelled(nanos: u64) -> String {
+    match nanos {
+        0..1_000 => format!("{nanos} ns"),
+        1_000..1_000_000 => format!("{:.3} µs", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.3} ms", nanos as f64 / 1e6),
+        _ => format!("{:.3} s", seconds(nanos)),
+    }
+}

@@ -1,0 +1,231 @@
+//! From a captured frame to a TCP segment or UDP datagram, without copying.
+//!
+//! [`fast`] knows one shape only, Ethernet, IPv4 without options, TCP, which is nearly every packet of nearly every trace;
+//! [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test holds them to it).
+
+use crate::wire::ip::{ipv4, ipv6, Ip};
+use crate::wire::link::{self, be16, be32, ethertype, labels, ppp, Skip};
+use crate::wire::message::Message;
+use crate::wire::options::options;
+use crate::wire::packet::{flag, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP};
+use crate::wire::tunnels;
+
+/// Tunnels inside each other that are looked through.
+const MOST_TUNNELS: u8 = 4;
+
+/// The fast path: `None` means "ask [`general`]", never "there is nothing".
+#[must_use]
+pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
+    let mut segment = Segment::EMPTY;
+    fast_into(packet, &mut segment).then_some(segment)
+}
+
+/// The same into a segment that lies where it is wanted: copying one costs as much as decoding it.
+#[inline]
+pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
+    let Some(head) = packet.data.first_chunk::<54>() else {
+        return false;
+    };
+    let be16 = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let be32 = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let flags = head[47];
+    let plain = packet.link == link::ETHERNET
+        && be16(12) == 0x0800
+        && head[14] == 0x45
+        && matches!(be16(20), 0 | 0x4000 | 0x8000 | 0xc000)
+        && head[23] == TCP
+        && flags & flag::SYN == 0;
+    let ip_len = u32::from(be16(16));
+    let headers = 20 + u32::from(head[46] >> 4) * 4;
+    if !plain || headers < 40 || ip_len < headers || packet.wire_len < 14 + ip_len {
+        return false;
+    }
+    // Nearly all segments have no option or, as every system aligns it, a time stamp alone.
+    let stamps = match head[46] >> 4 {
+        5 => None,
+        8 => {
+            let Some([1, 1, 8, 10, rest @ ..]) = packet.data[54..].first_chunk::<12>() else {
+                return false;
+            };
+            let whole = u64::from_be_bytes(*rest);
+            Some(((whole >> 32) as u32, whole as u32))
+        }
+        _ => return false,
+    };
+    let src = ([u64::from(be32(26)), 0], be16(34));
+    let dst = ([u64::from(be32(30)), 0], be16(36));
+    let swap = dst < src;
+    let (low, high) = if swap { (dst, src) } else { (src, dst) };
+    segment.key.addr[0][0] = low.0[0];
+    segment.key.addr[0][1] = 0;
+    segment.key.addr[1][0] = high.0[0];
+    segment.key.addr[1][1] = 0;
+    segment.key.port = [low.1, high.1];
+    segment.key.protocol = TCP;
+    segment.key.family = Family::V4;
+    segment.from = u8::from(swap);
+    segment.flags = flags;
+    segment.window = be16(48);
+    segment.id = be16(18);
+    segment.checksum = be16(50);
+    segment.options = Options {
+        stamps,
+        ..Options::default()
+    };
+    segment.interface = packet.interface as u16;
+    segment.tunnels = 0;
+    segment.direction = packet.direction;
+    segment.seq_known = true;
+    segment.ts = packet.ts;
+    segment.wire_len = packet.wire_len;
+    segment.payload = ip_len - headers;
+    segment.payload_at = 14 + headers as u16;
+    segment.seq = be32(38);
+    segment.ack = be32(42);
+    true
+}
+
+/// Decode any supported packet.
+pub fn decode(packet: &Packet<'_>) -> Result<Segment, Skip> {
+    fast(packet).map_or_else(|| general(packet), Ok)
+}
+
+/// The general path.
+pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
+    let data = packet.data;
+    let mut direction = packet.direction;
+    let mut interface = packet.interface as u16;
+    let (at, version) = match packet.link {
+        link::ETHERNET => ethertype(data, 12)?,
+        link::LINUX_SLL => {
+            direction = sll_direction(u32::from(be16(data, 0).ok_or(Skip::Cut)?), direction);
+            ethertype(data, 14)?
+        }
+        link::LINUX_SLL2 => {
+            interface = be16(data, 6).ok_or(Skip::Cut)?;
+            direction = sll_direction(u32::from(*data.get(10).ok_or(Skip::Cut)?), direction);
+            // The protocol comes first, the payload after 20 bytes; a VLAN tag is part of the payload.
+            match be16(data, 0).ok_or(Skip::Cut)? {
+                0x0800 => (20, Some(4)),
+                0x86dd => (20, Some(6)),
+                0x8100 | 0x88a8 | 0x9100 | 0x9200 => ethertype(data, 22)?,
+                0x8847 | 0x8848 => labels(data, 20)?,
+                0x8864 => ppp(data, 26)?,
+                _ => return Err(Skip::NotIp),
+            }
+        }
+        link::PPP | link::PPP_HDLC => ppp(data, 0)?,
+        link::PPP_ETHER => ppp(data, 6)?,
+        link::NULL | link::LOOP => (4, None),
+        12 | 14 | link::RAW | link::IPV4 | link::IPV6 => (0, None),
+        _ => return Err(Skip::UnknownLink),
+    };
+    let inner = network(packet, at, version, packet.wire_len as usize, 0);
+    inner.map(|segment| Segment {
+        interface,
+        direction,
+        ..segment
+    })
+}
+
+/// What is in the network header at `at`, which was announced as this version of IP and ends before `end`.
+fn network(
+    packet: &Packet<'_>,
+    at: usize,
+    version: Option<u8>,
+    end: usize,
+    tunnels: u8,
+) -> Result<Segment, Skip> {
+    let data = packet.data;
+    let first = *data.get(at).ok_or(Skip::Cut)?;
+    let found = first >> 4;
+    if version.is_some_and(|v| v != found) {
+        return Err(Skip::Malformed);
+    }
+    let ip = match found {
+        4 => ipv4(data, at, end)?,
+        6 => ipv6(data, at, end)?,
+        _ => return Err(Skip::NotIp),
+    };
+    if let Some((at, version)) = tunnels::inner(data, ip.protocol, ip.at) {
+        // What only looks like a tunnel is a datagram, or nothing that is known.
+        if tunnels < MOST_TUNNELS {
+            if let Ok(segment) = network(packet, at, version, ip.end, tunnels + 1) {
+                return Ok(segment);
+            }
+        }
+    }
+    transport(packet, &ip).map(|segment| Segment { tunnels, ..segment })
+}
+
+fn sll_direction(kind: u32, otherwise: Direction) -> Direction {
+    match kind {
+        0 => Direction::In,
+        4 => Direction::Out,
+        _ => otherwise,
+    }
+}
+
+fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
+    let (data, at) = (packet.data, ip.at);
+    if ip.protocol != TCP && ip.protocol != UDP {
+        return Err(tunnels::opaque(ip.protocol));
+    }
+    let ports = be32(data, at).ok_or(Skip::Cut)?;
+    let (key, from) = FlowKey::new(
+        ip.family,
+        ip.protocol,
+        (ip.src, (ports >> 16) as u16),
+        (ip.dst, ports as u16),
+    );
+    let mut segment = Segment {
+        key,
+        from,
+        flags: 0,
+        window: u16::MAX,
+        id: ip.id,
+        checksum: 0,
+        options: Options::default(),
+        interface: packet.interface as u16,
+        tunnels: 0,
+        direction: packet.direction,
+        seq_known: true,
+        frame: 0,
+        ts: packet.ts,
+        wire_len: packet.wire_len,
+        payload: 0,
+        message: Message::NOTHING,
+        payload_at: u16::try_from(at + 8).unwrap_or(u16::MAX),
+        seq: 0,
+        ack: 0,
+    };
+    if ip.protocol == UDP {
+        let claimed = usize::from(be16(data, at + 4).ok_or(Skip::Cut)?);
+        let end = if claimed == 0 {
+            ip.end
+        } else {
+            ip.end.min(at + claimed)
+        };
+        segment.payload = end.checked_sub(at + 8).ok_or(Skip::Malformed)? as u32;
+        segment.checksum = be16(data, at + 6).unwrap_or(0);
+        return Ok(segment);
+    }
+    segment.seq = be32(data, at + 4).ok_or(Skip::Cut)?;
+    segment.ack = be32(data, at + 8).ok_or(Skip::Cut)?;
+    segment.window = be16(data, at + 14).ok_or(Skip::Cut)?;
+    segment.flags = data[at + 13];
+    let header = usize::from(data[at + 12] >> 4) * 4;
+    if header < 20 {
+        return Err(Skip::Malformed);
+    }
+    segment.payload = ip.end.checked_sub(at + header).ok_or(Skip::Malformed)? as u32;
+    segment.payload_at = u16::try_from(at + header).unwrap_or(u16::MAX);
+    segment.checksum = be16(data, at + 16).unwrap_or(0);
+    let options_end = (at + header).min(data.len());
+    segment.options = options(
+        data.get(at + 20..options_end).unwrap_or(&[]),
+        segment.ack,
+        segment.flags & flag::SYN != 0,
+    );
+    Ok(segment)
+}

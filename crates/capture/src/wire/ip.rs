@@ -1,0 +1,97 @@
+//! The network header: IPv4, and IPv6 with its chain of extensions.
+
+use crate::wire::link::{be16, be32, Skip};
+use crate::wire::packet::{AddrWords, Family};
+
+/// What the network layer says.
+pub(crate) struct Ip {
+    pub(crate) family: Family,
+    pub(crate) src: AddrWords,
+    pub(crate) dst: AddrWords,
+    pub(crate) protocol: u8,
+    /// Identification of an IPv4 packet.
+    pub(crate) id: u16,
+    /// Offset of the transport header in the frame.
+    pub(crate) at: usize,
+    /// End of the datagram in the frame as it was on the wire.
+    pub(crate) end: usize,
+}
+
+pub(crate) fn ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
+    let header = usize::from(data[at] & 15) * 4;
+    if header < 20 {
+        return Err(Skip::Malformed);
+    }
+    let total = usize::from(be16(data, at + 2).ok_or(Skip::Cut)?);
+    let fragment = be16(data, at + 6).ok_or(Skip::Cut)? & 0x1fff;
+    let protocol = *data.get(at + 9).ok_or(Skip::Cut)?;
+    let src = be32(data, at + 12).ok_or(Skip::Cut)?;
+    let dst = be32(data, at + 16).ok_or(Skip::Cut)?;
+    if fragment != 0 {
+        return Err(Skip::Fragment);
+    }
+    // Length 0 is written by segmentation offload for what will be cut up later; a length beyond the frame is a lie.
+    let end = if total == 0 {
+        wire
+    } else {
+        (at + total).min(wire)
+    };
+    Ok(Ip {
+        family: Family::V4,
+        src: [u64::from(src), 0],
+        dst: [u64::from(dst), 0],
+        protocol,
+        id: be16(data, at + 4).ok_or(Skip::Cut)?,
+        at: at + header,
+        end,
+    })
+}
+
+pub(crate) fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
+    let words = |from: usize| -> Result<AddrWords, Skip> {
+        let bytes: &[u8; 16] = data
+            .get(from..from + 16)
+            .and_then(|b| b.try_into().ok())
+            .ok_or(Skip::Cut)?;
+        let whole = u128::from_be_bytes(*bytes);
+        Ok([(whole >> 64) as u64, whole as u64])
+    };
+    let length = usize::from(be16(data, at + 4).ok_or(Skip::Cut)?);
+    let mut next = *data.get(at + 6).ok_or(Skip::Cut)?;
+    let (src, dst) = (words(at + 8)?, words(at + 24)?);
+    let end = if length == 0 {
+        wire
+    } else {
+        (at + 40 + length).min(wire)
+    };
+    let mut at = at + 40;
+    for _ in 0..16 {
+        let size = match next {
+            // Hop-by-hop, routing, destination options, mobility, HIP, shim6.
+            0 | 43 | 60 | 135 | 139 | 140 => {
+                8 + usize::from(*data.get(at + 1).ok_or(Skip::Cut)?) * 8
+            }
+            44 => {
+                if be16(data, at + 2).ok_or(Skip::Cut)? & 0xfff8 != 0 {
+                    return Err(Skip::Fragment);
+                }
+                8
+            }
+            51 => 8 + usize::from(*data.get(at + 1).ok_or(Skip::Cut)?) * 4,
+            _ => {
+                return Ok(Ip {
+                    family: Family::V6,
+                    src,
+                    dst,
+                    protocol: next,
+                    id: 0,
+                    at,
+                    end,
+                })
+            }
+        };
+        next = *data.get(at).ok_or(Skip::Cut)?;
+        at += size;
+    }
+    Err(Skip::Malformed)
+}

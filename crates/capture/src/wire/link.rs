@@ -1,0 +1,99 @@
+//! The link layer: its types, and what stands behind its headers: VLAN tags, PPP, MPLS labels.
+
+/// BSD loopback, family in the host's byte order.
+pub const NULL: u16 = 0;
+/// Ethernet.
+pub const ETHERNET: u16 = 1;
+/// Raw IP; 12 and 14 are what some systems wrote for it.
+pub const RAW: u16 = 101;
+/// PPP.
+pub const PPP: u16 = 9;
+/// PPP in HDLC-like framing.
+pub const PPP_HDLC: u16 = 50;
+/// PPP over Ethernet, from its own header on.
+pub const PPP_ETHER: u16 = 51;
+/// OpenBSD loopback, family in network byte order.
+pub const LOOP: u16 = 108;
+/// Linux cooked capture.
+pub const LINUX_SLL: u16 = 113;
+/// Raw IPv4.
+pub const IPV4: u16 = 228;
+/// Raw IPv6.
+pub const IPV6: u16 = 229;
+/// Linux cooked capture, version 2.
+pub const LINUX_SLL2: u16 = 276;
+
+/// Why a packet is not part of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skip {
+    /// Not IP.
+    NotIp,
+    /// IP, but neither TCP nor UDP.
+    OtherProtocol,
+    /// A tunnel that cannot be looked through: encrypted, or of a kind that is not known.
+    Opaque,
+    /// A later fragment: only the first one has ports.
+    Fragment,
+    /// Cut off by the snapshot length before the ports and flags.
+    Cut,
+    /// Its own length fields contradict each other.
+    Malformed,
+    /// A link type that cannot be read.
+    UnknownLink,
+}
+
+#[inline]
+pub(crate) fn be16(data: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(data.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[inline]
+pub(crate) fn be32(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Offset of the network header and IP version behind an `EtherType` at `at`; VLAN tags, PPP and MPLS are skipped.
+pub(crate) fn ethertype(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+    // Two tags are QinQ; more than that is seen in provider networks. Eight bound a hostile frame.
+    for _ in 0..8 {
+        match be16(data, at).ok_or(Skip::Cut)? {
+            0x0800 => return Ok((at + 2, Some(4))),
+            0x86dd => return Ok((at + 2, Some(6))),
+            0x8100 | 0x88a8 | 0x9100 | 0x9200 => at += 4,
+            0x8847 | 0x8848 => return labels(data, at + 2),
+            0x8864 => return ppp(data, at + 8),
+            _ => return Err(Skip::NotIp),
+        }
+    }
+    Err(Skip::NotIp)
+}
+
+/// Behind MPLS labels, where only the first half-byte tells what follows.
+pub(crate) fn labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+    for _ in 0..8 {
+        let label = be32(data, at).ok_or(Skip::Cut)?;
+        at += 4;
+        if label & 0x100 != 0 {
+            return match data.get(at).ok_or(Skip::Cut)? >> 4 {
+                4 | 6 => Ok((at, None)),
+                // A control word, and an Ethernet frame.
+                0 => ethertype(data, at + 4 + 12),
+                _ => Err(Skip::NotIp),
+            };
+        }
+    }
+    Err(Skip::NotIp)
+}
+
+/// Behind a PPP header, whose address and control bytes are optional.
+pub(crate) fn ppp(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+    if be16(data, at).ok_or(Skip::Cut)? == 0xff03 {
+        at += 2;
+    }
+    match be16(data, at).ok_or(Skip::Cut)? {
+        0x0021 => Ok((at + 2, Some(4))),
+        0x0057 => Ok((at + 2, Some(6))),
+        0x0281 | 0x0283 => labels(data, at + 2),
+        _ => Err(Skip::NotIp),
+    }
+}

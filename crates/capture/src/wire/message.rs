@@ -1,0 +1,273 @@
+//! What the first bytes of a segment tell about where a message ends: what its sender still owes when it falls silent.
+//!
+//! HTTP's heads, the headers of TLS's records and the frames of HTTP/2 without TLS say how much follows. Only what stands in
+//! the segment at hand is read, so a message whose head lies across two segments tells nothing.
+
+use crate::wire::heads::{self, Length};
+
+/// What a segment says about its message, in the room of a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message(u32);
+
+/// The same, spelled out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Says {
+    /// Nothing.
+    Nothing,
+    /// A message begins with it that has so many bytes.
+    Ends(u32),
+    /// The same, and the answer to it has no body, whatever its head says.
+    Asks(u32),
+    /// A message begins with it, and only its end tells where that is.
+    Open,
+    /// It ends such a message.
+    Last,
+    /// Records or frames begin with it that have so many bytes together.
+    Records(Records),
+}
+
+/// What records of TLS or frames of HTTP/2 are among those of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Records {
+    /// Bytes of all, up to the end of the last.
+    pub length: u32,
+    /// A handshake begins: the client's first message.
+    pub hello: bool,
+    /// The sender encrypts from now on.
+    pub ciphers: bool,
+    /// The handshake is over for the sender.
+    pub data: bool,
+}
+
+/// How the message goes on that an end is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Debt {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// It goes on to a place that is known.
+    Body,
+    /// It goes on to a place that is not known.
+    Open,
+    /// It is whole.
+    Whole,
+    /// A record goes on to a place that is known.
+    Record,
+    /// A record is whole, and perhaps the message.
+    BetweenRecords,
+}
+
+const NOTHING: u32 = 0;
+const ENDS: u32 = 1;
+const ASKS: u32 = 2;
+const OPEN: u32 = 3;
+const LAST: u32 = 4;
+const RECORDS: u32 = 5;
+/// Bits of a length; the kind stands above them.
+const LENGTH: u32 = 29;
+const HELLO: u32 = 1 << 28;
+const CIPHERS: u32 = 1 << 27;
+const DATA: u32 = 1 << 26;
+
+/// Header of a record: kind, version, length (RFC 8446, 5.1).
+const RECORD: usize = 5;
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const APPLICATION_DATA: u8 = 23;
+/// Header of a frame: length, kind, flags, stream (RFC 9113, 4.1).
+const FRAME: usize = 9;
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+impl Message {
+    /// One that says nothing.
+    pub const NOTHING: Self = Self(NOTHING);
+
+    /// What the `seen` bytes of a payload of `length` say; with `pushed`, its sender had nothing more to send.
+    #[inline]
+    #[must_use]
+    pub fn of(seen: &[u8], length: u32, pushed: bool) -> Self {
+        let Some(&first) = seen.first() else {
+            return Self::NOTHING;
+        };
+        if (20..=23).contains(&first) || first.is_ascii_uppercase() {
+            let found = begins(seen);
+            if found != Self::NOTHING {
+                return found;
+            }
+        }
+        let all = seen.len() == length as usize;
+        if pushed && all && seen.ends_with(b"0\r\n\r\n") {
+            return Self(LAST << LENGTH);
+        }
+        Self::NOTHING
+    }
+
+    /// From the word that [`Message::word`] returned.
+    #[must_use]
+    pub fn from_word(word: u32) -> Self {
+        Self(word)
+    }
+
+    /// To be written down.
+    #[must_use]
+    pub fn word(self) -> u32 {
+        self.0
+    }
+
+    /// Spelled out.
+    #[must_use]
+    pub fn says(self) -> Says {
+        let length = self.0 & ((1 << LENGTH) - 1);
+        match self.0 >> LENGTH {
+            ENDS => Says::Ends(length),
+            ASKS => Says::Asks(length),
+            OPEN => Says::Open,
+            LAST => Says::Last,
+            RECORDS => Says::Records(Records {
+                length: length & (DATA - 1),
+                hello: length & HELLO != 0,
+                ciphers: length & CIPHERS != 0,
+                data: length & DATA != 0,
+            }),
+            _ => Says::Nothing,
+        }
+    }
+
+    fn new(kind: u32, length: u64) -> Self {
+        if length < 1 << LENGTH {
+            Self(kind << LENGTH | length as u32)
+        } else {
+            Self(OPEN << LENGTH)
+        }
+    }
+}
+
+/// What message, records or frames begin here?
+fn begins(seen: &[u8]) -> Message {
+    if seen.starts_with(PREFACE) {
+        let (length, _) = frames(&seen[PREFACE.len()..]);
+        return Message::new(RECORDS, length + PREFACE.len() as u64);
+    }
+    if seen[0] <= APPLICATION_DATA {
+        return records(seen).map_or(Message::NOTHING, |found| {
+            let mark = |holds: bool, bit: u32| if holds { bit } else { 0 };
+            let marks =
+                mark(found.hello, HELLO) | mark(found.ciphers, CIPHERS) | mark(found.data, DATA);
+            Message(RECORDS << LENGTH | marks | found.length.min(DATA - 1))
+        });
+    }
+    let asks = heads::is_request(seen);
+    if !asks && !heads::is_answer(seen) {
+        return Message::NOTHING;
+    }
+    let Some(head) = heads::end_of(seen) else {
+        return Message::NOTHING;
+    };
+    let whole = |body: u64| body.saturating_add(head as u64);
+    match heads::body_of(&seen[..head]) {
+        Length::Chunked if seen.ends_with(b"0\r\n\r\n") => Message::new(ENDS, seen.len() as u64),
+        Length::Chunked => Message(OPEN << LENGTH),
+        Length::Open => Message::NOTHING,
+        Length::Known(body) if seen.starts_with(b"HEAD ") => Message::new(ASKS, whole(body)),
+        Length::Known(body) => Message::new(ENDS, whole(body)),
+    }
+}
+
+/// The records that begin here, up to one whose header is not seen; `None` where there is none.
+fn records(seen: &[u8]) -> Option<Records> {
+    let mut found = Records::default();
+    let mut at = 0;
+    while let Some(&[kind @ CHANGE_CIPHER_SPEC..=APPLICATION_DATA, 3, minor, high, low]) =
+        seen.get(at..).and_then(|rest| rest.first_chunk::<RECORD>())
+    {
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        if minor > 4 || length > 18_432 {
+            return None;
+        }
+        found.hello |= at == 0 && kind == 22 && seen.get(RECORD) == Some(&1);
+        found.ciphers |= kind == CHANGE_CIPHER_SPEC;
+        found.data |= kind == APPLICATION_DATA;
+        at += RECORD + length;
+    }
+    found.length = at as u32;
+    (at > 0).then_some(found)
+}
+
+/// Bytes of the frames that begin here, and how many these are.
+fn frames(seen: &[u8]) -> (u64, usize) {
+    let (mut at, mut count) = (0, 0);
+    while let Some(head) = seen.get(at..).and_then(|rest| rest.first_chunk::<FRAME>()) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        at += FRAME + length as usize;
+        count += 1;
+    }
+    (at as u64, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn says(bytes: &[u8]) -> Says {
+        Message::of(bytes, bytes.len() as u32, true).says()
+    }
+
+    #[test]
+    fn heads_say_where_their_messages_end() {
+        assert_eq!(says(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Says::Ends(27));
+        assert_eq!(says(b"HEAD / HTTP/1.1\r\n\r\n"), Says::Asks(19));
+        assert_eq!(
+            says(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 1000\r\n\r\nbody"),
+            Says::Ends(1041)
+        );
+        assert_eq!(
+            says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"),
+            Says::Open
+        );
+        assert_eq!(says(b"llo\r\n0\r\n\r\n"), Says::Last);
+        assert_eq!(
+            says(b"HTTP/1.0 200 OK\r\n\r\nuntil it closes"),
+            Says::Nothing
+        );
+        assert_eq!(
+            says(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"),
+            Says::Open
+        );
+        assert_eq!(
+            says(b"HTTP/1.1 304 No\r\nContent-Length: 9\r\n\r\n"),
+            Says::Ends(38)
+        );
+        assert_eq!(says(b"Hello"), Says::Nothing);
+    }
+
+    #[test]
+    fn records_say_where_they_end() {
+        let hello = [&[22, 3, 1, 0, 9, 1][..], &[0; 8]].concat();
+        let mut expected = Records {
+            length: 14,
+            hello: true,
+            ..Records::default()
+        };
+        assert_eq!(says(&hello), Says::Records(expected));
+        let more = [&hello[..], &[20, 3, 3, 0, 1, 1], &[23, 3, 3, 64, 0, 7, 7]].concat();
+        expected.length = 14 + 6 + 5 + 16_384;
+        (expected.ciphers, expected.data) = (true, true);
+        assert_eq!(says(&more), Says::Records(expected));
+        assert_eq!(says(&[23, 3, 3, 99, 0, 7]), Says::Nothing);
+    }
+
+    proptest! {
+        /// Nothing that is captured stops it, and a word comes back as it was.
+        #[test]
+        fn any_bytes_say_something(bytes in prop::collection::vec(any::<u8>(), 0..80), more: u32, pushed: bool) {
+            let found = Message::of(&bytes, more.max(bytes.len() as u32), pushed);
+            prop_assert_eq!(Message::from_word(found.word()), found);
+        }
+
+        #[test]
+        fn lengths_come_back(length in 0_u64..1 << 40) {
+            let expected = if length < 1 << 29 { Says::Ends(length as u32) } else { Says::Open };
+            prop_assert_eq!(Message::new(ENDS, length).says(), expected);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The wire format: bytes of a capture → packets → segments.
+//!
+//! Readers ([`pcap`], [`pcapng`], [`packetlist`], [`live`]) take packets out of a [`input::Source`]; [`decode`] makes a
+//! [`packet::Segment`] of each. A module here looks at one packet and keeps nothing from one to the next, except what a
+//! file's own format demands (sections, interfaces, names of hosts).
+
+pub mod decode;
+pub mod fault;
+pub mod filter;
+pub mod heads;
+pub mod host;
+pub mod info;
+pub mod input;
+pub mod ip;
+pub mod link;
+pub mod live;
+pub mod message;
+pub mod options;
+pub mod packet;
+pub mod packetlist;
+pub mod pcap;
+pub mod pcapng;
+pub mod services;
+pub mod tunnels;
+pub mod wiretime;

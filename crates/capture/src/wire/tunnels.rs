@@ -1,0 +1,83 @@
+//! Tunnels that are looked through: IP in IP, GRE, VXLAN and Geneve. What they carry is what is counted.
+
+use crate::wire::link::{be16, ethertype, ppp, Skip};
+use crate::wire::packet::UDP;
+
+const IPV4_IN_IP: u8 = 4;
+const IPV6_IN_IP: u8 = 41;
+const GRE: u8 = 47;
+/// Encrypted, or tunnels of other kinds: ESP, Ethernet in IP, compressed IP, L2TP.
+const OPAQUE: [u8; 4] = [50, 97, 108, 115];
+/// The registered port, and the one Linux used before there was one.
+const VXLAN: [u16; 2] = [4789, 8472];
+const GENEVE: u16 = 6081;
+const ETHERNET: u16 = 0x6558;
+
+/// Why a packet of this protocol is not part of a flow.
+#[must_use]
+pub fn opaque(protocol: u8) -> Skip {
+    if OPAQUE.contains(&protocol) || protocol == GRE {
+        Skip::Opaque
+    } else {
+        Skip::OtherProtocol
+    }
+}
+
+/// Offset and IP version of the network header inside the tunnel whose header is at `at`, if it is one.
+#[must_use]
+pub fn inner(data: &[u8], protocol: u8, at: usize) -> Option<(usize, Option<u8>)> {
+    match protocol {
+        IPV4_IN_IP => Some((at, Some(4))),
+        IPV6_IN_IP => Some((at, Some(6))),
+        GRE => gre(data, at),
+        UDP => datagram(data, at + 8, be16(data, at + 2)?),
+        _ => None,
+    }
+}
+
+fn gre(data: &[u8], at: usize) -> Option<(usize, Option<u8>)> {
+    let flags = be16(data, at)?;
+    let version = flags & 7;
+    if version > 1 || flags & 0x4000 != 0 {
+        return None;
+    }
+    // Checksum, key and sequence number; version 1 (PPTP) also an acknowledgement.
+    let mut size = 4;
+    for (flag, present) in [
+        (0x8000, true),
+        (0x2000, true),
+        (0x1000, true),
+        (0x80, version == 1),
+    ] {
+        size += if present && flags & flag != 0 { 4 } else { 0 };
+    }
+    carried(data, be16(data, at + 2)?, at + size)
+}
+
+fn datagram(data: &[u8], at: usize, port: u16) -> Option<(usize, Option<u8>)> {
+    if VXLAN.contains(&port) {
+        // Exactly the flag of a valid network identifier, and reserved bytes of zero.
+        let header: &[u8; 8] = data.get(at..)?.first_chunk()?;
+        let plain = header[0] == 8 && header[1..4] == [0; 3] && header[7] == 0;
+        return plain.then(|| ethertype(data, at + 8 + 12).ok()).flatten();
+    }
+    if port == GENEVE {
+        let first = be16(data, at)?;
+        let options = usize::from(first >> 8 & 0x3f) * 4;
+        return (first >> 14 == 0)
+            .then(|| carried(data, be16(data, at + 2)?, at + 8 + options))
+            .flatten();
+    }
+    None
+}
+
+/// What stands at `at`, by its `EtherType`.
+fn carried(data: &[u8], kind: u16, at: usize) -> Option<(usize, Option<u8>)> {
+    match kind {
+        0x0800 => Some((at, Some(4))),
+        0x86dd => Some((at, Some(6))),
+        0x880b => ppp(data, at).ok(),
+        ETHERNET => ethertype(data, at + 12).ok(),
+        _ => None,
+    }
+}
