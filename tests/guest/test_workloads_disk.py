@@ -38,7 +38,7 @@ def measured(
     with prepared(cell) as (machine, workload):
         values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
     described = kinds.workload_kind(kind)
-    wanted = {metric.name for metric in described.metrics(described.read(cell.workload.params))}
+    wanted = {metric.name for metric in described.metrics_of(cell.workload)}
     assert values.keys() <= wanted
     assert next(iter(values)) == "throughput"
     assert values["throughput"] == pytest.approx(AMOUNT / values["wall_s"])

@@ -63,4 +63,5 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The plan of that cell: one block, with the workload's own metrics."""
         kind = workload_kind(self.workload)
         policy = Policy(blocks=1, trial_limit_s=self.limit_s)
-        return Plan(self.workload, (self.cell(),), policy, kind.metrics(kind.read(self.params)))
+        cell = self.cell()
+        return Plan(self.workload, (cell,), policy, kind.metrics_of(cell.workload))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -117,61 +117,70 @@ class WorkloadKind:
         )
         return made
 
-    def read(self, params: Mapping[str, Any]) -> Any:
-        """The final parameters as the functions are given them."""
-        if self.reads is None:
-            return params
-        import msgspec
+    def params_of(self, workload: WorkloadSpec) -> Any:
+        """Return the parameters of such a workload as the functions are given them, converted once."""
+        return workload.params if self.reads is None else workload.read_params(self.reads)
 
-        return msgspec.convert(params, self.reads)
-
-    def read_stored(self, params: Mapping[str, Any]) -> Any | None:
-        """As `read`, of a plan out of a ledger; None for parameters that are not of this kind."""
+    def stored_params_of(self, workload: WorkloadSpec) -> Any | None:
+        """Return the same of a workload out of a ledger; None for parameters that are not of this kind."""
         from msgspec import ValidationError
 
         try:
-            return self.read(params)
+            return self.params_of(workload)
         except ValidationError:
             return None
+
+    def make_spec(self, params: Mapping[str, Any], label: str = "", key: str = "") -> WorkloadSpec:
+        """Return the workload with these final parameters, by default under the label that they make."""
+        spec = WorkloadSpec(self.name, params, label, key)
+        return spec if label else replace(spec, label=self.label(self.params_of(spec)))
+
+    def metrics_of(self, workload: WorkloadSpec) -> tuple[Metric, ...]:
+        """Return the metrics that are measured of such a workload, the primary one first."""
+        return self.metrics(self.params_of(workload))
+
+    def has_root(self, workload: WorkloadSpec) -> bool:
+        """Return whether such a workload runs programs of the machine, which therefore needs a root."""
+        return self.needs_root(self.params_of(workload))
 
     def accepts(self, factor: str, platform: PlatformSpec) -> bool:
         """Whether its cells on that platform have the factor, whatever the parameters are."""
         mine = any(known.name == factor for known in self.factors)
         return (mine or platform.takes(factor)) and self.takes(factor, platform)
 
-    def applies(self, params: Mapping[str, Any], factor: str, platform: PlatformSpec) -> bool:
-        """Whether its cells with these parameters on that platform have the factor."""
+    def applies(self, workload: WorkloadSpec, factor: str, platform: PlatformSpec) -> bool:
+        """Return whether cells of such a workload on that platform have the factor."""
         if not any(known.name == factor for known in self.factors) and not of_machines(factor):
             return False
-        decided = self.decides(self.read(params), factor, platform)
+        decided = self.decides(self.params_of(workload), factor, platform)
         return self.accepts(factor, platform) if decided is None else decided
 
 
 def packages_of(cell: Cell) -> tuple[str, ...]:
     """The packages that have to be in the root of a cell's machine, where that is made of packages."""
     kind = workload_kinds().get(cell.workload.name)
-    if kind is None or not kind.needs_root(kind.read(cell.workload.params)):
+    if kind is None or not kind.has_root(cell.workload):
         return ()
-    more = load(kind.packages)(kind.read(cell.workload.params)) if kind.packages else ()
+    more = load(kind.packages)(kind.params_of(cell.workload)) if kind.packages else ()
     return tuple(sorted({*more, *(program.package for program in kind.programs)}))
 
 
 def bytes_moved(cell: Cell) -> int | None:
     """How many bytes of content the cell's workload writes to its target; None where that is not known."""
     kind = workload_kinds().get(cell.workload.name)
-    return None if kind is None else kind.moves(kind.read(cell.workload.params))
+    return None if kind is None else kind.moves(kind.params_of(cell.workload))
 
 
 def adapts(cell: Cell) -> bool:
     """Whether the cell's trials take no more time than they are given."""
     kind = workload_kinds().get(cell.workload.name)
-    return kind is not None and kind.adapts(kind.read(cell.workload.params))
+    return kind is not None and kind.adapts(kind.params_of(cell.workload))
 
 
 def watches_initcalls(cell: Cell) -> bool | None:
     """Whether the cell's workload watches initcalls of its guest, beside its phases; None where it watches neither."""
     kind = workload_kinds().get(cell.workload.name)
-    return None if kind is None else kind.watches(kind.read(cell.workload.params))
+    return None if kind is None else kind.watches(kind.params_of(cell.workload))
 
 
 def packages_measured(workloads: Iterable[WorkloadSpec]) -> set[str]:
@@ -180,7 +189,7 @@ def packages_measured(workloads: Iterable[WorkloadSpec]) -> set[str]:
     for workload in workloads:
         kind = workload_kinds().get(workload.name)
         if kind is not None and kind.packages:
-            found.update(load(kind.packages)(kind.read(workload.params)))
+            found.update(load(kind.packages)(kind.params_of(workload)))
     return found
 
 

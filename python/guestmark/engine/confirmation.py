@@ -148,7 +148,7 @@ def _side(run: StoredRun, cell: Cell) -> _Side:
     paths: dict[str, str] = {}
     kind = workload_kind(cell.workload.name)
     if kind.command is not None:
-        used["command"] = " ".join(kind.command(kind.read(cell.workload.params)))
+        used["command"] = " ".join(kind.command(kind.params_of(cell.workload)))
     if trial is not None:
         paths = {"program": program.host_path} if (program := trial.facts.of(Program)) else {}
         used |= dict(_attested(run, trial))

@@ -80,7 +80,7 @@ def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
     kind = workload_kind(cell.workload.name)
     if not row.several_processors and cell.platform.processors(cell.levels) > 1 and cell.platform.is_guest:
         yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
-    elif kind.needs_root(kind.read(cell.workload.params)) and not row.root:
+    elif kind.has_root(cell.workload) and not row.root:
         able = ", ".join(
             sorted(name for name, each in workload_kinds().items() if each.needs_root is agent_is_enough)
         )
@@ -88,7 +88,7 @@ def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
             f"no release of Debian has packages of {row.name}, so there are no programs to run",
             f"its agent alone can do: boot, {able}",
         )
-    elif not kind.needs_root(kind.read(cell.workload.params)) and cell.platform.inner.described.only_programs:
+    elif not kind.has_root(cell.workload) and cell.platform.inner.described.only_programs:
         yield (
             f"{kind.name} is done by guestmark's agent, which is not emulated there",
             f"measure it on host, or on tcg@{row.name}",

@@ -1,6 +1,7 @@
 """Plans in TOML: read, checked as a whole, and made into an outline."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core import registry
@@ -8,7 +9,7 @@ from guestmark.core.context import HostCommands
 from guestmark.core.derived import Derived, check_names, derived
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.metric import Metric
-from guestmark.core.model import Policy, Published, PublishedFigure, Question, WorkloadSpec
+from guestmark.core.model import Policy, Published, PublishedFigure, Question
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.toml import read_toml
 from guestmark.core.tuning import Settings
@@ -185,9 +186,9 @@ class _Reader:
         params = self._params((*path, "params"), kind, given.params)
         if params is None:
             return None
-        label = given.label or kind.label(kind.read(params)) or key
+        spec = kind.make_spec(params, given.label or "", key)
         return Entry(
-            WorkloadSpec(kind.name, params, label, key),
+            replace(spec, label=spec.label or key),
             levels,
             platforms,
             kind,
@@ -295,7 +296,7 @@ class _Reader:
     def _metrics(self, entries: Sequence[Entry]) -> tuple[Metric, ...]:
         known: dict[str, Metric] = {}
         for entry in entries:
-            for metric in (kind := self._kinds[entry.key]).metrics(kind.read(entry.workload.params)):
+            for metric in self._kinds[entry.key].metrics_of(entry.workload):
                 known.setdefault(metric.name, metric)
         every = [
             derived(name, given.of, given.unit, given.better) for name, given in self._model.derived.items()

@@ -62,7 +62,7 @@ class Entry:
             return (self.kind or workload_kind(self.workload.name)).command is not None
         if self.kind is None:
             return platform.takes(factor)
-        return self.kind.applies(self.workload.params, factor, platform)
+        return self.kind.applies(self.workload, factor, platform)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,18 +69,18 @@ def check_workload(
     if any(violation.rule is Rule.PARAMETERS for violation in found):
         return found
     cell = Cell("checked", WorkloadSpec(name, kind.checked(params or {})), PlatformSpec.read(on))
-    trial, broken = _trial(plan(cell, kind.metrics(kind.read(cell.workload.params))))
+    trial, broken = _trial(plan(cell, kind.metrics_of(cell.workload)))
     found += broken
     if trial is None:
         return found
     if trial.status is not TrialStatus.OK:
         what = f"a trial failed: {trial.reason}"
         return [*found, Violation(Rule.MEASURED, what, "check with other parameters")]
-    found += _metrics(kind.metrics(kind.read(cell.workload.params)), trial, optional)
+    found += _metrics(kind.metrics_of(cell.workload), trial, optional)
     found += whole("a trial whose machine was killed", _after_a_death(cell))
     found += whole("a trial with a limit", _limit(cell, trial))
     for factor in kind.factors:
-        if kind.applies(cell.workload.params, factor.name, cell.platform):
+        if kind.applies(cell.workload, factor.name, cell.platform):
             found += level_is_read(cell, factor, _read_by_workload)
     found += whole("an interrupted trial", interrupted(cell))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from guestmark.core.metric import Measurement
-    from guestmark.core.model import Cell, Plan
+    from guestmark.core.model import Cell, Plan, WorkloadSpec
     from guestmark.platforms.base import BareMachine, Machine, Platform
 
 P = TypeVar("P")
@@ -46,19 +46,17 @@ class Workload(ABC, Generic[P]):
         self.tell: Callable[[str], None] = _ignore  # what it does now, for who waits
         self.note: Callable[[str], None] = _ignore  # a remark that the user should read at once
         self.share_s: float | None = None  # of the command's time, where that is limited
-        self.params = self.read(cell.workload.params)
+        self.params = self.read(cell.workload)
 
     @classmethod
-    def read(cls, params: Mapping[str, Any]) -> P:
-        """The typed parameters of a cell."""
+    def read(cls, workload: WorkloadSpec) -> P:
+        """Return the typed parameters of a cell's workload."""
         if cls.PARAMS is None:
-            return cast("P", params)
+            return cast("P", workload.params)
         if hasattr(cls.PARAMS, "model_validate"):
-            model: P = cls.PARAMS.model_validate(dict(params))
+            model: P = cls.PARAMS.model_validate(dict(workload.params))
             return model
-        import msgspec
-
-        found: P = msgspec.convert(params, cls.PARAMS)
+        found: P = workload.read_params(cls.PARAMS)
         return found
 
     @property

@@ -197,7 +197,7 @@ def test_a_job_file_is_kept_with_the_run(tmp_path: Path) -> None:
     kind = kinds.workload_kind("fio")
     found = kind.checked({"file": str(path), "values": {"SIZE": "1M"}})
     assert found["job"] == path.read_text()
-    assert kind.label(kind.read(found)) == "fio mine.fio"
+    assert kind.make_spec(found).label == "fio mine.fio"
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         kind.checked({"file": str(tmp_path / "none")})
     with pytest.raises(ValueError, match="either file"):

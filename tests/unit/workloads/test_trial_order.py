@@ -47,9 +47,9 @@ def test_every_cell_of_a_built_in_plan_arrives(name: str) -> None:
             cell.platform, dict(cell.factors), cell.processors,
         )  # fmt: skip
         workload = base.of(cell.workload.name)
-        assert workload.read(there.workload.params) == workload.read(cell.workload.params)
+        assert workload.read(there.workload) == workload.read(cell.workload)
         kind = workload_kinds()[cell.workload.name]
-        assert order.plan().metrics == kind.metrics(kind.read(cell.workload.params))
+        assert order.plan().metrics == kind.metrics_of(cell.workload)
 
 
 def test_the_plans_have_every_workload() -> None:
@@ -61,7 +61,7 @@ def test_the_plans_have_every_workload() -> None:
         except ValueError:
             continue  # what it needs is the user's
         there = arrived(Cell("it", WorkloadSpec(name, params), HOST))
-        assert base.of(name).read(there.params) == base.of(name).read(params)
+        assert base.of(name).read(there.cell().workload) == base.of(name).read(WorkloadSpec(name, params))
 
 
 def test_every_level_of_every_factor_arrives() -> None:

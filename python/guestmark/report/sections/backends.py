@@ -129,7 +129,7 @@ def _channel_against_disk(analysis: Analysis) -> list[Inline]:
             and result.cell.null_of is None
             and "wall_s" in result.summary
         ):
-            params = workload_kind(workload.name).read_stored(workload.params)
+            params = workload_kind(workload.name).stored_params_of(workload)
             if params is not None:
                 parts.setdefault(str(result.cell.platform), {})[params.variant] = result
     lines = []

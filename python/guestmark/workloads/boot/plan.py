@@ -7,7 +7,7 @@ from typing import Any
 from guestmark.core import registry
 from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
-from guestmark.core.model import Plan, Policy, WorkloadSpec
+from guestmark.core.model import Plan, Policy
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan.matrix import Entry, Null, Shape
@@ -46,4 +46,4 @@ def build(
 
 def _entry(kind: WorkloadKind, raw: Mapping[str, Any], key: str) -> Entry:
     params = kind.checked(raw)
-    return Entry(WorkloadSpec(kind.name, params, kind.label(kind.read(params)), key), kind=kind)
+    return Entry(kind.make_spec(params, key=key), kind=kind)

@@ -84,7 +84,7 @@ class BootWorkload(Workload[Booted]):
         remarks = []
         if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
             remarks.append("a machine starts once: each trial of boot is one iteration without warm-up")
-        if any(cls.read(cell.workload.params).watch.initcalls for cell in cells):
+        if any(cls.read(cell.workload).watch.initcalls for cell in cells):
             remarks.append("initcalls are traced, which makes kernels start more slowly")
         return remarks
 

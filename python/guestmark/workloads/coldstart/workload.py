@@ -95,7 +95,7 @@ class ColdstartWorkload(Workload[Launching]):
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` for more machines at once than this host has memory for, and too large a working set."""
         for cell in cells:
-            params, at_a_time = cls.read(cell.workload.params), pattern_of(cell.levels).burst
+            params, at_a_time = cls.read(cell.workload), pattern_of(cell.levels).burst
             refuse_too_many(cell, at_a_time, params.touch)
             given = declared(cell)
             if given and params.touch > given // 2:
@@ -109,7 +109,7 @@ class ColdstartWorkload(Workload[Launching]):
         """What cannot be started in this way, or whose cache cannot be dropped."""
         if cell.platform.is_elsewhere:
             return "its machines run elsewhere: their starts cannot be timed from here"
-        launch = cls.read(cell.workload.params).launch
+        launch = cls.read(cell.workload).launch
         kind = cell.platform.inner.described
         if launch is Launch.RESUMED and (cell.platform.nested or (kind.own_kernel and not kind.guest)):
             return "its processes trace each other, and cannot be stopped from outside"

@@ -293,7 +293,7 @@ def refusals(disk: AttachedDisk) -> Iterator[None]:
 def check_sources(cells: Iterable[Cell]) -> None:
     """Raises `UsageError` for a source file that is missing or shorter than the amount requested."""
     for cell in cells:
-        source = MovingWorkload.read(cell.workload.params).source
+        source = MovingWorkload.read(cell.workload).source
         if source is None or not source.content.startswith("file:"):
             continue
         path, amount = source.content.removeprefix("file:"), parse_size(source.size)

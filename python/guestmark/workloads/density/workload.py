@@ -89,7 +89,7 @@ class DensityWorkload(Workload[Crowd]):
         """Raises `UsageError` for more machines than this host has memory for, before one is started."""
         for cell in cells:
             if not cell.platform.is_elsewhere:
-                touch = cls.read(cell.workload.params).touch
+                touch = cls.read(cell.workload).touch
                 refuse_too_many(cell, cell.levels[GUESTS], touch)
 
     @classmethod

@@ -85,5 +85,5 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 def command_of(cell: Cell) -> Command | None:
     """The command that the workload of a stored cell runs; None for a workload that runs what is its own."""
     kind = workload_kinds().get(cell.workload.name)
-    found = None if kind is None or kind.command is None else kind.read_stored(cell.workload.params)
+    found = None if kind is None or kind.command is None else kind.stored_params_of(cell.workload)
     return found if isinstance(found, Command) else None

@@ -242,7 +242,7 @@ class OltpWorkload(Workload[OltpTest]):
     def impossible(cls, cell: Cell) -> str:
         """Says that the server is not installed, or cannot have its files where they would be."""
         try:
-            KINDS[cls.read(cell.workload.params).server]()
+            KINDS[cls.read(cell.workload).server]()
         except PlatformUnusableError as error:
             return f"{error.message} ({error.hint})"
         filesystem = cell.levels.get(FILESYSTEM) or ""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from guestmark.core import registry
 from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
-from guestmark.core.model import Plan, Policy, WorkloadSpec
+from guestmark.core.model import Plan, Policy
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
@@ -31,7 +31,7 @@ def build(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
         ) from error
     except ValueError as error:
         raise UsageError(str(error), hint="guestmark powercut --check COMMAND -- COMMAND...") from error
-    entry = Entry(WorkloadSpec(kind.name, params, kind.label(kind.read(params))), kind=kind)
+    entry = Entry(kind.make_spec(params), kind=kind)
     shape = Shape((entry,), parse_platforms(given.on or ()), title=_TITLE, null=Null.NONE)
     policy = Policy(blocks=1, warmup=0, iterations=1)
     outline = Outline("powercut", shape, policy, powercut.ALL)

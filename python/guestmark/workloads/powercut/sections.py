@@ -186,7 +186,7 @@ class Promised:
 
 def _promises(workload: WorkloadResult) -> Promised | None:
     kind = registry.workload_kind("powercut")
-    params = kind.read_stored(workload.cells[0].cell.workload.params) if workload.cells else None
+    params = kind.stored_params_of(workload.cells[0].cell.workload) if workload.cells else None
     return Promised(params.promise, params.published) if params is not None and params.promise else None
 
 

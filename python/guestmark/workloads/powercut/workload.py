@@ -170,7 +170,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` when there is no such command, or for what is no regular expression."""
         here = plan.context.caller
-        for pattern in {cls.read(cell.workload.params).acknowledge for cell in cells}:
+        for pattern in {cls.read(cell.workload).acknowledge for cell in cells}:
             try:
                 regex.check(pattern)
             except regex.PatternError as error:
@@ -178,7 +178,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
                     f"--acknowledge {pattern!r} is not a regular expression: {error}",
                     hint="e.g. --acknowledge '^ok '",
                 ) from error
-        commands = {tuple(cls.read(cell.workload.params).command) for cell in cells if cell.shares_root}
+        commands = {tuple(cls.read(cell.workload).command) for cell in cells if cell.shares_root}
         for argv in sorted(filter(None, commands)):
             check_command(argv, env=here.env, cwd=here.cwd, typed=plan.context.typed)
 
@@ -186,7 +186,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
     def impossible(cls, cell: Cell) -> str:
         """Why nothing can be proven on this host."""
         target = cell.view(Disks).target
-        params = cls.read(cell.workload.params)
+        params = cls.read(cell.workload)
         if why := _no_log(target) or _not_here(params.needs, params.package):
             return why
         if len(cell.platform.layers) > _DEEPEST:

@@ -210,7 +210,7 @@ _MIB = 1 << 20
 
 def options_of(cell: Cell) -> dict[str, str]:
     """sysbench's options in a cell: those of the workload, over which levels of factors go."""
-    given: dict[str, str] = dict(SysbenchWorkload.read(cell.workload.params).options)
+    given: dict[str, str] = dict(SysbenchWorkload.read(cell.workload).options)
     given |= {name: level for name, level in cell.factors.items() if name in OPTIONS}
     if "file_total_size" in given:
         # Whole requests in every file: a scaled size may leave a part of one, which O_DIRECT refuses.
