@@ -26,7 +26,7 @@ from guestmark.page.nodes import Chart
 from guestmark.report.answer import answer
 from guestmark.report.render import charts, terminal
 from guestmark.report.sections.results import sections
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis, analyse_run
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "_static"
@@ -48,7 +48,7 @@ _FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/sv
 
 def analysed(run: StoredRun) -> Analysis:
     """The run's analysis."""
-    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    return analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
 
 
 def screen(run: StoredRun) -> str:

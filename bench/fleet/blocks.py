@@ -39,7 +39,7 @@ from guestmark.ledger.attempts import lose
 from guestmark.ledger.postgres import autocommitting
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble
-from guestmark.stats.conditions.surroundings import digest
+from guestmark.stats.conditions.surroundings import digest_environment
 from tests.framework.far import Relay, relay
 from tests.framework.postgresql import Server, postgresql
 from tests.framework.processes import children, cpu_seconds
@@ -88,7 +88,7 @@ def call(work: Work, name: str) -> tuple[BlockStatus, int]:
     with open_ledger(work.url) as ledger:
         head = ledger.head(work.run)
         here = {**work.environment, "machine": name}
-        ledger.add_environment_of(work.run, here, digest(here), lambda _: True)
+        ledger.add_environment_of(work.run, here, digest_environment(here), lambda _: True)
         known = Silent()
         status = block_worker.measure(
             head.plan, ledger, head, machine=name, observer=known, interruption=Interruption()

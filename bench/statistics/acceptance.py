@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from guestmark.core.metric import Better
 from guestmark.stats import Table, Verdict, compare_tables, paired
-from guestmark.stats.across_runs import Across, Past, drift, since
+from guestmark.stats.across_runs import ChangeVerdict, PastRatio, compare_with_earlier, detect_drift
 
 Array = np.ndarray
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
@@ -72,7 +72,7 @@ def _pseudo_median(d: Array) -> float:
 
 
 def _signed_rank(d: Array) -> tuple[Array, Array]:
-    low, high = paired.interval(paired.walsh_averages(d))
+    low, high = paired.signed_rank_interval(paired.walsh_averages(d))
     return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
 
 
@@ -111,18 +111,24 @@ def over_runs(runs: int, sims: int, seed: int, between: float = 0.02) -> OverRun
     for each in logs:
         earlier, last = _past(each[:-1]), each[-1]
         for place, effect in enumerate((0.0, float(np.log(1.1)))):
-            found = since(_past([last + effect])[0], earlier)
-            counts[place] += found is not None and found.verdict in {Across.HIGHER, Across.LOWER}
+            found = compare_with_earlier(_past([last + effect])[0], earlier)
+            counts[place] += found is not None and found.verdict in {
+                ChangeVerdict.HIGHER,
+                ChangeVerdict.LOWER,
+            }
         for place, series in enumerate((earlier, _past(each[:-1] + slope)), start=2):
-            trend = drift(series)
-            counts[place] += trend is not None and trend.verdict in {Across.HIGHER, Across.LOWER}
+            trend = detect_drift(series)
+            counts[place] += trend is not None and trend.verdict in {
+                ChangeVerdict.HIGHER,
+                ChangeVerdict.LOWER,
+            }
     return OverRuns(*(counts / sims).tolist())
 
 
-def _past(logs: Sequence[float] | Array) -> list[Past]:
+def _past(logs: Sequence[float] | Array) -> list[PastRatio]:
     half = 0.01 * float(stdtrit(9, 0.975))
     return [
-        Past("", number, float(np.exp(log)), float(np.exp(log - half)), float(np.exp(log + half)), 10)
+        PastRatio("", number, float(np.exp(log)), float(np.exp(log - half)), float(np.exp(log + half)), 10)
         for number, log in enumerate(logs)
     ]
 
@@ -184,7 +190,7 @@ def inside_the_floor(between: float, earlier: int, blocks: int, sims: int, seed:
     """The share of equal cells whose typical ratio lies within the noise floor, when every cell of a run is off by its
     own constant of standard deviation `between` (log), with so many earlier null comparisons known. Wanted: .95.
     """
-    from guestmark.stats import Null, noise_floor
+    from guestmark.stats import Null, estimate_noise_floor
 
     generator = np.random.default_rng(seed)
     inside = 0
@@ -195,7 +201,7 @@ def inside_the_floor(between: float, earlier: int, blocks: int, sims: int, seed:
         )
         walsh = paired.walsh_averages(run[:, :, 1] - run[:, :, 0])
         history = [Null(float(ratio), blocks) for ratio in paired.hodges_lehmann(walsh)[1:]]
-        floor = noise_floor([(np.exp(run[0, :, 1]), np.exp(run[0, :, 0]))], blocks, history)
+        floor = estimate_noise_floor([(np.exp(run[0, :, 1]), np.exp(run[0, :, 0]))], blocks, history)
         cell = float(paired.hodges_lehmann(paired.walsh_averages(run[0, :, 2] - run[0, :, 0])))
         assert floor is not None
         inside += abs(cell) <= np.log1p(floor)

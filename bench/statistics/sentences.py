@@ -15,18 +15,18 @@ from shipped import CASES, METRICS, Case, one_run
 from guestmark.core.gate import Gate
 from guestmark.stats import paired
 from guestmark.stats.across_runs import (
-    Across,
-    Past,
-    one_session_errs,
-    over_sessions,
-    sessions_find,
-    two_sides,
+    ChangeVerdict,
+    PastRatio,
+    compare_two_sides,
+    detectable_over_sessions,
+    mean_over_sessions,
+    single_session_error,
 )
-from guestmark.stats.effects import effects
-from guestmark.stats.gates import Judged, Outcome, finds, judge
-from guestmark.stats.machines import drift, pooled
-from guestmark.stats.quantiles import quantile
-from guestmark.stats.scalability import Law, fit
+from guestmark.stats.effects import factorial_effects
+from guestmark.stats.gates import JudgedGate, Outcome, judge_gates, smallest_detected_ratio
+from guestmark.stats.machines import detect_machine_drift, pool_machines
+from guestmark.stats.quantiles import estimate_quantile
+from guestmark.stats.scalability import Law, fit_with_intervals
 
 Array = np.ndarray
 Row = tuple[str, str, float | None, float | None]
@@ -114,9 +114,9 @@ def beside_a_loop(sims: int) -> Iterator[Row]:
             yield "a gate of +1.5 % is kept", f"+3 %, {said}", kept, None
 
 
-def _judged(case: Case, seed: tuple[int, int], gate: Gate = GATE) -> Judged:
+def _judged(case: Case, seed: tuple[int, int], gate: Gate = GATE) -> JudgedGate:
     analysis, _ = one_run(case, np.random.default_rng(seed))
-    return judge([gate], analysis)[-1]
+    return judge_gates([gate], analysis)[-1]
 
 
 def sessions(sims: int) -> Iterator[Row]:
@@ -126,30 +126,32 @@ def sessions(sims: int) -> Iterator[Row]:
         wrong = found = several = 0
         for _ in range(sims):
             ratios = LIMIT * np.exp(generator.normal(0, 0.02, number))
-            ends = over_sessions(ratios.tolist()).ci
+            ends = mean_over_sessions(ratios.tolist()).ci
             assert ends is not None
             wrong += ends[0] > LIMIT
             error = math.log(ends[1] / ends[0]) / 2 / paired.t_quantile(number - 1, 0.975)
-            size = finds(GATE, error, number - 1, 0.025)
-            again = over_sessions(
+            size = smallest_detected_ratio(GATE, error, number - 1, 0.025)
+            again = mean_over_sessions(
                 (LIMIT * np.exp(_away(size) + generator.normal(0, 0.02, number))).tolist()
             ).ci
             assert again is not None
             found += again[0] > LIMIT
-            sides = two_sides(*np.exp(generator.normal(0, 0.02, (2, number))).tolist())
-            several += sides.verdict in {Across.HIGHER, Across.LOWER}
+            sides = compare_two_sides(*np.exp(generator.normal(0, 0.02, (2, number))).tolist())
+            several += sides.verdict in {ChangeVerdict.HIGHER, ChangeVerdict.LOWER}
         yield f"a gate over {number} sessions is broken", "at the limit", wrong / sims, found / sims
         yield f"two sides of {number} sessions differ", "equal sides", several / sims, None
     for earlier in (4, 6, 10):
         missed, hits = 0, dict.fromkeys((3, 5, 10), 0)
         for _ in range(sims):
             known = [_past(value) for value in generator.normal(0, 0.02, earlier)]
-            errs = one_session_errs(known)
+            errs = single_session_error(known)
             assert errs is not None
             missed += abs(math.expm1(generator.normal(0, 0.02))) > errs
             for number in hits:
-                away = sessions_find(known, number)
-                ends = over_sessions((LIMIT * np.exp(away + generator.normal(0, 0.02, number))).tolist()).ci
+                away = detectable_over_sessions(known, number)
+                ends = mean_over_sessions(
+                    (LIMIT * np.exp(away + generator.normal(0, 0.02, number))).tolist()
+                ).ci
                 hits[number] += ends is not None and ends[0] > LIMIT
         yield f"how far one session lies, {earlier} earlier", "", missed / sims, None
         for number, hit in hits.items():
@@ -160,8 +162,8 @@ def _away(size: float | None) -> float:
     return math.log((size or 10 * LIMIT) / LIMIT)
 
 
-def _past(log: float, low: float = -0.01, high: float = 0.01, blocks: int = 10) -> Past:
-    return Past("", 0.0, math.exp(log), math.exp(log + low), math.exp(log + high), blocks)
+def _past(log: float, low: float = -0.01, high: float = 0.01, blocks: int = 10) -> PastRatio:
+    return PastRatio("", 0.0, math.exp(log), math.exp(log + low), math.exp(log + high), blocks)
 
 
 def machines(sims: int) -> Iterator[Row]:
@@ -173,7 +175,7 @@ def machines(sims: int) -> Iterator[Row]:
             for _ in range(sims):
                 own = generator.normal(0, between, number + 1)
                 known = {str(at): _measured(generator, own[at]) for at in range(number)}
-                found = pooled(known)
+                found = pool_machines(known)
                 assert found is not None
                 missed += not found.ci[0] <= 1 <= found.ci[1]
                 new = _measured(generator, own[-1]).ratio
@@ -188,16 +190,17 @@ def machines(sims: int) -> Iterator[Row]:
         for _ in range(sims):
             host = _lasting(generator, (10, 12), rho)
             moved += any(
-                drift(np.exp(blocks + generator.normal(0, 0.005, blocks.size)).tolist(), 40) is not None
+                detect_machine_drift(np.exp(blocks + generator.normal(0, 0.005, blocks.size)).tolist(), 40)
+                is not None
                 for blocks in host
                 for _ in range(4)
             )
         yield "a value moved over the blocks", f"10 machines, 4 cells, AR {rho:g}", moved / sims, None
 
 
-def _measured(generator: np.random.Generator, log: float, blocks: int = 8) -> Past:
+def _measured(generator: np.random.Generator, log: float, blocks: int = 8) -> PastRatio:
     walsh = paired.walsh_averages(generator.normal(log, 0.02, blocks))
-    low, high = paired.interval(walsh)
+    low, high = paired.signed_rank_interval(walsh)
     middle = float(paired.hodges_lehmann(walsh))
     return _past(middle, float(low) - middle, float(high) - middle, blocks)
 
@@ -217,9 +220,9 @@ def laws(sims: int) -> Iterator[Row]:
         for blocks in (4, 8):
             missed, more = np.zeros(3), 0
             for _ in range(sims):
-                found = fit([
+                found = fit_with_intervals([
                     [
-                        (n, law.throughput(n) * math.exp(level + generator.normal(0, 0.03)))
+                        (n, law.throughput_of(n) * math.exp(level + generator.normal(0, 0.03)))
                         for n in (1.0, 2.0, 4.0, 8.0)
                     ]
                     for level in generator.normal(0, 0.02, blocks)
@@ -242,8 +245,8 @@ def _at_the_knee(generator: np.random.Generator, law: Law, sims: int) -> Iterato
     numbers = [float(number) for number in (1, 2, round(law.knee / 2), math.ceil(law.knee))]
     said = 0
     for _ in range(sims):
-        found = fit([
-            [(n, law.throughput(n) * math.exp(generator.normal(0, 0.03))) for n in numbers] for _ in range(6)
+        found = fit_with_intervals([
+            [(n, law.throughput_of(n) * math.exp(generator.normal(0, 0.03))) for n in numbers] for _ in range(6)
         ])  # fmt: skip
         said += found.knee is not None and found.knee[0] > numbers[-1]
     yield "more machines would do more", f"{numbers[-1]:.0f} do most, 6 blocks", said / sims, None
@@ -260,7 +263,7 @@ def quantiles(sims: int) -> Iterator[Row]:
                 for _ in range(sims):
                     level = math.sqrt(between) * generator.normal(size=(blocks, 1))
                     values = level + math.sqrt(1 - between) * generator.normal(size=(blocks, starts))
-                    ends = quantile(values.tolist(), share).interval
+                    ends = estimate_quantile(values.tolist(), share).interval
                     shown += ends is not None
                     missed += ends is not None and not ends[0] <= true <= ends[1]
                 where = (
@@ -286,7 +289,7 @@ def forecasts(sims: int) -> Iterator[Row]:
 
 
 def _half(d: Array) -> float:
-    low, high = paired.interval(paired.walsh_averages(d))
+    low, high = paired.signed_rank_interval(paired.walsh_averages(d))
     return float(high - low) / 2
 
 
@@ -308,5 +311,5 @@ def factors(sims: int) -> Iterator[Row]:
                 for at, a in enumerate("xy")
                 for to, b in enumerate("pqr")
             }
-            marked += any(effect.shown for effect in effects(["one", "other"], cells))
+            marked += any(effect.is_shown for effect in factorial_effects(["one", "other"], cells))
         yield "an effect is marked", f"2 x 3 equal cells, 10 blocks, AR {rho:g}", marked / sims, None

@@ -18,7 +18,7 @@ from guestmark.core.findings import Facts, MeasuredOn, with_fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Verdict
 
 WALL = Metric("wall_s", "s")
@@ -78,7 +78,7 @@ def _alone(trial: Trial) -> Trial:
 
 
 def _found(trials: list[Trial]) -> tuple[bool, float]:
-    comparison = analyse(PLAN, trials).workloads[0].cells[1].comparison[WALL.name]
+    comparison = analyse_run(PLAN, trials).workloads[0].cells[1].comparison[WALL.name]
     assert comparison.ci is not None
     claimed = comparison.verdict in {Verdict.FASTER, Verdict.SLOWER}
     return claimed, math.log(comparison.ci[1] / comparison.ci[0])

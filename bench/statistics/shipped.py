@@ -1,4 +1,4 @@
-"""Simulated runs through what a run goes through: pilot, iterations chosen, `analyse`, `stopping.decide`, all answers.
+"""Simulated runs through what a run goes through: pilot, iterations chosen, `analyse_run`, `stopping.decide`, all answers.
 
 Each run has a baseline, the null copy that guestmark adds, a cell, a warm-up before every trial's iterations, and
 secondary metrics (processor time that follows wall time, system time, memory). Commands that are only timed on the host
@@ -24,10 +24,10 @@ from guestmark.core.rare import Rare
 from guestmark.engine.measurement_loop import iterations_of, order_of, warmups_of
 from guestmark.engine.trial import Slot
 from guestmark.stats import stopping
-from guestmark.stats.analysis import Analysis, CellResult, analyse
+from guestmark.stats.analysis import Analysis, CellResult, analyse_run
 from guestmark.stats.compare import Comparison, Verdict
-from guestmark.stats.pairwise import between
-from guestmark.stats.tails import slow_counts
+from guestmark.stats.pairwise import compare_pairs
+from guestmark.stats.tails import count_slow_runs
 from guestmark.workloads.exec.plan import ExecOptions, build
 
 Array = np.ndarray
@@ -68,7 +68,7 @@ def _truth_without_effect(name: str, iterations: int) -> tuple[float, float, flo
     d = (medians[:, :, OWN] - medians[:, :, 0]).ravel()
     partner = np.random.default_rng(1).permutation(d)
     # Iterations of the quiet law, so a share of slow ones is that of the events that are given.
-    slow = [float(slow_counts(values[:, :, c].reshape(-1, values.shape[3])).mean()) for c in (OWN, 0)]
+    slow = [float(count_slow_runs(values[:, :, c].reshape(-1, values.shape[3])).mean()) for c in (OWN, 0)]
     means = values.mean(axis=3).reshape(-1, values.shape[2]).mean(axis=0)
     return (
         float(np.median((d + partner) / 2)),
@@ -250,9 +250,9 @@ def one_run(
         if block < next_look:
             continue
         if plan.policy.enough_s is not None:
-            decision = stopping.timed(plan.policy, trials, block, seconds)
+            decision = stopping.decide_timed_run(plan.policy, trials, block, seconds)
         else:
-            decision = stopping.decide(plan, trials, block, analyse(plan, trials, metrics={WALL.name}))
+            decision = stopping.decide(plan, trials, block, analyse_run(plan, trials, metrics={WALL.name}))
         if (
             case.find is not None and decision.goal is not None
         ):  # looking takes time: also here, not after each block
@@ -261,7 +261,7 @@ def one_run(
             looked(block, seconds, decision)
         if decision.state is not None:
             assert decision.state in {RunState.COMPLETE, RunState.STOPPED}
-            return analyse(plan, trials), seconds
+            return analyse_run(plan, trials), seconds
 
 
 def _blocks(
@@ -345,7 +345,7 @@ def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> No
     counts.found["iterations"] += held
     counts.found["alike"] += headline.alike
     pairs = [(result.cell.id, analysis.cells[0].cell.id), (analysis.cells[0].cell.id, result.cell.id)]
-    ahead = between(pairs, WALL, analysis)
+    ahead = compare_pairs(pairs, WALL, analysis)
     leads = any(pair.verdict is Verdict.FASTER for pair in ahead.values())
     counts.found["leads"] += leads
     counts.found["anything"] += leads or any(primary) or any(secondary)
@@ -369,5 +369,5 @@ def _claims(result: CellResult) -> dict[str, Verdict]:
 
 
 def _covers(comparison: Comparison | None, log_ratio: float) -> bool:
-    ends = None if comparison is None else comparison.stated
+    ends = None if comparison is None else comparison.stated_interval
     return ends is None or ends[0] <= float(np.exp(log_ratio)) <= ends[1]

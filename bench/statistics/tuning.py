@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from guestmark.core.metric import Better
 from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.tuning import race
-from guestmark.stats.tuning.race import Why
+from guestmark.stats.tuning.race import DropReason
 
 LEVELS = {"a": 2, "b": 2, "c": 3, "d": 4}
 SETTINGS = Settings("wall_s", Better.LOWER)
@@ -85,8 +85,8 @@ def simulate(
     full = len(candidates) * settings.max_blocks + settings.confirm * settings.finalists
     while True:
         spent = {block: float(len(row)) for block, row in values.items()}
-        clock = None if limit is None else race.Clock(limit * full, spent)
-        state = race.run(settings, candidates, values, ended, clock=clock)
+        clock = None if limit is None else race.TimeBudget(limit * full, spent)
+        state = race.run_race(settings, candidates, values, ended, clock=clock)
         if not state.due:
             break
         row = {}
@@ -100,11 +100,15 @@ def simulate(
     good = {
         name for name, value in truth.items() if value <= min(truth.values()) + math.log1p(settings.margin)
     }
-    dropped = {entry.id for entry in state.dropped if entry.kind is Why.RACED}
-    measured = {*state.alive, *dropped, *(entry.id for entry in state.dropped if entry.kind is Why.CONFIRMED)}
+    dropped = {entry.id for entry in state.dropped if entry.kind is DropReason.RACED}
+    measured = {
+        *state.alive,
+        *dropped,
+        *(entry.id for entry in state.dropped if entry.kind is DropReason.CONFIRMED),
+    }
     return Outcome(
-        not good.isdisjoint(state.alive), trials / full, len(state.alive), state.leader in good, state.alone,
-        state.alone and truth[state.leader] > min(truth[name] for name in measured),
+        not good.isdisjoint(state.alive), trials / full, len(state.alive), state.leader in good, state.leads_alone,
+        state.leads_alone and truth[state.leader] > min(truth[name] for name in measured),
         not good.isdisjoint(dropped),
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
     from guestmark.report.compared import Comparison
     from guestmark.stats.analysis import Analysis, CellResult
-    from guestmark.stats.gates import Judged
+    from guestmark.stats.gates import JudgedGate
 
 __all__ = ["Compared", "Moved", "Ratio", "Result", "exec", "load", "read_document", "run"]
 
@@ -111,10 +111,10 @@ class Result:
 
     def values(self, cell: str, metric: str | None = None) -> dict[int, float]:
         """The value of each trial by block, failed ones left out."""
-        from guestmark.stats.pairwise import by_block
+        from guestmark.stats.pairwise import values_by_block
 
         found = self._cell(cell)
-        return by_block(found.trials, metric or self._primary(found))
+        return values_by_block(found.trials, metric or self._primary(found))
 
     @overload
     def frame(self, kind: Literal["polars"] = "polars") -> polars.DataFrame: ...
@@ -138,13 +138,13 @@ class Result:
             formats.trial_rows(self.stored, self.analysis), columns=formats.columns(self.stored)
         )
 
-    def gates(self, *limits: str) -> tuple[Judged, ...]:
+    def gates(self, *limits: str) -> tuple[JudgedGate, ...]:
         """What becomes of limits such as `tcg > +5%`; see `guestmark gate`."""
         from guestmark.core.gate import parse_gates
-        from guestmark.stats.gates import judge
+        from guestmark.stats.gates import judge_gates
 
         names = {metric.name for metric in self.stored.plan.metrics}
-        return judge(parse_gates(limits, self.stored.plan.cells, names), self.analysis)
+        return judge_gates(parse_gates(limits, self.stored.plan.cells, names), self.analysis)
 
     def compare(self, other: Result) -> Compared:
         """This run (before) and another (after), cell by cell; see `guestmark compare`."""

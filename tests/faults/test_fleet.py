@@ -36,8 +36,8 @@ from guestmark.fleet.worker_connection import Link, Reach, Said
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import Attempts, lose, refused
 from guestmark.ledger.postgres import room_for
-from guestmark.stats.across_runs import Past
-from guestmark.stats.machines import drift, pooled
+from guestmark.stats.across_runs import PastRatio
+from guestmark.stats.machines import detect_machine_drift, pool_machines
 from tests.framework import PACKAGES
 from tests.framework.command_line import CommandLine, processes_with
 from tests.framework.labs import HERE, lab
@@ -487,18 +487,18 @@ def test_a_lab_with_mistakes_is_refused(tmp_path: Path) -> None:
     assert "both this machine" in f"{told.value.message} {told.value.hint}"
 
 
-def _found(ratio: float, reach: float = 0.02) -> Past:
-    return Past("run", 0.0, ratio, ratio * (1 - reach), ratio * (1 + reach), 10)
+def _found(ratio: float, reach: float = 0.02) -> PastRatio:
+    return PastRatio("run", 0.0, ratio, ratio * (1 - reach), ratio * (1 + reach), 10)
 
 
 def test_machines_of_a_class_are_pooled_and_a_stranger_is_named() -> None:
     alike = {f"lab{number}": _found(2.0 * (1 + 0.002 * number)) for number in range(6)}
-    assert pooled({name: alike[name] for name in ("lab0", "lab1")}) is None
-    made = pooled(alike)
+    assert pool_machines({name: alike[name] for name in ("lab0", "lab1")}) is None
+    made = pool_machines(alike)
     assert made is not None
     assert made.ci[0] < 2.01 < made.ci[1]
     assert made.different == ()
-    made = pooled({**alike, "odd": _found(3.0)})
+    made = pool_machines({**alike, "odd": _found(3.0)})
     assert made is not None
     assert made.different == ("odd",)
     assert made.prediction[0] < made.ci[0] < made.ci[1] < made.prediction[1]
@@ -512,7 +512,7 @@ def test_a_class_is_covered_by_its_interval() -> None:
         for number in range(5):
             own = 2.0 * chance.lognormvariate(0, 0.03)
             found[str(number)] = _found(own * chance.lognormvariate(0, 0.01), 0.0226)
-        made = pooled(found)
+        made = pool_machines(found)
         assert made is not None
         held += made.ci[0] <= 2.0 <= made.ci[1]
     assert held >= 370  # of 380 on average
@@ -521,8 +521,8 @@ def test_a_class_is_covered_by_its_interval() -> None:
 def test_a_machine_that_drifts_is_told_from_one_that_varies() -> None:
     chance = random.Random(5)
     steady = [chance.lognormvariate(0, 0.02) for _ in range(20)]
-    assert drift(steady) is None
-    moved = drift([value * (1 + 0.01 * at) for at, value in enumerate(steady)])
+    assert detect_machine_drift(steady) is None
+    moved = detect_machine_drift([value * (1 + 0.01 * at) for at, value in enumerate(steady)])
     assert moved == pytest.approx(0.19, abs=0.05)
 
 

@@ -10,7 +10,7 @@ from guestmark.core.model import Cell, CellStatus, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine import preflight
 from guestmark.platforms import registry
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.base import create, start_machine
 from guestmark.workloads.guestfs import own_guest
 from guestmark.workloads.guestfs import session as guestfs_session
@@ -84,7 +84,7 @@ def test_a_cell_that_can_never_be_filled_is_not_tried_and_another_becomes_the_ba
     plan, notes = preflight.with_usable_baselines(plan, left_out)
     assert [(cell.id, cell.baseline) for cell in plan.cells] == [("uml", False), ("tcg", True)]
     assert any("everything is compared with tcg instead" in note for note in notes)
-    (workload,) = analyse(plan, (), left_out).workloads
+    (workload,) = analyse_run(plan, (), left_out).workloads
     assert [cell.status for cell in workload.cells] == [CellStatus.UNUSABLE, CellStatus.PENDING]
     assert "User-Mode Linux" in workload.cells[0].reason
 

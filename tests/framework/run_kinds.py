@@ -12,7 +12,7 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, RunState, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Boot, Initcall, Initcalls
 from guestmark.workloads.netboot import Netboot
@@ -232,4 +232,4 @@ def run_of(name: str) -> StoredRun:
 def analysed(name: str) -> Analysis:
     """Its analysis, made once: most of what a report takes."""
     run = run_of(name)
-    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    return analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)

@@ -14,7 +14,7 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import page
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 
 METRICS = (
     Metric("wall_s", "s"),
@@ -144,5 +144,5 @@ def print_report(
     details: bool = False,
 ) -> None:
     """Prints a run as wide as the console is; what is left out unless asked for, see `sections.page`."""
-    found = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    found = analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     print_page(page(run, found, published=published, environment=environment, details=details), console)

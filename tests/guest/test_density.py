@@ -10,7 +10,7 @@ import pytest
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric import Metric
 from guestmark.setting.memory import HugePages
-from guestmark.stats.scalability import law
+from guestmark.stats.scalability import fit_law
 from guestmark.workloads import density
 from guestmark.workloads.base import of
 from guestmark.workloads.density import Fleet
@@ -99,7 +99,7 @@ def test_a_program_that_slows_down_by_the_law_has_the_knee_that_it_was_given(tmp
     _, found = fleet("host", 8, command=work, time="2s", touch="1M")
     assert [number for number, _ in found.grown] == [2, 4]
     points = [(1.0, found.solo), *((float(n), rate) for n, rate in found.grown), (8.0, sum(found.rates))]
-    fitted = law(points)
+    fitted = fit_law(points)
     assert fitted.error < 0.25, (fitted, points)
     # At 4.36 by the law; starting the programs costs time as well, so more than the tried numbers nobody can say.
     assert 2 < fitted.knee < 8, (fitted, points)

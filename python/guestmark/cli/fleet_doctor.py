@@ -61,7 +61,7 @@ def _shares(
     members: Sequence[Member], answers: Mapping[str, Any], differences: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Of each class which machines are alike, and what it means that they share a plan."""
-    from guestmark.stats.machines import sharing_costs
+    from guestmark.stats.machines import sharing_cost_factor
 
     lines = []
     for kind in dict.fromkeys(member.kind for member in members if member.kind):
@@ -75,7 +75,7 @@ def _shares(
         lines.append(f"  alike: {', '.join(alike)}" + (f"; not alike, see above: {others}" if others else ""))
         if others:
             lines.append("  what they share would be of two systems: give them another class, or use --whole")
-        factor = sharing_costs(len(able), _BLOCKS)
+        factor = sharing_cost_factor(len(able), _BLOCKS)
         lines.append(
             f"  {len(able)} machines share {_BLOCKS} blocks in about 1/{len(able)} of the time, with intervals up to "
             f"{factor:.1f} times as wide as one machine's, or wider where their ratios differ"
@@ -164,7 +164,7 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
 
 def _differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[str, list[str]]:
     """By machine what of its surroundings differs from those of the first of its class."""
-    from guestmark.stats.conditions.surroundings import changes
+    from guestmark.stats.conditions.surroundings import compare_environments
 
     found: dict[str, list[str]] = {}
     first: dict[str, Mapping[str, Any]] = {}
@@ -177,7 +177,7 @@ def _differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[
             first[member.kind] = host
             continue
         try:
-            decisive, _ = changes(first[member.kind], host)
+            decisive, _ = compare_environments(first[member.kind], host)
         except (GuestmarkError, KeyError, TypeError, ValueError):
             decisive = {"answer": "cannot be compared"}
         if decisive:

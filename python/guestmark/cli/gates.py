@@ -12,7 +12,7 @@ from guestmark.core.errors import ExitStatus, GateStatus
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
     from guestmark.stats.analysis import Analysis
-    from guestmark.stats.gates import Judged
+    from guestmark.stats.gates import JudgedGate
 
 
 def judge(
@@ -34,16 +34,16 @@ def judge(
     return status_of(judged)
 
 
-def status_of(judged: Sequence[Judged]) -> GateStatus:
+def status_of(judged: Sequence[JudgedGate]) -> GateStatus:
     """The exit status that all of them ask for."""
-    from guestmark.stats.gates import Outcome, overall
+    from guestmark.stats.gates import Outcome, combine_outcomes
 
     return {
         Outcome.KEPT: GateStatus.KEPT,
         Outcome.BROKEN: GateStatus.BROKEN,
         Outcome.UNDECIDED: GateStatus.UNDECIDED,
         Outcome.UNMEASURED: GateStatus.FAILED,
-    }[overall(judged)]
+    }[combine_outcomes(judged)]
 
 
 def failed(status: int) -> int:

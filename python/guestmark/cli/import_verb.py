@@ -93,11 +93,11 @@ def _check_shown(packed: Packed) -> None:
     """Raises `LedgerError` for a run that no report can be made of, so that none is stored that cannot be shown."""
     from guestmark.report import document
     from guestmark.report.sections import page
-    from guestmark.stats.analysis import analyse
+    from guestmark.stats.analysis import analyse_run
 
     run = packed.run
     try:
-        analysis = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+        analysis = analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
         document.result_document(run, analysis, page(run, analysis))
     except GuestmarkError:
         raise

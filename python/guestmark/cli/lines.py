@@ -17,7 +17,7 @@ from guestmark.core.units import counted, format_duration
 from guestmark.page.say import say
 
 if TYPE_CHECKING:
-    from guestmark.engine.progress import Estimate, Foreseen
+    from guestmark.engine.progress import Estimate, Forecast
     from guestmark.stats.analysis import CellResult
 
 _MOST = 12  # estimates in a line of a log
@@ -162,7 +162,7 @@ def printed(cell: Cell, trial: Trial) -> str:
     return f"{cell.id}, block {trial.block + 1}:\n{trial.console.strip() or '(nothing printed)'}"
 
 
-def ahead(foreseen: Foreseen) -> str:
+def ahead(foreseen: Forecast) -> str:
     """What a run will know, and when."""
     from guestmark.page import figures
     from guestmark.page.claims import Claim

@@ -21,7 +21,7 @@ from guestmark.core.gate import gates_of, with_gates
 from guestmark.core.model import RunState
 from guestmark.engine.run import Audience, exclusively, prepare
 from guestmark.ledger.run_annotations import Remarks
-from guestmark.stats.gates import ALPHA, Judged, Outcome, judge
+from guestmark.stats.gates import ALPHA, JudgedGate, Outcome, judge_gates
 from guestmark.workloads.exec.plan import ExecOptions, build
 from guestmark.workloads.powercut import plan as powercut_plan
 
@@ -212,7 +212,7 @@ class Step:
     """What became of one candidate: the gate that decided, or how its build failed."""
 
     commit: Commit
-    judged: Judged | None
+    judged: JudgedGate | None
     failed: str = ""
 
     @property
@@ -307,7 +307,7 @@ class Search:
         options = replace(self._wanted.options, blocks=self._looks[0], parameters={PARAMETER: levels})
         return with_gates(build(options, self._wanted.argv), self._wanted.gates)
 
-    def _measured(self, commit: Commit, folder: Path) -> tuple[Judged, ...]:
+    def _measured(self, commit: Commit, folder: Path) -> tuple[JudgedGate, ...]:
         plan = self._plan(commit, folder)
         labels = {
             "bisect": f"{self._bisection.good.short}..{self._bisection.bad.short}",
@@ -325,18 +325,20 @@ class Search:
                     break
         return judged
 
-    def _judged(self, gates: Sequence[Gate], analysis: Analysis) -> tuple[Judged, ...]:
+    def _judged(self, gates: Sequence[Gate], analysis: Analysis) -> tuple[JudgedGate, ...]:
         """The gates by the first metric that decides them.
 
         What is no slower by another metric than the preferred one may still be slower by that: such a metric can only
         break a gate. Each of several looks and metrics has its share of what one would be allowed (Bonferroni).
         """
         if self._wanted.power is not None:
-            return judge(gates, analysis)
+            return judge_gates(gates, analysis)
         alpha = ALPHA / len(self._looks) / len(self._by)
         preferred = analysis.plan.metrics[0].name
         first, *others = (
-            judge([replace(gate, metric=name or gate.metric or preferred) for gate in gates], analysis, alpha)
+            judge_gates(
+                [replace(gate, metric=name or gate.metric or preferred) for gate in gates], analysis, alpha
+            )
             for name in self._by
         )
         if any(one.outcome is Outcome.UNDECIDED for one in first):

@@ -534,7 +534,7 @@ def race(plan: Plan, able: Sequence[Cell], known: Prices, settings: Settings, le
     Where that is not all, those that together show most of every level, as in screening.
     """
     from guestmark.stats.tuning.race import candidates_of
-    from guestmark.stats.tuning.screen import informative
+    from guestmark.stats.tuning.screen import choose_informative
 
     typical = sum(map(known.of, able)) / max(len(able), 1)
     proof = _proofs_s(plan, able, known) / max(len(able), 1)
@@ -543,5 +543,5 @@ def race(plan: Plan, able: Sequence[Cell], known: Prices, settings: Settings, le
     number = max(2, math.floor((left_s - confirming) / each)) if each > 0 else len(able)
     if number >= len(able):
         return list(able)
-    ids = set(informative(candidates_of(able), number))
+    ids = set(choose_informative(candidates_of(able), number))
     return [cell for cell in able if cell.id in ids or cell.baseline]

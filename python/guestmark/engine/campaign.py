@@ -30,7 +30,7 @@ from guestmark.engine.run import Audience, Run, prepare
 from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.environment_variables import recorded, restored
 from guestmark.ledger.run_annotations import Remarks
-from guestmark.stats.across_runs import order
+from guestmark.stats.across_runs import boot_order
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -220,7 +220,7 @@ class Campaign:
             ledger=without_password(ledger) if "://" in ledger else ledger,
             cwd=plan.context.cwd,
             sides=(both[0], both[1]),
-            order=tuple(named[letter] for letter in order(rounds)),
+            order=tuple(named[letter] for letter in boot_order(rounds)),
             commands=commands,
         )
         self.keep()

@@ -30,7 +30,7 @@ from guestmark.ledger.environment_variables import restored
 from guestmark.ledger.model import StoredRun
 from guestmark.platforms.probe import FILES
 from guestmark.setting.machine import KERNEL, PROGRAM
-from guestmark.stats.conditions.surroundings import changes
+from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.workloads.common.program import sha256_here
 
 SIDES = ("before", "after")
@@ -271,7 +271,7 @@ def _copies(cells: Sequence[Cell]) -> Iterator[Cell]:
 
 def _of_the_host(before: StoredRun, after: StoredRun) -> Iterator[str]:
     """What differed of the host itself, which both sides now have alike."""
-    decisive, _ = changes(before.environment, after.environment, frozenset())
+    decisive, _ = compare_environments(before.environment, after.environment, frozenset())
     for name, said in decisive.items():
         yield f"the host's {name} ({said}) is the same for both now"
 

@@ -89,7 +89,7 @@ def learnt(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> Learnt
 
 def _gates(plan: Plan, last: Sequence[Compared]) -> tuple[tuple[Gate, float], ...]:
     """The gates of the primary metric, by the widest of their ratios."""
-    from guestmark.stats.gates import ALPHA, finds
+    from guestmark.stats.gates import ALPHA, smallest_detected_ratio
     from guestmark.stats.paired import NOMINAL, t_quantile
 
     found = []
@@ -99,7 +99,7 @@ def _gates(plan: Plan, last: Sequence[Compared]) -> tuple[tuple[Gate, float], ..
     for gate in gates:
         cells = {cell.id for cell in plan.cells if gate.selects(cell)}
         sizes = [
-            finds(gate, error, row.blocks - 1, ALPHA / len(gates))
+            smallest_detected_ratio(gate, error, row.blocks - 1, ALPHA / len(gates))
             for row in last
             if row.cell_id in cells and row.blocks > 1
             for error in [(row.high - row.low) / 2 / t_quantile(row.blocks - 1, (1 + NOMINAL) / 2)]
@@ -122,17 +122,17 @@ def _read(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
 
 def _scatter(run: StoredRun) -> Scatter | None:
     """Of the primary metric over the run's cells: a comparison has the scatter of both its sides."""
-    from guestmark.stats.estimands import iterations
-    from guestmark.stats.repetition import scatter_of
+    from guestmark.stats.estimands import iteration_matrix
+    from guestmark.stats.repetition import estimate_scatter
 
     blocks = sorted({trial.block for trial in run.trials})
     row = {block: number for number, block in enumerate(blocks)}
     matrices = []
     for cell in run.plan.cells:
         mine = [each for each in run.trials if each.cell_id == cell.id and each.status is TrialStatus.OK]
-        if (found := iterations(run.plan.metrics[0].name, mine, row)) is not None:
+        if (found := iteration_matrix(run.plan.metrics[0].name, mine, row)) is not None:
             matrices.append(found)
-    return scatter_of(matrices)
+    return estimate_scatter(matrices)
 
 
 def _within(scatters: Sequence[Scatter]) -> float | None:

@@ -30,7 +30,7 @@ from guestmark.powercut import evidence
 from guestmark.setting.disk import Disks
 from guestmark.setting.machine import START, Start
 from guestmark.stats import stopping
-from guestmark.stats.stopping import GIVE_UP_AFTER, given_up, hopeless
+from guestmark.stats.stopping import GIVE_UP_AFTER, is_given_up, is_hopeless
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class Loop:
                 return RunState.INTERRUPTED
             if all(self._given_up(cell) for cell in self._cells):
                 return RunState.FAILED
-            if hopeless([cell.id for cell in self._cells], mine := self._trials[before:]):
+            if is_hopeless([cell.id for cell in self._cells], mine := self._trials[before:]):
                 self._observer.note(
                     f"all {len(mine)} trials failed, and nothing else is tried: {mine[-1].reason}"
                 )
@@ -348,7 +348,7 @@ class Loop:
 
     def _race(self, settings: Settings) -> RunState:
         """Runs blocks of those that may still be the best, until it is known which are."""
-        from guestmark.stats.tuning.race import state
+        from guestmark.stats.tuning.race import replay_race
 
         why = dict(self._plan.context.barred or barred(settings, self._cells, self._proofs))
         if self._plan.context.barred != why or not self._trials:
@@ -358,7 +358,7 @@ class Loop:
         told = 0
         begun = False
         while True:
-            race = state(settings, self._cells, why, self._trials, self._plan.race_limit_s)
+            race = replay_race(settings, self._cells, why, self._trials, self._plan.race_limit_s)
             if not begun:
                 self._observer.started(self._plan, race.block)
                 begun = True
@@ -401,19 +401,19 @@ class Loop:
         used_s = self._used_s()
         if policy.blocks is None and not self._estimate_due(blocks):
             if policy.enough_s is not None:
-                return stopping.timed(policy, self._of_these(), blocks, used_s)
+                return stopping.decide_timed_run(policy, self._of_these(), blocks, used_s)
             over = blocks >= policy.max_blocks or stopping.out_of_time(policy, self._of_these(), used_s)
             over = over or budget.over(self._plan, blocks, self._of_these(), used_s)
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
         if policy.enough_s is not None and not self._observer.wants_estimates:
-            return stopping.timed(policy, self._of_these(), blocks, used_s)
-        from guestmark.stats.analysis import analyse
+            return stopping.decide_timed_run(policy, self._of_these(), blocks, used_s)
+        from guestmark.stats.analysis import analyse_run
 
         begin = time.monotonic()
         counted_blocks = range(blocks) if these is None else these
         stored = [trial for trial in self._trials if trial.block in counted_blocks]
         asking = self._plan.metrics if self._plan.questions else self._plan.metrics[:1]
-        analysis = analyse(self._plan, stored, metrics={metric.name for metric in asking})
+        analysis = analyse_run(self._plan, stored, metrics={metric.name for metric in asking})
         alive = [cell for cell in self._cells if not self._given_up(cell)]
         pairs = asked_pairs(self._plan, analysis, [cell.id for cell in alive])
         asked = None if pairs is None else [pair.comparison for pair in pairs]
@@ -423,7 +423,7 @@ class Loop:
             decision = stopping.Decision(RunState.STOPPED, blocks, 0.0)
         ahead = None
         if self._observer.wants_estimates:
-            ahead = stopping.foreseen(self._plan, self._of_these(), blocks, analysis, decision)
+            ahead = stopping.foresee_end(self._plan, self._of_these(), blocks, analysis, decision)
         self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis, ahead))
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
@@ -499,7 +499,7 @@ class Loop:
         return [trial for trial in self._trials if trial.cell_id == cell.id]
 
     def _given_up(self, cell: Cell) -> bool:
-        return given_up(self._of(cell))
+        return is_given_up(self._of(cell))
 
     def _final(self, state: RunState) -> RunState:
         good = not self._trials or any(trial.status is TrialStatus.OK for trial in self._trials)
@@ -617,7 +617,9 @@ def _for_finding(plan: Plan, pilots: Sequence[Trial], *, boot: bool) -> int:
     start_s = sum(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in pilots)
     start_s += plan.policy.warmup * each_s if boot else 0.0
     most = max(1, min(MAX_ITERATIONS, int((_LONGEST_BLOCK_S - start_s) / each_s)))
-    return cheapest_iterations(rare, stopping.compared(plan), most, lambda number: start_s + number * each_s)
+    return cheapest_iterations(
+        rare, stopping.count_compared_cells(plan), most, lambda number: start_s + number * each_s
+    )
 
 
 _LONGEST_BLOCK_S = 60.0

@@ -7,7 +7,7 @@ from guestmark.core.model import Cell, Plan, Trial
 
 if TYPE_CHECKING:
     from guestmark.stats.analysis import Analysis
-    from guestmark.stats.stopping import Foreseen as Foreseen  # noqa: PLC0414 (of `Estimate`)
+    from guestmark.stats.stopping import Forecast as Forecast  # noqa: PLC0414 (of `Estimate`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Estimate:
     goal: int | None
     left_s: float | None
     analysis: "Analysis"  # of the primary metric only
-    foreseen: "Foreseen | None" = None
+    foreseen: "Forecast | None" = None
 
 
 class Observer(Protocol):

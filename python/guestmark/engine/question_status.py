@@ -114,7 +114,7 @@ def asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[As
     """
     if not any(question.wants in COMPARING for question in plan.questions):
         return None
-    from guestmark.stats.pairwise import between
+    from guestmark.stats.pairwise import compare_pairs
 
     among = set(alive)
     results = {result.cell.id: result for result in analysis.cells if result.cell.id in among}
@@ -131,7 +131,7 @@ def asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[As
             if question.wants is Asked.BEST:
                 lead = _leader(some, metric)
                 pairs = [(result.cell.id, lead.cell.id) for result in some if result is not lead]
-            compared = between(pairs, metric, analysis)
+            compared = compare_pairs(pairs, metric, analysis)
             found += [AskedPair(*pair, comparison) for pair, comparison in compared.items()]
     return found
 

@@ -184,7 +184,7 @@ def extended(stored: StoredRun, further: Further) -> Plan:
             f"--blocks {further.blocks}: run {stored.id} has {done} blocks already",
             hint=f"N counts all blocks, e.g. --blocks {2 * done}",
         )
-    policy = stopping.extended(
+    policy = stopping.extend_policy(
         stored.plan.policy,
         stored.trials,
         blocks=further.blocks,
@@ -325,10 +325,12 @@ def block(
 
 def _add_environment(ledger: Ledger, run_id: str, plan: Plan) -> None:
     """Records this machine's, unless the run has one that is the same in all that matters."""
-    from guestmark.stats.conditions.surroundings import changes, digest
+    from guestmark.stats.conditions.surroundings import compare_environments, digest_environment
 
     here = record_for(plan)
-    ledger.add_environment_of(run_id, here, digest(here), lambda known: changes(known, here) == ({}, {}))
+    ledger.add_environment_of(
+        run_id, here, digest_environment(here), lambda known: compare_environments(known, here) == ({}, {})
+    )
 
 
 @dataclass(frozen=True, slots=True)

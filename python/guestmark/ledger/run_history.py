@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core.model import Cell, Plan
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import Compared, StoredRun
-from guestmark.stats.across_runs import NO_HISTORY, History, Past, PastNull
-from guestmark.stats.analysis import Analysis, WorkloadResult, analyse
+from guestmark.stats.across_runs import NO_HISTORY, History, PastNull, PastRatio
+from guestmark.stats.analysis import Analysis, WorkloadResult, analyse_run
 from guestmark.stats.compare import MIN_BLOCKS
-from guestmark.stats.conditions.surroundings import changes
+from guestmark.stats.conditions.surroundings import compare_environments
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -28,7 +28,7 @@ _DISTURBED = 0.5  # share of flagged blocks from which a run's null comparisons 
 
 def judged(ledger: Ledger, run: StoredRun) -> Analysis:
     """The run's analysis, beside what the ledger knows of earlier runs."""
-    return analyse(
+    return analyse_run(
         run.plan, run.trials, run.unusable, environments=run.environments, history=history(ledger, run)
     )
 
@@ -132,7 +132,7 @@ def host_of(run: StoredRun) -> str:
     return host(run.environment)
 
 
-def ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[Past, str]]:
+def ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[PastRatio, str]]:
     """What a run found for each ratio of its primary metric, with the cell's id, by what stands for the question."""
     found = {}
     for workload in analysis.workloads:
@@ -155,9 +155,9 @@ def question(run: StoredRun, cell_id: str) -> str:
     return _ratio_key(cell, run.plan) if cell is not None and run.plan.metrics else ""
 
 
-def past_of(row: Compared) -> Past:
+def past_of(row: Compared) -> PastRatio:
     """An indexed ratio as the statistics know it."""
-    return Past(
+    return PastRatio(
         row.run_id, row.created_at, math.exp(row.log_ratio), math.exp(row.low), math.exp(row.high), row.blocks
     )
 
@@ -202,7 +202,7 @@ def _digest(*parts: Any) -> str:
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any], hypervisors: frozenset[str]) -> dict[str, str]:
-    decisive, other = changes(old, new, hypervisors)
+    decisive, other = compare_environments(old, new, hypervisors)
     kept = {"guestmark", "guestmark commit", "memory", "huge pages"}
     every = decisive | {name: said for name, said in other.items() if name in kept}
     return {name: said for name, said in every.items() if name not in _UNSAID or "kernel" not in every}

@@ -33,7 +33,7 @@ def row_names(
 
 def spoken(workload: WorkloadResult) -> dict[str, str]:
     """What sentences call the cells of a table, by id: as its rows are named, with the factors' names."""
-    headings, names = row_names(workload, workload.shown)
+    headings, names = row_names(workload, workload.shown_cells)
     said = {
         name.id: " ".join(
             part if heading in {"workload", "platform"} else f"{heading}={part}"
@@ -92,18 +92,19 @@ def brief(result: CellResult, workload: WorkloadResult) -> str:
 
 def key(workload: WorkloadResult) -> Table | None:
     """The names of all rows of a workload's tables; None where nothing can be mixed up."""
-    if len(workload.shown) < 3:
+    if len(workload.shown_cells) < 3:
         return None
-    headings, names = row_names(workload, workload.shown)
+    headings, names = row_names(workload, workload.shown_cells)
     rows = tuple(
-        Row(name, (), strong=result.cell.baseline) for name, result in zip(names, workload.shown, strict=True)
+        Row(name, (), strong=result.cell.baseline)
+        for name, result in zip(names, workload.shown_cells, strict=True)
     )
     return Table("what the numbers mean", headings, (), rows)
 
 
 def everywhere(workload: WorkloadResult) -> str:
     """The factors that a plan's table has no column for: `everywhere: smp=1 format=raw`."""
-    cells = [result.cell for result in workload.shown]
+    cells = [result.cell for result in workload.shown_cells]
     if len(cells) < 2 or not all(cell.group for cell in cells):
         return ""
     common = set.intersection(*(set(cell.factors.items()) for cell in cells))
@@ -190,7 +191,7 @@ def _flat(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _short(result: CellResult, workload: WorkloadResult) -> str:
     """The workload and the levels that differ from the baseline: `dd full sync`."""
-    shown = workload.shown
+    shown = workload.shown_cells
     usual = (workload.baseline or shown[0]).cell
     words = []
     if len({result.cell.workload.key for result in shown}) > 1:

@@ -31,7 +31,7 @@ from guestmark.report.sections.durability import durability, of_disk
 from guestmark.report.sections.results import ESTIMATE, estimate
 from guestmark.report.sections.verdicts import tone, word
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.compare import Comparison, Estimand, Verdict, label
+from guestmark.stats.compare import Comparison, Estimand, Verdict, label_verdict
 
 _WIDE, _WIDEST = 100, 120  # columns from which there is room for the range, and for processor times
 _PROCESSOR = ("user_s", "system_s")
@@ -134,7 +134,7 @@ def _shown(workloads: Sequence[WorkloadResult]) -> list[CellResult]:
     return [
         result
         for workload in workloads
-        for result in workload.shown
+        for result in workload.shown_cells
         if result.cell.null_of is None and result.status is not CellStatus.UNUSABLE
     ]
 
@@ -257,7 +257,7 @@ def _verdict(result: CellResult, metric: Metric) -> Cell:
         return words("baseline")
     if comparison is None or comparison.ratio is None:
         return Cell()
-    if comparison.bounded:
+    if comparison.is_bounded:
         return words(word(comparison, metric), tone(comparison))
     if comparison.verdict not in _CLAIMS:
         said = f"{word(comparison, metric)}{_interval(comparison.ratio, comparison.ci)}"
@@ -270,7 +270,7 @@ def _times(comparison: Comparison, metric: Metric) -> Inline:
     if ratio < 1:
         ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
     shown = figures.number(ratio, figures.ratio_decimals(ratio, ci))
-    said = f"{shown} times {label(comparison.verdict, metric)}"
+    said = f"{shown} times {label_verdict(comparison.verdict, metric)}"
     return (Span(said, tone(comparison)), Span(_interval(ratio, ci).strip()))
 
 
@@ -283,12 +283,12 @@ def _totals(workload: WorkloadResult, of: str) -> list[Node]:
     """Totals and first runs that answer otherwise than the typical run; `of` names the workload among several."""
     metric = workload.metrics[0]
     nodes: list[Node] = []
-    for result in workload.shown:
+    for result in workload.shown_cells:
         if result.answers is None:
             continue
         differing = {Estimand.TOTAL: result.answers.total, Estimand.FIRST: result.answers.first}
         for estimand, comparison in differing.items():
-            apart = estimand in result.answers.apart
+            apart = estimand in result.answers.differing_questions
             if apart and comparison is not None and comparison.verdict in _CLAIMS:
                 # No interval of so few runs holds a mean that rare events decide.
                 limit = [" in the runs measured"] if estimand is Estimand.TOTAL else None

@@ -17,9 +17,9 @@ from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
 from guestmark.page.nodes import Part as Kind
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
-from guestmark.stats.across_runs import Past
-from guestmark.stats.conditions.surroundings import changes
-from guestmark.stats.machines import FEWEST, Pooled, drift, pooled
+from guestmark.stats.across_runs import PastRatio
+from guestmark.stats.conditions.surroundings import compare_environments
+from guestmark.stats.machines import FEWEST, PooledRatio, detect_machine_drift, pool_machines
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -37,7 +37,7 @@ class OnMachine:
     name: str
     kind: str
     run: StoredRun
-    ratios: Mapping[str, Past]
+    ratios: Mapping[str, PastRatio]
     drifts: Mapping[str, float]
     verdicts: Mapping[str, str]
     reasons: Mapping[str, str]  # of verdicts, as far as something need be said
@@ -55,7 +55,7 @@ class Found:
 
     fleet: str
     machines: tuple[OnMachine, ...]
-    together: Mapping[tuple[str, str], Pooled] = field(default_factory=dict)
+    together: Mapping[tuple[str, str], PooledRatio] = field(default_factory=dict)
     unlike: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -63,16 +63,16 @@ def find(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> Fo
     """`runs` are name and class of each machine and the id of its run."""
     loaded = [(name, kind, ledger.load_run(run_id)) for name, kind, run_id in runs]
     machines = _moved([found for name, kind, run in loaded for found in _of_run(ledger, name, kind, run)])
-    together: dict[tuple[str, str], Pooled] = {}
+    together: dict[tuple[str, str], PooledRatio] = {}
     unlike: dict[str, Mapping[str, str]] = {}
     for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
         alike = [machine for machine in machines if machine.kind == kind and not machine.shared]
         for cell in dict.fromkeys(cell for machine in alike for cell in machine.ratios):
             both = {machine.name: machine.ratios[cell] for machine in alike if cell in machine.ratios}
-            if (made := pooled(both)) is not None:
+            if (made := pool_machines(both)) is not None:
                 together[kind, cell] = made
         for machine in alike[1:]:
-            decisive, _ = changes(alike[0].run.environment, machine.run.environment)
+            decisive, _ = compare_environments(alike[0].run.environment, machine.run.environment)
             if decisive:
                 unlike[machine.name] = decisive
     return Found(fleet, machines, together, unlike)
@@ -90,7 +90,7 @@ def _of_run(ledger: Ledger, name: str, kind: str, run: StoredRun) -> Iterator[On
 
 
 def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachine:
-    ratios: dict[str, Past] = {}
+    ratios: dict[str, PastRatio] = {}
     verdicts: dict[str, str] = {}
     reasons: dict[str, str] = {}
     compared: dict[str, tuple[str, str]] = {}
@@ -104,7 +104,7 @@ def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachi
                 continue
             if result.cell.null_of is None and workload.baseline is not None:
                 low, high = comparison.ci
-                known = Past(run.id, run.created_at, comparison.ratio, low, high, comparison.n)
+                known = PastRatio(run.id, run.created_at, comparison.ratio, low, high, comparison.n)
                 ratios[result.cell.id] = known
                 verdicts[result.cell.id] = comparison.verdict.value
                 reasons[result.cell.id] = comparison.reason
@@ -117,7 +117,10 @@ def _moved(machines: Sequence[OnMachine]) -> tuple[OnMachine, ...]:
     tests = sum(len(machine.run.plan.cells) for machine in machines)
     found = []
     for machine in machines:
-        by = {cell.id: drift(_values(machine.run, cell), tests) for cell in machine.run.plan.cells}
+        by = {
+            cell.id: detect_machine_drift(_values(machine.run, cell), tests)
+            for cell in machine.run.plan.cells
+        }
         found.append(
             replace(machine, drifts={cell: moved for cell, moved in by.items() if moved is not None})
         )

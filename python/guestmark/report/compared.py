@@ -17,10 +17,10 @@ from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph,
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
 from guestmark.report.sections import gates
-from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, Past, change
+from guestmark.stats.across_runs import FEWEST_RUNS, Change, ChangeVerdict, PastRatio, compare_two_runs
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.conditions.surroundings import changes
-from guestmark.stats.gates import Judged
+from guestmark.stats.conditions.surroundings import compare_environments
+from guestmark.stats.gates import JudgedGate
 from guestmark.stats.paired import Summary
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 SCHEMA = "guestmark-comparison/1"
 SAID = {
-    Across.HIGHER: Claim.RUNS_HIGHER.value,
-    Across.LOWER: Claim.RUNS_LOWER.value,
-    Across.ALIKE: Claim.RUNS_ALIKE.value,
-    Across.UNKNOWN: "no verdict",
+    ChangeVerdict.HIGHER: Claim.RUNS_HIGHER.value,
+    ChangeVerdict.LOWER: Claim.RUNS_LOWER.value,
+    ChangeVerdict.ALIKE: Claim.RUNS_ALIKE.value,
+    ChangeVerdict.UNKNOWN: "no verdict",
 }
 TONES = {
-    Across.HIGHER: Tone.SLOWER,
-    Across.LOWER: Tone.FASTER,
-    Across.ALIKE: Tone.SAME,
-    Across.UNKNOWN: Tone.UNCLEAR,
+    ChangeVerdict.HIGHER: Tone.SLOWER,
+    ChangeVerdict.LOWER: Tone.FASTER,
+    ChangeVerdict.ALIKE: Tone.SAME,
+    ChangeVerdict.UNKNOWN: Tone.UNCLEAR,
 }
 
 
@@ -46,8 +46,8 @@ class Pair:
     """A cell that both runs have, and what became of its ratio."""
 
     cell: str
-    before: Past
-    after: Past
+    before: PastRatio
+    after: PastRatio
     found: Change
 
 
@@ -83,7 +83,7 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1
 
     All cells of the `beside` runs that a report compares with the first share one error rate.
     """
-    decisive, other = changes(before.environment, after.environment)
+    decisive, other = compare_environments(before.environment, after.environment)
     analyses = [run_history.judged(ledger, run) for run in (before, after)]
     sides = [run_history.ratios(run, found) for run, found in zip((before, after), analyses, strict=True)]
     both = [key for key in sides[0] if key in sides[1]]
@@ -100,7 +100,7 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1
     for key in both:
         (old, _), (new, cell) = sides[0][key], sides[1][key]
         known = [run_history.past_of(row) for row in earlier.get(key, ())]
-        pairs.append(Pair(cell, old, new, change(old, new, known, claims)))
+        pairs.append(Pair(cell, old, new, compare_two_runs(old, new, known, claims)))
     missing = [
         cell for side, rest in (sides, sides[::-1]) for key, (_, cell) in side.items() if key not in rest
     ]
@@ -131,7 +131,7 @@ def _values(metric: Metric, before: Analysis, after: Analysis) -> tuple[Values, 
     return tuple(Values(name, sides[0].get(name), sides[1].get(name)) for name in names)
 
 
-def page(comparisons: Sequence[Comparison], judged: Sequence[Judged] = ()) -> Page:
+def page(comparisons: Sequence[Comparison], judged: Sequence[JudgedGate] = ()) -> Page:
     """All of it, with what became of limits, for every renderer."""
     first = comparisons[0].before
     sections = [
@@ -279,7 +279,7 @@ def _plain(side: Summary) -> dict[str, Any]:
     }
 
 
-def document(comparisons: Sequence[Comparison], judged: Sequence[Judged] = ()) -> dict[str, Any]:
+def document(comparisons: Sequence[Comparison], judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
     """For programs; a stable interface, as the result document is."""
     return {
         "schema": SCHEMA,

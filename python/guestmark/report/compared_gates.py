@@ -15,10 +15,10 @@ from guestmark.page.nodes import Page, Part, Section
 from guestmark.report.compared import Comparison, Pair
 from guestmark.report.sections.gates import document, lines
 from guestmark.report.sessions import Result
-from guestmark.stats.across_runs import over_sessions
+from guestmark.stats.across_runs import mean_over_sessions
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.gates import Judged, Outcome, finds
-from guestmark.stats.special import stdtrit
+from guestmark.stats.gates import JudgedGate, Outcome, smallest_detected_ratio
+from guestmark.stats.special import student_t_quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def _limits_of(plan: Plan) -> tuple[Gate, ...]:
     return tuple(gate for gate in gates_of(plan) if gate.loss is None)
 
 
-def judge(comparisons: Sequence[Comparison], texts: Sequence[str]) -> tuple[Judged, ...]:
+def judge(comparisons: Sequence[Comparison], texts: Sequence[str]) -> tuple[JudgedGate, ...]:
     """Every gate with each of its cells, in order. A gate without words is about the cells that both runs have.
 
     Each limit that is said to be broken counts as one of several claims (Bonferroni). Raises `UsageError` for a gate
@@ -58,7 +58,7 @@ def judge(comparisons: Sequence[Comparison], texts: Sequence[str]) -> tuple[Judg
     return _every([claim for each in comparisons for claim in _of_pairs(each, texts)])
 
 
-def judge_sides(found: Result, texts: Sequence[str]) -> tuple[Judged, ...]:
+def judge_sides(found: Result, texts: Sequence[str]) -> tuple[JudgedGate, ...]:
     """The same of two sides with several sessions each: the limit is to the second side's ratio over the first's."""
     plan = found.runs[-1].plan
     rows = {(each.cell, each.metric): each.found for each in found.cells if each.baseline is not None}
@@ -81,7 +81,7 @@ def judge_sides(found: Result, texts: Sequence[str]) -> tuple[Judged, ...]:
 
 def judge_sessions(
     runs: Sequence[tuple[StoredRun, Analysis]], texts: Sequence[str] | None
-) -> tuple[Judged, ...]:
+) -> tuple[JudgedGate, ...]:
     """Every gate over several runs of one question, with the run as the unit; without `texts` the first run's gates.
 
     Raises `UsageError` for a gate that nothing in the first run fits.
@@ -103,7 +103,7 @@ def judge_sessions(
                 missing = f"run {lacking[0]} has no ratio of it"
                 claims.append(_Claim(gate, cell.id, metric, None, missing))
                 continue
-            made = over_sessions([ratio for ratio in ratios if ratio is not None])
+            made = mean_over_sessions([ratio for ratio in ratios if ratio is not None])
             spread = "" if made.ci else "one session says nothing about how far sessions differ"
             claims.append(
                 _Claim(
@@ -133,7 +133,7 @@ def _ratios(
     return metric, ratios
 
 
-def page_over(runs: Sequence[StoredRun], found: Sequence[Judged]) -> Page:
+def page_over(runs: Sequence[StoredRun], found: Sequence[JudgedGate]) -> Page:
     """What became of gates over several runs, for every renderer."""
     about = f"Gates over {counted(len(runs), 'session')}"
     return Page(
@@ -143,7 +143,7 @@ def page_over(runs: Sequence[StoredRun], found: Sequence[Judged]) -> Page:
     )
 
 
-def document_over(runs: Sequence[StoredRun], found: Sequence[Judged]) -> dict[str, Any]:
+def document_over(runs: Sequence[StoredRun], found: Sequence[JudgedGate]) -> dict[str, Any]:
     """The same for programs; a stable interface. `n` of a gate is the number of sessions."""
     return {"schema": "guestmark-session-gates/1", "runs": [run.id for run in runs], "gates": document(found)}
 
@@ -166,26 +166,26 @@ def _of_pair(pair: Pair) -> _Found:
     return _Found(made.ratio, made.ci, n, max(made.runs - 1, 1), unknown, made.within)
 
 
-def _every(claims: Sequence[_Claim]) -> tuple[Judged, ...]:
+def _every(claims: Sequence[_Claim]) -> tuple[JudgedGate, ...]:
     known = sum(claim.found is not None and claim.found.ci is not None for claim in claims)
     return tuple(_judged(claim, known) for claim in claims)
 
 
-def _judged(claim: _Claim, claims: int) -> Judged:
+def _judged(claim: _Claim, claims: int) -> JudgedGate:
     found, about = claim.found, (claim.gate, claim.cell, claim.metric)
     if found is None:
-        return Judged(*about, Outcome.UNMEASURED, claim.missing)
+        return JudgedGate(*about, Outcome.UNMEASURED, claim.missing)
     if found.ci is None:
-        return Judged(*about, Outcome.UNDECIDED, found.unknown, found.ratio, found.blocks_alone, found.n)
+        return JudgedGate(*about, Outcome.UNDECIDED, found.unknown, found.ratio, found.blocks_alone, found.n)
     if _beyond(claim.gate, _widened(found.ratio, found.ci, found.freedom, claims)):
         outcome = Outcome.BROKEN
     elif _within(claim.gate, found.ci):
         outcome = Outcome.KEPT
     else:
         outcome = Outcome.UNDECIDED
-    error = math.log(found.ci[1] / found.ci[0]) / 2 / float(stdtrit(found.freedom, 0.975))
-    size = finds(claim.gate, error, found.freedom, 0.025 / claims)
-    return Judged(*about, outcome, "", found.ratio, found.ci, found.n, finds=size)
+    error = math.log(found.ci[1] / found.ci[0]) / 2 / float(student_t_quantile(found.freedom, 0.975))
+    size = smallest_detected_ratio(claim.gate, error, found.freedom, 0.025 / claims)
+    return JudgedGate(*about, outcome, "", found.ratio, found.ci, found.n, finds=size)
 
 
 def _beyond(gate: Gate, ci: tuple[float, float]) -> bool:
@@ -199,7 +199,9 @@ def _within(gate: Gate, ci: tuple[float, float]) -> bool:
 def _widened(ratio: float, ci: tuple[float, float], freedom: int, claims: int) -> tuple[float, float]:
     """The interval at the level that so many claims leave to each."""
     middle = math.log(ratio)
-    stretch = float(stdtrit(freedom, 1 - 0.025 / claims)) / float(stdtrit(freedom, 0.975))
+    stretch = float(student_t_quantile(freedom, 1 - 0.025 / claims)) / float(
+        student_t_quantile(freedom, 0.975)
+    )
     return math.exp(middle + (math.log(ci[0]) - middle) * stretch), math.exp(
         middle + (math.log(ci[1]) - middle) * stretch
     )

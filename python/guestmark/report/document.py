@@ -13,10 +13,10 @@ from guestmark.page.nodes import Page
 from guestmark.report.render import plain
 from guestmark.report.sections import answers, environment, gates, history, page, tuning, validity
 from guestmark.report.shared import SCHEMA, parted
-from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse_run
 from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
-from guestmark.stats.stopping import more_time
+from guestmark.stats.stopping import forecast_more_time
 
 CONSOLE_LIMIT = (
     16_384  # characters of a failed trial's console that go into the document; the ledger has it all
@@ -34,7 +34,7 @@ def result_document(
     noise; those which were asked for (`--on host,host`) are among `cells` too. `report` is what every
     other format shows, section by section: `made`, or the run's page.
     """
-    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     owner = {result.cell.id: workload for workload in found.workloads for result in workload.cells}
     results = found.cells
     document = {
@@ -59,7 +59,7 @@ def result_document(
             if not result.cell.added
         ],
         "null_cells": [
-            {**_cell(result, owner[result.cell.id]), "differs": list(result.null_differs)}
+            {**_cell(result, owner[result.cell.id]), "differs": list(result.differing_null_metrics)}
             for result in results
             if result.cell.null_of is not None
         ],
@@ -168,7 +168,7 @@ def _summary(summary: Summary, metric: Metric) -> dict[str, Any]:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "ratio": comparison.ratio,
-        "ci": _interval(comparison.stated),
+        "ci": _interval(comparison.stated_interval),
         "median_ratio": comparison.median_ratio,
         "median_ci": _interval(comparison.median_ci),
         "p": comparison.p,
@@ -186,7 +186,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 def _more_time(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
     """What more blocks would buy where ratios are not known well enough; half-widths are of the log ratio."""
-    found = more_time(run.plan, analysis)
+    found = forecast_more_time(run.plan, analysis)
     return None if found is None else {**to_plain(found), "blocks_in_all": analysis.blocks + found.blocks}
 
 

@@ -27,7 +27,7 @@ from guestmark.report import hyperfine_tables, interchange
 from guestmark.report.document import clean, result_document, timestamp
 from guestmark.report.export_format import Format
 from guestmark.report.sections import validity
-from guestmark.stats.analysis import Analysis, CellResult, analyse
+from guestmark.stats.analysis import Analysis, CellResult, analyse_run
 from guestmark.stats.compare import Estimand, Verdict
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def render(
     Pages begin with the sections `first`. `referenced`: the baseline was chosen, which hyperfine's tables show.
     """
     form = Format(form)
-    found = analysis or analyse(run.plan, run.trials, run.unusable)
+    found = analysis or analyse_run(run.plan, run.trials, run.unusable)
     match form:
         case Format.PARQUET:
             return _parquet(run, found)
@@ -152,7 +152,7 @@ def write(file: Path, data: bytes) -> None:
 
 
 def _analysed(run: StoredRun) -> Analysis:
-    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    return analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
 
 
 def _umask() -> int:
@@ -165,7 +165,7 @@ def trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[dict[st
     """The long form: one dict a trial and metric, with the columns `columns(run)`; missing values
     are None. `verdict` is that of the cell and metric over the whole run, `doubts` what takes it back.
     """
-    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     came_to = {
         (result.cell.id, metric.name): _came_to(result, metric.name, primary=metric == workload.metrics[0])
         for workload in found.workloads
@@ -234,7 +234,7 @@ def _came_to(result: CellResult, metric: str, *, primary: bool) -> dict[str, Any
             row |= _columns_of(Estimand.SLOW, slow.difference, slow.ci, slow.verdict)
     for estimand, comparison in ratios.items():
         if comparison is not None:
-            row |= _columns_of(estimand, comparison.ratio, comparison.stated, comparison.verdict)
+            row |= _columns_of(estimand, comparison.ratio, comparison.stated_interval, comparison.verdict)
     return row
 
 
@@ -296,7 +296,8 @@ def bundle_page(runs: Sequence[StoredRun]) -> str:
     from guestmark.report.sections import page
 
     pages = [
-        page(run, analyse(run.plan, run.trials, run.unusable, environments=run.environments)) for run in runs
+        page(run, analyse_run(run.plan, run.trials, run.unusable, environments=run.environments))
+        for run in runs
     ]
     first, *others = pages
     if not others:

@@ -9,13 +9,13 @@ from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import inert
 from guestmark.report.sections.gates import said
-from guestmark.stats.gates import Judged, Outcome
+from guestmark.stats.gates import JudgedGate, Outcome
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 _MARKS = {Outcome.KEPT: "✅", Outcome.BROKEN: "❌", Outcome.UNDECIDED: "❔", Outcome.UNMEASURED: "💥"}
 
 
-def junit(judged: Sequence[Judged], run: StoredRun, *more: StoredRun) -> bytes:
+def junit(judged: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> bytes:
     """A test suite with a case for each gate and cell, in the form that build servers read.
 
     A broken gate is a failure, one that was not measured an error, an undecided one is skipped.
@@ -51,7 +51,7 @@ def junit(judged: Sequence[Judged], run: StoredRun, *more: StoredRun) -> bytes:
     return text + b"\n"
 
 
-def summary(judged: Sequence[Judged], *runs: StoredRun) -> str:
+def summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> str:
     """A table in Markdown."""
     lines = ["### guestmark", "", "| | gate | cell | found |", "| --- | --- | --- | --- |"]
     for one in judged:
@@ -60,7 +60,7 @@ def summary(judged: Sequence[Judged], *runs: StoredRun) -> str:
     return "\n".join([*lines, "", *(f"Run `{run.id}`, {counted(run.blocks, 'block')}" for run in runs), ""])
 
 
-def append_summary(judged: Sequence[Judged], *runs: StoredRun) -> None:
+def append_summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> None:
     """Appends to the file that GitHub names in the environment; does nothing elsewhere. Raises `GuestmarkError`."""
     if not (path := os.environ.get(SUMMARY)):
         return

@@ -21,7 +21,7 @@ from guestmark.page.claims import Claim
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, in_csv, line
-from guestmark.stats.across_runs import FEWEST_IN_DRIFT, Across, Drift, Past, drift
+from guestmark.stats.across_runs import FEWEST_IN_DRIFT, ChangeVerdict, Drift, PastRatio, detect_drift
 from guestmark.stats.compare import MIN_BLOCKS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MAX_P = 0.0005  # of a change point: of 200 histories of 40 runs without any cha
 class Point:
     """A run in a series: what it found, and what it is called."""
 
-    run: Past
+    run: PastRatio
     name: str
 
 
@@ -50,7 +50,7 @@ class Unused:
     name: str
     reason: str
     created_at: float
-    found: Past | None = None
+    found: PastRatio | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _unused(
     return tuple(found)
 
 
-def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[str, Past | None]:
+def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[str, PastRatio | None]:
     analysis = run_history.judged(ledger, other)
     result = next(each for each in analysis.cells if each.cell.id == cell)
     comparison = result.comparison.get(other.plan.metrics[0].name) if other.plan.metrics else None
@@ -138,7 +138,7 @@ def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[s
         return result.reason or "no ratio", None
     ratio = None
     if comparison.ci is not None and comparison.ci[0] > 0:
-        ratio = Past(other.id, other.created_at, comparison.ratio, *comparison.ci, comparison.n)
+        ratio = PastRatio(other.id, other.created_at, comparison.ratio, *comparison.ci, comparison.n)
     if run_history.host_of(other) != run_history.host_of(run):
         return "another machine", ratio
     if comparison.n < MIN_BLOCKS:
@@ -202,13 +202,13 @@ def page(run: StoredRun, series: Sequence[Series]) -> Page:
 def drifts_of(series: Sequence[Series]) -> list[Drift | None]:
     """Whether each series goes up or down; all of them share one error rate."""
     claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
-    return [drift([point.run for point in each.points], claims) for each in series]
+    return [detect_drift([point.run for point in each.points], claims) for each in series]
 
 
 def _nodes(series: Series, drifted: Drift | None) -> list[Node]:
     nodes: list[Node] = [_table(series), _chart(series)]
     if drifted is not None:
-        claim = Claim.NO_DRIFT if drifted.verdict is Across.ALIKE else Claim.DRIFT
+        claim = Claim.NO_DRIFT if drifted.verdict is ChangeVerdict.ALIKE else Claim.DRIFT
         shown = claim.format(ratio=figures.ratio(drifted.ratio, drifted.ci), runs=f"{drifted.runs} runs")
         nodes.append(Note(line(shown), NoteKind.WARNING if claim is Claim.DRIFT else NoteKind.SMALL))
     if series.changes is None:
@@ -246,7 +246,7 @@ def _change(series: Series, change: ChangePoint) -> list[Node]:
 
 def _table(series: Series) -> Table:
     changed = {change.at for change in series.changes or ()}
-    every: list[tuple[float, str, str, Past | None, str, Tone]] = [
+    every: list[tuple[float, str, str, PastRatio | None, str, Tone]] = [
         (
             point.run.created_at,
             point.name,
@@ -340,7 +340,7 @@ def _drift_document(found: Drift | None) -> dict[str, Any] | None:
     if found is None:
         return None
     ends = None if found.ci is None else list(found.ci)
-    return {"ratio": found.ratio, "ci": ends, "shown": found.verdict is not Across.ALIKE}
+    return {"ratio": found.ratio, "ci": ends, "shown": found.verdict is not ChangeVerdict.ALIKE}
 
 
 def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]]) -> str:

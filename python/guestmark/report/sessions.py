@@ -14,9 +14,9 @@ from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, wo
 from guestmark.page.text import line
 from guestmark.report.compared import SAID, TONES
 from guestmark.report.sections import gates
-from guestmark.stats.across_runs import TwoSides, two_sides
-from guestmark.stats.conditions.surroundings import changes
-from guestmark.stats.gates import Judged
+from guestmark.stats.across_runs import SidesComparison, compare_two_sides
+from guestmark.stats.conditions.surroundings import compare_environments
+from guestmark.stats.gates import JudgedGate
 
 if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
@@ -40,7 +40,7 @@ class Compared:
     cell: str
     metric: str
     baseline: str | None
-    found: TwoSides
+    found: SidesComparison
 
     @property
     def of(self) -> str:
@@ -80,7 +80,7 @@ def result(
         for key, by_side in values.items()
         if all(by_side.get(side) for side in sides)
     }
-    cells = [Compared(*key, two_sides(*pair, claims=len(both))) for key, pair in both.items()]
+    cells = [Compared(*key, compare_two_sides(*pair, claims=len(both))) for key, pair in both.items()]
     by_side = {side: [run for other, run in runs if other == side] for side in sides}
     between = {}
     if all(by_side.values()):
@@ -96,7 +96,7 @@ def result(
 
 
 def _changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
-    decisive, further = changes(one.environment, other.environment)
+    decisive, further = compare_environments(one.environment, other.environment)
     return {**decisive, **further}
 
 
@@ -117,7 +117,7 @@ def _values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str, str | 
     return [(key, value) for key, value in found if value > 0]
 
 
-def page(found: Result, judged: Sequence[Judged] = ()) -> Page:
+def page(found: Result, judged: Sequence[JudgedGate] = ()) -> Page:
     """For every renderer, with what became of limits."""
     nodes: list[Node] = [_differing(found), _table(found)]
     unit = found.unit
@@ -175,7 +175,7 @@ def _table(found: Result) -> Table:
     return Table(f"typical runs, {found.unit} by {found.unit}", ("cell", "of"), columns, tuple(rows))
 
 
-def document(found: Result, judged: Sequence[Judged] = ()) -> dict[str, Any]:
+def document(found: Result, judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
     """For programs; a stable interface."""
     cells = [
         {

@@ -9,13 +9,13 @@ from guestmark.stats.compare import (
     Estimand,
     Table,
     Verdict,
-    adjust,
+    adjust_benjamini_hochberg,
     blocks_to_claim,
     compare_table,
     compare_tables,
-    downgraded,
-    label,
-    noise_floor,
+    downgrade_verdict,
+    estimate_noise_floor,
+    label_verdict,
     null_differs,
 )
 from guestmark.stats.noise import THRESHOLDS, Null, flag_blocks
@@ -25,7 +25,7 @@ from guestmark.stats.paired import (
     median_interval,
     reduce_iterations,
     sign_flip_p,
-    summarise,
+    summarise_trials,
     t_interval,
     t_quantile,
 )
@@ -39,9 +39,15 @@ from guestmark.stats.repetition import (
     wanted_half_width,
     warmup_needed,
 )
-from guestmark.stats.tails import CellRuns, Unseen, cell_runs, unseen
-from guestmark.stats.trials import Answers, SlowComparison, compare_slow, compare_trials
-from guestmark.stats.validity import Finding, Severity, clock_disagreement, order_effects, trend
+from guestmark.stats.tails import CellRuns, Unseen, bound_unseen_events, describe_cell_runs
+from guestmark.stats.trials import Answers, SlowComparison, compare_slow_runs, compare_trials
+from guestmark.stats.validity import (
+    Finding,
+    Severity,
+    detect_clock_disagreement,
+    detect_order_effects,
+    detect_trend,
+)
 
 __all__ = [
     "THRESHOLDS",
@@ -58,34 +64,34 @@ __all__ = [
     "Table",
     "Unseen",
     "Verdict",
-    "adjust",
+    "adjust_benjamini_hochberg",
     "blocks_needed",
     "blocks_to_claim",
-    "cell_runs",
+    "bound_unseen_events",
     "choose_iterations",
-    "clock_disagreement",
-    "compare_slow",
+    "compare_slow_runs",
     "compare_table",
     "compare_tables",
     "compare_trials",
-    "downgraded",
+    "describe_cell_runs",
+    "detect_clock_disagreement",
+    "detect_order_effects",
+    "detect_trend",
+    "downgrade_verdict",
+    "estimate_noise_floor",
     "flag_blocks",
     "half_width",
-    "label",
+    "label_verdict",
     "log_ratios",
     "median_interval",
-    "noise_floor",
     "null_differs",
-    "order_effects",
     "precise_enough",
     "predicted_half_width",
     "reduce_iterations",
     "sign_flip_p",
-    "summarise",
+    "summarise_trials",
     "t_interval",
     "t_quantile",
-    "trend",
-    "unseen",
     "wanted_half_width",
     "warmup_needed",
 ]

@@ -22,7 +22,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Cell
 from guestmark.stats.noise import Null
 from guestmark.stats.paired import Summary
-from guestmark.stats.special import stdtrit
+from guestmark.stats.special import student_t_quantile
 
 FEWEST_RUNS = 4  # earlier runs; from fewer a variance is so uncertain that nothing would ever be shown
 CONFIDENCE = 0.95
@@ -32,7 +32,7 @@ ALIKE = 3.0  # how much longer or shorter the runs of another null comparison ma
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastRatio:
     """What an earlier run found for the same ratio: the ratio, the ends of its interval, and over how many blocks."""
 
     run_id: str
@@ -60,7 +60,7 @@ class History:
     differs in the environment since the last of these runs, `between` what differed among them, as `old → new`.
     """
 
-    ratios: Mapping[str, Sequence[Past]] = field(default_factory=dict)
+    ratios: Mapping[str, Sequence[PastRatio]] = field(default_factory=dict)
     nulls: Mapping[str, Sequence[PastNull]] = field(default_factory=dict)
     changed: Mapping[str, str] = field(default_factory=dict)
     between: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class History:
 NO_HISTORY = History()
 
 
-class Across(StrEnum):
+class ChangeVerdict(StrEnum):
     """What two runs show of a cell."""
 
     HIGHER = "higher"
@@ -113,10 +113,12 @@ class Change:
     ci: tuple[float, float] | None
     spread: float | None
     runs: int
-    verdict: Across
+    verdict: ChangeVerdict
 
 
-def change(before: Past, after: Past, earlier: Sequence[Past], claims: int = 1) -> Change:
+def compare_two_runs(
+    before: PastRatio, after: PastRatio, earlier: Sequence[PastRatio], claims: int = 1
+) -> Change:
     """Compare a cell's ratio in two runs, given `earlier` runs of the same question (others than these two).
 
     With J earlier log ratios y the variance between runs is what their variance has beyond that inside of each,
@@ -125,37 +127,39 @@ def change(before: Past, after: Past, earlier: Sequence[Past], claims: int = 1) 
     `claims` of one report share its level (Bonferroni), as they share what they are learnt from.
     """
     d = math.log(after.ratio / before.ratio)
-    own = _variance(before) + _variance(after)
+    own = _log_ratio_variance(before) + _log_ratio_variance(after)
     half = 1.96 * math.sqrt(own)
     within = (math.exp(d - half), math.exp(d + half))
     if len(earlier) < FEWEST_RUNS:
-        return Change(math.exp(d), within, None, None, len(earlier), Across.UNKNOWN)
+        return Change(math.exp(d), within, None, None, len(earlier), ChangeVerdict.UNKNOWN)
     logs = np.array([math.log(run.ratio) for run in earlier])
-    between = max(float(logs.var(ddof=1)) - float(np.mean([_variance(run) for run in earlier])), 0.0)
-    reach = _quantile(len(earlier) - 1, claims) * math.sqrt(own + 2 * between)
+    between = max(
+        float(logs.var(ddof=1)) - float(np.mean([_log_ratio_variance(run) for run in earlier])), 0.0
+    )
+    reach = _t_critical(len(earlier) - 1, claims) * math.sqrt(own + 2 * between)
     low, high = math.exp(d - reach), math.exp(d + reach)
-    verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
+    verdict = ChangeVerdict.HIGHER if low > 1 else ChangeVerdict.LOWER if high < 1 else ChangeVerdict.ALIKE
     return Change(math.exp(d), within, (low, high), math.expm1(math.sqrt(between)), len(earlier), verdict)
 
 
-def since(now: Past, earlier: Sequence[Past], claims: int = 1) -> Change | None:
+def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: int = 1) -> Change | None:
     """Compare a cell's ratio in a run with that of all earlier ones; None below `FEWEST_RUNS` of them.
 
-    The mean of J earlier log ratios has the variance (t² + v)/J, with t² as in `change`; this run's differs from it by
-    its own variance and t² besides. Student's t with J - 1 degrees of freedom: more history makes the test stronger.
-    `claims` as in `change`.
+    The mean of J earlier log ratios has the variance (t² + v)/J, with t² as in `compare_two_runs`; this run's differs
+    from it by its own variance and t² besides. Student's t with J - 1 degrees of freedom: more history makes the test
+    stronger. `claims` as in `compare_two_runs`.
     """
     if len(earlier) < FEWEST_RUNS:
         return None
     logs = np.array([math.log(run.ratio) for run in earlier])
-    inside = np.array([_variance(run) for run in earlier])
+    inside = np.array([_log_ratio_variance(run) for run in earlier])
     between = max(float(logs.var(ddof=1)) - float(inside.mean()), 0.0)
     d = math.log(now.ratio) - float(logs.mean())
-    own = _variance(now) + float(inside.mean()) / len(earlier)
+    own = _log_ratio_variance(now) + float(inside.mean()) / len(earlier)
     half = 1.96 * math.sqrt(own)
-    reach = _quantile(len(earlier) - 1, claims) * math.sqrt(own + between * (1 + 1 / len(earlier)))
+    reach = _t_critical(len(earlier) - 1, claims) * math.sqrt(own + between * (1 + 1 / len(earlier)))
     low, high = math.exp(d - reach), math.exp(d + reach)
-    verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
+    verdict = ChangeVerdict.HIGHER if low > 1 else ChangeVerdict.LOWER if high < 1 else ChangeVerdict.ALIKE
     spread = math.expm1(math.sqrt(between))
     within = (math.exp(d - half), math.exp(d + half))
     return Change(math.exp(d), within, (low, high), spread, len(earlier), verdict)
@@ -172,10 +176,10 @@ class Drift:
     ratio: float
     ci: tuple[float, float] | None
     runs: int
-    verdict: Across
+    verdict: ChangeVerdict
 
 
-def drift(runs: Sequence[Past], claims: int = 1) -> Drift | None:
+def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
     """Whether the ratio goes up or down over these runs, in their order; None below `FEWEST_IN_DRIFT`.
 
     Kendall's exact test of order, which holds for runs of any law that are exchangeable, and Theil and Sen's slope with
@@ -188,16 +192,16 @@ def drift(runs: Sequence[Past], claims: int = 1) -> Drift | None:
     logs = np.array([math.log(run.ratio) for run in runs])
     first, second = np.triu_indices(n, 1)
     slopes = np.sort((logs[second] - logs[first]) / (second - first))
-    outside = _discordant(n, (1 - CONFIDENCE) / 2 / claims)
+    outside = _critical_discordances(n, (1 - CONFIDENCE) / 2 / claims)
     middle = float(np.median(slopes)) * (n - 1)
     if outside < 0:
-        return Drift(math.exp(middle), None, n, Across.ALIKE)
+        return Drift(math.exp(middle), None, n, ChangeVerdict.ALIKE)
     low, high = (float(slope) * (n - 1) for slope in (slopes[outside], slopes[-1 - outside]))
-    verdict = Across.HIGHER if low > 0 else Across.LOWER if high < 0 else Across.ALIKE
+    verdict = ChangeVerdict.HIGHER if low > 0 else ChangeVerdict.LOWER if high < 0 else ChangeVerdict.ALIKE
     return Drift(math.exp(middle), (math.exp(low), math.exp(high)), n, verdict)
 
 
-def _discordant(n: int, tail: float) -> int:
+def _critical_discordances(n: int, tail: float) -> int:
     """The largest number of pairs in the wrong order that at most the share `tail` of orders of `n` has."""
     pairs = n * (n - 1) // 2
     if n > _EXACT_ORDER:
@@ -211,14 +215,14 @@ def _discordant(n: int, tail: float) -> int:
     return int(np.searchsorted(np.cumsum(shares), tail, side="right")) - 1
 
 
-def _variance(run: Past) -> float:
+def _log_ratio_variance(run: PastRatio) -> float:
     """Of a log ratio, from its interval."""
     half = math.log(run.high / run.low) / 2
-    return (half / float(stdtrit(max(run.blocks - 1, 1), (1 + CONFIDENCE) / 2))) ** 2
+    return (half / float(student_t_quantile(max(run.blocks - 1, 1), (1 + CONFIDENCE) / 2))) ** 2
 
 
 @dataclass(frozen=True, slots=True)
-class TwoSides:
+class SidesComparison:
     """The second side over the first: ratio of geometric means over sessions, and its interval (None: too few).
 
     `spread` is how far sessions of one side differ, as one relative standard deviation; `sessions` are those of each
@@ -229,11 +233,11 @@ class TwoSides:
     ci: tuple[float, float] | None
     spread: float | None
     sessions: tuple[int, int]
-    verdict: Across
+    verdict: ChangeVerdict
 
 
 @dataclass(frozen=True, slots=True)
-class OverSessions:
+class SessionsMean:
     """One ratio measured in several sessions: the geometric mean, and its interval (None: too few sessions)."""
 
     ratio: float
@@ -242,74 +246,74 @@ class OverSessions:
     sessions: int
 
 
-def order(rounds: int) -> str:
+def boot_order(rounds: int) -> str:
     """The order of boots: A B B A, and the other way round in every second round."""
     return "".join("ABBA" if number % 2 == 0 else "BAAB" for number in range(rounds))
 
 
-def two_sides(first: Sequence[float], second: Sequence[float], claims: int = 1) -> TwoSides:
+def compare_two_sides(first: Sequence[float], second: Sequence[float], claims: int = 1) -> SidesComparison:
     """Compare one value for each session of both sides: Student's t interval on logarithms with the pooled variance.
 
     With `claims` cells the interval's level is divided among them (Bonferroni). Raises `ValueError` for a value that
     has no logarithm, or a side without sessions.
     """
-    a, b = _logs(first), _logs(second)
+    a, b = _checked_logs(first), _checked_logs(second)
     d = float(b.mean() - a.mean())
     sessions = (a.size, b.size)
     if min(sessions) < FEWEST_SESSIONS:
-        return TwoSides(math.exp(d), None, None, sessions, Across.UNKNOWN)
+        return SidesComparison(math.exp(d), None, None, sessions, ChangeVerdict.UNKNOWN)
     free = a.size + b.size - 2
     pooled = (float(a.var()) * a.size + float(b.var()) * b.size) / free
-    reach = _quantile(free, claims) * math.sqrt(pooled * (1 / a.size + 1 / b.size))
+    reach = _t_critical(free, claims) * math.sqrt(pooled * (1 / a.size + 1 / b.size))
     low, high = math.exp(d - reach), math.exp(d + reach)
-    verdict = Across.HIGHER if low > 1 else Across.LOWER if high < 1 else Across.ALIKE
-    return TwoSides(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), sessions, verdict)
+    verdict = ChangeVerdict.HIGHER if low > 1 else ChangeVerdict.LOWER if high < 1 else ChangeVerdict.ALIKE
+    return SidesComparison(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), sessions, verdict)
 
 
-def over_sessions(ratios: Sequence[float], claims: int = 1) -> OverSessions:
-    """The mean of a ratio over sessions: Student's t interval on logarithms, as `two_sides` has it.
+def mean_over_sessions(ratios: Sequence[float], claims: int = 1) -> SessionsMean:
+    """The mean of a ratio over sessions: Student's t interval on logarithms, as `compare_two_sides` has it.
 
     A session's own blocks enter by its ratio alone, since the variance of these ratios holds what varies inside
-    sessions too. Raises `ValueError` as `two_sides` does.
+    sessions too. Raises `ValueError` as `compare_two_sides` does.
     """
-    logs = _logs(ratios)
+    logs = _checked_logs(ratios)
     ratio = math.exp(float(logs.mean()))
     if logs.size < FEWEST_SESSIONS:
-        return OverSessions(ratio, None, None, logs.size)
+        return SessionsMean(ratio, None, None, logs.size)
     deviation = float(logs.std(ddof=1))
-    reach = _quantile(logs.size - 1, claims) * deviation / math.sqrt(logs.size)
+    reach = _t_critical(logs.size - 1, claims) * deviation / math.sqrt(logs.size)
     ends = (ratio * math.exp(-reach), ratio * math.exp(reach))
-    return OverSessions(ratio, ends, math.expm1(deviation), logs.size)
+    return SessionsMean(ratio, ends, math.expm1(deviation), logs.size)
 
 
-def one_session_errs(earlier: Sequence[Past]) -> float | None:
+def single_session_error(earlier: Sequence[PastRatio]) -> float | None:
     """How far a single session's ratio lies from the mean of many, relatively, in 95 of 100 sessions.
 
     Student's prediction interval of one more session after J earlier ones; None below `FEWEST_RUNS` of them.
     """
     if len(earlier) < FEWEST_RUNS:
         return None
-    logs = _logs([run.ratio for run in earlier])
-    return math.expm1(_quantile(logs.size - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / logs.size))
+    logs = _checked_logs([run.ratio for run in earlier])
+    return math.expm1(_t_critical(logs.size - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / logs.size))
 
 
-def sessions_find(earlier: Sequence[Past], sessions: int) -> float:
+def detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> float:
     """Return how far beyond a limit, as a log, so many sessions show a ratio to be, 3 times in 4 or more.
 
     By Student's t from the scatter of earlier ones, of which there are `FEWEST_RUNS` at least. That is no better known
     than they are many: the quantile of the test is stretched by Student's over the normal one.
     """
-    logs = _logs([run.ratio for run in earlier])
-    unsure = float(stdtrit(logs.size - 1, 0.9)) / NormalDist().inv_cdf(0.9)
-    quantiles = _quantile(sessions - 1) * unsure + float(stdtrit(sessions - 1, 1 - 0.1 / 3))
+    logs = _checked_logs([run.ratio for run in earlier])
+    unsure = float(student_t_quantile(logs.size - 1, 0.9)) / NormalDist().inv_cdf(0.9)
+    quantiles = _t_critical(sessions - 1) * unsure + float(student_t_quantile(sessions - 1, 1 - 0.1 / 3))
     return quantiles * float(logs.std(ddof=1)) / math.sqrt(sessions)
 
 
-def _logs(values: Sequence[float]) -> NDArray[np.float64]:
+def _checked_logs(values: Sequence[float]) -> NDArray[np.float64]:
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         raise ValueError("every session needs a value above 0")
     return np.log(np.array(values, dtype=np.float64))
 
 
-def _quantile(freedom: int, claims: int = 1) -> float:
-    return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (2 * claims)))
+def _t_critical(freedom: int, claims: int = 1) -> float:
+    return float(student_t_quantile(freedom, 1 - (1 - CONFIDENCE) / (2 * claims)))

@@ -17,27 +17,27 @@ from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialSt
 from guestmark.stats import estimands
 from guestmark.stats.across_runs import NO_HISTORY, History
 from guestmark.stats.compare import (
-    WIDENED,
+    WIDENED_REASON,
     Comparison,
     Table,
-    between_runs,
+    bias_between_runs,
     compare_table,
     compare_tables,
+    estimate_noise_floor,
     is_processor_time,
-    noise_floor,
     null_differs,
-    waits,
-    widened,
-    withdrawn,
+    waits_for_processor,
+    widen_interval,
+    withdraw_verdict,
 )
-from guestmark.stats.conditions import Whole, carry_over, examined, of_run
-from guestmark.stats.family import judged
+from guestmark.stats.conditions import WholeRun, check_run, estimate_carry_over, examine_cells
+from guestmark.stats.family import judge_family
 from guestmark.stats.machines import shared_half_width
-from guestmark.stats.noise import Null, disturbed_blocks
-from guestmark.stats.paired import Summary, log_ratios, summarise
+from guestmark.stats.noise import Null, find_disturbed_blocks
+from guestmark.stats.paired import Summary, log_ratios, summarise_trials
 from guestmark.stats.tails import failed_share
-from guestmark.stats.trials import Answers, allowing_for, withheld
-from guestmark.stats.validity import Carried, Finding, free_of, severe_by_cell
+from guestmark.stats.trials import Answers, widen_answers, withdraw_answers
+from guestmark.stats.validity import CarryOver, Finding, severe_by_cell, subtract_carry_over
 
 Array = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class CellResult:
     answers: Answers | None = None  # of the primary metric; None for the baseline and for unequal iterations
 
     @property
-    def null_differs(self) -> tuple[str, ...]:
+    def differing_null_metrics(self) -> tuple[str, ...]:
         """Names of the metrics in which this null cell differs from the cell it copies, which it
         should not.
         """
@@ -86,33 +86,40 @@ class WorkloadResult:
     biases: Mapping[str, float] = field(
         default_factory=dict
     )  # by metric, what equal cells may differ by, as a log
-    carried: Mapping[str, Carried] = field(default_factory=dict, compare=False, repr=False)  # by metric
+    carried: Mapping[str, CarryOver] = field(default_factory=dict, compare=False, repr=False)  # by metric
     shared: Mapping[str, Mapping[str, float]] = field(default_factory=dict, compare=False, repr=False)
     machines: int = 1  # that measured it
 
-    def spread(self, cell_id: str, metric: Metric) -> float:
+    def systematic_spread(self, cell_id: str, metric: Metric) -> float:
         """The half-width of the 95 % interval, of the log ratio, of what is independent of the scatter of blocks."""
         carried = self.carried.get(metric.name)
         error = 0.0 if carried is None else carried.error.get(cell_id, 0.0)
         return math.hypot(self.biases.get(metric.name, 0.0), error)
 
-    def between(self, cell_id: str, metric: Metric, known: Comparison | None) -> float:
-        """What machines that share a run add to `spread`: with it `known` is no better known than from the machines."""
+    def machine_spread(self, cell_id: str, metric: Metric, known: Comparison | None) -> float:
+        """Return what machines that share a run add to `systematic_spread`, a half-width of the log ratio.
+
+        With it the interval of `known` is no narrower than the one over machines.
+        """
         half = self.shared.get(metric.name, {}).get(cell_id, 0.0)
         if known is None or known.ci is None or known.ci[0] <= 0:
             return half
         return math.sqrt(max(half**2 - (math.log(known.ci[1] / known.ci[0]) / 2) ** 2, 0.0))
 
     @property
-    def freedom(self) -> int | None:
+    def degrees_of_freedom(self) -> int | None:
         """Degrees of freedom where they are those of machines that share the run, not of blocks."""
         return self.machines - 1 if self.shared else None
 
-    def reach(self, cell_id: str, metric: Metric) -> float:
+    def noise_reach(self, cell_id: str, metric: Metric) -> float:
         """The log by which what others did on the host may be the reason of a ratio."""
         if is_processor_time(metric):
             return sum(finding.slows.get(cell_id, 0.0) for finding in self.findings)
-        return sum(finding.widens.get(cell_id, 0.0) for finding in self.findings) if waits(metric) else 0.0
+        return (
+            sum(finding.widens.get(cell_id, 0.0) for finding in self.findings)
+            if waits_for_processor(metric)
+            else 0.0
+        )
 
     @property
     def title(self) -> str:
@@ -126,7 +133,7 @@ class WorkloadResult:
         return next((result for result in self.cells if result.cell.baseline), None)
 
     @property
-    def shown(self) -> tuple[CellResult, ...]:
+    def shown_cells(self) -> tuple[CellResult, ...]:
         """The cells that a table shows: all but the null cells, or all when there is nothing else to compare."""
         others = tuple(result for result in self.cells if result.cell.null_of is None)
         return others if len(others) > 1 else self.cells
@@ -159,7 +166,7 @@ class Analysis:
         return tuple(sorted(results, key=lambda result: order[result.cell.id]))
 
 
-def analyse(
+def analyse_run(
     plan: Plan,
     trials: Iterable[Trial],
     left_out: Iterable[LeftOut] = (),
@@ -190,12 +197,12 @@ def analyse(
                 break
         else:
             groups.append([cell])
-    flagged, disturbances = disturbed_blocks(kept, blocks)
-    findings = of_run(Whole(plan, kept, environments))
+    flagged, disturbances = find_disturbed_blocks(kept, blocks)
+    findings = check_run(WholeRun(plan, kept, environments))
     return Analysis(
         plan=plan,
         workloads=tuple(
-            _workload(
+            _analyse_workload(
                 plan,
                 cells,
                 by_cell,
@@ -217,7 +224,7 @@ def analyse(
     )
 
 
-def _workload(
+def _analyse_workload(
     plan: Plan,
     cells: Sequence[Cell],
     by_cell: Mapping[str, Sequence[Trial]],
@@ -228,12 +235,12 @@ def _workload(
     of_the_run: Sequence[Finding],
     history: History,
 ) -> WorkloadResult:
-    measured = _measured(plan, (trial for cell in cells for trial in by_cell[cell.id]))
+    measured = _collect_metrics(plan, (trial for cell in cells for trial in by_cell[cell.id]))
     metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
     row = {block: position for position, block in enumerate(blocks)}
-    known = _known(plan, cells, by_cell, row, measured, of_the_run)
+    known = _examine_cells(plan, cells, by_cell, row, measured, of_the_run)
     each = {
-        metric.name: _of_metric(
+        metric.name: _analyse_metric(
             plan, cells, by_cell, row, metric, history, known if metric == measured[0] else None
         )
         for metric in metrics
@@ -251,8 +258,12 @@ def _workload(
         {name: one.shared for name, one in each.items() if one.shared},
         len({machine_of(trial.facts) for cell in cells for trial in by_cell[cell.id]}),
     )
-    answers = estimands.answers(plan, cells, by_cell, row, measured[0], carried=carried) if measured else {}
-    compared = _compared({name: one.table for name, one in each.items()}, measured[:1])
+    answers = (
+        estimands.answer_questions(plan, cells, by_cell, row, measured[0], carried=carried)
+        if measured
+        else {}
+    )
+    compared = _compare_metrics({name: one.table for name, one in each.items()}, measured[:1])
     comparisons: dict[str, Mapping[str, Comparison]] = {}
     for cell in cells:
         if cell.null_of is not None:
@@ -261,7 +272,7 @@ def _workload(
             }
             continue
         found = {name: compared[name][cell.id] for name in each if cell.id in compared.get(name, ())}
-        comparisons[cell.id], answer = _judged(plan, cell, whole, known, found, answers.get(cell.id))
+        comparisons[cell.id], answer = _judge_cell(plan, cell, whole, known, found, answers.get(cell.id))
         if answer is not None:
             answers[cell.id] = answer
     summaries = {
@@ -271,7 +282,7 @@ def _workload(
     results = tuple(
         CellResult(
             cell,
-            *_status(cell, by_cell[cell.id], left_out),
+            *_cell_status(cell, by_cell[cell.id], left_out),
             tuple(by_cell[cell.id]),
             summaries[cell.id],
             comparisons[cell.id],
@@ -283,7 +294,7 @@ def _workload(
 
 
 @dataclass(frozen=True, slots=True)
-class _OfMetric:
+class _MetricEvidence:
     """What is known of one metric before anything is decided: by cell its summaries and null comparisons."""
 
     summaries: Mapping[str, Summary]
@@ -292,25 +303,25 @@ class _OfMetric:
     floor: float | None
     bias: float  # what equal cells may differ by, as a log
     differs: bool  # a null cell from the one that it copies
-    carried: Carried | None
+    carried: CarryOver | None
     shared: Mapping[
         str, float
     ]  # by cell, how well its log ratio is known from the machines that shared the run
 
 
-def _of_metric(  # noqa: PLR0917 (as `estimands.answers`)
+def _analyse_metric(  # noqa: PLR0917 (as `estimands.answer_questions`)
     plan: Plan,
     cells: Sequence[Cell],
     by_cell: Mapping[str, Sequence[Trial]],
     row: Mapping[int, int],
     metric: Metric,
     history: History,
-    primary: "_Known | None",
-) -> _OfMetric:
-    plain = {cell.id: _values(metric.name, by_cell[cell.id], row) for cell in cells}
-    summaries = {name: summary for name, array in plain.items() if (summary := summarise(array)).n}
-    carried = carry_over(plan, cells, by_cell, plain, row) if primary is None else primary.carried
-    values = {name: free_of(array, carried, name) for name, array in plain.items()}
+    primary: "_CellFindings | None",
+) -> _MetricEvidence:
+    plain = {cell.id: _values_by_block(metric.name, by_cell[cell.id], row) for cell in cells}
+    summaries = {name: summary for name, array in plain.items() if (summary := summarise_trials(array)).n}
+    carried = estimate_carry_over(plan, cells, by_cell, plain, row) if primary is None else primary.carried
+    values = {name: subtract_carry_over(array, carried, name) for name, array in plain.items()}
     copies = {cell.id: cell.null_of for cell in cells if cell.null_of in values and cell.null_of is not None}
     pairs = [(values[copy], values[of]) for copy, of in copies.items()]
     like = {name: {metric.name: summary} for name, summary in summaries.items()}
@@ -323,19 +334,19 @@ def _of_metric(  # noqa: PLR0917 (as `estimands.answers`)
         if copy in summaries
     }
     apart = [abs(math.log(null.ratio)) for null in nulls.values() if null_differs(null) and null.ratio]
-    return _OfMetric(
+    return _MetricEvidence(
         summaries,
-        {copy: estimands.of_equals(null) for copy, null in nulls.items()},
-        _table(metric, plan, cells, values, null_pairs=pairs, earlier=earlier),
-        noise_floor(pairs, len(row), earlier),
-        max([between_runs(pairs, earlier), *apart]),
+        {copy: estimands.retract_null_difference(null) for copy, null in nulls.items()},
+        _build_table(metric, plan, cells, values, null_pairs=pairs, earlier=earlier),
+        estimate_noise_floor(pairs, len(row), earlier),
+        max([bias_between_runs(pairs, earlier), *apart]),
         bool(apart),
         carried,
-        _shared(cells, by_cell, values, row),
+        _machine_half_widths(cells, by_cell, values, row),
     )
 
 
-def _shared(
+def _machine_half_widths(
     cells: Sequence[Cell],
     by_cell: Mapping[str, Sequence[Trial]],
     values: Mapping[str, Array],
@@ -357,11 +368,11 @@ def _shared(
     return found
 
 
-def _judged(  # noqa: PLR0917 (all of it is what one cell is judged by)
+def _judge_cell(  # noqa: PLR0917 (all of it is what one cell is judged by)
     plan: Plan,
     cell: Cell,
     whole: WorkloadResult,
-    known: "_Known",
+    known: "_CellFindings",
     found: Mapping[str, Comparison],
     answer: Answers | None,
 ) -> tuple[dict[str, Comparison], Answers | None]:
@@ -372,26 +383,33 @@ def _judged(  # noqa: PLR0917 (all of it is what one cell is judged by)
     comparisons = {}
     for metric in whole.metrics:
         if metric.name in found:
-            spread, reach = whole.spread(cell.id, metric), whole.reach(cell.id, metric)
-            spread = math.hypot(spread, whole.between(cell.id, metric, found[metric.name]))
-            comparison = widened(
-                found[metric.name], margin, WIDENED, spread=spread, reach=reach, freedom=whole.freedom
+            spread, reach = whole.systematic_spread(cell.id, metric), whole.noise_reach(cell.id, metric)
+            spread = math.hypot(spread, whole.machine_spread(cell.id, metric, found[metric.name]))
+            comparison = widen_interval(
+                found[metric.name],
+                margin,
+                WIDENED_REASON,
+                spread=spread,
+                reach=reach,
+                freedom=whole.degrees_of_freedom,
             )
             reason = (known.spoilt if metric == first else known.wholly).get(cell.id)
-            comparisons[metric.name] = withdrawn(comparison, reason) if reason else comparison
+            comparisons[metric.name] = withdraw_verdict(comparison, reason) if reason else comparison
     if answer is not None:
-        spread, reach = whole.spread(cell.id, first), whole.reach(cell.id, first)
-        spread = math.hypot(spread, whole.between(cell.id, first, answer.typical))
-        answer = allowing_for(answer, margin, WIDENED, spread=spread, reach=reach, freedom=whole.freedom)
+        spread, reach = whole.systematic_spread(cell.id, first), whole.noise_reach(cell.id, first)
+        spread = math.hypot(spread, whole.machine_spread(cell.id, first, answer.typical))
+        answer = widen_answers(
+            answer, margin, WIDENED_REASON, spread=spread, reach=reach, freedom=whole.degrees_of_freedom
+        )
         if reason := known.spoilt.get(cell.id):
-            answer = withheld(answer, reason)
+            answer = withdraw_answers(answer, reason)
     # The typical run is asked once: the headline also counts the first block's single iterations.
-    headline, answer, others = judged(comparisons.pop(first.name, None), answer, comparisons, margin)
+    headline, answer, others = judge_family(comparisons.pop(first.name, None), answer, comparisons, margin)
     return others if headline is None else {first.name: headline, **others}, answer
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CellFindings:
     """The findings about cells that are compared, and by cell what follows from them."""
 
     findings: tuple[Finding, ...] = ()
@@ -399,39 +417,40 @@ class _Known:
         default_factory=dict
     )  # why the primary metric's verdicts are taken back
     wholly: Mapping[str, str] = field(default_factory=dict)  # why all metrics' are
-    carried: Carried | None = None  # what trials of the primary metric owe to those before them
+    carried: CarryOver | None = None  # what trials of the primary metric owe to those before them
 
 
-def _known(  # noqa: PLR0917 (as `estimands.answers`)
+def _examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
     plan: Plan,
     cells: Sequence[Cell],
     by_cell: Mapping[str, Sequence[Trial]],
     row: Mapping[int, int],
     measured: Sequence[Metric],
     of_the_run: Sequence[Finding],
-) -> _Known:
+) -> _CellFindings:
     if not measured:
-        return _Known()
+        return _CellFindings()
     primary = measured[0]
     values = {
-        cell.id: _values(primary.name, by_cell[cell.id] if cell in cells else (), row) for cell in plan.cells
+        cell.id: _values_by_block(primary.name, by_cell[cell.id] if cell in cells else (), row)
+        for cell in plan.cells
     }
-    findings = examined(plan, cells, by_cell, values, row, primary)
+    findings = examine_cells(plan, cells, by_cell, values, row, primary)
     every = (*findings, *of_the_run)
-    return _Known(
+    return _CellFindings(
         findings,
-        _spoilt(every),
-        _spoilt(finding for finding in every if not finding.primary_only),
+        _withdrawal_reasons(every),
+        _withdrawal_reasons(finding for finding in every if not finding.primary_only),
         next((finding.carried for finding in findings if finding.carried is not None), None),
     )
 
 
-def _spoilt(findings: Iterable[Finding]) -> dict[str, str]:
+def _withdrawal_reasons(findings: Iterable[Finding]) -> dict[str, str]:
     """Why, by cell: the names of all findings that take its verdicts back."""
     return {cell_id: ", ".join(names) for cell_id, names in severe_by_cell(findings).items()}
 
 
-def _table(
+def _build_table(
     metric: Metric,
     plan: Plan,
     cells: Sequence[Cell],
@@ -452,7 +471,7 @@ def _table(
     return Table(table, baseline, metric.better, plan.policy.margin, null_pairs, earlier)
 
 
-def _compared(
+def _compare_metrics(
     tables: Mapping[str, Table | None], primary: Sequence[Metric]
 ) -> dict[str, dict[str, Comparison]]:
     """Comparisons by metric and cell: the primary metric by itself, p values of all others adjusted together."""
@@ -463,7 +482,7 @@ def _compared(
     )
 
 
-def _measured(plan: Plan, trials: Iterable[Trial]) -> list[Metric]:
+def _collect_metrics(plan: Plan, trials: Iterable[Trial]) -> list[Metric]:
     """The metrics that the trials hold: the plan's first and in its order, then others as they appear."""
     seen: dict[str, Metric] = {}
     for trial in trials:
@@ -473,7 +492,7 @@ def _measured(plan: Plan, trials: Iterable[Trial]) -> list[Metric]:
     return [seen[name] for name in dict.fromkeys([*ordered, *seen])]
 
 
-def _values(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
+def _values_by_block(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
     """Values of a metric, shape (K,), one per block; NaN where there is none that is finite."""
     values = np.full(len(row), np.nan)
     for trial in trials:
@@ -484,14 +503,14 @@ def _values(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array
     return values
 
 
-def _status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> tuple[CellStatus, str]:
+def _cell_status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> tuple[CellStatus, str]:
     if not trials:
         if (entry := next((entry for entry in left_out if entry.covers(cell)), None)) is not None:
             return CellStatus.UNUSABLE, entry.reason
         return CellStatus.PENDING, "no trial has ended yet"
     failures = [trial.reason or "failed" for trial in trials if trial.status is not TrialStatus.OK]
     if not failures:
-        failing = _failing_runs(trials)
+        failing = _describe_failing_runs(trials)
         return (CellStatus.PARTIAL if failing else CellStatus.OK), failing
     reason, _ = Counter(failures).most_common(1)[0]
     others = "" if len(set(failures)) == 1 else f" (and {len(set(failures)) - 1} other reasons)"
@@ -499,7 +518,7 @@ def _status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]) ->
     return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), said
 
 
-def _failing_runs(trials: Sequence[Trial]) -> str:
+def _describe_failing_runs(trials: Sequence[Trial]) -> str:
     """How often runs of good trials failed, with an interval; empty where none did."""
     known = [(trial, trial.facts.of(FailedRuns)) for trial in trials]
     found = [fact for _, fact in known if fact is not None]
@@ -507,12 +526,12 @@ def _failing_runs(trials: Sequence[Trial]) -> str:
         return ""
     failed = np.array([0 if fact is None else fact.failed for _, fact in known], dtype=np.float64)
     tried = np.array(
-        [_runs(trial) if fact is None else fact.tried for trial, fact in known], dtype=np.float64
+        [_count_runs(trial) if fact is None else fact.tried for trial, fact in known], dtype=np.float64
     )
     share, (low, high) = failed_share(failed, tried)
     said = f"fails in {share:.0%} [{low:.0%}, {high:.0%}] of runs ({failed.sum():.0f} of {tried.sum():.0f})"
     return f"{said}: {found[0].reason}"
 
 
-def _runs(trial: Trial) -> int:
+def _count_runs(trial: Trial) -> int:
     return max((len(measurement.iterations) for measurement in trial.measurements), default=1)

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.stats import paired, total
-from guestmark.stats.noise import Null, bias_from, floor_from
+from guestmark.stats.noise import Null, bias_from_nulls, floor_from_nulls
 from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p, t_quantile
-from guestmark.stats.special import stdtr
+from guestmark.stats.special import student_t_cdf
 
 Array = NDArray[np.float64]
 
 MIN_BLOCKS = paired.MIN_BLOCKS  # below, no test here can reach .05
-WIDENED = "noise of this host (equal cells, other programs, order) widens the interval"
-_ENOUGH_RANKS = (
+WIDENED_REASON = "noise of this host (equal cells, other programs, order) widens the interval"
+_BLOCKS_FOR_RANKS = (
     8  # blocks from which on the signed-rank test reaches what one of several questions is held to
 )
-BOUND = 1.25  # a ratio that is known to lie between this and its inverse is an answer
-MANY_QUESTIONS = "may be chance, as many questions were asked"
-UNLIKE = 1.5  # times the spread of a null copy, from which a cell scatters on its own account
+BOUNDED_RATIO = 1.25  # a ratio that is known to lie between this and its inverse is an answer
+MANY_QUESTIONS_REASON = "may be chance, as many questions were asked"
+UNLIKE_SPREAD = 1.5  # times the spread of a null copy, from which a cell scatters on its own account
 
 
 class Verdict(StrEnum):
@@ -46,7 +46,9 @@ class Estimand(StrEnum):
     FIRST = "first"  # the first run on a fresh machine
 
 
-_SOON = frozenset({Estimand.TYPICAL, Estimand.FIRST})  # what few blocks may answer, see `paired.early_p`
+_EARLY_ESTIMANDS = frozenset(
+    {Estimand.TYPICAL, Estimand.FIRST}
+)  # what few blocks may answer, see `paired.early_p`
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,11 @@ class Comparison:
     of no difference, `equivalence_p` of that for equivalence, `q` and `equivalence_q` the same adjusted over the
     family. `noise_floor` is |ratio - 1| that null comparisons reach (None: unknown). `ci` of a total is of the runs
     that were measured; `unseen_ci` is its interval with what so few machines cannot have shown, see
-    `total.with_unseen`. `stretch` is the log by which each
-    end of `ci` lies further out than chance alone puts it, see `widened`. `alike` is True where the typical run lies
-    within the margin and rarer slow runs are not excluded: that is less than no difference. Without a ratio (see
-    `log_ratios`) everything but `n`, `noise_floor`, `verdict` and `reason` is None. `reason` says in a few words why
-    the verdict is what it is; empty when nothing need be said. `withdrawn` is True where a severe finding took the
-    verdict back: then the interval is not of what was asked.
+    `total.with_unseen`. `stretch` is the log by which each end of `ci` lies further out than chance alone puts it, see
+    `widen_interval`. `alike` is True where the typical run lies within the margin and rarer slow runs are not excluded:
+    that is less than no difference. Without a ratio (see `log_ratios`) everything but `n`, `noise_floor`, `verdict` and
+    `reason` is None. `reason` says in a few words why the verdict is what it is; empty when nothing need be said.
+    `withdrawn` is True where a severe finding took the verdict back: then the interval is not of what was asked.
     """
 
     n: int
@@ -90,34 +91,44 @@ class Comparison:
         """Whether a difference is claimed."""
         return self.verdict in {Verdict.FASTER, Verdict.SLOWER}
 
-    def excludes(self, ratio: float) -> bool:
+    def excludes_ratio(self, ratio: float) -> bool:
         """Whether these blocks show that the ratio is another one: by their interval, where they are enough for one."""
         known = (self.n >= MIN_BLOCKS or self.differs) and self.ci is not None and not self.withdrawn
         return known and self.ci is not None and not self.ci[0] <= ratio <= self.ci[1]
 
     @property
-    def stated(self) -> tuple[float, float] | None:
+    def stated_interval(self) -> tuple[float, float] | None:
         """The 95 % interval to state: of a total the one that allows for events that so few runs cannot have shown."""
         return self.unseen_ci if self.estimand is Estimand.TOTAL else self.ci
 
     @property
-    def same(self) -> bool:
+    def typical_is_equal(self) -> bool:
         """Whether at least the typical run is shown to be as on the baseline."""
         return self.alike or self.verdict is Verdict.NO_DIFFERENCE
 
     @property
-    def undecided(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether nothing is shown, not even that the typical run is alike."""
         return self.verdict is Verdict.INCONCLUSIVE and not self.alike
 
     @property
-    def bounded(self) -> bool:
+    def is_bounded(self) -> bool:
         """Whether the interval says enough although no verdict is given: any difference lies within `BOUND`."""
-        known = self.undecided and not self.withdrawn and self.n >= MIN_BLOCKS and self.stated is not None
-        return known and self.stated is not None and self.stated[0] >= 1 / BOUND and self.stated[1] <= BOUND
+        known = (
+            self.is_undecided
+            and not self.withdrawn
+            and self.n >= MIN_BLOCKS
+            and self.stated_interval is not None
+        )
+        return (
+            known
+            and self.stated_interval is not None
+            and self.stated_interval[0] >= 1 / BOUNDED_RATIO
+            and self.stated_interval[1] <= BOUNDED_RATIO
+        )
 
 
-def inverse(comparison: Comparison) -> Comparison:
+def invert_comparison(comparison: Comparison) -> Comparison:
     """Return the same comparison the other way round, of the baseline over the cell."""
 
     def turned(ends: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -130,11 +141,11 @@ def inverse(comparison: Comparison) -> Comparison:
         median_ratio=None if comparison.median_ratio is None else 1 / comparison.median_ratio,
         median_ci=turned(comparison.median_ci),
         unseen_ci=turned(comparison.unseen_ci),
-        verdict=_TURNED.get(comparison.verdict, comparison.verdict),
+        verdict=_OPPOSITE_VERDICTS.get(comparison.verdict, comparison.verdict),
     )
 
 
-_TURNED = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+_OPPOSITE_VERDICTS = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +213,7 @@ def compare_tables(
     report may claim is decided over all its questions together, see `family`. Raises ValueError for an unknown
     baseline or arrays that do not pair.
     """
-    evidence_of = _total if estimand is Estimand.TOTAL else _typical
+    evidence_of = _estimate_total if estimand is Estimand.TOTAL else _estimate_typical_run
     found: dict[tuple[str, str], _Evidence] = {}
     sizes: dict[tuple[str, str], int] = {}
     for name, table in tables.items():
@@ -217,16 +228,16 @@ def compare_tables(
             sizes[name, cell] = int((~(np.isnan(array) | np.isnan(reference))).sum())
             if evidence is not None:
                 found[name, cell] = evidence
-    q = adjust(np.array([one.p for one in found.values()]))
-    same_q = adjust(np.array([one.equivalence_p for one in found.values()]))
+    q = adjust_benjamini_hochberg(np.array([one.p for one in found.values()]))
+    same_q = adjust_benjamini_hochberg(np.array([one.equivalence_p for one in found.values()]))
     adjusted = {key: (float(a), float(b)) for key, a, b in zip(found, q, same_q, strict=True)}
     result: dict[str, dict[str, Comparison]] = {name: {} for name in tables}
     floors: dict[tuple[str, int], float | None] = {}
     for (name, cell), n in sizes.items():
         table = tables[name]
         if (name, n) not in floors:
-            floors[name, n] = noise_floor(table.null_pairs, n, table.history, estimand)
-        result[name][cell] = _comparison(
+            floors[name, n] = estimate_noise_floor(table.null_pairs, n, table.history, estimand)
+        result[name][cell] = _build_comparison(
             found.get((name, cell)),
             n,
             floors[name, n],
@@ -239,7 +250,7 @@ def compare_tables(
     return result
 
 
-def _comparison(
+def _build_comparison(
     evidence: _Evidence | None,
     n: int,
     floor: float | None,
@@ -273,39 +284,41 @@ def _comparison(
         unseen_ci=evidence.unseen_ci,
     )
     level = min(alpha, 1 - paired.NOMINAL) / (2 if evidence.unlike else 1)
-    verdict, reason = _decide(undecided, table, alpha, cells=cells, refused=evidence.refused, same=level)
+    verdict, reason = _decide_verdict(
+        undecided, table, alpha, cells=cells, refused=evidence.refused, same=level
+    )
     return replace(undecided, verdict=verdict, reason=reason)
 
 
-def _typical(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
+def _estimate_typical_run(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
     d = log_ratios(cell, baseline)
     if d is None or not d.size:
         return None
     walsh = paired.walsh_averages(d)
     if d.size >= MIN_BLOCKS:
-        low, high = paired.interval(walsh)
+        low, high = paired.signed_rank_interval(walsh)
         ends: tuple[float, float] | None = (float(low), float(high))
     else:
         ends = t_interval(d, paired.NOMINAL) if d.size >= 2 else None
     return _Evidence(
         ratio=float(np.exp(paired.hodges_lehmann(walsh))),
-        ci=_exponentiated(ends),
-        p=_typical_p(d, walsh) if d.size >= MIN_BLOCKS else paired.early_p(d, _usual_spread(table)),
+        ci=_exponentiate_interval(ends),
+        p=_typical_run_p(d, walsh) if d.size >= MIN_BLOCKS else paired.early_p(d, _pooled_spread(table)),
         equivalence_p=paired.equivalence_p(walsh, table.margin),
         median_ratio=float(np.exp(np.median(d))),
-        median_ci=_exponentiated(median_interval(d)),
-        unlike=_unlike(cell, baseline, table),
+        median_ci=_exponentiate_interval(median_interval(d)),
+        unlike=_scatters_more_than_copies(cell, baseline, table),
     )
 
 
-def _typical_p(d: Array, walsh: Array) -> float:
+def _typical_run_p(d: Array, walsh: Array) -> float:
     """The signed-rank p. Few blocks cannot make that small enough: where all of them agree, Student's t decides."""
     p = paired.signed_rank_p(walsh)
     agree = bool((d > 0).all() or (d < 0).all())
-    return min(p, t_p(d)) if agree and d.size < _ENOUGH_RANKS else p
+    return min(p, t_p(d)) if agree and d.size < _BLOCKS_FOR_RANKS else p
 
 
-def _usual_spread(table: Table) -> float:
+def _pooled_spread(table: Table) -> float:
     """The standard deviation of a block's log ratio over all cells of a table; 0 where it is not known."""
     reference = np.asarray(table.values[table.baseline], dtype=np.float64)
     known = [
@@ -318,22 +331,22 @@ def _usual_spread(table: Table) -> float:
     return math.sqrt(sum(float(((d - d.mean()) ** 2).sum()) for d in known if d.size) / free) if free else 0.0
 
 
-def _unlike(cell: Array, baseline: Array, table: Table) -> bool:
-    """Whether the cell's log ratios scatter over `UNLIKE` times as widely as those of null copies; False without any.
+def _scatters_more_than_copies(cell: Array, baseline: Array, table: Table) -> bool:
+    """Return True if the cell's log ratios scatter over `UNLIKE_SPREAD` times as widely as those of null copies.
 
-    A run stops where its intervals happen to be narrow. Where the copies are quiet and the cell is not, that luck is
-    the cell's, and its equality needs more evidence.
+    False without null copies. A run stops where its intervals happen to be narrow. Where the copies are quiet and the
+    cell is not, that luck is the cell's, and its equality needs more evidence.
     """
-    own = _typical_floor(cell, baseline)
-    copies = [found for pair in table.null_pairs if (found := _typical_floor(*pair)) is not None]
+    own = _typical_null_interval(cell, baseline)
+    copies = [found for pair in table.null_pairs if (found := _typical_null_interval(*pair)) is not None]
     if own is None or not copies:
         return False
     quiet = math.sqrt(sum(half**2 * blocks for _, half, blocks in copies) / len(copies))
-    return own[1] * math.sqrt(own[2]) > UNLIKE * quiet
+    return own[1] * math.sqrt(own[2]) > UNLIKE_SPREAD * quiet
 
 
-def _total(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
-    pair = total.complete(cell, baseline)
+def _estimate_total(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
+    pair = total.complete_pairs(cell, baseline)
     if pair is None or not pair[0].size:
         return None
     rate = table.better is Better.HIGHER
@@ -356,18 +369,18 @@ def _total(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
     )
 
 
-def _typical_floor(a: Array, b: Array) -> tuple[float, float, int] | None:
+def _typical_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
     """The log ratio of two copies, the half-width of its interval and the blocks; None below six."""
     d = log_ratios(a, b)
     if d is None or d.size < MIN_BLOCKS:
         return None
     walsh = paired.walsh_averages(d)
-    low, high = paired.interval(walsh, 0.95)
+    low, high = paired.signed_rank_interval(walsh, 0.95)
     return float(paired.hodges_lehmann(walsh)), float(high - low) / 2, d.size
 
 
-def _total_floor(a: Array, b: Array) -> tuple[float, float, int] | None:
-    pair = total.complete(a, b)
+def _total_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
+    pair = total.complete_pairs(a, b)
     if pair is None or pair[0].size < MIN_BLOCKS:
         return None
     ends = total.ratio_interval(*pair, 0.95)
@@ -376,7 +389,7 @@ def _total_floor(a: Array, b: Array) -> tuple[float, float, int] | None:
     return math.log(total.ratio_of_means(*pair)), math.log(ends[1] / ends[0]) / 2, pair[0].size
 
 
-def noise_floor(
+def estimate_noise_floor(
     null_pairs: Sequence[tuple[Array, Array]],
     n_blocks: int,
     history: Sequence[Null] = (),
@@ -384,21 +397,21 @@ def noise_floor(
 ) -> float | None:
     """Return the size |ratio - 1| that comparisons of `n_blocks` blocks without any difference reach, of an estimand.
 
-    See `noise.floor_from`, to which this gives the estimand's own interval of a null pair.
+    See `noise.floor_from_nulls`, to which this gives the estimand's own interval of a null pair.
     """
-    interval = _total_floor if estimand is Estimand.TOTAL else _typical_floor
-    return floor_from(null_pairs, n_blocks, history, interval=interval)
+    interval = _total_null_interval if estimand is Estimand.TOTAL else _typical_null_interval
+    return floor_from_nulls(null_pairs, n_blocks, history, interval=interval)
 
 
-def between_runs(null_pairs: Sequence[tuple[Array, Array]], history: Sequence[Null]) -> float:
+def bias_between_runs(null_pairs: Sequence[tuple[Array, Array]], history: Sequence[Null]) -> float:
     """Return the half-width of the 95 % interval of what equal cells of one run differ by, as a log, from earlier runs.
 
-    See `noise.bias_from`; 0 without history.
+    See `noise.bias_from_nulls`; 0 without history.
     """
-    return bias_from(null_pairs, history, interval=_typical_floor)
+    return bias_from_nulls(null_pairs, history, interval=_typical_null_interval)
 
 
-def _decide(
+def _decide_verdict(
     c: Comparison, table: Table, alpha: float, *, cells: int, refused: str, same: float
 ) -> tuple[Verdict, str]:
     few = c.n < MIN_BLOCKS
@@ -406,7 +419,7 @@ def _decide(
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks" if few else "interval too wide"
     higher = c.ratio > 1
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
-    if few and not (c.estimand in _SOON and c.q < alpha and excludes_one):
+    if few and not (c.estimand in _EARLY_ESTIMANDS and c.q < alpha and excludes_one):
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
     margin = table.margin
     equivalent = c.equivalence_q < same
@@ -421,10 +434,10 @@ def _decide(
         return (Verdict.INCONCLUSIVE, refused) if refused else equal
     if excludes_one and c.n < blocks_to_claim(cells, alpha):
         return Verdict.INCONCLUSIVE, f"{cells} cells need {blocks_to_claim(cells, alpha)} blocks"
-    return Verdict.INCONCLUSIVE, MANY_QUESTIONS if excludes_one else "interval too wide"
+    return Verdict.INCONCLUSIVE, MANY_QUESTIONS_REASON if excludes_one else "interval too wide"
 
 
-def _exponentiated(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+def _exponentiate_interval(interval: tuple[float, float] | None) -> tuple[float, float] | None:
     """Return the interval of the ratio; None if it cannot be said in floats (two wildly different blocks)."""
     if interval is None:
         return None
@@ -441,17 +454,17 @@ def null_differs(null: Comparison, alpha: float = 0.01) -> bool:
     return null.p is not None and null.ci is not None and null.p < alpha and not null.ci[0] <= 1 <= null.ci[1]
 
 
-def downgraded(comparison: Comparison, reason: str = "a null comparison differs") -> Comparison:
+def downgrade_verdict(comparison: Comparison, reason: str = "a null comparison differs") -> Comparison:
     """Return the comparison with its verdict taken back; the figures stay."""
     return replace(comparison, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
-def withdrawn(comparison: Comparison, reason: str) -> Comparison:
+def withdraw_verdict(comparison: Comparison, reason: str) -> Comparison:
     """Return the comparison with its verdict taken back by a severe finding about what was measured."""
-    return replace(downgraded(comparison, reason), withdrawn=True)
+    return replace(downgrade_verdict(comparison, reason), withdrawn=True)
 
 
-def widened(
+def widen_interval(
     comparison: Comparison,
     margin: float,
     reason: str,
@@ -490,7 +503,9 @@ def widened(
     half = math.hypot(abs(math.log(nearest) - middle), spread) if nearest > 0 else math.inf
     p = 0.0
     if comparison.n >= MIN_BLOCKS:  # of fewer p is not by their scatter
-        p = _least_p(max(abs(middle) - reach, 0.0), half, comparison.n - 1 if freedom is None else freedom)
+        p = _p_from_half_width(
+            max(abs(middle) - reach, 0.0), half, comparison.n - 1 if freedom is None else freedom
+        )
     longer = replace(
         comparison,
         ci=(low, high),
@@ -504,14 +519,14 @@ def widened(
     differs = low > 1 or high < 1
     equal = 1 / (1 + margin) < low and high < 1 + margin
     borne_out = {Verdict.FASTER: differs, Verdict.SLOWER: differs, Verdict.NO_DIFFERENCE: equal}
-    return longer if borne_out.get(comparison.verdict, True) else downgraded(longer, reason)
+    return longer if borne_out.get(comparison.verdict, True) else downgrade_verdict(longer, reason)
 
 
-def _least_p(distance: float, half: float, freedom: int) -> float:
+def _p_from_half_width(distance: float, half: float, freedom: int) -> float:
     """The two-sided p by Student's t of a log ratio so far from 0, with an interval of `NOMINAL` of this half-width."""
     if freedom < 1 or half <= 0:
         return 0.0
-    return 2 * float(stdtr(freedom, -distance / half * t_quantile(freedom, (1 + paired.NOMINAL) / 2)))
+    return 2 * float(student_t_cdf(freedom, -distance / half * t_quantile(freedom, (1 + paired.NOMINAL) / 2)))
 
 
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})
@@ -524,7 +539,7 @@ def is_processor_time(metric: Metric) -> bool:
     return metric.name in _PROCESSOR_TIME
 
 
-def waits(metric: Metric) -> bool:
+def waits_for_processor(metric: Metric) -> bool:
     """Return whether the metric gets worse while others have the processors: clock times and rates do.
 
     Processor time, counts, sizes and figures without a unit of time do not wait.
@@ -535,7 +550,7 @@ def waits(metric: Metric) -> bool:
     return unit in _TIME_UNITS or unit.endswith(("/s", "ps"))
 
 
-def label(verdict: Verdict, metric: Metric) -> str:
+def label_verdict(verdict: Verdict, metric: Metric) -> str:
     """Return the word to show for a verdict: faster/slower for times and rates, less/more for sizes, else
     better/worse.
     """
@@ -550,7 +565,7 @@ def label(verdict: Verdict, metric: Metric) -> str:
     return "better" if good else "worse"
 
 
-def adjust(p: Array) -> Array:
+def adjust_benjamini_hochberg(p: Array) -> Array:
     """Return p values of shape (m,) adjusted over their family, each at most 1.
 
     At a limit of .05 at most one claim in twenty is false on average (Benjamini and Hochberg 1995).
@@ -565,7 +580,7 @@ def adjust(p: Array) -> Array:
     return adjusted
 
 
-def holm(p: Array) -> Array:
+def adjust_holm(p: Array) -> Array:
     """Return p values of shape (m,) adjusted so that even one false claim among all is as rare as the limit.
 
     Holm's step-down method (1979), which holds whatever depends on what: for gates, where each claim is acted upon.

@@ -38,12 +38,12 @@ class Effect:
     blocks: int
 
     @property
-    def shown(self) -> bool:
+    def is_shown(self) -> bool:
         """Whether the interval excludes that there is none."""
         return not self.ci[0] <= 1 <= self.ci[1]
 
 
-def effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> tuple[Effect, ...]:
+def factorial_effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> tuple[Effect, ...]:
     """All main effects, then all interactions of two factors, of a full matrix.
 
     `values` are those of each cell by block, NaN where a trial is missing; blocks in which one is missing are left out.
@@ -58,7 +58,7 @@ def effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> tuple[Eff
     if blocks < FEWEST_BLOCKS or not (np.isfinite(table) & (table > 0)).all():
         return ()
     logs = np.log(table).reshape(*map(len, axes), blocks)
-    contrasts = [*_mains(logs, axes), *_interactions(logs, axes)]
+    contrasts = [*_main_contrasts(logs, axes), *_interaction_contrasts(logs, axes)]
     confidence = 1 - (1 - _CONFIDENCE) / len(contrasts)
     found = []
     for at, levels, by_block in contrasts:
@@ -79,22 +79,22 @@ def effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> tuple[Eff
 _Contrast = tuple[tuple[int, ...], tuple[str, ...], Array]
 
 
-def _mains(logs: Array, axes: Sequence[Levels]) -> Iterator[_Contrast]:
+def _main_contrasts(logs: Array, axes: Sequence[Levels]) -> Iterator[_Contrast]:
     for axis, levels in enumerate(axes):
-        means = _over_others(logs, (axis,))
+        means = _mean_over_others(logs, (axis,))
         for number in range(1, len(levels)):
             yield (axis,), (levels[number],), means[number] - means[0]
 
 
-def _interactions(logs: Array, axes: Sequence[Levels]) -> Iterator[_Contrast]:
+def _interaction_contrasts(logs: Array, axes: Sequence[Levels]) -> Iterator[_Contrast]:
     for one, other in itertools.combinations(range(len(axes)), 2):
-        means = _over_others(logs, (one, other))
+        means = _mean_over_others(logs, (one, other))
         for a, b in itertools.product(range(1, len(axes[one])), range(1, len(axes[other]))):
             contrast = means[a, b] - means[a, 0] - means[0, b] + means[0, 0]
             yield (one, other), (axes[one][a], axes[other][b]), contrast
 
 
-def _over_others(logs: Array, kept: tuple[int, ...]) -> Array:
+def _mean_over_others(logs: Array, kept: tuple[int, ...]) -> Array:
     """Means over all axes but these and the last, which is of blocks."""
     rest = tuple(axis for axis in range(logs.ndim - 1) if axis not in kept)
     means: Array = logs.mean(axis=rest)

@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots
-from guestmark.stats.compare import Comparison, Verdict, downgraded, null_differs
+from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import as_costs
 from guestmark.stats.trials import Answers, compare_trials
-from guestmark.stats.validity import Carried, Finding, Severity, free_of
+from guestmark.stats.validity import CarryOver, Finding, Severity, subtract_carry_over
 
 Array = NDArray[np.float64]
 _DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
-def answers(
+def answer_questions(
     plan: Plan,
     cells: Sequence[Cell],
     by_cell: Mapping[str, Sequence[Trial]],
     row: Mapping[int, int],
     metric: Metric,
     *,
-    carried: Mapping[str, Carried] | None = None,
+    carried: Mapping[str, CarryOver] | None = None,
 ) -> dict[str, Answers]:
     """Typical run, total, slow runs and first run of one metric, by cell; nothing where iterations are unequal.
 
@@ -38,15 +38,21 @@ def answers(
     Null copies that were asked for are compared with the cell they copy, and are never faster or slower.
     """
     owed = (carried or {}).get(metric.name)
-    matrices = {cell.id: iterations(metric.name, by_cell[cell.id], row) for cell in cells}
-    held = {name: free_of(matrix, owed, name) for name, matrix in matrices.items() if matrix is not None}
+    matrices = {cell.id: iteration_matrix(metric.name, by_cell[cell.id], row) for cell in cells}
+    held = {
+        name: subtract_carry_over(matrix, owed, name)
+        for name, matrix in matrices.items()
+        if matrix is not None
+    }
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
         return {}
     found = {cell.id: first_runs(metric.name, by_cell[cell.id], row) for cell in cells if cell.id in held}
     started = boots(cells)
     first = {
-        name: free_of(runs, owed, name) for name, runs in found.items() if runs is not None and started
+        name: subtract_carry_over(runs, owed, name)
+        for name, runs in found.items()
+        if runs is not None and started
     }  # nothing is fresh where nothing boots
     pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
     copies = [(copy, of) for copy, of in pairs if of is not None]
@@ -68,30 +74,32 @@ def answers(
             alone = compare_trials(
                 both, of, better=metric.better, margin=margin, first=both_first, boots=started
             )
-            answered[copy] = _of_copy(alone[copy])
+            answered[copy] = _answer_null_copy(alone[copy])
     return answered
 
 
-def _of_copy(answer: Answers) -> Answers:
+def _answer_null_copy(answer: Answers) -> Answers:
     slow = answer.slow
     if slow is not None and slow.verdict in _DIFFERENT:
         slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason="equal cells, within chance")
     return Answers(
-        of_equals(answer.typical),
-        of_equals(answer.total) if answer.total else None,
+        retract_null_difference(answer.typical),
+        retract_null_difference(answer.total) if answer.total else None,
         slow,
-        of_equals(answer.first) if answer.first else None,
+        retract_null_difference(answer.first) if answer.first else None,
     )
 
 
-def of_equals(null: Comparison) -> Comparison:
+def retract_null_difference(null: Comparison) -> Comparison:
     """Return a null comparison with its verdict: never faster or slower, as it is the same thing twice."""
     if null.verdict not in _DIFFERENT:
         return null
-    return downgraded(null, "equal cells differ" if null_differs(null) else "equal cells, within chance")
+    return downgrade_verdict(
+        null, "equal cells differ" if null_differs(null) else "equal cells, within chance"
+    )
 
 
-def iterations(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
+def iteration_matrix(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
     """Return the raw iterations of a metric, shape (K, m), NaN for trials without; None if there are none.
 
     m is what most trials hold. Those of the first block, from which it was chosen, may hold less: their rows are NaN.
@@ -139,7 +147,7 @@ def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
     return runs if len(runs) == len(trial.run_s) else ()  # version 0.1 did not keep warm-ups
 
 
-def cold_measured(
+def find_cold_runs(
     metric: Metric, cells: Sequence[Cell], by_cell: Mapping[str, Sequence[Trial]], warmup: int
 ) -> Finding | None:
     """Return a warning if measured runs are still warming up: typically over the starts of a cell, see `warmup_needed`.

@@ -13,19 +13,21 @@ from dataclasses import replace
 from typing import TypeVar
 
 from guestmark.stats import paired
-from guestmark.stats.compare import MANY_QUESTIONS, Comparison, Verdict, downgraded
-from guestmark.stats.special import stdtrit
+from guestmark.stats.compare import MANY_QUESTIONS_REASON, Comparison, Verdict, downgrade_verdict
+from guestmark.stats.special import student_t_quantile
 from guestmark.stats.trials import Answers
 
 Question = TypeVar("Question")
 
-LEVEL = 0.05  # of everything that a report claims of a cell
+FAMILY_LEVEL = 0.05  # of everything that a report claims of a cell
 # Weights: with them the typical run reaches 6/2^8 of 8 blocks, and slow runs 2/2^8.
 TYPICAL, TOTAL, SLOW, FIRST, SECONDARY = 0.47, 0.13, 0.2, 0.05, 0.15
 _DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
-def claimed(p: Mapping[Question, tuple[float, float]], level: float = LEVEL) -> dict[Question, float]:
+def claim_questions(
+    p: Mapping[Question, tuple[float, float]], level: float = FAMILY_LEVEL
+) -> dict[Question, float]:
     """Return the questions that are claimed, each with the level that it was held to.
 
     `p` has the p value and the weight of each; weights add up to at most 1, and those of questions that are not among
@@ -45,7 +47,7 @@ def claimed(p: Mapping[Question, tuple[float, float]], level: float = LEVEL) -> 
     return found
 
 
-def judged(
+def judge_family(
     headline: Comparison | None, answers: Answers | None, secondary: Mapping[str, Comparison], margin: float
 ) -> tuple[Comparison | None, Answers | None, dict[str, Comparison]]:
     """Return a cell's comparisons with the verdicts that hold for all of them together.
@@ -66,42 +68,46 @@ def judged(
     least = [other.q for other in secondary.values() if other.verdict in _DIFFERENT and other.q is not None]
     if secondary:
         asked["secondary"] = (min(least, default=1.0), SECONDARY)
-    held = claimed(asked)
+    held = claim_questions(asked)
     level = held.get("secondary", 0.0)
     others = {
-        name: typical_only(_within(other, other.q is not None and other.q <= level), margin)
+        name: limit_to_typical_run(
+            _retract_unless_held(other, other.q is not None and other.q <= level), margin
+        )
         for name, other in secondary.items()
     }
     if headline is not None:
-        headline = _within(headline, "typical" in held)
+        headline = _retract_unless_held(headline, "typical" in held)
     if answers is None:
-        return (None if headline is None else typical_only(headline, margin)), None, others
+        return (None if headline is None else limit_to_typical_run(headline, margin)), None, others
     slow = answers.slow
     if slow is not None and slow.verdict in _DIFFERENT and "slow" not in held:
-        slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason=MANY_QUESTIONS)
+        slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason=MANY_QUESTIONS_REASON)
     found = replace(
         answers,
         typical=headline or answers.typical,
-        total=_within(answers.total, "total" in held) if answers.total else None,
+        total=_retract_unless_held(answers.total, "total" in held) if answers.total else None,
         slow=slow,
-        first=_within(answers.first, "first" in held) if answers.first else None,
+        first=_retract_unless_held(answers.first, "first" in held) if answers.first else None,
     )
     typical = found.typical
-    if typical.verdict is Verdict.NO_DIFFERENCE and not _equal_in_all(found):
-        typical = typical_only(typical, margin, _unlike(found))
+    if typical.verdict is Verdict.NO_DIFFERENCE and not _all_answers_equal(found):
+        typical = limit_to_typical_run(typical, margin, _explain_inequality(found))
     found = replace(found, typical=typical)
     return (None if headline is None else typical), found, others
 
 
-def sharing(comparison: Comparison) -> Comparison:
+def hold_to_family_level(comparison: Comparison) -> Comparison:
     """Return a comparison of typical runs with the level that they have in a cell's table, whoever is compared.
 
     So a sentence about two cells claims nothing that their table would not, and adds no false claims to its own.
     """
-    return _within(comparison, comparison.q is not None and comparison.q <= LEVEL * TYPICAL)
+    return _retract_unless_held(
+        comparison, comparison.q is not None and comparison.q <= FAMILY_LEVEL * TYPICAL
+    )
 
 
-def detectable(comparison: Comparison, power: float = 0.9) -> float | None:
+def detectable_difference(comparison: Comparison, power: float = 0.9) -> float | None:
     """Return the relative difference of typical runs that such a run would claim with this probability, or more.
 
     From the interval's width by Student's t, at the level of the typical run. Other runs are noisier than this one by
@@ -111,18 +117,20 @@ def detectable(comparison: Comparison, power: float = 0.9) -> float | None:
         return None
     free = comparison.n - 1
     half = math.log(comparison.ci[1] / comparison.ci[0]) / 2
-    error = (half - comparison.stretch) / float(stdtrit(free, (1 + paired.NOMINAL) / 2))
-    quantiles = float(stdtrit(free, 1 - LEVEL * TYPICAL / 2)) + float(stdtrit(free, 1 - (1 - power) / 3))
+    error = (half - comparison.stretch) / float(student_t_quantile(free, (1 + paired.NOMINAL) / 2))
+    quantiles = float(student_t_quantile(free, 1 - FAMILY_LEVEL * TYPICAL / 2)) + float(
+        student_t_quantile(free, 1 - (1 - power) / 3)
+    )
     return math.expm1(quantiles * error + comparison.stretch)
 
 
-def _within(comparison: Comparison, held: bool) -> Comparison:
+def _retract_unless_held(comparison: Comparison, held: bool) -> Comparison:
     if held or comparison.verdict not in _DIFFERENT:
         return comparison
-    return downgraded(comparison, MANY_QUESTIONS)
+    return downgrade_verdict(comparison, MANY_QUESTIONS_REASON)
 
 
-def typical_only(
+def limit_to_typical_run(
     comparison: Comparison, margin: float, why: str = "rarer slow runs are not excluded"
 ) -> Comparison:
     """Return a comparison of typical runs alone: where they do not differ it is `alike`, which is less."""
@@ -131,15 +139,15 @@ def typical_only(
     )  # the same in every run of both
     if comparison.verdict is not Verdict.NO_DIFFERENCE or constant:
         return comparison
-    return replace(downgraded(comparison, f"typical runs within {margin:.3g}; {why}"), alike=True)
+    return replace(downgrade_verdict(comparison, f"typical runs within {margin:.3g}; {why}"), alike=True)
 
 
-def _equal_in_all(answers: Answers) -> bool:
+def _all_answers_equal(answers: Answers) -> bool:
     apart = [answer for answer in (answers.slow, answers.first) if answer and answer.verdict in _DIFFERENT]
     return not apart and answers.total is not None and answers.total.verdict is Verdict.NO_DIFFERENCE
 
 
-def _unlike(answers: Answers) -> str:
+def _explain_inequality(answers: Answers) -> str:
     if answers.slow is not None and answers.slow.verdict in _DIFFERENT:
         return f"{'more' if answers.slow.difference > 0 else 'fewer'} slow runs"
     if answers.total is not None and answers.total.verdict in _DIFFERENT:

@@ -1,9 +1,9 @@
-"""What slow runs a number of blocks would find, and how many blocks find given ones.
+"""Power of the test of slow runs: what a number of blocks would find, and how many blocks find given slow runs.
 
-A block shows a cell when more of its runs than of the baseline's are slow in it, and hides it when fewer are. With
-equal laws both are as likely, so the claim is a sign test of blocks; with no slow run on the baseline it is the test of
-`tails.counts_p`; otherwise that test, which also knows by how many, finds a little more. The level is that of slow
-runs in a cell's table, see `family`.
+A block speaks for a cell's slow runs if more of the cell's runs than of the baseline's are slow in it, and against them
+if fewer are. Under equal laws both are equally likely, so the claim is a sign test over blocks. Without slow runs on
+the baseline this is exactly the test of `tails.excess_counts_p`; otherwise that test, which also counts by how many
+runs the two differ, finds a little more. The level is that of slow runs in a cell's table, see `family`.
 """
 
 import functools
@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 
 from guestmark.core.rare import Rare
-from guestmark.stats.family import LEVEL, SLOW
-from guestmark.stats.special import betainc
+from guestmark.stats.family import FAMILY_LEVEL, SLOW
+from guestmark.stats.special import regularized_beta
 
 POWER = 0.9
 _MOST = 10_000  # blocks
@@ -45,7 +45,9 @@ def blocks_to_see(share: float, iterations: int, power: float = POWER) -> int:
     return math.ceil(math.log1p(-power) / (iterations * math.log1p(-share)))
 
 
-def blocks_for(rare: Rare, iterations: int, *, background: float = 0.0, cells: int = 1) -> int | None:
+def blocks_to_find_rare(
+    rare: Rare, iterations: int, *, background: float = 0.0, cells: int = 1
+) -> int | None:
     """Return how many blocks find what is asked for: `blocks_to_find`, or without cells to compare `blocks_to_see`."""
     runs = 1 if rare.starts else iterations
     if not cells:
@@ -55,7 +57,7 @@ def blocks_for(rare: Rare, iterations: int, *, background: float = 0.0, cells: i
 
 def cheapest_iterations(rare: Rare, cells: int, most: int, block_s: Callable[[int], float]) -> int:
     """Return how many iterations of a trial find it soonest, where a block with so many takes `block_s(iterations)`."""
-    found = {number: blocks_for(rare, number, cells=cells) for number in range(1, most + 1)}
+    found = {number: blocks_to_find_rare(rare, number, cells=cells) for number in range(1, most + 1)}
     costs = {number: blocks * block_s(number) for number, blocks in found.items() if blocks is not None}
     return min(costs, key=lambda number: costs[number], default=most)
 
@@ -78,54 +80,55 @@ def power_to_find(
     share: float, blocks: int, iterations: int, *, background: float = 0.0, cells: int = 1
 ) -> float:
     """Return the probability that so many blocks show a cell's slow runs; see `blocks_to_find`."""
-    more, fewer = _of_block(1 - (1 - share) * (1 - background), background, iterations)
-    level = LEVEL * SLOW / cells
+    more, fewer = _block_chances(1 - (1 - share) * (1 - background), background, iterations)
+    level = FAMILY_LEVEL * SLOW / cells
     if fewer < 1e-12:
         needed = math.ceil(1 - math.log2(level))  # 2^(1 - k) is at most the level
-        return _at_least(needed, blocks, more)
+        return _binomial_tail(needed, blocks, more)
     either = more + fewer
     spread = _REACH * math.sqrt(blocks * either * (1 - either)) + 1
     first, last = max(round(blocks * either - spread), 1), min(round(blocks * either + spread), blocks)
     found = sum(
-        _exactly(told, blocks, either) * _at_least(_critical(told, level), told, more / either)
+        _binomial_probability(told, blocks, either)
+        * _binomial_tail(_sign_test_critical(told, level), told, more / either)
         for told in range(first, last + 1)
     )
     return min(found, 1.0)
 
 
-def _of_block(slow: float, baseline: float, iterations: int) -> tuple[float, float]:
+def _block_chances(slow: float, baseline: float, iterations: int) -> tuple[float, float]:
     """The chances that a block has more slow runs of the cell than of the baseline, and fewer."""
-    mine, theirs = _counts(slow, iterations), _counts(baseline, iterations)
+    mine, theirs = _binomial_weights(slow, iterations), _binomial_weights(baseline, iterations)
     more = sum(p * sum(theirs[:count]) for count, p in enumerate(mine))
     fewer = sum(p * sum(mine[:count]) for count, p in enumerate(theirs))
     return more, fewer
 
 
-def _counts(share: float, iterations: int) -> list[float]:
+def _binomial_weights(share: float, iterations: int) -> list[float]:
     return [
         math.comb(iterations, count) * share**count * (1 - share) ** (iterations - count)
         for count in range(iterations + 1)
     ]
 
 
-def _exactly(successes: int, trials: int, share: float) -> float:
+def _binomial_probability(successes: int, trials: int, share: float) -> float:
     """The chance of so many successes, the share being neither 0 nor 1."""
     ways = math.lgamma(trials + 1) - math.lgamma(successes + 1) - math.lgamma(trials - successes + 1)
     return math.exp(ways + successes * math.log(share) + (trials - successes) * math.log1p(-share))
 
 
-def _at_least(successes: int, trials: int, share: float) -> float:
+def _binomial_tail(successes: int, trials: int, share: float) -> float:
     """The chance of so many successes or more."""
     if successes <= 0:
         return 1.0
-    return betainc(successes, trials - successes + 1, share) if successes <= trials else 0.0
+    return regularized_beta(successes, trials - successes + 1, share) if successes <= trials else 0.0
 
 
 @functools.lru_cache(maxsize=4096)
-def _critical(blocks: int, level: float) -> int:
+def _sign_test_critical(blocks: int, level: float) -> int:
     """How many of these blocks have to point one way for the two-sided sign test to claim it."""
     low, high = blocks // 2, blocks + 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if 2 * _at_least(middle, blocks, 0.5) <= level else (middle + 1, high)
+        low, high = (low, middle) if 2 * _binomial_tail(middle, blocks, 0.5) <= level else (middle + 1, high)
     return low

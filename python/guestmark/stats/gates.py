@@ -25,15 +25,15 @@ from guestmark.core.metric_spec import USER, WALL
 from guestmark.core.units import counted
 from guestmark.stats import paired
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.compare import holm
+from guestmark.stats.compare import adjust_holm
 from guestmark.stats.noise import taken_by_others
 from guestmark.stats.paired import log_ratios
-from guestmark.stats.pairwise import by_block, doubt
+from guestmark.stats.pairwise import reason_to_doubt, values_by_block
 from guestmark.stats.repetition import blocks_until_within
-from guestmark.stats.special import stdtrit
-from guestmark.stats.validity import free_of
+from guestmark.stats.special import student_t_quantile
+from guestmark.stats.validity import subtract_carry_over
 
-_REFUSED: Mapping[Loss, frozenset[Durability]] = {
+_REFUSED_WORDS: Mapping[Loss, frozenset[Durability]] = {
     Loss.LOST: frozenset({Durability.LOST, Durability.BROKEN}),
     Loss.PART: frozenset({Durability.LOST, Durability.BROKEN, Durability.PART, Durability.NOTHING}),
     Loss.UNPROVEN: frozenset(Durability) - {Durability.PROVEN, Durability.CONSISTENT, Durability.UNKNOWN},
@@ -61,7 +61,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedGate:
     """A gate and one of its cells; `blocks` is how many more would probably decide it, None where that is unknown.
 
     `p_broken` and `p_kept` are of the one-sided tests, None without values; the first is adjusted over all gates.
@@ -82,7 +82,9 @@ class Judged:
     beside: float | None = None  # share of the processors that others had, where user time decided therefore
 
 
-def finds(gate: Gate, error: float, freedom: int, level: float, stretch: float = 0.0) -> float | None:
+def smallest_detected_ratio(
+    gate: Gate, error: float, freedom: int, level: float, stretch: float = 0.0
+) -> float | None:
     """Return the ratio from which on 3 in 4 such runs, or more, would call a gate broken; None beyond a factor of 10.
 
     `error` is the standard error of the log ratio with so many degrees of freedom, `level` is the one-sided test's.
@@ -90,42 +92,46 @@ def finds(gate: Gate, error: float, freedom: int, level: float, stretch: float =
     """
     if freedom < 1:
         return None
-    quantiles = float(stdtrit(freedom, 1 - level)) + float(stdtrit(freedom, 1 - (1 - _POWER) / 3))
-    return beyond(gate, quantiles * error + stretch)
+    quantiles = float(student_t_quantile(freedom, 1 - level)) + float(
+        student_t_quantile(freedom, 1 - (1 - _POWER) / 3)
+    )
+    return ratio_beyond_limit(gate, quantiles * error + stretch)
 
 
-def beyond(gate: Gate, away: float) -> float | None:
+def ratio_beyond_limit(gate: Gate, away: float) -> float | None:
     """Return the ratio so far beyond the limit, as a log; None where that says nothing."""
     return gate.limit * math.exp(away if gate.above else -away) if away <= _FARTHEST else None
 
 
-def judge(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[Judged, ...]:
+def judge_gates(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[JudgedGate, ...]:
     """Every gate with each of the cells that it is about, in order; `alpha` is what each side may err by."""
     found = [
-        _kept(gate, gate.loss, result)
+        _judge_durability(gate, gate.loss, result)
         if gate.loss
-        else _beside_others(_measured(gate, result, workload, analysis), result, workload, analysis)
+        else _add_user_time(_test_gate(gate, result, workload, analysis), result, workload, analysis)
         for gate in gates
         for workload in analysis.workloads
         for result in workload.cells
         if gate.selects(result.cell)
     ]
-    tested = [evidence for evidence in found if isinstance(evidence, _Evidence)]
-    adjusted = holm(np.array([evidence.p_either for evidence in tested]))
+    tested = [evidence for evidence in found if isinstance(evidence, _GateEvidence)]
+    adjusted = adjust_holm(np.array([evidence.p_either for evidence in tested]))
     values = iter(float(p) for p in adjusted)
     return tuple(
-        _decided(evidence, next(values), len(tested), alpha) if isinstance(evidence, _Evidence) else evidence
+        _decide_gate(evidence, next(values), len(tested), alpha)
+        if isinstance(evidence, _GateEvidence)
+        else evidence
         for evidence in found
     )
 
 
-def overall(judged: Sequence[Judged]) -> Outcome:
+def combine_outcomes(judged: Sequence[JudgedGate]) -> Outcome:
     """What all gates together say: the worst of them; one whose cell was not measured leaves nothing to say."""
     worst = (Outcome.UNMEASURED, Outcome.BROKEN, Outcome.UNDECIDED)
     return next((outcome for outcome in worst if any(one.outcome is outcome for one in judged)), Outcome.KEPT)
 
 
-def _kept(gate: Gate, loss: Loss, result: CellResult) -> Judged:
+def _judge_durability(gate: Gate, loss: Loss, result: CellResult) -> JudgedGate:
     """What the row's own power cuts say, the worst of its trials."""
     proofs = [
         proof.proven
@@ -133,19 +139,19 @@ def _kept(gate: Gate, loss: Loss, result: CellResult) -> Judged:
         if (proof := trial.facts.of(Proof)) is not None and proof.proven.of_row
     ]
     if not proofs:
-        return Judged(gate, result.cell.id, DURABILITY, Outcome.UNMEASURED, result.reason or _NOT_CUT)
-    each = [_of_proof(loss, proven) for proven in proofs]
-    outcome = min(each, key=_WORST.index)
+        return JudgedGate(gate, result.cell.id, DURABILITY, Outcome.UNMEASURED, result.reason or _NOT_CUT)
+    each = [_judge_proof(loss, proven) for proven in proofs]
+    outcome = min(each, key=_WORST_FIRST.index)
     proven = proofs[each.index(outcome)]
-    return Judged(gate, result.cell.id, DURABILITY, outcome, _reason(proven), n=len(proofs))
+    return JudgedGate(gate, result.cell.id, DURABILITY, outcome, _describe_proof(proven), n=len(proofs))
 
 
-_WORST = (Outcome.BROKEN, Outcome.UNDECIDED, Outcome.KEPT)
+_WORST_FIRST = (Outcome.BROKEN, Outcome.UNDECIDED, Outcome.KEPT)
 
 
-def _of_proof(loss: Loss, proven: Proven) -> Outcome:
+def _judge_proof(loss: Loss, proven: Proven) -> Outcome:
     """One proof. A loss that needs no proof of safety is still undecided where nothing could have been seen."""
-    if proven.word in _REFUSED[loss] or (loss is not Loss.LOST and proven.unsynced):
+    if proven.word in _REFUSED_WORDS[loss] or (loss is not Loss.LOST and proven.unsynced):
         return Outcome.BROKEN
     blind = any(not control.caught for control in proven.controls) or not proven.states
     if proven.word is Durability.CONSISTENT:
@@ -155,7 +161,7 @@ def _of_proof(loss: Loss, proven: Proven) -> Outcome:
     return Outcome.KEPT
 
 
-def _reason(proven: Proven) -> str:
+def _describe_proof(proven: Proven) -> str:
     verb = "loses" if proven.losing == 1 else "lose"
     seen = f"{proven.losing:,} of {proven.states:,} crash states {verb} something" if proven.states else ""
     if proven.word in {Durability.BROKEN, Durability.CONSISTENT}:
@@ -167,16 +173,16 @@ def _reason(proven: Proven) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Evidence:
+class _GateEvidence:
     """What the blocks say of one gate, before anything is adjusted; `walsh` are those of the log ratios."""
 
-    judged: Judged
+    judged: JudgedGate
     walsh: Array
     p_broken: float
     p_kept: float
     refused: str
     stretch: float
-    by_user: "_Evidence | None" = None
+    by_user: "_GateEvidence | None" = None
 
     @property
     def p_either(self) -> float:
@@ -186,33 +192,33 @@ class _Evidence:
         return min(1.0, self._p_by(self.by_user), self._p_by_wall)
 
     @property
-    def instead(self) -> "_Evidence | None":
+    def decisive_user_time(self) -> "_GateEvidence | None":
         """User time, if that would break the gate sooner."""
         by_user = self.by_user
         return by_user if by_user is not None and self._p_by(by_user) < self._p_by_wall else None
 
     @property
-    def share(self) -> float:
+    def wall_time_share(self) -> float:
         """Of the level, what wall time has."""
         return 1.0 if self.by_user is None else 1 - _USERS_SHARE
 
-    def _p_by(self, user: "_Evidence") -> float:
+    def _p_by(self, user: "_GateEvidence") -> float:
         return user.p_broken / _USERS_SHARE
 
     @property
     def _p_by_wall(self) -> float:
-        return math.inf if self.refused else self.p_broken / self.share
+        return math.inf if self.refused else self.p_broken / self.wall_time_share
 
 
-def _beside_others(
-    evidence: "Judged | _Evidence", result: CellResult, workload: WorkloadResult, analysis: Analysis
-) -> "Judged | _Evidence":
+def _add_user_time(
+    evidence: "JudgedGate | _GateEvidence", result: CellResult, workload: WorkloadResult, analysis: Analysis
+) -> "JudgedGate | _GateEvidence":
     """With user time, if the gate names no metric and other programs took processors from a cell of this host.
 
     A guest's own clock goes on while its hypervisor waits, so its user time says no more than its wall time.
     """
     base = workload.baseline
-    if not isinstance(evidence, _Evidence) or base is None:
+    if not isinstance(evidence, _GateEvidence) or base is None:
         return evidence
     gate, both = evidence.judged.gate, (result, base)
     if gate.metric or evidence.judged.metric != WALL.name:
@@ -224,32 +230,32 @@ def _beside_others(
     moved = 1 + (gate.limit - 1) / share if share > 0 else 0.0
     if moved <= 0:
         return evidence
-    by_user = _measured(replace(gate, metric=USER.name, limit=moved), result, workload, analysis)
-    if not isinstance(by_user, _Evidence) or by_user.refused:
+    by_user = _test_gate(replace(gate, metric=USER.name, limit=moved), result, workload, analysis)
+    if not isinstance(by_user, _GateEvidence) or by_user.refused:
         return evidence
     return replace(evidence, by_user=replace(by_user, judged=replace(by_user.judged, beside=taken)))
 
 
-def _measured(
+def _test_gate(
     gate: Gate, result: CellResult, workload: WorkloadResult, analysis: Analysis
-) -> Judged | _Evidence:
+) -> JudgedGate | _GateEvidence:
     metric = gate.metric or (workload.metrics[0].name if workload.metrics else "")
-    nothing = Judged(gate, result.cell.id, metric, Outcome.UNMEASURED)
+    nothing = JudgedGate(gate, result.cell.id, metric, Outcome.UNMEASURED)
     base = workload.baseline
     if base is None or metric not in result.summary or metric not in base.summary:
         failed = next((one for one in (result, base) if one is not None and one.reason), None)
         reason = f"{failed.cell.id}: {failed.reason}" if failed else f"{metric or 'nothing'} was not measured"
         return replace(nothing, reason=reason)
-    d = _paired(result, base, metric, workload, analysis)
+    d = _paired_log_ratios(result, base, metric, workload, analysis)
     if d is None or not d.size:
         return replace(nothing, reason="no block has both, above zero")
     comparison = result.comparison.get(metric)
     stretch = comparison.stretch if comparison else 0.0
     walsh = paired.walsh_averages(d)
     limit, side = math.log(gate.limit), 1.0 if gate.above else -1.0
-    beyond, _ = paired.one_sided_p(walsh * side, limit * side + stretch)
-    _, within = paired.one_sided_p(walsh * side, limit * side - stretch)
-    return _Evidence(
+    beyond, _ = paired.one_sided_signed_rank_p(walsh * side, limit * side + stretch)
+    _, within = paired.one_sided_signed_rank_p(walsh * side, limit * side - stretch)
+    return _GateEvidence(
         replace(
             nothing,
             n=d.size,
@@ -259,15 +265,15 @@ def _measured(
         walsh,
         beyond,
         within,
-        doubt(result, workload, metric, analysis),
+        reason_to_doubt(result, workload, metric, analysis),
         stretch,
     )
 
 
-def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> Judged:
+def _decide_gate(evidence: _GateEvidence, p_broken: float, gates: int, alpha: float) -> JudgedGate:
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
-    instead = evidence.instead
+    instead = evidence.decisive_user_time
     if instead is not None and instead.judged.n >= paired.MIN_BLOCKS and p_broken <= alpha:
         return replace(instead.judged, outcome=Outcome.BROKEN, p_broken=p_broken, p_kept=instead.p_kept)
     if reason:
@@ -280,43 +286,43 @@ def _decided(evidence: _Evidence, p_broken: float, gates: int, alpha: float) -> 
     elif evidence.p_kept <= alpha:
         outcome = Outcome.KEPT
     else:
-        more = _blocks(evidence, alpha * evidence.share / gates)
+        more = _blocks_to_decide(evidence, alpha * evidence.wall_time_share / gates)
         near = f"the ratio is too near the limit to decide in {_MOST_BLOCKS} blocks"
         reason = "the interval holds the limit" if more else near
-    found = _finds(evidence, alpha * evidence.share / gates)
+    found = _detected_ratio(evidence, alpha * evidence.wall_time_share / gates)
     return replace(judged, outcome=outcome, reason=reason, blocks=more, finds=found)
 
 
-def _finds(evidence: _Evidence, alpha: float) -> float | None:
+def _detected_ratio(evidence: _GateEvidence, alpha: float) -> float | None:
     """From the interval's width by Student's t. The smallest p is 2^-n; with fewer blocks nothing is found."""
     n = evidence.judged.n
     if n < paired.MIN_BLOCKS or 2.0**-n > alpha:
         return None
-    low, high = paired.interval(evidence.walsh)
-    error = float(high - low) / 2 / float(stdtrit(n - 1, (1 + paired.NOMINAL) / 2))
-    return finds(evidence.judged.gate, error, n - 1, alpha, evidence.stretch)
+    low, high = paired.signed_rank_interval(evidence.walsh)
+    error = float(high - low) / 2 / float(student_t_quantile(n - 1, (1 + paired.NOMINAL) / 2))
+    return smallest_detected_ratio(evidence.judged.gate, error, n - 1, alpha, evidence.stretch)
 
 
-def _blocks(evidence: _Evidence, alpha: float) -> int | None:
+def _blocks_to_decide(evidence: _GateEvidence, alpha: float) -> int | None:
     """How many more blocks would probably do, if the ratio stays where it is; None if too many to tell."""
     judged = evidence.judged
-    low, high = paired.interval(evidence.walsh, 1 - 2 * alpha)
+    low, high = paired.signed_rank_interval(evidence.walsh, 1 - 2 * alpha)
     if not (math.isfinite(float(low)) and math.isfinite(float(high))):  # too few for so many gates
-        low, high = paired.interval(evidence.walsh)
+        low, high = paired.signed_rank_interval(evidence.walsh)
     away = abs(math.log(judged.ratio or 1.0) - math.log(judged.gate.limit)) - evidence.stretch
     needed = blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)
     smallest = math.ceil(math.log2(1 / alpha))  # the smallest p is 2^-n
     return None if needed is None else max(needed, smallest, judged.n + 1) - judged.n
 
 
-def _paired(
+def _paired_log_ratios(
     result: CellResult, base: CellResult, metric: str, workload: WorkloadResult, analysis: Analysis
 ) -> Array | None:
     blocks = sorted({trial.block for other in analysis.cells for trial in other.trials})
 
     def values(of: CellResult) -> Array:
-        found = by_block(of.trials, metric)
+        found = values_by_block(of.trials, metric)
         array = np.array([found.get(block, np.nan) for block in blocks])
-        return free_of(array, workload.carried.get(metric), of.cell.id)
+        return subtract_carry_over(array, workload.carried.get(metric), of.cell.id)
 
     return log_ratios(values(result), values(base))

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.stats.across_runs import Past
-from guestmark.stats.special import stdtrit
+from guestmark.stats.across_runs import PastRatio
+from guestmark.stats.special import student_t_quantile
 
 FEWEST = 3  # machines of a class, below which a variance between them cannot be told
 _CONFIDENCE = 0.95
@@ -27,7 +27,7 @@ _EXACT = 33  # values up to which a trend's p is counted, not approximated
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class PooledRatio:
     """A class's ratio: of a machine like these, with its 95 % interval; `spread` is one standard deviation between
     machines, relative; `prediction` is where a further machine's ratio, measured as these were, is expected.
 
@@ -42,7 +42,7 @@ class Pooled:
     different: tuple[str, ...]
 
 
-def pooled(found: Mapping[str, Past]) -> Pooled | None:
+def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
     """The random-effects estimate; None for fewer than `FEWEST` machines.
 
     t² is DerSimonian and Laird's (1986), the interval Hartung and Knapp's (2001) with Student's quantile of k - 1,
@@ -54,10 +54,10 @@ def pooled(found: Mapping[str, Past]) -> Pooled | None:
         return None
     names = list(found)
     logs = [math.log(found[name].ratio) for name in names]
-    variances = [_variance(found[name]) for name in names]
+    variances = [_log_ratio_variance(found[name]) for name in names]
     mean, error, between = _random_effects(logs, variances)
-    reach = _quantile(len(names) - 1, _CONFIDENCE) * error
-    further = _quantile(len(names) - 1, _CONFIDENCE) * math.hypot(error, statistics.stdev(logs))
+    reach = _t_critical(len(names) - 1, _CONFIDENCE) * error
+    further = _t_critical(len(names) - 1, _CONFIDENCE) * math.hypot(error, statistics.stdev(logs))
     different = []
     for at, name in enumerate(names):
         rest = [number for number in range(len(names)) if number != at]
@@ -66,10 +66,10 @@ def pooled(found: Mapping[str, Past]) -> Pooled | None:
         others, other_error, other_between = _random_effects(
             [logs[number] for number in rest], [variances[number] for number in rest]
         )
-        limit = _quantile(len(rest) - 1, 1 - _DIFFERS / len(names))
+        limit = _t_critical(len(rest) - 1, 1 - _DIFFERS / len(names))
         if abs(logs[at] - others) > limit * math.sqrt(other_error**2 + other_between + variances[at]):
             different.append(name)
-    return Pooled(
+    return PooledRatio(
         math.exp(mean),
         (math.exp(mean - reach), math.exp(mean + reach)),
         (math.exp(mean - further), math.exp(mean + further)),
@@ -98,7 +98,7 @@ def shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float 
     return t_quantile(len(means) - 1, (1 + _CONFIDENCE) / 2) * math.sqrt(variance / len(means))
 
 
-def sharing_costs(machines: int, blocks: int) -> float | None:
+def sharing_cost_factor(machines: int, blocks: int) -> float | None:
     """The factor by which intervals are wider when so many alike machines share so many blocks; None for one."""
     from guestmark.stats.paired import t_quantile
 
@@ -108,7 +108,7 @@ def sharing_costs(machines: int, blocks: int) -> float | None:
     return t_quantile(min(machines, blocks) - 1, level) / t_quantile(blocks - 1, level)
 
 
-def drift(values: list[float], tests: int = 1) -> float | None:
+def detect_machine_drift(values: list[float], tests: int = 1) -> float | None:
     """By how much, relative, a machine's values moved from its first block to its last; None when that may be chance.
 
     Mann's test of a trend (1945) at 1 %, divided by how many `tests` a report makes (Bonferroni), and Theil's and Sen's
@@ -160,10 +160,10 @@ def _random_effects(logs: list[float], variances: list[float]) -> tuple[float, f
     return mean, math.sqrt(max(fit, 1.0) / total), between
 
 
-def _variance(found: Past) -> float:
+def _log_ratio_variance(found: PastRatio) -> float:
     half = math.log(found.high / found.low) / 2
-    return max((half / _quantile(max(found.blocks - 1, 1), _CONFIDENCE)) ** 2, 1e-12)
+    return max((half / _t_critical(max(found.blocks - 1, 1), _CONFIDENCE)) ** 2, 1e-12)
 
 
-def _quantile(freedom: int, confidence: float) -> float:
-    return float(stdtrit(freedom, (1 + confidence) / 2))
+def _t_critical(freedom: int, confidence: float) -> float:
+    return float(student_t_quantile(freedom, (1 + confidence) / 2))

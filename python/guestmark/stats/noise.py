@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.model import Trial
-from guestmark.stats.special import stdtrit
+from guestmark.stats.special import student_t_quantile
 
 Array = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class Null:
     blocks: int
 
 
-def floor_from(
+def floor_from_nulls(
     null_pairs: Sequence[tuple[Array, Array]],
     n_blocks: int,
     history: Sequence[Null] = (),
@@ -52,10 +52,10 @@ def floor_from(
     unknown.
 
     `null_pairs` hold the values, shape (K,), of cells that are copies of each other; `interval` gives of such a pair
-    the log ratio, the half-width of its 95 % interval and its blocks (None: too few), see `compare.noise_floor`. By
-    its own noise a null comparison is off by more than the half-width h in one case of twenty, so that is the floor, h
-    shrinking with the root of the blocks. It is not below what the pairs showed: copies that are off by a constant
-    raise it.
+    the log ratio, the half-width of its 95 % interval and its blocks (None: too few), see
+    `compare.estimate_noise_floor`. By its own noise a null comparison is off by more than the half-width h in one case
+    of twenty, so that is the floor, h shrinking with the root of the blocks. It is not below what the pairs showed:
+    copies that are off by a constant raise it.
 
     Runs minutes apart differ by more than the blocks inside one of them say. `history` tells by how much: with J
     earlier null ratios g of k blocks, the variance between runs is estimated by moments, t² = mean(g² - v/k), v being
@@ -69,36 +69,36 @@ def floor_from(
     if not own:
         earlier = np.abs([null.log_ratio for null in history])
         return float(np.expm1(np.quantile(earlier, 0.95))) if earlier.size >= MIN_HISTORY else None
-    per_block = _per_block(own)
-    square = per_block / n_blocks + _reach(per_block, history) ** 2
+    per_block = _variance_per_block(own)
+    square = per_block / n_blocks + _reach_between_runs(per_block, history) ** 2
     return math.expm1(max(math.sqrt(square), *(abs(shift) for shift, _, _ in own)))
 
 
-def bias_from(
+def bias_from_nulls(
     null_pairs: Sequence[tuple[Array, Array]],
     history: Sequence[Null],
     *,
     interval: Callable[[Array, Array], tuple[float, float, int] | None],
 ) -> float:
-    """Return q·t·√(J/(J+2)) of `floor_from`: what equal cells differ by from run to run, beyond the scatter of blocks.
+    """Return q·t·√(J/(J+2)) of `floor_from_nulls`: how far equal cells differ from run to run beyond block scatter.
 
     Without a null pair in this run all that earlier ones were off by counts; 0 without history.
     """
     own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
-    return _reach(_per_block(own) if own else 0.0, history)
+    return _reach_between_runs(_variance_per_block(own) if own else 0.0, history)
 
 
-def _per_block(own: Sequence[tuple[float, float, int]]) -> float:
+def _variance_per_block(own: Sequence[tuple[float, float, int]]) -> float:
     return float(np.mean([half**2 * blocks for _, half, blocks in own]))
 
 
-def _reach(per_block: float, history: Sequence[Null]) -> float:
+def _reach_between_runs(per_block: float, history: Sequence[Null]) -> float:
     if not history:
         return 0.0
     earlier = np.array([null.log_ratio for null in history])
     blocks = np.array([null.blocks for null in history])
     between = max(0.0, float(np.mean(earlier**2 - per_block / _Z**2 / blocks)))
-    return float(stdtrit(earlier.size, 0.975)) * math.sqrt(
+    return float(student_t_quantile(earlier.size, 0.975)) * math.sqrt(
         between * earlier.size / (earlier.size + _PRIOR_RUNS)
     )
 
@@ -128,7 +128,7 @@ TICK_S = 0.01  # in which the kernel counts
 _OWN_DOING = frozenset({"psi_cpu_some", "run_queue_delay"})  # where it is known what others did
 
 
-def disturbed_blocks(
+def find_disturbed_blocks(
     trials: Iterable[Trial], blocks: Sequence[int]
 ) -> tuple[tuple[int, ...], dict[str, int]]:
     """Blocks in which the host was disturbed, by the thresholds fixed beforehand, and how often by which.
@@ -142,7 +142,7 @@ def disturbed_blocks(
     for trial in trials:
         held[trial.block].append(trial.noise)
     noise = {
-        name: np.array([_of_block(name, held[block]) for block in blocks], dtype=np.float64)
+        name: np.array([_block_disturbance(name, held[block]) for block in blocks], dtype=np.float64)
         for name in THRESHOLDS
     }
     flagged = tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)
@@ -152,20 +152,20 @@ def disturbed_blocks(
 
 def foreign_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     """Share of the machines' processors that others had, over all trials together; None where nobody looked."""
-    return _share(noises, "foreign_s")
+    return _share_of_processors(noises, "foreign_s")
 
 
 def stolen_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     """Share of the machines' processors' time that the host's own host took, over all trials together."""
     known = list(noises)
-    alone = _share(known, "machine_steal_s")
+    alone = _share_of_processors(known, "machine_steal_s")
     if alone is not None:
         return alone
     stolen = [
         (steal * elapsed, elapsed)
         for noise in known
-        if (steal := _number(noise, "steal")) is not None
-        for elapsed in (_number(noise, "elapsed_s") or 1.0,)
+        if (steal := _finite_number(noise, "steal")) is not None
+        for elapsed in (_finite_number(noise, "elapsed_s") or 1.0,)
     ]
     total = sum(elapsed for _, elapsed in stolen)
     return sum(part for part, _ in stolen) / total if total > 0 else None
@@ -184,19 +184,19 @@ def waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     """Share of the time for which the machine's busiest threads waited for a processor; None where nobody looked."""
     waited = elapsed = 0.0
     for noise in noises:
-        part, whole = _number(noise, "run_queue_delay"), _number(noise, "elapsed_s")
+        part, whole = _finite_number(noise, "run_queue_delay"), _finite_number(noise, "elapsed_s")
         if part is not None and whole is not None:
             waited += part * whole
             elapsed += whole
     return min(waited / elapsed, 1.0) if elapsed > 0 else None
 
 
-def _share(noises: Iterable[Mapping[str, object]], name: str) -> float | None:
+def _share_of_processors(noises: Iterable[Mapping[str, object]], name: str) -> float | None:
     taken = available = 0.0
     count = 0
     for noise in noises:
-        part, elapsed = _number(noise, name), _number(noise, "elapsed_s")
-        processors = _number(noise, "machine_processors")
+        part, elapsed = _finite_number(noise, name), _finite_number(noise, "elapsed_s")
+        processors = _finite_number(noise, "machine_processors")
         if part is not None and elapsed is not None and processors is not None:
             taken += part
             count += 1
@@ -207,7 +207,7 @@ def _share(noises: Iterable[Mapping[str, object]], name: str) -> float | None:
     return min(taken / available, 1.0) if taken > 3 * TICK_S * math.sqrt(count) else 0.0
 
 
-def _of_block(name: str, noises: Sequence[Mapping[str, object]]) -> float:
+def _block_disturbance(name: str, noises: Sequence[Mapping[str, object]]) -> float:
     """What is held against the threshold: the worst of the trials, or all together for what is counted coarsely."""
     if name == "foreign_cpu":
         found = foreign_share(noises)
@@ -218,12 +218,12 @@ def _of_block(name: str, noises: Sequence[Mapping[str, object]]) -> float:
             value
             for noise in noises
             if not (name in _OWN_DOING and "foreign_s" in noise)
-            and (value := _number(noise, name)) is not None
+            and (value := _finite_number(noise, name)) is not None
         ]
         found = max(known, default=None)
     return math.nan if found is None else found
 
 
-def _number(noise: Mapping[str, object], name: str) -> float | None:
+def _finite_number(noise: Mapping[str, object], name: str) -> float | None:
     value = noise.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import MIN_BLOCKS as MIN_BLOCKS  # noqa: PLC0414 (of this test)
-from guestmark.stats.special import ndtr, stdtr, stdtrit
+from guestmark.stats.special import normal_cdf, student_t_cdf, student_t_quantile
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -30,7 +30,7 @@ EXACT_BLOCKS = 30  # up to here the sign-flip test enumerates all 2^K sign vecto
 
 
 @functools.lru_cache(maxsize=64)
-def null_cdf(n: int) -> Array:
+def signed_rank_cdf(n: int) -> Array:
     """Return P(W <= w) for w = 0 … n(n+1)/2, W being the sum of the positive ranks of n symmetric differences.
 
     Each rank r is in the sum with probability 1/2, whatever the differences' law: the distribution is the product of
@@ -39,7 +39,7 @@ def null_cdf(n: int) -> Array:
     if n > EXACT_RANKS:
         w = np.arange(n * (n + 1) // 2 + 1)
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-        return np.array([ndtr(z) for z in (w + 0.5 - n * (n + 1) / 4) / spread])
+        return np.array([normal_cdf(z) for z in (w + 0.5 - n * (n + 1) / 4) / spread])
     probability = np.ones(1)
     for rank in range(1, n + 1):
         longer = np.zeros(probability.size + rank)
@@ -50,25 +50,25 @@ def null_cdf(n: int) -> Array:
 
 
 @functools.lru_cache(maxsize=1024)
-def cut(n: int, confidence: float = NOMINAL) -> int | None:
+def averages_outside(n: int, confidence: float = NOMINAL) -> int | None:
     """Return how many Walsh averages lie outside the interval at each end; None if n is too small for one."""
-    outside = int(np.searchsorted(null_cdf(n), (1 - confidence) / 2, side="right"))
+    outside = int(np.searchsorted(signed_rank_cdf(n), (1 - confidence) / 2, side="right"))
     return outside - 1 if outside else None
 
 
 @functools.lru_cache(maxsize=8)
-def _pairs(n: int) -> tuple[Counts, Counts]:
+def _pair_indices(n: int) -> tuple[Counts, Counts]:
     first, second = np.triu_indices(n)
     return first.astype(np.int64), second.astype(np.int64)
 
 
 def walsh_averages(d: Array) -> Array:
     """Return the Walsh averages of `d`, shape (…, K), sorted along the last axis; NaN (missing blocks) come last."""
-    first, second = _pairs(d.shape[-1])
+    first, second = _pair_indices(d.shape[-1])
     return np.sort((d[..., first] + d[..., second]) / 2, axis=-1)
 
 
-def present(walsh: Array) -> Counts:
+def count_blocks(walsh: Array) -> Counts:
     """Return n, the number of blocks without NaN behind sorted Walsh averages, shape (…,)."""
     averages = (~np.isnan(walsh)).sum(axis=-1)
     return np.asarray((np.sqrt(8 * averages + 1) - 1) / 2 + 0.5, dtype=np.int64)
@@ -86,7 +86,7 @@ def hodges_lehmann(walsh: Array) -> Array:
     return np.asarray((low + high) / 2, dtype=np.float64)
 
 
-def interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Array, Array]:
+def signed_rank_interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Array, Array]:
     """Return the ends of the interval of the pseudo-median, shape (…,); NaN where blocks are too few.
 
     At the default it is the 95 % interval of a run that stops once it is narrow, see `NOMINAL`.
@@ -95,8 +95,10 @@ def interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Array, Array]:
     often whenever d is symmetric around its centre, which the random order inside each block makes sure of for cells
     whose laws differ by a factor.
     """
-    n = present(walsh)
-    cuts = np.array([-1 if (c := cut(int(k), confidence)) is None else c for k in n.ravel()]).reshape(n.shape)
+    n = count_blocks(walsh)
+    cuts = np.array(
+        [-1 if (c := averages_outside(int(k), confidence)) is None else c for k in n.ravel()]
+    ).reshape(n.shape)
     averages = n * (n + 1) // 2
     lower = np.take_along_axis(walsh, np.maximum(cuts, 0)[..., None], axis=-1)[..., 0]
     upper = np.take_along_axis(walsh, np.maximum(averages - 1 - np.maximum(cuts, 0), 0)[..., None], axis=-1)[
@@ -111,19 +113,19 @@ def signed_rank_p(walsh: Array, shift: float = 0.0) -> float:
     Averages equal to the shift (a coarse clock) count against the claim, so p is never too small. Between 2^(1-n) and
     1; 1 without a block.
     """
-    above, at, below = _around(walsh, shift)
-    n = int(present(walsh))
-    return float(min(1.0, 2 * null_cdf(n)[min(above, below) + at])) if n else 1.0
+    above, at, below = _count_around_shift(walsh, shift)
+    n = int(count_blocks(walsh))
+    return float(min(1.0, 2 * signed_rank_cdf(n)[min(above, below) + at])) if n else 1.0
 
 
-def one_sided_p(walsh: Array, shift: float) -> tuple[float, float]:
+def one_sided_signed_rank_p(walsh: Array, shift: float) -> tuple[float, float]:
     """Return the p of "the pseudo-median is at most `shift`" and of "it is at least `shift`", from 2^-n to 1.
 
     The first is small when it is shown to be above, the second when it is shown to be below.
     """
-    above, at, below = _around(walsh, shift)
-    n = int(present(walsh))
-    cdf = null_cdf(n)
+    above, at, below = _count_around_shift(walsh, shift)
+    n = int(count_blocks(walsh))
+    cdf = signed_rank_cdf(n)
     return (float(cdf[below + at]), float(cdf[above + at])) if n else (1.0, 1.0)
 
 
@@ -135,16 +137,16 @@ def equivalence_p(walsh: Array, margin: float) -> float:
     """
     if margin <= 0:
         raise ValueError("the margin must be above 0")
-    n = int(present(walsh))
+    n = int(count_blocks(walsh))
     if not n:
         return 1.0
     bound = math.log1p(margin)
-    above, at_upper, _ = _around(walsh, bound)
-    _, at_lower, below = _around(walsh, -bound)
-    return float(null_cdf(n)[max(above + at_upper, below + at_lower)])
+    above, at_upper, _ = _count_around_shift(walsh, bound)
+    _, at_lower, below = _count_around_shift(walsh, -bound)
+    return float(signed_rank_cdf(n)[max(above + at_upper, below + at_lower)])
 
 
-def _around(walsh: Array, shift: float) -> tuple[int, int, int]:
+def _count_around_shift(walsh: Array, shift: float) -> tuple[int, int, int]:
     valid = walsh[~np.isnan(walsh)]
     tie = 1e-12 * (1 + abs(shift))
     above = int((valid > shift + tie).sum())
@@ -186,11 +188,11 @@ def t_quantile(freedom: int, p: float) -> float:
     """
     low, high = 0.0, math.pi / 2  # the angle whose tangent is t / √freedom
     while low < (angle := (low + high) / 2) < high:
-        low, high = (angle, high) if _t_within(freedom, angle) < 2 * p - 1 else (low, angle)
+        low, high = (angle, high) if _t_central_share(freedom, angle) < 2 * p - 1 else (low, angle)
     return math.sqrt(freedom) * math.tan(low)
 
 
-def _t_within(freedom: int, angle: float) -> float:
+def _t_central_share(freedom: int, angle: float) -> float:
     """The share of Student's distribution between -t and t."""
     sine, square = math.sin(angle), math.cos(angle) ** 2
     odd = freedom % 2
@@ -224,7 +226,7 @@ def t_p(d: Array) -> float:
     error, least = _standard_error(d), 2.0 ** (-2 * d.size)
     if error <= _ROUNDING:
         return least if abs(float(d.mean())) > _ROUNDING else 1.0
-    return max(2 * float(stdtr(d.size - 1, -abs(float(d.mean())) / error)), least)
+    return max(2 * float(student_t_cdf(d.size - 1, -abs(float(d.mean())) / error)), least)
 
 
 def median_interval(d: Array, confidence: float = 0.95) -> tuple[float, float] | None:
@@ -252,7 +254,7 @@ def _median_rank(n: int, confidence: float) -> int | None:
     return None
 
 
-FAR = math.log(6)  # so far apart two starts of equal cells hardly ever are
+FAR_APART = math.log(6)  # so far apart two starts of equal cells hardly ever are
 _ONCE_FAR = 0.05  # of such starts that may be, in either direction
 _APART = math.log(1.5)  # and so far where each cell has two modes, half of its starts in either
 _PRIOR_SPREAD, _PRIOR_FREEDOM = (
@@ -279,11 +281,11 @@ def early_p(d: Array, spread: float = 0.0) -> float:
     if not 2 <= n < MIN_BLOCKS or not (bool((d > 0).all()) or bool((d < 0).all())):
         return 1.0
     nearest = float(np.abs(d).min())
-    if nearest >= FAR:
+    if nearest >= FAR_APART:
         prior = max(spread, _PRIOR_SPREAD) ** 2
         free = _PRIOR_FREEDOM + n - 1
         error = math.sqrt((_PRIOR_FREEDOM * prior + (n - 1) * float(d.var(ddof=1))) / free / n)
-        return max(2 * float(stdtr(free, -abs(float(d.mean())) / error)), 2 * (_ONCE_FAR / 2) ** n)
+        return max(2 * float(student_t_cdf(free, -abs(float(d.mean())) / error)), 2 * (_ONCE_FAR / 2) ** n)
     if n >= 4 and nearest >= _APART:
         return max(t_p(d), 2 * 0.25**n)
     return 1.0
@@ -348,9 +350,9 @@ class Summary:
 
     `ci` is the 95 % interval of the mean over trials (never over iterations), None below two values. Where all values
     are above zero it is the t interval of the mean's log (by the delta method), so that it never reaches zero.
-    `typical` is the typical trial as ratios have it, and is shown beside them: `typical_of` says how, and what its
-    interval `typical_ci` is. Nothing cancels in them what the host does for longer than a block:
-    from six values on both are longer as `lasting` says. They describe the cell alone; a comparison is made from paired
+    `typical` is the typical trial as ratios have it, and is shown beside them: `estimate_typical` says how, and what
+    its interval `typical_ci` is. Nothing cancels in them what the host does for longer than a block: from six values on
+    both are longer as `autocorrelation_stretch` says. They describe the cell alone; a comparison is made from paired
     blocks, never from two of these.
     """
 
@@ -376,7 +378,7 @@ def reduce_iterations(values: Sequence[float]) -> float:
     return float(np.median(iterations))
 
 
-def summarise(values: Array) -> Summary:
+def summarise_trials(values: Array) -> Summary:
     """Summarise `values` of shape (K,), one per block in order, NaN where the trial is missing or failed."""
     present = np.asarray(values, dtype=np.float64)
     present = present[~np.isnan(present)]
@@ -384,18 +386,18 @@ def summarise(values: Array) -> Summary:
         nothing = float("nan")
         return Summary(n=0, mean=nothing, median=nothing, ci=None, typical=nothing, typical_ci=None)
     ci = t_interval(present) if present.size >= 2 else None
-    mean, longer = float(present.mean()), lasting(present)
+    mean, longer = float(present.mean()), autocorrelation_stretch(present)
     if ci is not None:
         half = longer * (ci[1] - ci[0]) / 2
         ci = (mean - half, mean + half)
         if bool((present > 0).all()):
             away = min(half / mean, _MOST)
             ci = (mean * math.exp(-away), mean * math.exp(away))
-    typical, typical_ci = typical_of(present, longer)
+    typical, typical_ci = estimate_typical(present, longer)
     return Summary(present.size, mean, float(np.median(present)), ci, typical, typical_ci)
 
 
-def lasting(values: Array) -> float:
+def autocorrelation_stretch(values: Array) -> float:
     """By what the interval of a centre of `values`, in the order measured, is longer as neighbours resemble each other.
 
     With a correlation r of neighbours n values are worth n (1 - r) / (1 + r) independent ones (Bartlett 1935). r is
@@ -411,10 +413,12 @@ def lasting(values: Array) -> float:
     r = min(max(r + (1 + 3 * r) / n + _UNSURE / math.sqrt(n), 0.0), _MOST_ALIKE)
     worth = (1 + r) / (1 - r)
     freedom = max(n / worth, _LEAST_WORTH) - 1
-    return math.sqrt(worth) * float(stdtrit(freedom, 0.975)) / float(stdtrit(n - 1, 0.975))
+    return (
+        math.sqrt(worth) * float(student_t_quantile(freedom, 0.975)) / float(student_t_quantile(n - 1, 0.975))
+    )
 
 
-def typical_of(values: Array, longer: float = 1.0) -> tuple[float, tuple[float, float] | None]:
+def estimate_typical(values: Array, longer: float = 1.0) -> tuple[float, tuple[float, float] | None]:
     """The typical one of `values`, shape (n,) without NaN, and its 95 % interval; None below two values.
 
     The interval is `longer` than that of independent values by this factor.
@@ -435,7 +439,7 @@ def typical_of(values: Array, longer: float = 1.0) -> tuple[float, tuple[float, 
         middle, low, high = np.median(x), ordered[outside - 1], ordered[x.size - outside]
     else:
         walsh = walsh_averages(x)
-        middle, (low, high) = hodges_lehmann(walsh), interval(walsh)
+        middle, (low, high) = hodges_lehmann(walsh), signed_rank_interval(walsh)
         if not math.isfinite(float(low)):
             if x.size < 2:
                 return back(float(middle)), None

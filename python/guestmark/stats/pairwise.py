@@ -9,16 +9,24 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Metric
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.compare import WIDENED, Comparison, Table, compare_tables, inverse, widened, withdrawn
-from guestmark.stats.family import sharing, typical_only
+from guestmark.stats.compare import (
+    WIDENED_REASON,
+    Comparison,
+    Table,
+    compare_tables,
+    invert_comparison,
+    widen_interval,
+    withdraw_verdict,
+)
+from guestmark.stats.family import hold_to_family_level, limit_to_typical_run
 from guestmark.stats.noise import Null
-from guestmark.stats.validity import free_of, severe_by_cell
+from guestmark.stats.validity import severe_by_cell, subtract_carry_over
 
 Array = NDArray[np.float64]
 Pair = tuple[str, str]  # ids of cells: the first over the second
 
 
-def by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
+def values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
     """The finite values of a metric in the good trials, by block."""
     return {
         trial.block: measurement.value
@@ -29,7 +37,7 @@ def by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
     }
 
 
-def doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
+def reason_to_doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
     """Why nothing is said of a cell in a metric, whatever the figures are; empty when nothing speaks against it."""
     primary = bool(workload.metrics) and metric == workload.metrics[0].name
     findings = [
@@ -38,7 +46,7 @@ def doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: A
     return ", ".join(severe_by_cell(findings).get(result.cell.id, ()))
 
 
-def between(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[Pair, Comparison]:
+def compare_pairs(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[Pair, Comparison]:
     """Every pair compared. One with its table's baseline has the verdict of its row: a report says one thing.
 
     p values of the others are adjusted over all pairs, at the level of typical runs in a table. Pairs without a common
@@ -46,11 +54,11 @@ def between(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[P
     """
     owner = {result.cell.id: workload for workload in analysis.workloads for result in workload.cells}
     results = {result.cell.id: result for result in analysis.cells}
-    rows = {pair: row for pair in pairs if (row := _row(pair, owner, results, metric)) is not None}
-    return _compared(pairs, metric, analysis, owner, results) | rows
+    rows = {pair: row for pair in pairs if (row := _table_row(pair, owner, results, metric)) is not None}
+    return _compare_other_pairs(pairs, metric, analysis, owner, results) | rows
 
 
-def _row(
+def _table_row(
     pair: Pair,
     owner: Mapping[str, WorkloadResult],
     results: Mapping[str, CellResult],
@@ -65,11 +73,11 @@ def _row(
         return row if row is not None and row.ratio is not None else None
     if first == baseline.cell.id:
         row = results[second].comparison.get(metric.name)
-        return inverse(row) if row is not None and row.ratio is not None else None
+        return invert_comparison(row) if row is not None and row.ratio is not None else None
     return None
 
 
-def _compared(
+def _compare_other_pairs(
     pairs: Sequence[Pair],
     metric: Metric,
     analysis: Analysis,
@@ -78,13 +86,15 @@ def _compared(
 ) -> dict[Pair, Comparison]:
     blocks = sorted({trial.block for result in results.values() for trial in result.trials})
     arrays = {
-        name: free_of(_array(results[name], metric.name, blocks), owner[name].carried.get(metric.name), name)
+        name: subtract_carry_over(
+            _block_array(results[name], metric.name, blocks), owner[name].carried.get(metric.name), name
+        )
         for name in dict.fromkeys(cell_id for pair in pairs for cell_id in pair)
     }
     tables: dict[str, Table] = {}
     for base in dict.fromkeys(second for _, second in pairs):
         above = {first: arrays[first] for first, second in pairs if second == base}
-        nulls, history = _nulls(owner[base], metric, analysis, blocks)
+        nulls, history = _null_evidence(owner[base], metric, analysis, blocks)
         tables[base] = Table(
             {base: arrays[base], **above}, base, metric.better, analysis.plan.policy.margin, nulls, history
         )
@@ -94,24 +104,29 @@ def _compared(
         for first, comparison in row.items()
     }
     return {
-        pair: _allowed(found[pair], pair, (owner[pair[0]], owner[pair[1]]), results, metric, analysis)
+        pair: _allow_for_findings(
+            found[pair], pair, (owner[pair[0]], owner[pair[1]]), results, metric, analysis
+        )
         for pair in pairs
         if pair in found and found[pair].ratio is not None
     }
 
 
-def _array(result: CellResult, metric: str, blocks: Sequence[int]) -> Array:
-    values = by_block(result.trials, metric)
+def _block_array(result: CellResult, metric: str, blocks: Sequence[int]) -> Array:
+    values = values_by_block(result.trials, metric)
     return np.array([values.get(block, np.nan) for block in blocks])
 
 
-def _nulls(
+def _null_evidence(
     workload: WorkloadResult, metric: Metric, analysis: Analysis, blocks: Sequence[int]
 ) -> tuple[list[tuple[Array, Array]], Sequence[Null]]:
     """What shows the noise: copies in this run, and for the primary metric those of earlier ones."""
     results = {result.cell.id: result for result in workload.cells}
     copies = [
-        (_array(result, metric.name, blocks), _array(results[result.cell.null_of], metric.name, blocks))
+        (
+            _block_array(result, metric.name, blocks),
+            _block_array(results[result.cell.null_of], metric.name, blocks),
+        )
         for result in workload.null_cells
         if result.cell.null_of in results
     ]
@@ -122,7 +137,7 @@ def _nulls(
     return copies, analysis.history.nulls_for(cells, summaries, metric)
 
 
-def _allowed(  # noqa: PLR0917 (all of it is what one comparison is judged by)
+def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is judged by)
     comparison: Comparison,
     pair: Pair,
     owners: tuple[WorkloadResult, WorkloadResult],
@@ -133,11 +148,13 @@ def _allowed(  # noqa: PLR0917 (all of it is what one comparison is judged by)
     """With what speaks against either cell, and with what ran before them."""
     margin = analysis.plan.policy.margin
     both = list(zip(pair, owners, strict=True))
-    spread = math.hypot(*(owner.spread(name, metric) for name, owner in both))
-    reach = sum(owner.reach(name, metric) for name, owner in both)
-    allowed = widened(comparison, margin, WIDENED, spread=spread, reach=reach)
-    comparison = typical_only(sharing(allowed), margin)
+    spread = math.hypot(*(owner.systematic_spread(name, metric) for name, owner in both))
+    reach = sum(owner.noise_reach(name, metric) for name, owner in both)
+    allowed = widen_interval(comparison, margin, WIDENED_REASON, spread=spread, reach=reach)
+    comparison = limit_to_typical_run(hold_to_family_level(allowed), margin)
     reasons = [
-        reason for name, owner in both if (reason := doubt(results[name], owner, metric.name, analysis))
+        reason
+        for name, owner in both
+        if (reason := reason_to_doubt(results[name], owner, metric.name, analysis))
     ]
-    return withdrawn(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison
+    return withdraw_verdict(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison

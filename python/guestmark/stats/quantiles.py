@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.stats.paired import t_quantile
-from guestmark.stats.special import betainc
+from guestmark.stats.special import regularized_beta
 
 Array = NDArray[np.float64]
 _SEEN = 5
@@ -46,7 +46,9 @@ def values_needed(share: float, confidence: float = 0.95) -> int:
     return max(1, math.ceil(math.log((1 - confidence) / 2) / math.log(worst)))
 
 
-def quantile(clusters: Sequence[Sequence[float]], share: float, confidence: float = 0.95) -> Quantile:
+def estimate_quantile(
+    clusters: Sequence[Sequence[float]], share: float, confidence: float = 0.95
+) -> Quantile:
     """Return the quantile `share` (0 to 1) of all values with its interval; each cluster holds any number of values.
 
     A single cluster says nothing of how others differ, so it has no interval: where clusters differ, that of its own
@@ -58,19 +60,19 @@ def quantile(clusters: Sequence[Sequence[float]], share: float, confidence: floa
         return Quantile(share, None, None, 0, 0.0, needed)
     pooled = np.sort(np.concatenate(held))
     n = pooled.size
-    effective = _effective(held, pooled, share, confidence)
+    effective = _effective_values(held, pooled, share, confidence)
     if effective < needed:
         return Quantile(share, None, None, n, effective, needed)
     if len(held) < _FEWEST:
-        return Quantile(share, _at(pooled, share), None, n, effective, needed)
-    low, high = _ranks(effective, share, confidence)
+        return Quantile(share, _empirical_quantile(pooled, share), None, n, effective, needed)
+    low, high = _enclosing_ranks(effective, share, confidence)
     first = max(1, math.floor(low / effective * n))
     last = min(n, math.ceil(high / effective * n))
     interval = float(pooled[first - 1]), float(pooled[last - 1])
-    return Quantile(share, _at(pooled, share), interval, n, effective, needed)
+    return Quantile(share, _empirical_quantile(pooled, share), interval, n, effective, needed)
 
 
-def _effective(held: Sequence[Array], pooled: Array, share: float, confidence: float) -> float:
+def _effective_values(held: Sequence[Array], pooled: Array, share: float, confidence: float) -> float:
     """How many independent values the clusters are worth for a quantile; at most their number.
 
     By the largest design effect at this share and at the nearest one from which `_SEEN` values of each cluster are
@@ -90,7 +92,7 @@ def _design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
 
     That of a ratio estimate, linearized (Cochran 1977, section 6.4).
     """
-    found = _at(pooled, share)
+    found = _empirical_quantile(pooled, share)
     sizes = np.array([cluster.size for cluster in held], dtype=np.float64)
     below = np.array([float((cluster <= found).sum()) for cluster in held])
     n, p = float(sizes.sum()), float(below.sum() / sizes.sum())
@@ -100,27 +102,27 @@ def _design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
     return variance / (p * (1 - p) / n)
 
 
-def _at(pooled: Array, share: float) -> float:
+def _empirical_quantile(pooled: Array, share: float) -> float:
     return float(pooled[min(pooled.size - 1, max(0, math.ceil(share * pooled.size) - 1))])
 
 
-def _ranks(effective: float, share: float, confidence: float) -> tuple[int, int]:
+def _enclosing_ranks(effective: float, share: float, confidence: float) -> tuple[int, int]:
     """The ranks, from 1, of the two order statistics of `effective` values that enclose the quantile.
 
     The largest lower one and the smallest upper one that each miss it with at most (1 - confidence)/2.
     """
     n, tail = math.floor(effective), (1 - confidence) / 2
     low = 1
-    while low < n and _at_most(low, n, share) <= tail:
+    while low < n and _binomial_cdf(low, n, share) <= tail:
         low += 1
     high = n
-    while high > 1 and 1 - _at_most(high - 2, n, share) <= tail:
+    while high > 1 and 1 - _binomial_cdf(high - 2, n, share) <= tail:
         high -= 1
     return low, high
 
 
-def _at_most(k: int, n: int, share: float) -> float:
+def _binomial_cdf(k: int, n: int, share: float) -> float:
     """The probability of at most `k` of `n` values below the quantile."""
     if k < 0:
         return 0.0
-    return 1.0 if k >= n else betainc(n - k, k + 1, 1 - share)
+    return 1.0 if k >= n else regularized_beta(n - k, k + 1, 1 - share)

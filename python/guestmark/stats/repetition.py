@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.stats.compare import Comparison
-from guestmark.stats.special import stdtrit
+from guestmark.stats.special import student_t_quantile
 
 Array = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def predicted_half_width(comparison: Comparison, more: int) -> float | None:
     if comparison.ci is None or comparison.n < 2:
         return None
     n, stretch = comparison.n, comparison.stretch
-    return (half_width(comparison.ci) - stretch) * _width(n + more) / _width(n) + stretch
+    return (half_width(comparison.ci) - stretch) * _relative_width(n + more) / _relative_width(n) + stretch
 
 
 def blocks_needed(
@@ -87,7 +87,7 @@ def expected_blocks(
         if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
             return None
         half = half_width(comparison.ci) - comparison.stretch
-        spreads.append((half / _width(comparison.n), comparison.n - 1))
+        spreads.append((half / _relative_width(comparison.n), comparison.n - 1))
     if not all(math.isfinite(spread) for spread, _ in spreads):
         return None
     free = sum(freedom for _, freedom in spreads)
@@ -96,7 +96,7 @@ def expected_blocks(
     most = 0
     for comparison, (spread, freedom) in zip(comparisons, spreads, strict=True):
         variance = (freedom * spread**2 + _LIKE_OTHERS * common) / (freedom + _LIKE_OTHERS)
-        half = math.sqrt(variance) * _width(comparison.n)
+        half = math.sqrt(variance) * _relative_width(comparison.n)
         target = wanted_half_width(comparison.ratio or 1.0, precision, relative)
         needed = blocks_until_within(half, comparison.n, target)
         if needed is None:
@@ -109,7 +109,7 @@ def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLO
     """Return the estimated number of blocks in all, from `n` on, until a half-width is `target`; None beyond `most`."""
 
     def enough(blocks: int) -> bool:
-        return half * _width(blocks) / _width(n) <= target
+        return half * _relative_width(blocks) / _relative_width(n) <= target
 
     if not enough(most):
         return None
@@ -120,8 +120,8 @@ def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLO
     return max(low, n)
 
 
-def _width(blocks: int) -> float:
-    return float(stdtrit(blocks - 1, 0.975)) / math.sqrt(blocks)
+def _relative_width(blocks: int) -> float:
+    return float(student_t_quantile(blocks - 1, 0.975)) / math.sqrt(blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Scatter:
     starts: int
 
 
-def scatter_of(cells: Sequence[Array]) -> Scatter | None:
+def estimate_scatter(cells: Sequence[Array]) -> Scatter | None:
     """Return the variances of cells measured in the same K blocks with the same m iterations, arrays of shape (K, m).
 
     Logs of a start's iterations scatter around its mean by `within`; starts scatter around cell and block, which cancel
@@ -240,11 +240,13 @@ def warmup_needed(starts: Sequence[Sequence[float]]) -> int | None:
         if x.size < 3:
             continue
         most = min(MAX_WARMUP, x.size - 2)
-        needed.append(next((first for first in range(most) if not _slower(x[first], x[first + 1 :])), most))
+        needed.append(
+            next((first for first in range(most) if not _is_slower(x[first], x[first + 1 :])), most)
+        )
     return math.floor(float(np.median(needed))) if needed else None
 
 
-def _slower(first: float, later: Array) -> bool:
+def _is_slower(first: float, later: Array) -> bool:
     middle = float(np.median(later))
     spread = 1.4826 * float(np.median(np.abs(later - middle)))
     return first > middle + max(_STEADY * middle, 3 * spread)

@@ -29,7 +29,7 @@ class Law:
     coherence: float
     error: float
 
-    def throughput(self, number: float) -> float:
+    def throughput_of(self, number: float) -> float:
         """Of all together."""
         return (
             self.rate * number / (1 + self.contention * (number - 1) + self.coherence * number * (number - 1))
@@ -46,7 +46,9 @@ class Law:
     def ceiling(self) -> float:
         """The largest throughput there can be, in multiples of one alone; infinite where nothing is shared."""
         if math.isfinite(self.knee):
-            best = max(self.throughput(math.floor(self.knee) or 1), self.throughput(math.ceil(self.knee)))
+            best = max(
+                self.throughput_of(math.floor(self.knee) or 1), self.throughput_of(math.ceil(self.knee))
+            )
             return best / self.rate
         return 1 / self.contention if self.contention > 0 else math.inf
 
@@ -61,12 +63,12 @@ class Fit:
     knee: tuple[float, float] | None
 
 
-def law(points: Sequence[tuple[float, float]]) -> Law:
+def fit_law(points: Sequence[tuple[float, float]]) -> Law:
     """Return the law that fits (number, throughput of all) best.
 
     Raises ValueError for fewer than two different numbers, and for throughputs that are not above 0.
     """
-    n, scaled = _scaled(points)
+    n, scaled = _design_matrix(points)
     if np.unique(n).size < 2 or not all(throughput > 0 for _, throughput in points):
         raise ValueError("no scalability without two numbers and throughputs above 0")
     best: tuple[float, Array] | None = None
@@ -89,50 +91,50 @@ def law(points: Sequence[tuple[float, float]]) -> Law:
         )
     a, b, c = (float(value) for value in best[1])
     found = Law(1 / a, b / a, c / a, 0.0)
-    apart = max(abs(found.throughput(number) / throughput - 1) for number, throughput in points)
+    apart = max(abs(found.throughput_of(number) / throughput - 1) for number, throughput in points)
     return Law(found.rate, found.contention, found.coherence, apart)
 
 
-def fit(blocks: Sequence[Sequence[tuple[float, float]]]) -> Fit:
+def fit_with_intervals(blocks: Sequence[Sequence[tuple[float, float]]]) -> Fit:
     """Return the law of all blocks' medians by number, with intervals over blocks.
 
-    Each block holds its own (number, throughput of all). Raises as `law`. Each complete block has a law of its own,
+    Each block holds its own (number, throughput of all). Raises as `fit_law`. Each complete block has a law of its own,
     here also with negative terms: Student's intervals of their means, and Fieller's (1954) of the squared knee, which
     is their ratio. Percentiles of resampled blocks held the truth in .80 of fits to four blocks, in .90 to ten.
     """
-    found = law(_medians(blocks))
+    found = fit_law(_medians_by_number(blocks))
     numbers = {number for block in blocks for number, _ in block}
     complete = [block for block in blocks if {number for number, _ in block} == numbers]
     if len(complete) < _MIN_BLOCKS or len(numbers) < _MIN_NUMBERS:
         return Fit(found, None, None, None)
     solved = []
     for block in complete:
-        n, scaled = _scaled(_medians([block]))
+        n, scaled = _design_matrix(_medians_by_number([block]))
         a, b, c = np.linalg.lstsq(scaled, np.ones_like(n), rcond=None)[0]
         solved.append((b / a, c / a))
     contention, coherence = np.array(solved).T
-    squared = _ratio_interval(1 - contention, coherence)
+    squared = _fieller_interval(1 - contention, coherence)
     return Fit(
         found,
-        _interval(contention, found.contention),
-        _interval(coherence, found.coherence),
+        _clipped_interval(contention, found.contention),
+        _clipped_interval(coherence, found.coherence),
         (min(math.sqrt(squared[0]), found.knee), max(math.sqrt(squared[1]), found.knee)),
     )
 
 
-def _scaled(points: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
+def _design_matrix(points: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
     """The numbers, and N/X = a + b (N - 1) + c N (N - 1) with each row divided by N/X."""
     n = np.array([number for number, _ in points], dtype=np.float64)
     x = np.array([throughput for _, throughput in points], dtype=np.float64)
     return n, np.stack((np.ones_like(n), n - 1, n * (n - 1)), axis=1) * (x / n)[:, None]
 
 
-def _interval(values: Array, estimate: float) -> tuple[float, float]:
+def _clipped_interval(values: Array, estimate: float) -> tuple[float, float]:
     low, high = t_interval(values)
     return max(min(low, estimate), 0.0), max(high, estimate)
 
 
-def _ratio_interval(x: Array, y: Array) -> tuple[float, float]:
+def _fieller_interval(x: Array, y: Array) -> tuple[float, float]:
     """Fieller's interval of mean x / mean y, as far as it is above 0; infinite where y may be none."""
     n = x.size
     t = t_quantile(n - 1, 0.975) ** 2 / n
@@ -148,7 +150,7 @@ def _ratio_interval(x: Array, y: Array) -> tuple[float, float]:
     return max(low, 0.0), math.inf
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float:
+def least_squares_slope(points: Sequence[tuple[float, float]]) -> float:
     """Return the least-squares slope of (x, y). Raises ValueError with fewer than two different x."""
     x = np.array([point[0] for point in points], dtype=np.float64)
     y = np.array([point[1] for point in points], dtype=np.float64)
@@ -158,7 +160,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return float((apart * (y - y.mean())).sum() / (apart**2).sum())
 
 
-def _medians(blocks: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+def _medians_by_number(blocks: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
     by_number: dict[float, list[float]] = {}
     for number, throughput in itertools.chain.from_iterable(blocks):
         by_number.setdefault(number, []).append(throughput)

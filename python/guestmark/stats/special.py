@@ -15,26 +15,26 @@ _FLATTEST = -700.0  # log of a slope that Newton's step can divide by
 
 
 @functools.lru_cache(maxsize=4096)
-def betainc(a: float, b: float, x: float) -> float:
+def regularized_beta(a: float, b: float, x: float) -> float:
     """The regularised incomplete beta function of `a`, `b` > 0 at 0 ≤ `x` ≤ 1."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    return _betainc(a, b, x, 1 - x)
+    return _regularized_beta(a, b, x, 1 - x)
 
 
-def _betainc(a: float, b: float, x: float, rest: float) -> float:
-    """As `betainc`, with 1 - x given apart, so that an x close to 1 loses no digits."""
+def _regularized_beta(a: float, b: float, x: float, rest: float) -> float:
+    """As `regularized_beta`, with 1 - x given apart, so that an x close to 1 loses no digits."""
     if x > (a + 1) / (a + b + 2):
-        return 1 - _lower(b, a, rest, x)
-    return _lower(a, b, x, rest)
+        return 1 - _beta_by_fraction(b, a, rest, x)
+    return _beta_by_fraction(a, b, x, rest)
 
 
-def _lower(a: float, b: float, x: float, rest: float) -> float:
+def _beta_by_fraction(a: float, b: float, x: float, rest: float) -> float:
     logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
-    return math.exp(logarithm) * _fraction(a, b, x) / a
+    return math.exp(logarithm) * _continued_fraction(a, b, x) / a
 
 
-def _fraction(a: float, b: float, x: float) -> float:
+def _continued_fraction(a: float, b: float, x: float) -> float:
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or _SMALLEST)
     value = d
     for m in range(1, _MOST_STEPS):
@@ -54,14 +54,14 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def betaincinv(a: float, b: float, p: float) -> float:
+def inverse_regularized_beta(a: float, b: float, p: float) -> float:
     """The x at which `betainc(a, b, x)` is `p`, by Newton's steps inside of a bisection."""
     if p <= 0 or p >= 1:
         return float(p >= 1)
     low, high, x = 0.0, 1.0, 0.5
     scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     for _ in range(_MOST_HALVINGS):
-        over = betainc(a, b, x) - p
+        over = regularized_beta(a, b, x) - p
         low, high = (low, x) if over > 0 else (x, high)
         slope = scale + (a - 1) * math.log(x) + (b - 1) * math.log1p(-x)
         after = x - over * math.exp(-slope) if slope > _FLATTEST else low
@@ -73,19 +73,21 @@ def betaincinv(a: float, b: float, p: float) -> float:
     return x
 
 
-def stdtr(freedom: float, t: float) -> float:
+def student_t_cdf(freedom: float, t: float) -> float:
     """The share of Student's distribution below `t` with `freedom` > 0 degrees of freedom."""
     if math.isinf(t) or math.isnan(t):
         return math.nan if math.isnan(t) else float(t > 0)
     square = t * t
     if t == 0:
         return 0.5
-    outside = _betainc(freedom / 2, 0.5, freedom / (freedom + square), square / (freedom + square)) / 2
+    outside = (
+        _regularized_beta(freedom / 2, 0.5, freedom / (freedom + square), square / (freedom + square)) / 2
+    )
     return outside if t < 0 else 1 - outside
 
 
 @functools.lru_cache(maxsize=4096)
-def stdtrit(freedom: float, p: float) -> float:
+def student_t_quantile(freedom: float, p: float) -> float:
     """Student's t below which a share 0 < `p` < 1 lies with `freedom` > 0 degrees of freedom."""
     if p <= 0 or p >= 1:
         return math.copysign(math.inf, p - 0.5)
@@ -93,26 +95,26 @@ def stdtrit(freedom: float, p: float) -> float:
         return 0.0
     tail, sign = (p, -1.0) if p < 0.5 else (1 - p, 1.0)
     high = 1.0
-    while stdtr(freedom, -high) > tail and high < 1e300:
+    while student_t_cdf(freedom, -high) > tail and high < 1e300:
         high *= 2
     low = 0.0
     while low < (t := (low + high) / 2) < high:
-        low, high = (t, high) if stdtr(freedom, -t) > tail else (low, t)
+        low, high = (t, high) if student_t_cdf(freedom, -t) > tail else (low, t)
         if high - low <= 1e-15 * high:
             break
     return sign * high
 
 
-def fdtrc(numerator: float, denominator: float, f: float) -> float:
+def f_survival(numerator: float, denominator: float, f: float) -> float:
     """The share of Fisher's distribution above `f` ≥ 0."""
     if f <= 0:
         return 1.0
     scaled = numerator * f
-    return _betainc(
+    return _regularized_beta(
         denominator / 2, numerator / 2, denominator / (denominator + scaled), scaled / (denominator + scaled)
     )
 
 
-def ndtr(z: float) -> float:
+def normal_cdf(z: float) -> float:
     """The share of the standard normal distribution below `z`."""
     return math.erfc(-z / math.sqrt(2)) / 2

@@ -33,10 +33,10 @@ class Decision:
 
 def block_cost(trials: Iterable[Trial]) -> float:
     """Seconds of one block: the sum over the cells of their trials' mean duration."""
-    return sum(_lengths(trials).values())
+    return sum(_mean_trial_lengths(trials).values())
 
 
-def _lengths(trials: Iterable[Trial]) -> dict[str, float]:
+def _mean_trial_lengths(trials: Iterable[Trial]) -> dict[str, float]:
     """Mean seconds of a trial, by cell; without the pilot, which has fewer iterations, where there are others."""
     kept = list(trials)
     pilot = min((trial.block for trial in kept), default=0)
@@ -50,7 +50,7 @@ def _lengths(trials: Iterable[Trial]) -> dict[str, float]:
 
 def out_of_time(policy: Policy, trials: Sequence[Trial], used_s: float) -> bool:
     """Whether the next block would end past the time limit by more than one of its trials; the first one never."""
-    lengths = _lengths(trials).values()
+    lengths = _mean_trial_lengths(trials).values()
     return bool(lengths) and used_s + sum(lengths) - max(lengths) > policy.time_limit_s
 
 
@@ -80,15 +80,15 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     if policy.enough_s is not None or policy.find is not None:
         if policy.find is None:
-            return timed(policy, trials, blocks, used)
-        return _finding(plan, trials, blocks, analysis, used)
+            return decide_timed_run(policy, trials, blocks, used)
+        return _decide_search(plan, trials, blocks, analysis, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
     if asked is None:
-        precise, goal = _precision(analysis, precision)
-        in_full = _complete_blocks(_comparisons(analysis), blocks) >= policy.min_blocks
+        precise, goal = _assess_precision(analysis, precision)
+        in_full = _complete_blocks(_required_comparisons(analysis), blocks) >= policy.min_blocks
         done = in_full and precise and used >= _SETTLED * policy.fine_s
     else:
-        done, goal = _answered(plan, asked, blocks)
+        done, goal = _assess_questions(plan, asked, blocks)
     if done:
         return Decision(RunState.COMPLETE, blocks, 0.0)
     if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
@@ -96,13 +96,13 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     if goal is None or blocks < FORESEEN:
         return Decision(None, None, None)
     if asked is None and used < policy.fine_s and cost > 0:  # by then half of the precision is enough
-        _, coarse = _precision(analysis, policy.precision)
+        _, coarse = _assess_precision(analysis, policy.precision)
         goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
     goal = min(max(goal, policy.min_blocks), policy.max_blocks)
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used), 0.0))
 
 
-def _finding(
+def _decide_search(
     plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis", used_s: float
 ) -> Decision:
     """The decision for a run that is to find slow runs. Whether there are any does not end it."""
@@ -115,7 +115,7 @@ def _finding(
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used_s), 0.0))
 
 
-def compared(plan: Plan) -> int:
+def count_compared_cells(plan: Plan) -> int:
     """How many cells of the largest table are compared with its baseline; null copies are not."""
     sides = [
         sum(cell.null_of is None and cell.compares_with(baseline) for cell in plan.cells) - 1
@@ -127,17 +127,19 @@ def compared(plan: Plan) -> int:
 
 def blocks_to_find(plan: Plan, analysis: "Analysis", rare: Rare | None = None) -> int | None:
     """Blocks in all that find `rare`, or what the plan is to find, given how often the baselines have slow runs."""
-    from guestmark.stats.finding import blocks_for
+    from guestmark.stats.finding import blocks_to_find_rare
 
     rare = rare or plan.policy.find
-    held = _iterations(analysis)
+    held = _iterations_per_trial(analysis)
     if rare is None or not held:
         return None
-    return blocks_for(rare, held, background=_background(analysis), cells=compared(plan))
+    return blocks_to_find_rare(
+        rare, held, background=_baseline_slow_share(analysis), cells=count_compared_cells(plan)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class Forecast:
     """What a run will know at its end, `left_s` from now: its widest log ratio to ± `half_width`.
 
     After `rare_left_s` it would have found `rare`; None: not in any time that a run may take.
@@ -152,38 +154,40 @@ class Foreseen:
 _USUALLY_SOUGHT = Rare(2.0, 0.05)
 
 
-def foreseen(
+def foresee_end(
     plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis", decision: Decision
-) -> Foreseen | None:
+) -> Forecast | None:
     """What is to be expected of the run by now; None while its end cannot be told, or where nothing is compared."""
     from guestmark.stats.repetition import predicted_half_width
 
     if decision.goal is None or decision.left_s is None or blocks < FORESEEN:
         return None
-    ends = [predicted_half_width(each, max(decision.goal - each.n, 0)) for each in _comparisons(analysis)]
+    ends = [
+        predicted_half_width(each, max(decision.goal - each.n, 0)) for each in _required_comparisons(analysis)
+    ]
     known = [end for end in ends if end is not None]
     if not known or len(known) < len(ends):
         return None
     rare = plan.policy.find or _USUALLY_SOUGHT
     needed = blocks_to_find(plan, analysis, rare)
     rare_left_s = None if needed is None else max(needed - blocks, 0) * block_cost(trials)
-    return Foreseen(max(known), decision.left_s, rare, rare_left_s)
+    return Forecast(max(known), decision.left_s, rare, rare_left_s)
 
 
-def _iterations(analysis: "Analysis") -> int:
+def _iterations_per_trial(analysis: "Analysis") -> int:
     """Of a trial of the last block; 0 without any."""
     trials = [trial for result in analysis.cells for trial in result.trials if trial.measurements]
     return len(max(trials, key=lambda trial: trial.block).measurements[0].iterations) if trials else 0
 
 
-def _background(analysis: "Analysis") -> float:
+def _baseline_slow_share(analysis: "Analysis") -> float:
     """The share of slow runs on the baseline that has most, in steps of half a percent."""
     slow = [result.answers.slow for result in analysis.cells if result.answers is not None]
-    most = max((each.baseline.share for each in slow if each is not None), default=0.0)
+    most = max((each.baseline.slow_share for each in slow if each is not None), default=0.0)
     return min(round(200 * most) / 200, 0.5)
 
 
-def timed(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
+def decide_timed_run(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
     """The decision for a run that only has to last `enough_s` and have its fewest blocks. Every block ends in time."""
     if policy.enough_s is not None and blocks >= policy.min_blocks and used_s >= policy.enough_s:
         return Decision(RunState.COMPLETE, blocks, 0.0)
@@ -200,20 +204,20 @@ def blocks_with_losses(trials: Iterable[Trial]) -> int:
     return len({trial.block for trial in trials if trial.status is TrialStatus.LOST})
 
 
-def _precision(analysis: "Analysis", precision: float) -> tuple[bool, int | None]:
+def _assess_precision(analysis: "Analysis", precision: float) -> tuple[bool, int | None]:
     """Whether everything that is compared is precise enough, and how many blocks that is expected to take."""
     from guestmark.stats.repetition import expected_blocks, precise_enough
 
-    comparisons = _comparisons(analysis)
+    comparisons = _required_comparisons(analysis)
     if comparisons:
         goal = expected_blocks(comparisons, precision)
         precise = all(precise_enough(comparison, precision) for comparison in comparisons)
-        if worth := _slow_runs_unsettled(analysis):  # a few more blocks
+        if worth := _blocks_to_settle_slow_runs(analysis):  # a few more blocks
             return False, None if goal is None else max(goal, worth)
         return precise, goal
     # Nothing to compare: the means themselves have to be precise.
     cells = [result for result in analysis.cells if result.status is not CellStatus.UNUSABLE]
-    alive = [result for result in cells if not given_up(result.trials)]
+    alive = [result for result in cells if not is_given_up(result.trials)]
     return all(
         _summary_precise(result, precision) for result in alive
     ), analysis.blocks if not alive else None
@@ -232,7 +236,7 @@ def is_settled(comparison: "Comparison", precision: float) -> bool:
     return precise_enough(comparison, precision, ANSWER_PRECISION)
 
 
-def _answered(plan: Plan, asked: "Sequence[Comparison]", blocks: int) -> tuple[bool, int | None]:
+def _assess_questions(plan: Plan, asked: "Sequence[Comparison]", blocks: int) -> tuple[bool, int | None]:
     """Whether what the questions compare is known well enough, and how many blocks that may take."""
     from guestmark.stats.repetition import ANSWER_PRECISION, expected_blocks, precise_enough
 
@@ -250,18 +254,18 @@ def _complete_blocks(compared: "Sequence[Comparison]", blocks: int) -> int:
     return min((comparison.n for comparison in compared), default=blocks)
 
 
-def _comparisons(analysis: "Analysis") -> list["Comparison"]:
+def _required_comparisons(analysis: "Analysis") -> list["Comparison"]:
     """What has to be precise: cells against their baseline; null cells only when there are no others."""
-    alive = [result for result in analysis.cells if result.comparison and not given_up(result.trials)]
+    alive = [result for result in analysis.cells if result.comparison and not is_given_up(result.trials)]
     chosen = [result for result in alive if result.cell.null_of is None] or alive
     return [comparison for result in chosen for comparison in result.comparison.values()]
 
 
-def _slow_runs_unsettled(analysis: "Analysis") -> int:
+def _blocks_to_settle_slow_runs(analysis: "Analysis") -> int:
     """Blocks in all that are worth it, as slow runs were seen that so few could not call; 0 where there are none."""
-    answers = [result.answers for result in analysis.cells if not given_up(result.trials)]
+    answers = [result.answers for result in analysis.cells if not is_given_up(result.trials)]
     slow = [answer.slow for answer in answers if answer is not None and answer.slow is not None]
-    return max((one.worth for one in slow if one.unsettled), default=0)
+    return max((one.worth for one in slow if one.is_unsettled), default=0)
 
 
 def _summary_precise(result: "CellResult", precision: float) -> bool:
@@ -273,7 +277,7 @@ def _summary_precise(result: "CellResult", precision: float) -> bool:
     )
 
 
-def given_up(cell_trials: Sequence[Trial]) -> bool:
+def is_given_up(cell_trials: Sequence[Trial]) -> bool:
     """Whether a cell is no longer tried: it has failed `GIVE_UP_AFTER` times and never succeeded.
 
     Derived from the trials alone, so it holds after a resume, too.
@@ -283,7 +287,7 @@ def given_up(cell_trials: Sequence[Trial]) -> bool:
     )
 
 
-def hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
+def is_hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
     """Whether a run is over as nothing in it works: each of its cells was tried, and all of these trials failed.
 
     One cell is as good as another for that, so many of them have to fail once. What may pass by itself does not count.
@@ -317,7 +321,7 @@ class MoreTime:
     cells: tuple[Prospect, ...]
 
 
-def more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
+def forecast_more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
     """What going on would buy; None when every ratio is as precise as asked for and every verdict is given.
 
     As many blocks as the precision needs, but no more than there are already: a forecast further ahead is a guess.
@@ -330,7 +334,7 @@ def more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
     precision = plan.policy.precision
     more, lacking = 0, []
     for workload in analysis.workloads:
-        for cell, comparison in _lacking(workload, precision):
+        for cell, comparison in _imprecise_cells(workload, precision):
             needed = blocks_needed(comparison, precision)
             precise = precise_enough(comparison, precision)
             wanted = comparison.n if precise or needed is None else needed - comparison.n
@@ -346,7 +350,7 @@ def more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
     return MoreTime(more, more * block_cost(trials), tuple(found)) if found else None
 
 
-def _lacking(workload: "WorkloadResult", precision: float) -> Iterator[tuple[str, "Comparison"]]:
+def _imprecise_cells(workload: "WorkloadResult", precision: float) -> Iterator[tuple[str, "Comparison"]]:
     """The cells whose ratio more blocks could make better known, with their comparison in the primary metric."""
     from guestmark.stats import Severity, precise_enough
 
@@ -354,16 +358,16 @@ def _lacking(workload: "WorkloadResult", precision: float) -> Iterator[tuple[str
         return
     severe = [finding for finding in workload.findings if finding.severity is Severity.SEVERE]
     spoilt = {cell for finding in severe for cell in finding.cells}
-    for result in workload.shown:
+    for result in workload.shown_cells:
         comparison = result.comparison.get(workload.metrics[0].name)
         if comparison is None or comparison.n < 2 or comparison.ci is None or result.cell.id in spoilt:
             continue
-        undecided = comparison.undecided
+        undecided = comparison.is_undecided
         if undecided or not precise_enough(comparison, precision):
             yield result.cell.id, comparison
 
 
-def extended(
+def extend_policy(
     policy: Policy,
     trials: Sequence[Trial],
     *,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Better
 from guestmark.core.rare import SLOW
 from guestmark.stats import paired
-from guestmark.stats.special import betaincinv
+from guestmark.stats.special import inverse_regularized_beta
 from guestmark.stats.total import unseen_share
 
 Array = NDArray[np.float64]
@@ -53,7 +53,7 @@ class CellRuns:
     correlation: float | None
 
     @property
-    def share(self) -> float:
+    def slow_share(self) -> float:
         """Of slow iterations among all."""
         return self.slow / self.iterations if self.iterations else 0.0
 
@@ -72,7 +72,7 @@ def typical_level(costs: Array) -> float:
     return float(np.median(np.median(rows, axis=1))) if rows.size else math.nan
 
 
-def slow_counts(costs: Array, times: float = SLOW, level: float | None = None) -> Array:
+def count_slow_runs(costs: Array, times: float = SLOW, level: float | None = None) -> Array:
     """Return for each trial how many iterations took over `times` a level, shape (K,); without one the typical."""
     counts: Array = (
         (costs > times * (typical_level(costs) if level is None else level)).sum(axis=1).astype(np.float64)
@@ -98,25 +98,25 @@ class CommonScale:
     high: float
 
     @property
-    def levels(self) -> tuple[float, float]:
+    def normal_levels(self) -> tuple[float, float]:
         """What is normal for the cell and for the baseline, by the most likely ratio."""
-        level = self._level(self.log_ratio)
+        level = self._baseline_level(self.log_ratio)
         return level * math.exp(self.log_ratio), level
 
-    def excess(self, log_ratio: float) -> NDArray[np.int64]:
+    def excess_slow_runs(self, log_ratio: float) -> NDArray[np.int64]:
         """How many more slow iterations than the baseline the cell has in each block, if this is the typical ratio."""
-        level = self._level(log_ratio)
-        counts = slow_counts(self.cell, level=level * math.exp(log_ratio)) - slow_counts(
+        level = self._baseline_level(log_ratio)
+        counts = count_slow_runs(self.cell, level=level * math.exp(log_ratio)) - count_slow_runs(
             self.baseline, level=level
         )
         return counts.astype(np.int64)
 
-    def p(self) -> float:
+    def equal_shares_p(self) -> float:
         """The largest p of equally many slow runs over the ratios that the typical runs may have.
 
-        For the true ratio the counts of a block are as likely the other way round, so each p is exact (`counts_p`), and
-        the largest holds wherever the interval has the ratio (Berger and Boos, J. Am. Stat. Assoc. 89, 1994). 1 where
-        these ratios do not agree on which of the two has more.
+        For the true ratio the counts of a block are as likely the other way round, so each p is exact
+        (`excess_counts_p`), and the largest holds wherever the interval has the ratio (Berger and Boos, J. Am. Stat.
+        Assoc. 89, 1994). 1 where these ratios do not agree on which of the two has more.
         """
         steps = [
             self.log_ratio,
@@ -124,31 +124,33 @@ class CommonScale:
             *([0.0] if self.low <= 0 <= self.high else []),
         ]
         found = 0.0
-        sign = np.sign(self.excess(self.log_ratio).sum())
+        sign = np.sign(self.excess_slow_runs(self.log_ratio).sum())
         for log_ratio in steps:
-            excess = self.excess(log_ratio)
+            excess = self.excess_slow_runs(log_ratio)
             if np.sign(excess.sum()) != sign:
                 return 1.0
-            found = max(found, counts_p(excess))
+            found = max(found, excess_counts_p(excess))
         return found
 
-    def _level(self, log_ratio: float) -> float:
+    def _baseline_level(self, log_ratio: float) -> float:
         trials = np.concatenate(
             (np.median(self.cell, axis=1) / math.exp(log_ratio), np.median(self.baseline, axis=1))
         )
         return float(np.median(trials))
 
 
-def common_scale(cell: Array, baseline: Array) -> CommonScale:
+def derive_common_scale(cell: Array, baseline: Array) -> CommonScale:
     """Return the scale of two cells' costs above 0, shape (K, m) each, without NaN."""
     walsh = paired.walsh_averages(np.log(np.median(cell, axis=1)) - np.log(np.median(baseline, axis=1)))
-    low, high = (float(end) for end in paired.interval(walsh, _SURELY))
+    low, high = (float(end) for end in paired.signed_rank_interval(walsh, _SURELY))
     if not math.isfinite(low):  # too few blocks for it: all that was seen
         low, high = float(walsh[0]), float(walsh[-1])
     return CommonScale(cell, baseline, float(paired.hodges_lehmann(walsh)), low, high)
 
 
-def cell_runs(iterations: Array, better: Better = Better.LOWER, level: float | None = None) -> CellRuns:
+def describe_cell_runs(
+    iterations: Array, better: Better = Better.LOWER, level: float | None = None
+) -> CellRuns:
     """Describe all runs of one cell, shape (K, m); slow ones are held to `level`, a cost.
 
     Raises ValueError without a complete trial of values above 0.
@@ -156,7 +158,7 @@ def cell_runs(iterations: Array, better: Better = Better.LOWER, level: float | N
     rows = as_costs(iterations[~np.isnan(iterations).any(axis=1)], better)
     if not rows.size or not (np.isfinite(rows) & (rows > 0)).all():
         raise ValueError("no trial to describe")
-    counts = slow_counts(rows, level=level)
+    counts = count_slow_runs(rows, level=level)
     alike = intraclass_correlation(counts, rows.shape[1])
     figures = np.array([typical_level(rows), rows.mean(), np.quantile(rows, QUANTILE), rows.max()])
     typical, total, p95, worst = (float(figure) for figure in as_costs(figures, better))
@@ -168,7 +170,7 @@ def cell_runs(iterations: Array, better: Better = Better.LOWER, level: float | N
         p95=p95,
         worst=worst,
         slow=int(counts.sum()),
-        over_twice=int(slow_counts(rows, 2.0, level).sum()),
+        over_twice=int(count_slow_runs(rows, 2.0, level).sum()),
         slow_trials=int((counts > 0).sum()),
         share_ci=share_interval(counts, rows.shape[1], alike),
         correlation=alike,
@@ -209,8 +211,8 @@ def share_interval(
     p = float(counts.mean()) / m
     size = effective_size(counts.size, m, correlation)
     hits, tail = p * size, (1 - confidence) / 2
-    low = float(betaincinv(hits, size - hits + 1, tail)) if hits > 0 else 0.0
-    high = float(betaincinv(hits + 1, size - hits, 1 - tail)) if hits < size else 1.0
+    low = float(inverse_regularized_beta(hits, size - hits + 1, tail)) if hits > 0 else 0.0
+    high = float(inverse_regularized_beta(hits + 1, size - hits, 1 - tail)) if hits < size else 1.0
     return low, high
 
 
@@ -247,7 +249,7 @@ def share_difference(
     return d, (d - math.hypot(p - low_p, high_q - q), d + math.hypot(high_p - p, q - low_q))
 
 
-def counts_p(excess: NDArray[np.int64]) -> float:
+def excess_counts_p(excess: NDArray[np.int64]) -> float:
     """Return the two-sided p of the sign-flip test of whole numbers, shape (n,): exact for any n.
 
     `excess` is how many more slow iterations the cell had than the baseline in each block. With equal laws each is as
@@ -283,7 +285,7 @@ def quantile_ratio(
         scaled = cell / math.exp(log_ratio)
         threshold = np.partition(np.concatenate((scaled.ravel(), baseline.ravel())), -top)[-top]
         excess = (scaled >= threshold).sum(axis=1) - (baseline >= threshold).sum(axis=1)
-        return counts_p(excess.astype(np.int64)) <= 1 - confidence
+        return excess_counts_p(excess.astype(np.int64)) <= 1 - confidence
 
     ends = []
     for direction in (-1, 1):
@@ -314,7 +316,7 @@ class Unseen:
     iterations: float
 
 
-def unseen(trials: int, m: int, correlation: float | None = 0.0) -> Unseen:
+def bound_unseen_events(trials: int, m: int, correlation: float | None = 0.0) -> Unseen:
     """Return which rarer events `trials` trials of `m` iterations without one cannot exclude.
 
     `correlation` is that of `intraclass_correlation`, from a cell in which slow runs were seen; 0 says "if each

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.stats.paired import NOMINAL, sign_flip_p
-from guestmark.stats.special import stdtr, stdtrit
+from guestmark.stats.special import student_t_cdf, student_t_quantile
 
 Array = NDArray[np.float64]
 
 LARGEST_EVENT = 5.0  # how many times as long a trial may take that so few trials have not shown
 
 
-def complete(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
+def complete_pairs(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
     """Return both cells' values in the blocks that hold both; None if one is not a finite number above 0.
 
     Raises ValueError if the shapes differ: values pair by block, never by rank.
@@ -45,7 +45,7 @@ def ratio_interval(x: Array, y: Array, confidence: float = NOMINAL) -> tuple[flo
     n = x.size
     if n < 2:
         return None
-    t = float(stdtrit(n - 1, (1 + confidence) / 2)) ** 2 / n
+    t = float(student_t_quantile(n - 1, (1 + confidence) / 2)) ** 2 / n
     mean_x, mean_y = float(x.mean()), float(y.mean())
     spread = np.cov(x / mean_x, y / mean_y)  # scaled: nothing overflows
     xx, xy, yy = float(spread[0, 0]), float(spread[0, 1]), float(spread[1, 1])
@@ -78,7 +78,7 @@ def total_equivalence_p(x: Array, y: Array, margin: float) -> float:
         if error <= 1e-13 * float(x.mean()):
             worst = max(worst, 0.0 if mean < 0 else 1.0)
         else:
-            worst = max(worst, float(stdtr(n - 1, mean / error)))
+            worst = max(worst, float(student_t_cdf(n - 1, mean / error)))
     return max(worst, 2.0**-n)
 
 

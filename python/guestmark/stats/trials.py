@@ -14,10 +14,10 @@ from guestmark.stats.compare import (
     Estimand,
     Table,
     Verdict,
-    adjust,
+    adjust_benjamini_hochberg,
     compare_table,
-    widened,
-    withdrawn,
+    widen_interval,
+    withdraw_verdict,
 )
 from guestmark.stats.noise import Null
 from guestmark.stats.tails import (
@@ -27,12 +27,12 @@ from guestmark.stats.tails import (
     CellRuns,
     Unseen,
     as_costs,
-    cell_runs,
-    common_scale,
+    bound_unseen_events,
+    count_slow_runs,
+    derive_common_scale,
+    describe_cell_runs,
     quantile_ratio,
     share_difference,
-    slow_counts,
-    unseen,
 )
 from guestmark.stats.total import trials_to_see
 
@@ -64,7 +64,7 @@ class SlowComparison:
     worth: int = TAIL_BLOCKS  # blocks in all up to which it is worth going on to call them
 
     @property
-    def unsettled(self) -> bool:
+    def is_unsettled(self) -> bool:
         """Whether slow runs were seen that so few blocks could not call, and more are worth it."""
         seen = max(self.cell.slow_trials, self.baseline.slow_trials)
         return self.verdict is Verdict.INCONCLUSIVE and seen >= 2 and self.n < self.worth
@@ -80,7 +80,7 @@ class Answers:
     first: Comparison | None = None
 
     @property
-    def apart(self) -> tuple[Estimand, ...]:
+    def differing_questions(self) -> tuple[Estimand, ...]:
         """The questions whose answers say more than that about the typical run.
 
         Slow runs that are more or fewer; a total that differs otherwise than the typical run, or by another amount, or
@@ -92,18 +92,18 @@ class Answers:
         found = []
         if self.total and (
             (self.total.verdict is not typical and (claimed or self.total.verdict is not undecided))
-            or _disjoint(self.total.ci, self.typical.ci)
+            or _are_disjoint(self.total.ci, self.typical.ci)
         ):
             found.append(Estimand.TOTAL)
         if self.slow and self.slow.verdict in (Verdict.FASTER, Verdict.SLOWER):
             found.append(Estimand.SLOW)
-        both_same = self.first is not None and self.first.same and self.typical.same
+        both_same = self.first is not None and self.first.typical_is_equal and self.typical.typical_is_equal
         if self.first and self.first.verdict not in (typical, undecided) and not both_same:
             found.append(Estimand.FIRST)
         return tuple(found)
 
 
-def _disjoint(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+def _are_disjoint(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
     return one is not None and other is not None and (one[1] < other[0] or other[1] < one[0])
 
 
@@ -145,14 +145,16 @@ def compare_trials(
             runs=runs,
         )
 
-    typical = _compare(
-        table({name: _median(array) for name, array in iterations.items()}), Estimand.TYPICAL, alpha
+    typical = _compare_estimand(
+        table({name: _row_medians(array) for name, array in iterations.items()}), Estimand.TYPICAL, alpha
     )
-    total = _compare(
-        table({name: _cost_mean(array, better) for name, array in iterations.items()}), Estimand.TOTAL, alpha
+    total = _compare_estimand(
+        table({name: _row_cost_means(array, better) for name, array in iterations.items()}),
+        Estimand.TOTAL,
+        alpha,
     )
-    firsts = _compare(table(first), Estimand.FIRST, alpha) if first and baseline in first else {}
-    slow = compare_slow(
+    firsts = _compare_estimand(table(first), Estimand.FIRST, alpha) if first and baseline in first else {}
+    slow = compare_slow_runs(
         {name: array for name, array in iterations.items() if name not in copies},
         baseline,
         better=better,
@@ -165,7 +167,7 @@ def compare_trials(
     }
 
 
-def compare_slow(
+def compare_slow_runs(
     iterations: Mapping[str, Array], baseline: str, *, better: Better, alpha: float = 0.05, boots: bool = True
 ) -> dict[str, SlowComparison]:
     """Compare the slow runs of every cell with those of `baseline`; cells without a complete block are left out.
@@ -186,32 +188,32 @@ def compare_slow(
             continue
         rate = better is Better.HIGHER
         x, y = costs[both], reference[both]
-        scale = common_scale(x, y)
-        level, base_level = scale.levels
-        cell_counts, base_counts = slow_counts(x, level=level), slow_counts(y, level=base_level)
+        scale = derive_common_scale(x, y)
+        level, base_level = scale.normal_levels
+        cell_counts, base_counts = count_slow_runs(x, level=level), count_slow_runs(y, level=base_level)
         difference, ci = share_difference(cell_counts, base_counts, x.shape[1])
         narrow = share_difference(cell_counts, base_counts, x.shape[1], 1 - 2 * alpha)[1]
         ratio, ratio_ci = quantile_ratio(x, y)
         if rate:
             ratio, ratio_ci = 1 / ratio, (1 / ratio_ci[1], 1 / ratio_ci[0]) if ratio_ci else None
-        runs = cell_runs(array[both], better, level)
+        runs = describe_cell_runs(array[both], better, level)
         slow = SlowComparison(
             n=x.shape[0],
             cell=runs,
-            baseline=cell_runs(iterations[baseline][both], better, base_level),
+            baseline=describe_cell_runs(iterations[baseline][both], better, base_level),
             difference=difference,
             ci=ci,
             ratio=ratio,
             ratio_ci=ratio_ci,
-            p=scale.p(),
+            p=scale.equal_shares_p(),
             q=1.0,
             verdict=Verdict.INCONCLUSIVE,
             reason="",
-            unseen=unseen(x.shape[0], x.shape[1], runs.correlation or 0.0),
+            unseen=bound_unseen_events(x.shape[0], x.shape[1], runs.correlation or 0.0),
             worth=TAIL_BLOCKS if boots else max(TAIL_BLOCKS, math.ceil(TAIL_RUNS / x.shape[1])),
         )
         found[name] = (slow, narrow)
-    adjusted = adjust(np.array([slow.p for slow, _ in found.values()]))
+    adjusted = adjust_benjamini_hochberg(np.array([slow.p for slow, _ in found.values()]))
     decided = {}
     for (name, (slow, narrow)), q in zip(found.items(), adjusted, strict=True):
         verdict, reason = _decide_slow(slow, float(q), narrow, alpha)
@@ -233,17 +235,17 @@ def _decide_slow(
     return Verdict.INCONCLUSIVE, "too few slow runs to decide"
 
 
-def withheld(answers: Answers, reason: str) -> Answers:
+def withdraw_answers(answers: Answers, reason: str) -> Answers:
     """Return the answers with every verdict taken back; the figures stay."""
     return Answers(
-        withdrawn(answers.typical, reason),
-        withdrawn(answers.total, reason) if answers.total else None,
+        withdraw_verdict(answers.typical, reason),
+        withdraw_verdict(answers.total, reason) if answers.total else None,
         replace(answers.slow, verdict=Verdict.INCONCLUSIVE, reason=reason) if answers.slow else None,
-        withdrawn(answers.first, reason) if answers.first else None,
+        withdraw_verdict(answers.first, reason) if answers.first else None,
     )
 
 
-def allowing_for(
+def widen_answers(
     answers: Answers,
     margin: float,
     reason: str,
@@ -252,10 +254,10 @@ def allowing_for(
     reach: float = 0.0,
     freedom: int | None = None,
 ) -> Answers:
-    """Return the answers with the intervals of their ratios widened, see `compare.widened`."""
+    """Return the answers with the intervals of their ratios widened, see `compare.widen_interval`."""
 
     def longer(comparison: Comparison) -> Comparison:
-        return widened(comparison, margin, reason, spread=spread, reach=reach, freedom=freedom)
+        return widen_interval(comparison, margin, reason, spread=spread, reach=reach, freedom=freedom)
 
     return replace(
         answers,
@@ -265,7 +267,7 @@ def allowing_for(
     )
 
 
-def _compare(table: Table, estimand: Estimand, alpha: float) -> dict[str, Comparison]:
+def _compare_estimand(table: Table, estimand: Estimand, alpha: float) -> dict[str, Comparison]:
     return compare_table(
         table.values,
         table.baseline,
@@ -279,12 +281,12 @@ def _compare(table: Table, estimand: Estimand, alpha: float) -> dict[str, Compar
     )
 
 
-def _median(array: Array) -> Array:
+def _row_medians(array: Array) -> Array:
     """Return each trial's median, NaN for a row that has one."""
     return np.asarray(np.median(array, axis=1), dtype=np.float64)
 
 
-def _cost_mean(array: Array, better: Better) -> Array:
+def _row_cost_means(array: Array, better: Better) -> Array:
     """Return each trial's mean; for a rate the harmonic mean, whose inverse is the mean time per unit."""
     if better is Better.LOWER:
         return np.asarray(array.mean(axis=1), dtype=np.float64)

@@ -13,7 +13,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.stats.special import fdtrc, stdtr, stdtrit
+from guestmark.stats.special import f_survival, student_t_cdf, student_t_quantile
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -69,11 +69,11 @@ class Finding:
     primary_only: bool = False
     widens: Mapping[str, float] = field(default_factory=dict)
     slows: Mapping[str, float] = field(default_factory=dict)
-    carried: "Carried | None" = field(default=None, compare=False, repr=False)
+    carried: "CarryOver | None" = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CarryOver:
     """What trials owe to the cell that ran before them, as logs by cell.
 
     `owed`, shape (K,), is what to subtract from each trial's log value; `error` the half-width of the 95 % interval of
@@ -84,7 +84,7 @@ class Carried:
     error: Mapping[str, float]
 
 
-def free_of(values: Array, carried: Carried | None, cell_id: str) -> Array:
+def subtract_carry_over(values: Array, carried: CarryOver | None, cell_id: str) -> Array:
     """A cell's values, shape (K,) or (K, m), without what they owe to the cell that ran before."""
     if carried is None or cell_id not in carried.owed:
         return values
@@ -109,7 +109,7 @@ _ADVICE = {
 }
 
 
-def order_effects(
+def detect_order_effects(
     values: Mapping[str, Array],
     positions: Mapping[str, Array],
     baseline: str,
@@ -134,9 +134,9 @@ def order_effects(
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.where(data > 0, np.log(data), np.nan)
     levels = sorted(set(kinds))
-    before = _before(place, np.array([levels.index(one) for one in kinds]))
+    before = _preceding_kinds(place, np.array([levels.index(one) for one in kinds]))
     block, cell = (np.asarray(index) for index in np.indices(logs.shape))
-    drawn_in = _drawn_in(logs)
+    drawn_in = _winsorize(logs)
     findings = []
     for name, factor in ((OrderFinding.CARRY_OVER, before), (OrderFinding.POSITION, place)):
         use = ~np.isnan(logs) & ~np.isnan(factor)
@@ -149,7 +149,7 @@ def order_effects(
         what = "what ran before it" if name is OrderFinding.CARRY_OVER else "its position in the block"
         said = f"a trial depends on {what}, by {effect:.1%}"
         if name is OrderFinding.CARRY_OVER:
-            corrected, carried, moved = _corrected(fitted, names, baseline, before)
+            corrected, carried, moved = _correct_carry_over(fitted, names, baseline, before)
             message = f"{said}; ratios are corrected for it, by up to {moved:.1%}"
             severity = Severity.WARNING if p < alpha else Severity.NOTE
             findings.append(
@@ -164,20 +164,20 @@ def order_effects(
     return tuple(findings)
 
 
-def _corrected(
-    fitted: "_Fit", names: Sequence[str], baseline: str, before: Array
-) -> tuple[dict[str, tuple[float, float, float]], Carried, float]:
+def _correct_carry_over(
+    fitted: "_OrderFit", names: Sequence[str], baseline: str, before: Array
+) -> tuple[dict[str, tuple[float, float, float]], CarryOver, float]:
     """Ratios with the carry-over allowed for, what to subtract from each trial, and the largest change of a ratio."""
-    owed = fitted.owed(before)
+    owed = fitted.carried_over(before)
     origin = names.index(baseline)
-    shares = fitted.shares(before)
-    quantile = float(stdtrit(fitted.left, 0.975))
+    shares = fitted.level_shares(before)
+    quantile = float(student_t_quantile(fitted.left, 0.975))
     corrected: dict[str, tuple[float, float, float]] = {}
     errors: dict[str, float] = {}
     moved = 0.0
     for i, other in enumerate(names):
         if i != origin and {i, origin} <= set(fitted.cells):
-            plain, allowed, half = fitted.difference(i, origin)
+            plain, allowed, half = fitted.cell_difference(i, origin)
             moved = max(moved, abs(allowed - plain))
             low, high = allowed - half, allowed + half
             corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
@@ -185,12 +185,12 @@ def _corrected(
             errors[other] = quantile * float(np.sqrt(max(apart @ fitted.shift_scatter @ apart, 0.0)))
     return (
         corrected,
-        Carried({name: owed[:, i] for i, name in enumerate(names)}, errors),
+        CarryOver({name: owed[:, i] for i, name in enumerate(names)}, errors),
         float(np.expm1(moved)),
     )
 
 
-def _before(place: Array, kinds: Index) -> Array:
+def _preceding_kinds(place: Array, kinds: Index) -> Array:
     """The kind that ran before each trial, shape (K, cells), NaN for the run's first and for what did not run."""
     before = np.full(place.shape, np.nan)
     previous = np.nan
@@ -202,13 +202,13 @@ def _before(place: Array, kinds: Index) -> Array:
     return before
 
 
-def _drawn_in(logs: Array) -> Array:
+def _winsorize(logs: Array) -> Array:
     """The values with those further than three spreads from cell and block drawn in to there."""
     with np.errstate(all="ignore"):
         fit = np.zeros_like(logs)
         for _ in range(2):
-            fit += _nanmedian(logs - fit, 0)
-            fit += _nanmedian(logs - fit, 1)
+            fit += _nan_median(logs - fit, 0)
+            fit += _nan_median(logs - fit, 1)
         residual = logs - fit
         away = np.abs(residual[~np.isnan(residual)])
         away = away[away > _ROUNDING]  # medians of small blocks leave many residuals of exactly nothing
@@ -216,7 +216,7 @@ def _drawn_in(logs: Array) -> Array:
     return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs
 
 
-def _nanmedian(values: Array, axis: int) -> Array:
+def _nan_median(values: Array, axis: int) -> Array:
     ordered = np.sort(values, axis=axis)
     count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
     low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0), axis=axis)
@@ -225,7 +225,7 @@ def _nanmedian(values: Array, axis: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fit:
+class _OrderFit:
     """The factor's p and range, and both models' effects of `cells`; `scatter` is the covariance of the second's.
 
     `shifts` are the effects of the factor's `levels`, the first one's being 0, and `shift_scatter` their covariance.
@@ -242,29 +242,29 @@ class _Fit:
     scatter: Array
     left: int  # degrees of freedom
 
-    def difference(self, cell: int, origin: int) -> tuple[float, float, float]:
+    def cell_difference(self, cell: int, origin: int) -> tuple[float, float, float]:
         """Log ratio of two cells without and with the factor, and the half-width of the latter's 95 % interval."""
         i, j = self.cells.index(cell), self.cells.index(origin)
         variance = self.scatter[i, i] + self.scatter[j, j] - 2 * self.scatter[i, j]
-        half = float(stdtrit(self.left, 0.975)) * float(np.sqrt(max(variance, 0.0)))
+        half = float(student_t_quantile(self.left, 0.975)) * float(np.sqrt(max(variance, 0.0)))
         return float(self.plain[i] - self.plain[j]), float(self.allowed[i] - self.allowed[j]), half
 
-    def owed(self, factor: Array) -> Array:
+    def carried_over(self, factor: Array) -> Array:
         """The factor's effect at its levels, of the shape of `factor`; its mean where that is unknown."""
         found = np.full(factor.shape, np.nan)
         for level, shift in zip(self.levels, self.shifts, strict=True):
             found[factor == level] = shift
         return np.where(np.isnan(found), np.nanmean(found), found)
 
-    def shares(self, factor: Array) -> Array:
+    def level_shares(self, factor: Array) -> Array:
         """How often each column of `factor`, shape (K, cells), has each level, shape (cells, levels)."""
         counts = np.stack([(factor == level).sum(axis=0) for level in self.levels], axis=1)
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), dtype=np.float64)
 
 
-def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) -> _Fit | None:
+def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) -> _OrderFit | None:
     """The F test of the factor beside blocks and cells; None unless p is `below`, or there is too little to tell."""
-    plain, cells = _columns(block, cell)
+    plain, cells = _design_columns(block, cell)
     full = np.hstack([plain, *[(factor == level)[:, None] for level in np.unique(factor)[1:]]])
     if full.shape[1] == plain.shape[1]:
         return None
@@ -274,7 +274,7 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) ->
     if full_rank == reduced_rank or left < MIN_TRIALS_LEFT or full_rss <= 1e-24 * max(float(y @ y), 1e-300):
         return None
     f = (reduced_rss - full_rss) / (full_rank - reduced_rank) / (full_rss / left)
-    p = float(fdtrc(full_rank - reduced_rank, left, max(f, 0.0)))
+    p = float(f_survival(full_rank - reduced_rank, left, max(f, 0.0)))
     if p >= below:
         return None
     shifts = np.append(0.0, full_fit[plain.shape[1] :])
@@ -282,7 +282,7 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) ->
     covariance = np.linalg.pinv(full.T @ full) * full_rss / left
     shift_scatter = np.zeros((shifts.size, shifts.size))
     shift_scatter[1:, 1:] = covariance[plain.shape[1] :, plain.shape[1] :]
-    return _Fit(
+    return _OrderFit(
         p=p,
         effect=float(np.ptp(shifts)),
         levels=np.unique(factor).astype(np.float64),
@@ -296,7 +296,7 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) ->
     )
 
 
-def _columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
+def _design_columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
     blocks, cells = np.unique(block), np.unique(cell)
     columns = [block[:, None] == blocks[None, 1:], cell[:, None] == cells[None, :]]
     return np.hstack(columns).astype(np.float64), [int(one) for one in cells]
@@ -308,7 +308,7 @@ def _least_squares(design: Array, y: Array) -> tuple[Array, float, int]:
     return np.asarray(fit, dtype=np.float64), float(residual @ residual), int(rank)
 
 
-def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
+def detect_trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
     """Test whether the ratio itself changed in the course of the run: Spearman's rank correlation of d with the block.
 
     `d`, shape (K,), are log ratios, NaN where missing. A host that gets slower for all cells alike cancels and is no
@@ -320,10 +320,10 @@ def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
     n = x.size
     if n < MIN_TRIALS_LEFT or np.ptp(x) == 0:
         return None
-    ranks = _ranks(x)
+    ranks = _average_ranks(x)
     rho = float(np.corrcoef(ranks, block)[0, 1])
     t = abs(rho) * np.sqrt((n - 2) / max(1 - rho**2, 1e-12))
-    p = 2 * float(stdtr(n - 2, -t))
+    p = 2 * float(student_t_cdf(n - 2, -t))
     if p >= alpha:
         return None
     first, second = np.triu_indices(n, 1)
@@ -335,13 +335,13 @@ def trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
     )  # fmt: skip
 
 
-def _ranks(x: Array) -> Array:
+def _average_ranks(x: Array) -> Array:
     """Ranks from 1, ties with their average."""
     ordered = np.sort(x)
     return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
 
 
-def clock_disagreement(host_s: Sequence[float], guest_s: Sequence[float]) -> Finding | None:
+def detect_clock_disagreement(host_s: Sequence[float], guest_s: Sequence[float]) -> Finding | None:
     """Compare durations, seconds, that the host's and the guest's clock gave of the same iterations.
 
     By the median of |guest / host - 1|: a warning above 1 %, severe above 5 %, when the guest's own figures (processor

@@ -80,7 +80,7 @@ def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
 
 def test_a_timed_run_ends_after_its_seconds_and_its_blocks() -> None:
     policy = Policy(min_blocks=10, enough_s=3.0)
-    assert [stopping.timed(policy, [], *at).state for at in ((9, 5.0), (10, 2.9), (10, 3.0))] == [
+    assert [stopping.decide_timed_run(policy, [], *at).state for at in ((9, 5.0), (10, 2.9), (10, 3.0))] == [
         None,
         None,
         RunState.COMPLETE,

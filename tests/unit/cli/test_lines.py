@@ -12,8 +12,8 @@ from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, Workloa
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.rare import Rare
 from guestmark.engine.progress import Estimate
-from guestmark.stats.analysis import analyse
-from guestmark.stats.stopping import Foreseen
+from guestmark.stats.analysis import analyse_run
+from guestmark.stats.stopping import Forecast
 
 WALL = Metric("wall_s", "s", Better.LOWER)
 CELLS = tuple(
@@ -45,7 +45,7 @@ class Run:
             self.trials.append(trial)
             self.lines.trial_ended(cell, trial)
         if number < 4:  # what it says is of no matter later, and takes long to compute
-            self.analysis = analyse(PLAN, self.trials)
+            self.analysis = analyse_run(PLAN, self.trials)
         self.lines.block_ended(Estimate(number + 1, 40, 65.0, self.analysis))
 
 
@@ -87,7 +87,7 @@ def test_what_will_be_known_and_when_is_said_to_whoever_asks(
     run.lines = Lines(clock=lambda: run.now, planning=planning)
     run.lines.started(PLAN, 0)
     run.block()
-    foreseen = Foreseen(0.02, 40.0, Rare(2.0, 0.05), 4620.0)
+    foreseen = Forecast(0.02, 40.0, Rare(2.0, 0.05), 4620.0)
     run.lines.block_ended(Estimate(30, 40, 65.0, run.analysis, foreseen))
     run.now += 20
     run.lines.block_ended(Estimate(31, 40, 65.0, run.analysis, foreseen))
@@ -117,7 +117,7 @@ def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -
         for order, cell in enumerate(cells):
             value = Measurement(WALL, 0.1 * (order + 1), (0.1 * (order + 1),))
             trials.append(Trial(cell.id, block, order, TrialStatus.OK, measurements=(value,)))
-        lines.block_ended(Estimate(block + 1, 40, 65.0, analyse(plan, trials)))
+        lines.block_ended(Estimate(block + 1, 40, 65.0, analyse_run(plan, trials)))
     last = printed(capsys)[-1]
     assert cell_len(last) <= 79
     assert "cache=none ×2.0" in last

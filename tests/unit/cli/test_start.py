@@ -190,7 +190,7 @@ def test_a_run_is_analysed_once_to_be_shown(tmp_path: Path) -> None:
         "import sys; from guestmark.cli import main\n"
         "analyses = []\n"
         "def note(frame, event, _):\n"
-        "    if event == 'call' and frame.f_code.co_name == 'analyse': analyses.append(frame.f_code.co_filename)\n"
+        "    if event == 'call' and frame.f_code.co_name == 'analyse_run': analyses.append(frame.f_code.co_filename)\n"
         "sys.argv = ['guestmark', 'show', 'last']; sys.setprofile(note); status = main(); sys.setprofile(None)\n"
         "print(status, len(analyses), file=sys.stderr)"
     )

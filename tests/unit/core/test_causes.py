@@ -11,7 +11,7 @@ from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.ledger.codec import pack_trial, unpack_trial
 from guestmark.report.document import result_document
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from tests.framework import CHECKOUT, recorded
 
 SPEC = importlib.util.spec_from_file_location("decisions", CHECKOUT / "tools" / "decisions.py")
@@ -110,7 +110,7 @@ def test_failures_of_an_earlier_version_have_their_cause(tmp_path: Path) -> None
         Cause.ENDED,
         Cause.LOST,
     ]
-    trials = result_document(run, analyse(run.plan, run.trials, run.unusable))["cells"][0]["trials"]
+    trials = result_document(run, analyse_run(run.plan, run.trials, run.unusable))["cells"][0]["trials"]
     assert [trial["cause"] for trial in trials[:3]] == ["exit status", "placement", "placement"]
 
 

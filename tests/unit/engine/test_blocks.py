@@ -24,8 +24,8 @@ from guestmark.engine.trial import merge
 from guestmark.plan.matrix import Null, expand
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.stats import stopping
-from guestmark.stats.analysis import analyse
-from guestmark.stats.stopping import GIVE_UP_AFTER, given_up, hopeless
+from guestmark.stats.analysis import analyse_run
+from guestmark.stats.stopping import GIVE_UP_AFTER, is_given_up, is_hopeless
 from tests.framework.known import known
 from tests.framework.runs import EXEC, constructed
 
@@ -60,7 +60,7 @@ def bad(cell: str, block: int) -> Trial:
 
 
 def decide(plan: Plan, trials: Sequence[Trial], blocks: int) -> stopping.Decision:
-    return stopping.decide(plan, trials, blocks, analyse(plan, trials, metrics={"wall_s"}))
+    return stopping.decide(plan, trials, blocks, analyse_run(plan, trials, metrics={"wall_s"}))
 
 
 # --- order ---
@@ -179,23 +179,23 @@ def test_a_metric_that_an_iteration_lacks_is_an_error() -> None:
 
 
 def test_a_cell_is_given_up_only_when_it_never_succeeded() -> None:
-    assert not given_up([])
-    assert not given_up([bad("a", block) for block in range(GIVE_UP_AFTER - 1)])
-    assert given_up([bad("a", block) for block in range(GIVE_UP_AFTER)])
-    assert not given_up([good("a", 0), *(bad("a", block) for block in range(1, 9))])
+    assert not is_given_up([])
+    assert not is_given_up([bad("a", block) for block in range(GIVE_UP_AFTER - 1)])
+    assert is_given_up([bad("a", block) for block in range(GIVE_UP_AFTER)])
+    assert not is_given_up([good("a", 0), *(bad("a", block) for block in range(1, 9))])
 
 
 def test_a_run_of_which_nothing_works_is_over_early() -> None:
     """After one block of many cells, after three of one; what may pass by itself is tried again."""
     for cells in (["a"], ["a", "b"], list("abcdefgh")):
         first = [bad(cell, 0) for cell in cells]
-        assert hopeless(cells, first) == (len(cells) >= GIVE_UP_AFTER)
+        assert is_hopeless(cells, first) == (len(cells) >= GIVE_UP_AFTER)
         every = [bad(cell, block) for block in range(GIVE_UP_AFTER) for cell in cells]
-        assert hopeless(cells, every)
-        assert not hopeless(cells, [*every, good("a", 3)])
-        assert not hopeless([*cells, "other"], every)
-        assert not hopeless(cells, [replace(trial, cause=Cause.LATE) for trial in every])
-        assert not hopeless(cells, [replace(trial, status=TrialStatus.LOST) for trial in every])
+        assert is_hopeless(cells, every)
+        assert not is_hopeless(cells, [*every, good("a", 3)])
+        assert not is_hopeless([*cells, "other"], every)
+        assert not is_hopeless(cells, [replace(trial, cause=Cause.LATE) for trial in every])
+        assert not is_hopeless(cells, [replace(trial, status=TrialStatus.LOST) for trial in every])
 
 
 # --- stopping ---

@@ -19,9 +19,9 @@ from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.outline import Overrides, assemble, inequality, override
 from guestmark.stats import compare_table, precise_enough, stopping
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
-from guestmark.stats.paired import summarise
+from guestmark.stats.paired import summarise_trials
 from guestmark.stats.repetition import ANSWER_PRECISION
 from tests.framework.command_line import CommandLine
 from tests.unit.report.test_questions import EXT3, run_of
@@ -209,7 +209,7 @@ def test_a_trial_costs_what_its_start_does_whatever_the_scale() -> None:
 def test_a_plan_ends_when_its_questions_are_answered_whatever_the_other_cells_are() -> None:
     run = run_of({"ext2": 1.0, "ext3": 2.0, "ext4": 1.01, "xfs": 1.02}, EXT3, blocks=8)
     plan = replace(run.plan, policy=replace(run.plan.policy, blocks=None, min_blocks=6, precision=1e-4))
-    analysis = analyse(plan, run.trials)
+    analysis = analyse_run(plan, run.trials)
     everything = stopping.decide(plan, run.trials, 8, analysis, 100.0)
     assert everything.state is None  # the ratios of the others are not that precise
     pairs = asked_pairs(plan, analysis, [cell.id for cell in plan.cells])
@@ -218,7 +218,7 @@ def test_a_plan_ends_when_its_questions_are_answered_whatever_the_other_cells_ar
     assert len(asked) == 1  # ext3 over ext4, and nothing about the others
     assert stopping.decide(plan, run.trials, 8, analysis, 100.0, asked).state is RunState.COMPLETE
     equal = run_of({"ext2": 1.0, "ext3": 1.0, "ext4": 1.0}, EXT3, blocks=8)
-    analysis = analyse(replace(plan, cells=equal.plan.cells), equal.trials)
+    analysis = analyse_run(replace(plan, cells=equal.plan.cells), equal.trials)
     pairs = asked_pairs(plan, analysis, [cell.id for cell in equal.plan.cells])
     assert pairs is not None
     asked = [pair.comparison for pair in pairs]
@@ -244,6 +244,6 @@ def test_ending_when_the_answer_is_known_claims_no_more_than_chance_allows(sprea
 
 @pytest.mark.parametrize("values", [(300.0, 26_012.0), (1e-9, 76.0, 40.0), (0.5, 0.51)])
 def test_a_time_is_never_below_zero(values: tuple[float, ...]) -> None:
-    found = summarise(np.array(values))
+    found = summarise_trials(np.array(values))
     assert found.ci is not None
     assert 0 < found.ci[0] < found.mean < found.ci[1]

@@ -11,7 +11,7 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.engine import campaign as campaigns
 from guestmark.engine.campaign import Boot, Campaign, Commands, State, unit
-from guestmark.stats.across_runs import Across, order, two_sides
+from guestmark.stats.across_runs import ChangeVerdict, boot_order, compare_two_sides
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -19,10 +19,10 @@ MEASURE = ("--blocks", "1", "--iterations", "1", "--warmup", "0", "--null", "non
 
 
 def test_the_order_favours_no_side() -> None:
-    assert order(1) == "ABBA"
-    assert order(2) == "ABBABAAB"
+    assert boot_order(1) == "ABBA"
+    assert boot_order(2) == "ABBABAAB"
     for rounds in (1, 2, 3):
-        places = [at for at, side in enumerate(order(rounds)) if side == "A"]
+        places = [at for at, side in enumerate(boot_order(rounds)) if side == "A"]
         assert 2 * sum(places) == sum(range(4 * rounds))  # of a steady drift both sides get the same
 
 
@@ -32,17 +32,17 @@ def test_boots_are_the_replicate() -> None:
     called = found = 0
     for _ in range(2000):
         boots = np.exp(generator.normal(0, 0.03, 8))
-        called += two_sides(boots[:4].tolist(), boots[4:].tolist()).verdict is not Across.ALIKE
+        called += compare_two_sides(boots[:4].tolist(), boots[4:].tolist()).verdict is not ChangeVerdict.ALIKE
         slower = (boots[4:] * 1.1).tolist()
-        found += two_sides(boots[:4].tolist(), slower).verdict is Across.HIGHER
+        found += compare_two_sides(boots[:4].tolist(), slower).verdict is ChangeVerdict.HIGHER
     assert 0.035 <= called / 2000 <= 0.065
     assert found / 2000 >= 0.9
-    assert two_sides([1.0], [2.0, 2.0]).verdict is Across.UNKNOWN
-    wide = two_sides([1, 1.01], [1.02, 1.03], claims=4).ci or (1, 1)
-    narrow = two_sides([1, 1.01], [1.02, 1.03]).ci or (1, 1)
+    assert compare_two_sides([1.0], [2.0, 2.0]).verdict is ChangeVerdict.UNKNOWN
+    wide = compare_two_sides([1, 1.01], [1.02, 1.03], claims=4).ci or (1, 1)
+    narrow = compare_two_sides([1, 1.01], [1.02, 1.03]).ci or (1, 1)
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
     with pytest.raises(ValueError, match="above 0"):
-        two_sides([0.0], [1.0])
+        compare_two_sides([0.0], [1.0])
 
 
 @pytest.fixture

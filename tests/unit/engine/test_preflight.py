@@ -17,7 +17,7 @@ from guestmark.core.workload_kind import WorkloadKind
 from guestmark.engine import preflight
 from guestmark.engine.budget import estimate
 from guestmark.ledger import open_ledger
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.stats.stopping import decide
 from guestmark.workloads.base import Workload
 from tests.framework.command_line import CommandLine
@@ -154,7 +154,7 @@ def test_an_expected_time_agrees_with_the_time_limit(
         )
         for number, value in enumerate((1.0, 9.0))
     ]
-    never_precise = analyse(alone, trials)
+    never_precise = analyse_run(alone, trials)
     trials = trials[:1]
     while decide(alone, trials, len(trials), never_precise).state is None:
         trials.append(replace(trials[0], block=len(trials)))

@@ -14,7 +14,7 @@ from guestmark.core.rare import Rare
 from guestmark.engine.measurement_loop import iterations_of
 from guestmark.engine.run import Further, extended
 from guestmark.ledger.model import StoredRun
-from guestmark.stats.estimands import iterations
+from guestmark.stats.estimands import iteration_matrix
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
 
@@ -92,6 +92,6 @@ def test_nothing_of_a_run_that_went_on_is_left_out(guestmark: CommandLine) -> No
 def test_what_is_left_out_of_answers_is_at_most_the_pilot() -> None:
     plan = replace(host_uml_tcg().plan, policy=POLICIES["timed"])
     trials = [trial for trial in measured(plan, range(10)) if trial.cell_id == plan.cells[0].id]
-    matrix = iterations("wall_s", trials, {block: block for block in range(10)})
+    matrix = iteration_matrix("wall_s", trials, {block: block for block in range(10)})
     assert matrix is not None
     assert (~np.isnan(matrix)).all(axis=1).sum() >= 9

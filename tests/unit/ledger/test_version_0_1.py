@@ -21,7 +21,7 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.durability import MEANING
 from guestmark.report.shared import whole
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.workloads.boot import Boot
 from guestmark.workloads.fio import Fio
 from guestmark.workloads.guestfs.libguestfs import Guestfs
@@ -75,7 +75,7 @@ def test_every_recorded_run_is_here(runs: Mapping[str, StoredRun]) -> None:
 
 @pytest.fixture(scope="module")
 def analyses(runs: Mapping[str, StoredRun]) -> Mapping[str, Analysis]:
-    return {name: analyse(run.plan, run.trials, run.unusable) for name, run in runs.items()}
+    return {name: analyse_run(run.plan, run.trials, run.unusable) for name, run in runs.items()}
 
 
 @pytest.mark.parametrize("run", recorded.KEYS)

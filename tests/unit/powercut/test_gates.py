@@ -15,8 +15,8 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.report.sections.gates import document
-from guestmark.stats.analysis import analyse
-from guestmark.stats.gates import Outcome, judge
+from guestmark.stats.analysis import analyse_run
+from guestmark.stats.gates import Outcome, judge_gates
 from tests.framework import made_facts
 from tests.framework.command_line import CommandLine
 from tests.framework.marks import long
@@ -50,7 +50,7 @@ def outcome(text: str, *proofs: Proven | None) -> Outcome:
         for block, proof in enumerate(proofs)
     ]  # fmt: skip
     plan = Plan("p", (cell,), Policy(), (WALL,))
-    (found,) = judge(parse_gates([text], plan.cells, {"wall_s"}), analyse(plan, trials))
+    (found,) = judge_gates(parse_gates([text], plan.cells, {"wall_s"}), analyse_run(plan, trials))
     json.dumps(document([found]), allow_nan=False)
     return found.outcome
 

@@ -13,14 +13,14 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page.tables import Table
 from guestmark.report.sections.estimands import tables
 from guestmark.stats import Estimand, Verdict
-from guestmark.stats.analysis import WorkloadResult, analyse
-from guestmark.stats.compare import WIDENED, Comparison
+from guestmark.stats.analysis import WorkloadResult, analyse_run
+from guestmark.stats.compare import WIDENED_REASON, Comparison
 from tests.framework.runs import EXEC, MEMORY, constructed, host_uml_tcg, memory_sweep
 
 
 def test_verdicts_of_a_plain_run() -> None:
     run = host_uml_tcg()
-    analysis = analyse(run.plan, run.trials, run.unusable)
+    analysis = analyse_run(run.plan, run.trials, run.unusable)
     (workload,) = analysis.workloads
     cells = {result.cell.id: result for result in workload.cells}
     assert analysis.blocks == 12
@@ -40,7 +40,7 @@ def test_verdicts_of_a_plain_run() -> None:
 
 def test_a_failed_trial_takes_only_its_own_comparison_out_of_its_block() -> None:
     run = host_uml_tcg(failing={("uml", 3), ("uml", 5)})
-    results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    results = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
     assert results["uml"].status is CellStatus.PARTIAL
     assert results["uml"].reason == "2 of 12 trials failed: died by signal 11"
     assert results["uml"].comparison["wall_s"].n == 10
@@ -50,7 +50,7 @@ def test_a_failed_trial_takes_only_its_own_comparison_out_of_its_block() -> None
 
 def test_a_failed_baseline_leaves_summaries_and_no_comparison() -> None:
     run = host_uml_tcg(failing={("host", block) for block in range(12)})
-    results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    results = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
     assert results["host"].status is CellStatus.FAILED
     assert results["uml"].comparison == {}
     assert results["uml"].summary["wall_s"].n == 12
@@ -58,7 +58,7 @@ def test_a_failed_baseline_leaves_summaries_and_no_comparison() -> None:
 
 def test_nothing_yet() -> None:
     run = host_uml_tcg(blocks=0)
-    analysis = analyse(run.plan, run.trials, run.unusable)
+    analysis = analyse_run(run.plan, run.trials, run.unusable)
     assert {result.status for result in analysis.cells} == {CellStatus.PENDING, CellStatus.UNUSABLE}
     assert analysis.workloads[0].metrics == ()
 
@@ -72,12 +72,12 @@ def test_a_null_cell_that_differs_widens_intervals_and_takes_no_large_ratio_back
                 (Cell("host#2", EXEC, HOST, null_of="host"), 1.1),
             ]
         )
-        (workload,) = analyse(run.plan, run.trials).workloads
+        (workload,) = analyse_run(run.plan, run.trials).workloads
         return workload, next(r for r in workload.cells if r.cell.id == "uml").comparison["wall_s"]
 
     workload, uml = analysed(2.0)
     null = next(result for result in workload.cells if result.cell.id == "host#2")
-    assert "wall_s" in null.null_differs
+    assert "wall_s" in null.differing_null_metrics
     assert "wall_s" in workload.widened
     assert (null.comparison["wall_s"].verdict, null.comparison["wall_s"].reason) == (
         Verdict.INCONCLUSIVE,
@@ -88,7 +88,7 @@ def test_a_null_cell_that_differs_widens_intervals_and_takes_no_large_ratio_back
     assert uml.ci is not None
     assert uml.ci[0] < 1.85  # by the 10 % that equal cells differ
     near = analysed(1.05)[1]
-    assert (near.verdict, near.reason) == (Verdict.INCONCLUSIVE, WIDENED)
+    assert (near.verdict, near.reason) == (Verdict.INCONCLUSIVE, WIDENED_REASON)
 
 
 def run_of_iterations(*, carry: float = 0.0, tail: float = 0.0, blocks: int = 20, held: int = 5) -> StoredRun:
@@ -114,7 +114,7 @@ def run_of_iterations(*, carry: float = 0.0, tail: float = 0.0, blocks: int = 20
 
 def test_slow_runs_are_told_beside_an_equal_typical_run() -> None:
     run = run_of_iterations(tail=0.15)
-    cells = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    cells = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
     answers = cells["uml"].answers
     assert answers is not None
     assert answers.total is not None
@@ -141,23 +141,23 @@ def with_first_runs(run: StoredRun, longer: dict[str, float]) -> StoredRun:
 
 def test_first_runs_have_a_verdict_of_their_own() -> None:
     run = with_first_runs(run_of_iterations(), {"uml": 1.8})
-    cells = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    cells = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
     answers = cells["uml"].answers
     assert answers is not None
     assert answers.first is not None
     assert answers.typical.alike
     assert answers.first.verdict is Verdict.SLOWER
     assert answers.first.ratio == pytest.approx(1.8, rel=0.02)
-    assert answers.apart == (Estimand.FIRST,)
+    assert answers.differing_questions == (Estimand.FIRST,)
 
 
 def test_first_runs_that_version_0_1_did_not_keep_are_unknown() -> None:
     run = with_first_runs(run_of_iterations(), {"uml": 1.8})
     old = [replace(trial, warmups=(), run_s=()) for trial in run.trials]
-    answers = next(result.answers for result in analyse(run.plan, old).cells if result.cell.id == "uml")
+    answers = next(result.answers for result in analyse_run(run.plan, old).cells if result.cell.id == "uml")
     assert answers is not None
     assert answers.first is None
-    assert answers.apart == ()
+    assert answers.differing_questions == ()
 
 
 def test_measured_runs_that_are_still_cold_are_warned_of() -> None:
@@ -171,7 +171,7 @@ def test_measured_runs_that_are_still_cold_are_warned_of() -> None:
                 first = slow_first * measurement.value
             trials.append(replace(trial, measurements=(replace(measurement, iterations=(first, *others)),)))
         plan = replace(run.plan, policy=replace(run.plan.policy, warmup=warmup))
-        found = analyse(plan, trials).workloads[0].findings
+        found = analyse_run(plan, trials).workloads[0].findings
         return [(finding.name, finding.message) for finding in found if finding.name == "warm-up"]
 
     assert findings(1.0, 1) == []
@@ -186,7 +186,7 @@ def test_measured_runs_that_are_still_cold_are_warned_of() -> None:
 
 
 def shown(run: StoredRun, *, details: bool) -> list[Table]:
-    return tables(analyse(run.plan, run.trials).workloads[0], details=details)
+    return tables(analyse_run(run.plan, run.trials).workloads[0], details=details)
 
 
 def test_how_runs_differ_is_shown_where_it_says_more_than_the_headline() -> None:
@@ -213,7 +213,9 @@ def test_a_copy_that_was_asked_for_has_answers_and_is_never_slower() -> None:
         replace(cell, added=False, platform=uml) for cell in run.plan.cells if cell.id in {"host", "host#2"}
     )
     asked = replace(run.plan, cells=cells)
-    copy = next(result for result in analyse(asked, run.trials).cells if result.cell.id == "host#2").answers
+    copy = next(
+        result for result in analyse_run(asked, run.trials).cells if result.cell.id == "host#2"
+    ).answers
     assert copy is not None
     assert copy.first is not None
     assert (copy.first.verdict, copy.first.reason) == (Verdict.INCONCLUSIVE, "equal cells differ")
@@ -230,17 +232,17 @@ def test_cells_with_unequal_iterations_have_a_typical_run_only() -> None:
         else trial
         for trial in run.trials
     ]
-    cells = {result.cell.id: result for result in analyse(run.plan, cut).cells}
+    cells = {result.cell.id: result for result in analyse_run(run.plan, cut).cells}
     assert cells["uml"].answers is None
     assert cells["uml"].comparison["wall_s"].alike
 
 
 def test_what_a_cell_leaves_behind_is_corrected_for() -> None:
     sound = run_of_iterations()
-    before = analyse(sound.plan, sound.trials).workloads[0].findings
+    before = analyse_run(sound.plan, sound.trials).workloads[0].findings
     assert [finding.name for finding in before] == ["placement unknown"]
     run = run_of_iterations(carry=0.1)
-    (workload,) = analyse(run.plan, run.trials).workloads
+    (workload,) = analyse_run(run.plan, run.trials).workloads
     assert [finding.name for finding in workload.findings] == ["placement unknown", "carry-over"]
     uml = next(result for result in workload.cells if result.cell.id == "uml")
     found = uml.comparison["wall_s"]
@@ -260,7 +262,7 @@ def test_what_a_cell_leaves_behind_is_corrected_in_a_large_ratio_too() -> None:
         values = tuple(times * value for value in measurement.iterations)
         longer = replace(measurement, value=times * measurement.value, iterations=values)
         trials.append(replace(trial, measurements=(longer,)))
-    (workload,) = analyse(run.plan, trials).workloads
+    (workload,) = analyse_run(run.plan, trials).workloads
     uml = next(result for result in workload.cells if result.cell.id == "uml")
     found = uml.comparison["wall_s"]
     assert found.verdict is Verdict.SLOWER
@@ -277,7 +279,7 @@ def test_workloads_are_compared_within_themselves() -> None:
             (Cell("mem uml", MEMORY, PlatformSpec.read("uml")), 5.0),
         ]
     )
-    analysis = analyse(run.plan, run.trials)
+    analysis = analyse_run(run.plan, run.trials)
     assert [workload.workload for workload in analysis.workloads] == [EXEC, MEMORY]
     assert [result.cell.id for result in analysis.cells] == ["cpu host", "mem host", "cpu uml", "mem uml"]
     ratios = [result.comparison["wall_s"].ratio for result in analysis.cells if result.comparison]
@@ -286,21 +288,21 @@ def test_workloads_are_compared_within_themselves() -> None:
 
 def test_order_of_the_trials_does_not_matter() -> None:
     run = host_uml_tcg(failing={("tcg", 2)})
-    assert analyse(run.plan, reversed(run.trials)) == analyse(run.plan, run.trials)
+    assert analyse_run(run.plan, reversed(run.trials)) == analyse_run(run.plan, run.trials)
 
 
 def test_only_the_metrics_asked_for() -> None:
     run = memory_sweep()
-    (workload,) = analyse(run.plan, run.trials, metrics={"wall_s"}).workloads
+    (workload,) = analyse_run(run.plan, run.trials, metrics={"wall_s"}).workloads
     assert [metric.name for metric in workload.metrics] == ["wall_s"]
-    whole = analyse(run.plan, run.trials).workloads[0]
+    whole = analyse_run(run.plan, run.trials).workloads[0]
     for part, full in zip(workload.cells, whole.cells, strict=True):
         assert part.comparison.get("wall_s") == full.comparison.get("wall_s")
 
 
 def test_values_that_are_not_finite_count_as_missing() -> None:
     run = host_uml_tcg(values={("uml", 0): math.inf, ("uml", 1): math.nan, ("host", 2): -math.inf})
-    results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    results = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
     assert results["uml"].summary["wall_s"].n == 10
     assert results["uml"].comparison["wall_s"].n == 9
     assert math.isfinite(results["host"].summary["wall_s"].mean)
@@ -308,7 +310,7 @@ def test_values_that_are_not_finite_count_as_missing() -> None:
 
 def test_zeros_have_no_ratio_and_do_no_harm() -> None:
     run = host_uml_tcg(values={("uml", 4): 0.0})
-    comparison = next(r for r in analyse(run.plan, run.trials).cells if r.cell.id == "uml").comparison[
+    comparison = next(r for r in analyse_run(run.plan, run.trials).cells if r.cell.id == "uml").comparison[
         "wall_s"
     ]
     assert comparison.ratio is None
@@ -317,7 +319,7 @@ def test_zeros_have_no_ratio_and_do_no_harm() -> None:
 
 def test_disturbed_blocks_are_named() -> None:
     run = host_uml_tcg(noise={("uml", 7): {"swapped_pages": 12}, ("tcg", 2): {"psi_memory_some": 0.5}})
-    analysis = analyse(run.plan, run.trials)
+    analysis = analyse_run(run.plan, run.trials)
     assert analysis.flagged_blocks == (2, 7)
     assert analysis.disturbances == {"psi_memory_some": 1, "swapped_pages": 1}
 
@@ -328,5 +330,5 @@ def test_most_frequent_reason_is_named_first() -> None:
         replace(trial, reason="it hung") if trial.status is TrialStatus.FAILED and trial.block == 0 else trial
         for trial in run.trials
     ]
-    result = next(r for r in analyse(run.plan, trials).cells if r.cell.id == "uml")
+    result = next(r for r in analyse_run(run.plan, trials).cells if r.cell.id == "uml")
     assert result.reason == "3 of 12 trials failed: died by signal 11 (and 1 other reasons)"

@@ -20,7 +20,7 @@ from guestmark.page.text import Span, Tone, spans
 from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import page, validity
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis, analyse_run
 from tests.framework.command_line import CommandLine
 from tests.framework.run_kinds import RUNS, analysed, run_of
 from tests.framework.runs import EXEC, constructed
@@ -31,7 +31,7 @@ FIGURES = re.compile(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?|\[[^\]]+\]")
 
 
 def printed(run: StoredRun, width: int, *, whole: bool = False, found: Analysis | None = None) -> str:
-    analysis = found or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    analysis = found or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     made = page(run, analysis) if whole else answer(run, analysis, width=width, latest=True)
     out = io.StringIO()
     print_page(made, Console(file=out, width=width))
@@ -133,6 +133,6 @@ def test_the_baseline_stands_out_where_it_is_not_alone(names: list[str], strong:
         for number, name in enumerate(names)
     ]
     run = constructed(cells)
-    made = answer(run, analyse(run.plan, run.trials, run.unusable), width=80, latest=True)
+    made = answer(run, analyse_run(run.plan, run.trials, run.unusable), width=80, latest=True)
     (table,) = (node for section in made.sections for node in section.nodes if isinstance(node, Table))
     assert [row.strong for row in table.rows] == strong

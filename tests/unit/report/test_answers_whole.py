@@ -39,7 +39,7 @@ from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import answering, answers, conclusion
 from guestmark.report.sections import published as then_and_now
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.stats.compare import Comparison, Verdict
 from tests.framework import GOLDEN, made_facts
 from tests.framework.run_kinds import RUNS, with_facts
@@ -377,7 +377,7 @@ def test_every_word_of_an_answer_to_a_question() -> None:
     pages = {}
     for name, made in ASKED.items():
         run = made()
-        nodes = answers.nodes(analyse(run.plan, run.trials, run.unusable))
+        nodes = answers.nodes(analyse_run(run.plan, run.trials, run.unusable))
         pages[name] = alone_on_a_page(Part.CONCLUSION, name, run, nodes)
     whole(pages, "questions.txt")
 
@@ -385,7 +385,7 @@ def test_every_word_of_an_answer_to_a_question() -> None:
 def test_more_blocks_are_no_remedy_for_a_severe_finding() -> None:
     """Blocks that are as hot would be taken back like these."""
     run = ASKED["taken back"]()
-    (said,) = answers.document(analyse(run.plan, run.trials, run.unusable))[0]["sentences"]
+    (said,) = answers.document(analyse_run(run.plan, run.trials, run.unusable))[0]["sentences"]
     assert "not told apart from it: ext3 ×1.1" in said
     assert "Reason: throttling." in said
 
@@ -396,13 +396,13 @@ def test_of_a_cell_that_failed_the_beginning_of_its_reason_is_said() -> None:
         replace(trial, reason="mount: wrong fs type: dmesg may say more") if trial.reason else trial
         for trial in run.trials
     )
-    (question,) = answers.document(analyse(run.plan, told, run.unusable))
+    (question,) = answers.document(analyse_run(run.plan, told, run.unusable))
     said = " ".join(question["sentences"])
     assert "ext3 (12 of 12 trials failed: mount)" in said
     assert "wrong fs type" not in said
     unusable = replace(host_uml_tcg(), unusable=(LeftOut("kvm", "there is no /dev/kvm: modprobe kvm"),))
     run = asking(unusable, Question("Which platform is fastest?", Asked.BEST))
-    (found,) = answers.document(analyse(run.plan, run.trials, run.unusable))
+    (found,) = answers.document(analyse_run(run.plan, run.trials, run.unusable))
     said = " ".join(found["sentences"])
     assert "kvm (there is no /dev/kvm)" in said
     assert "modprobe" not in said
@@ -414,7 +414,7 @@ def test_a_table_that_does_not_have_the_plans_first_metric_is_ranked_by_its_own(
         replace(trial, measurements=trial.measurements[1:]) if trial.cell_id.startswith("read") else trial
         for trial in run.trials
     )
-    found = answering.answers(analyse(run.plan, told, run.unusable))
+    found = answering.answers(analyse_run(run.plan, told, run.unusable))
     ranked = [each for answer in found for each in answer.findings if isinstance(each, answering.Ranked)]
     assert [each.metric.name for each in ranked] == [run.plan.metrics[0].name, run.plan.metrics[1].name]
     assert all(len(each.cells) == len(ALL) for each in ranked)
@@ -437,7 +437,7 @@ def test_every_value_of_an_answer_in_a_document() -> None:
     found = {}
     for name, made in ASKED.items():
         run = made()
-        document = answers.document(analyse(run.plan, run.trials, run.unusable))
+        document = answers.document(analyse_run(run.plan, run.trials, run.unusable))
         rounded = json.loads(json.dumps(document), parse_float=lambda text: float(f"{float(text):.3g}"))
         found[name] = "\n".join(json.dumps(question) for question in rounded)
     whole(found, "questions.jsonl")
@@ -642,7 +642,7 @@ def test_every_word_beside_published_figures() -> None:
     pages = {}
     for name, made in PUBLISHED.items():
         run = made()
-        found = analyse(run.plan, run.trials, run.unusable)
+        found = analyse_run(run.plan, run.trials, run.unusable)
         nodes: list[Node] = [
             node for workload in found.workloads for node in then_and_now.sections(workload, run)
         ]
@@ -655,7 +655,7 @@ def test_every_word_of_a_conclusion() -> None:
     pages = {}
     for name, made in FIRST.items():
         run = made()
-        nodes = conclusion.conclusion(analyse(run.plan, run.trials, run.unusable))
+        nodes = conclusion.conclusion(analyse_run(run.plan, run.trials, run.unusable))
         pages[name] = alone_on_a_page(Part.CONCLUSION, name, run, nodes)
     whole(pages, "conclusions.txt")
 
@@ -663,7 +663,7 @@ def test_every_word_of_a_conclusion() -> None:
 @functools.cache
 def first(name: str) -> tuple[StoredRun, Analysis]:
     run = FIRST[name]()
-    return run, analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    return run, analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 140])
@@ -680,7 +680,7 @@ def test_every_word_of_the_first_screen(width: int) -> None:
 def test_the_first_screen_is_called_what_its_plan_is(title: str, called: str) -> None:
     run = RUNS["plain"]()
     run = replace(run, plan=replace(run.plan, name="test", title=title))
-    assert answer(run, analyse(run.plan, run.trials), width=80, latest=True).title == called
+    assert answer(run, analyse_run(run.plan, run.trials), width=80, latest=True).title == called
 
 
 @pytest.mark.parametrize(
@@ -694,7 +694,7 @@ def test_more_than_three_rows_that_are_inconclusive_are_counted(rows: int, of: i
     )  # fmt: skip
     slower = replace(unclear, verdict=Verdict.SLOWER, reason="")
     run = tcg(ALL)
-    result = analyse(run.plan, run.trials, run.unusable).workloads[0].shown[0]
+    result = analyse_run(run.plan, run.trials, run.unusable).workloads[0].shown_cells[0]
     names = {name: name for name in "abcde"[:of]}
     compared = [
         (replace(result, cell=replace(result.cell, id=name)), unclear if number < rows else slower)

@@ -13,7 +13,7 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.backends import backends
 from guestmark.report.sections.nested import pairs, table
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis, analyse_run
 from tests.framework.known import known
 from tests.framework.runs import constructed
 
@@ -26,7 +26,7 @@ HALVES = {
 
 def analysed(cells: Sequence[tuple[Cell, float]]) -> Analysis:
     run = constructed(cells)
-    return analyse(run.plan, run.trials, run.unusable)
+    return analyse_run(run.plan, run.trials, run.unusable)
 
 
 def sentences(cells: Sequence[tuple[Cell, float]]) -> list[str]:

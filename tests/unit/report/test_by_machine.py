@@ -8,7 +8,7 @@ from guestmark.ledger import open_ledger
 from guestmark.page.tables import Table
 from guestmark.report import by_machine
 from guestmark.report.render import markdown
-from guestmark.stats.across_runs import Past
+from guestmark.stats.across_runs import PastRatio
 from tests.framework.runs import host_uml_tcg
 
 
@@ -65,7 +65,7 @@ def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> Non
 
 
 def test_that_a_class_is_not_pooled_is_told_with_its_reason() -> None:
-    run, ratio = host_uml_tcg(blocks=2), Past("run", 0.0, 2.0, 1.9, 2.1, 10)
+    run, ratio = host_uml_tcg(blocks=2), PastRatio("run", 0.0, 2.0, 1.9, 2.1, 10)
 
     def told(*cells: str, shared: bool = False) -> list[str]:
         """Remarks on a class whose machines have ratios of these cells each."""

@@ -14,22 +14,22 @@ from guestmark.ledger.store import Ledger
 from guestmark.report.compared import compare, document, page
 from guestmark.report.compared_gates import judge
 from guestmark.report.render import markdown
-from guestmark.stats.across_runs import FEWEST_RUNS, Across, Past, change
-from guestmark.stats.conditions.surroundings import changes
+from guestmark.stats.across_runs import FEWEST_RUNS, ChangeVerdict, PastRatio, compare_two_runs
+from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.gates import Outcome
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.unit.stats.test_history import ENVIRONMENT, a_run
 
 
-def past(log_ratio: float, half: float = 0.01, blocks: int = 10) -> Past:
+def past(log_ratio: float, half: float = 0.01, blocks: int = 10) -> PastRatio:
     ratio = math.exp(log_ratio)
-    return Past("", 0.0, ratio, ratio * math.exp(-half), ratio * math.exp(half), blocks)
+    return PastRatio("", 0.0, ratio, ratio * math.exp(-half), ratio * math.exp(half), blocks)
 
 
 def test_without_earlier_runs_nothing_is_claimed() -> None:
-    found = change(past(0.0), past(0.5), [past(0.0)] * (FEWEST_RUNS - 1))
-    assert (found.verdict, found.ci, found.spread) == (Across.UNKNOWN, None, None)
+    found = compare_two_runs(past(0.0), past(0.5), [past(0.0)] * (FEWEST_RUNS - 1))
+    assert (found.verdict, found.ci, found.spread) == (ChangeVerdict.UNKNOWN, None, None)
     assert found.ratio == pytest.approx(math.exp(0.5))
     assert found.within[0] > 1.5
 
@@ -37,11 +37,11 @@ def test_without_earlier_runs_nothing_is_claimed() -> None:
 def test_what_runs_differ_by_anyway_is_no_change() -> None:
     noisy = [past(value) for value in (0.0, 0.1, -0.1, 0.05, -0.05, 0.08)]
     quiet = [past(value) for value in (0.0, 0.002, -0.002, 0.001, -0.001, 0.0)]
-    assert change(past(0.0), past(0.1), noisy).verdict is Across.ALIKE
-    assert change(past(0.0), past(0.1), quiet).verdict is Across.HIGHER
-    assert change(past(0.1), past(0.0), quiet).verdict is Across.LOWER
-    assert known(change(past(0.0), past(0.1), noisy).spread) > 0.05
-    assert known(change(past(0.0), past(0.1), quiet).spread) == 0.0
+    assert compare_two_runs(past(0.0), past(0.1), noisy).verdict is ChangeVerdict.ALIKE
+    assert compare_two_runs(past(0.0), past(0.1), quiet).verdict is ChangeVerdict.HIGHER
+    assert compare_two_runs(past(0.1), past(0.0), quiet).verdict is ChangeVerdict.LOWER
+    assert known(compare_two_runs(past(0.0), past(0.1), noisy).spread) > 0.05
+    assert known(compare_two_runs(past(0.0), past(0.1), quiet).spread) == 0.0
 
 
 @pytest.mark.parametrize(("between", "runs"), [(0.0, 4), (0.02, 4), (0.05, 8), (0.02, 20)])
@@ -54,8 +54,8 @@ def test_equal_runs_are_called_different_one_time_in_twenty(between: float, runs
     for _ in range(1500):
         logs = generator.normal(0, math.hypot(between, inside), runs + 2)
         before, after, *earlier = [past(log, half, blocks) for log in logs]
-        found = change(before, after, earlier)
-        called += found.verdict is not Across.ALIKE
+        found = compare_two_runs(before, after, earlier)
+        called += found.verdict is not ChangeVerdict.ALIKE
         alone += not found.within[0] <= 1 <= found.within[1]
     assert called / 1500 <= 0.065
     if between:
@@ -70,7 +70,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def test_memory_that_differs_by_what_a_kernel_keeps_is_the_same() -> None:
     def found(before: int, after: int) -> dict[str, str]:
-        return changes({"memory_bytes": before}, {"memory_bytes": after})[1]
+        return compare_environments({"memory_bytes": before}, {"memory_bytes": after})[1]
 
     assert found(1_424_740_352, 1_414_057_984) == {}
     assert found(2 << 30, 4 << 30) == {"memory": "2 GiB → 4 GiB"}
@@ -87,7 +87,7 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     assert pair.cell == "uml"
     assert pair.found.runs == 4
     assert pair.found.ratio == pytest.approx(1.2, rel=0.01)
-    assert pair.found.verdict is Across.HIGHER
+    assert pair.found.verdict is ChangeVerdict.HIGHER
     assert found.decisive == {"kernel": "6.1.0-41-amd64 → 6.12"}
     assert found.other == {"package libc6": "2.36-9 → 2.41-12"}
     text = markdown.render(page([found]))
@@ -113,7 +113,7 @@ def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
     ids = [run.id for run in ledger.runs()]
     found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     assert not found.same_host
-    assert [pair.found.verdict for pair in found.pairs] == [Across.UNKNOWN]
+    assert [pair.found.verdict for pair in found.pairs] == [ChangeVerdict.UNKNOWN]
     (judged,) = judge([found], ["> +10%"])
     assert judged.outcome is Outcome.UNDECIDED
     assert judged.ratio == pytest.approx(2, rel=0.01)

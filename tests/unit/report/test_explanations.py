@@ -16,7 +16,7 @@ from guestmark.page.nodes import Part, Section
 from guestmark.report.render.terminal import draw
 from guestmark.report.sections import of_kind
 from guestmark.report.sections.explanations import counted
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.syscalls import Syscalls
 from tests.framework import made_facts
 from tests.framework.made_facts import call
@@ -42,7 +42,7 @@ def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Fact | None]) -
     run = constructed([(cell, 1.0) for cell in cells], blocks=2)
     known = {name: made_facts.of(*(() if fact is None else (fact,))) for name, fact in facts.items()}
     trials = [dataclasses.replace(trial, facts=known[trial.cell_id]) for trial in run.trials]
-    (result,) = analyse(run.plan, trials).workloads
+    (result,) = analyse_run(run.plan, trials).workloads
     out = io.StringIO()
     nodes = (*of_kind(result, run), *counted(result, run))
     Console(file=out, width=width).print(

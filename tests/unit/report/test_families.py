@@ -11,8 +11,8 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.report.sections import history
 from guestmark.report.series import Point, Series
 from guestmark.report.series import document as series_document
-from guestmark.stats.across_runs import Across, History, Past, change
-from guestmark.stats.analysis import analyse
+from guestmark.stats.across_runs import ChangeVerdict, History, PastRatio, compare_two_runs
+from guestmark.stats.analysis import analyse_run
 from tests.framework.known import known
 from tests.framework.runs import EXEC, constructed
 
@@ -23,12 +23,12 @@ _BETWEEN = 0.03  # spread of ratios of one thing measured on different days
 _HALF = 0.02  # of the intervals inside a run
 
 
-def earlier(generator: np.random.Generator, middle: float, runs: int) -> list[Past]:
+def earlier(generator: np.random.Generator, middle: float, runs: int) -> list[PastRatio]:
     """What unchanged runs found of a ratio that is `middle`, a log."""
     found = []
     for number, d in enumerate(generator.normal(middle, math.hypot(_BETWEEN, _HALF / 2), runs)):
         found.append(
-            Past(str(number), float(number), math.exp(d), math.exp(d - _HALF), math.exp(d + _HALF), 12)
+            PastRatio(str(number), float(number), math.exp(d), math.exp(d - _HALF), math.exp(d + _HALF), 12)
         )
     return found
 
@@ -41,7 +41,7 @@ def test_a_report_calls_unchanged_cells_changed_in_one_of_twenty(runs: int) -> N
         replace(base, id=f"cell {n}", baseline=False, factors={"memory": f"{n + 2}G"}) for n in range(CELLS)
     ]
     run = constructed([(base, 1.0), *((cell, 1.0) for cell in cells)])
-    analysis = analyse(run.plan, run.trials)
+    analysis = analyse_run(run.plan, run.trials)
     metric = run.plan.metrics[0].name
     now = {
         each.cell.id: known(known(each.comparison.get(metric)).ratio)
@@ -104,6 +104,6 @@ def test_two_runs_differ_in_one_comparison_of_twenty(runs: int) -> None:
         found = []
         for _ in range(CELLS):
             before, after, *others = earlier(generator, 0.0, runs + 2)
-            found.append(change(before, after, others, CELLS).verdict)
-        false += any(verdict in {Across.HIGHER, Across.LOWER} for verdict in found)
+            found.append(compare_two_runs(before, after, others, CELLS).verdict)
+        false += any(verdict in {ChangeVerdict.HIGHER, ChangeVerdict.LOWER} for verdict in found)
     assert false <= MOST

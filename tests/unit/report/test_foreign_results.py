@@ -12,7 +12,7 @@ from guestmark.core.metric import Better
 from guestmark.engine import imported_results
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Verdict
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
@@ -58,7 +58,7 @@ FILES = {
 def test_each_becomes_a_run_that_is_shown_and_decides_nothing(name: str) -> None:
     (packed,) = imported_results.read(FILES[name].encode(), name)
     run = packed.run
-    found = analyse(run.plan, run.trials)
+    found = analyse_run(run.plan, run.trials)
     verdicts = {comparison.verdict for cell in found.cells for comparison in cell.comparison.values()}
     assert verdicts <= {Verdict.INCONCLUSIVE}
     for form in Format:

@@ -21,9 +21,9 @@ from guestmark.report import gate_files
 from guestmark.report.document import result_document
 from guestmark.report.sections.gates import said
 from guestmark.stats import paired
-from guestmark.stats.analysis import analyse
-from guestmark.stats.compare import holm
-from guestmark.stats.gates import ALPHA, Judged, Outcome, judge, overall
+from guestmark.stats.analysis import analyse_run
+from guestmark.stats.compare import adjust_holm
+from guestmark.stats.gates import ALPHA, JudgedGate, Outcome, combine_outcomes, judge_gates
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import EXEC, constructed
@@ -43,9 +43,11 @@ def two(ratio: float, *limits: str, blocks: int = 12, **changes: object) -> Stor
     return replace(run, plan=replace(run.plan, context=replace(run.plan.context, gates=limits)))
 
 
-def judged(run: StoredRun, *limits: str) -> tuple[Judged, ...]:
+def judged(run: StoredRun, *limits: str) -> tuple[JudgedGate, ...]:
     metrics = {metric.name for metric in run.plan.metrics}
-    return judge(parse_gates(limits, run.plan.cells, metrics), analyse(run.plan, run.trials, run.unusable))
+    return judge_gates(
+        parse_gates(limits, run.plan.cells, metrics), analyse_run(run.plan, run.trials, run.unusable)
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_what_is_in_doubt_is_undecided_and_more_blocks_are_not_promised() -> Non
 
 def beside_others(
     ratio: float, limit: str, *, scatter: float = 0.1, share: float = 0.4, on: str = "host", blocks: int = 12
-) -> Judged:
+) -> JudgedGate:
     """Two builds that wait for processors now and then, so that wall times scatter and user times do not."""
     cells = (CELLS[0], Cell("new", EXEC, PlatformSpec.read(on)))
     load = {"foreign_s": share, "machine_processors": 1, "elapsed_s": 1.0}
@@ -206,9 +208,11 @@ def test_copies_that_differ_widen_what_a_gate_looks_at() -> None:
 
 def test_several_gates_fail_together_no_more_often_than_one() -> None:
     """Holm: the smallest p counts m times, the next m - 1 times, and none less than one before it."""
-    assert holm(np.array([0.01, 0.04, 0.03, 0.005])).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
-    assert holm(np.array([])).size == 0
+    assert adjust_holm(np.array([0.01, 0.04, 0.03, 0.005])).tolist() == pytest.approx(
+        [0.03, 0.06, 0.06, 0.02]
+    )
+    assert adjust_holm(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
+    assert adjust_holm(np.array([])).size == 0
     one, *_ = judged(two(1.10, blocks=6), "> +2%")
     many = judged(two(1.10, blocks=6), "> +2%", "user_s > +2%", "guest_wall_s > +2%")
     assert one.outcome is Outcome.BROKEN
@@ -223,7 +227,7 @@ def test_at_the_limit_itself_a_gate_errs_as_rarely_as_it_says(shift: float) -> N
     d = generator.normal(shift, 0.02, (4000, 10))
     broken = kept = 0
     for walsh in paired.walsh_averages(d):
-        beyond, within = paired.one_sided_p(walsh, shift)
+        beyond, within = paired.one_sided_signed_rank_p(walsh, shift)
         broken += beyond <= ALPHA
         kept += within <= ALPHA
     assert 0.01 < broken / 4000 < ALPHA + 0.006
@@ -233,7 +237,7 @@ def test_at_the_limit_itself_a_gate_errs_as_rarely_as_it_says(shift: float) -> N
 def test_together_gates_are_as_good_as_the_worst_of_them() -> None:
     def of(*outcomes: Outcome) -> Outcome:
         gate = Gate("", (), "", 1.05, True)
-        return overall([Judged(gate, "uml", "wall_s", outcome) for outcome in outcomes])
+        return combine_outcomes([JudgedGate(gate, "uml", "wall_s", outcome) for outcome in outcomes])
 
     assert of() is Outcome.KEPT
     assert of(Outcome.KEPT, Outcome.UNDECIDED) is Outcome.UNDECIDED

@@ -23,7 +23,7 @@ from guestmark.page.nodes import Chart
 from guestmark.report import all_runs, series
 from guestmark.report.render import html, markdown
 from guestmark.report.series import Point, change_points, histories, only
-from guestmark.stats.across_runs import Across, Past, drift
+from guestmark.stats.across_runs import ChangeVerdict, PastRatio, detect_drift
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import MEMORY
@@ -41,7 +41,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def points(logs: list[float]) -> list[Point]:
     return [
         Point(
-            Past(f"r{number}", number, math.exp(log), math.exp(log - 0.01), math.exp(log + 0.01), 10),
+            PastRatio(f"r{number}", number, math.exp(log), math.exp(log - 0.01), math.exp(log + 0.01), 10),
             f"{number}",
         )
         for number, log in enumerate(logs)
@@ -111,35 +111,39 @@ def test_a_drift_is_shown_and_seldom_one_that_is_none() -> None:
         for _ in range(300):
             logs = generator.normal(0, 0.02, runs)
             skewed = generator.exponential(0.02, runs)
-            shown = known(drift([point.run for point in points(skewed.tolist())]))
-            false += shown.verdict is not Across.ALIKE
+            shown = known(detect_drift([point.run for point in points(skewed.tolist())]))
+            false += shown.verdict is not ChangeVerdict.ALIKE
             up = known(
-                drift([point.run for point in points((logs + np.linspace(0, math.log(1.1), runs)).tolist())])
+                detect_drift(
+                    [point.run for point in points((logs + np.linspace(0, math.log(1.1), runs)).tolist())]
+                )
             )
-            found += up.verdict is Across.HIGHER
+            found += up.verdict is ChangeVerdict.HIGHER
             low, high = known(up.ci)
             covered += low <= 1.1 <= high
         assert false / 300 <= 0.05 + 0.03
         assert found / 300 >= least
         assert covered / 300 >= 0.93 - 0.04
-    assert drift([point.run for point in points([0.0] * 5)]) is None
-    many = known(drift([point.run for point in points(np.linspace(0, 0.1, 200).tolist())]))
-    assert many.verdict is Across.HIGHER
+    assert detect_drift([point.run for point in points([0.0] * 5)]) is None
+    many = known(detect_drift([point.run for point in points(np.linspace(0, 0.1, 200).tolist())]))
+    assert many.verdict is ChangeVerdict.HIGHER
     assert many.ratio == pytest.approx(math.exp(0.1))
 
 
 def test_how_often_pairs_are_in_the_wrong_order_by_chance() -> None:
     from itertools import permutations
 
-    from guestmark.stats.across_runs import _discordant
+    from guestmark.stats.across_runs import _critical_discordances
 
     orders = [
         sum(a > b for i, a in enumerate(each) for b in each[i + 1 :]) for each in permutations(range(7))
     ]
-    cut = _discordant(7, 0.025)
+    cut = _critical_discordances(7, 0.025)
     assert sum(order <= cut for order in orders) / len(orders) <= 0.025
     assert sum(order <= cut + 1 for order in orders) / len(orders) > 0.025
-    assert abs(_discordant(60, 0.025) - _discordant(61, 0.025)) < 30  # where counting ends
+    assert (
+        abs(_critical_discordances(60, 0.025) - _critical_discordances(61, 0.025)) < 30
+    )  # where counting ends
 
 
 def test_a_page_says_what_went_up(ledger: Ledger) -> None:

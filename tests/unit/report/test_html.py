@@ -25,7 +25,7 @@ from guestmark.report.render.charts import WIDTH, raw_points, svg, ticks
 from guestmark.report.render.html import _unbroken
 from guestmark.report.sections import page as page_of
 from guestmark.report.sections.results import block_ratios, sections
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
@@ -34,11 +34,11 @@ def page(run: StoredRun) -> str:
 
 
 def sections_of(run: StoredRun) -> tuple[Section, ...]:
-    return page_of(run, analyse(run.plan, run.trials, run.unusable)).sections
+    return page_of(run, analyse_run(run.plan, run.trials, run.unusable)).sections
 
 
 def ratios(run: StoredRun) -> tuple[Chart, Ratios]:
-    (workload,) = analyse(run.plan, run.trials, run.unusable).workloads
+    (workload,) = analyse_run(run.plan, run.trials, run.unusable).workloads
     (chart,) = [node for node in sections(workload, run) if isinstance(node, Chart)]
     assert isinstance(chart.drawing, Ratios)
     return chart, chart.drawing
@@ -78,7 +78,7 @@ def test_ratios_are_those_of_the_blocks() -> None:
     run = memory_sweep(
         failing={("tcg memory=1G", 2), ("tcg memory=4G", 5)}, values={("tcg memory=4G", 7): 0.0}
     )
-    cells = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    cells = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
     found = block_ratios(cells["tcg memory=1G"].trials, cells["tcg memory=4G"].trials, "wall_s")
     assert sorted(found) == [0, 1, 3, 4, 6, 8, 9, 10, 11]
     value = {

@@ -17,7 +17,7 @@ from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import page
 from guestmark.report.sections.durability import durability, of_disk
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from tests.framework.runs import host_uml_tcg
 
 LOST = Proven(
@@ -93,13 +93,13 @@ def test_what_is_proven_of_a_disk_is_not_proven_of_the_row(
             replace(trial, facts=with_fact(trial.facts, flushing(flushes))) for trial in run.trials
         )
         run = replace(run, trials=trials)
-    result = next(cell for cell in analyse(run.plan, run.trials).cells if cell.cell.id == "uml")
+    result = next(cell for cell in analyse_run(run.plan, run.trials).cells if cell.cell.id == "uml")
     assert (durability(result), of_disk(result)) == (str(word), str(disk.word))
 
 
 def test_what_is_proven_of_the_row_stands_in_the_row() -> None:
     run = proved(uml=msgspec.structs.replace(SAFE, of_row=True))
-    result = next(cell for cell in analyse(run.plan, run.trials).cells if cell.cell.id == "uml")
+    result = next(cell for cell in analyse_run(run.plan, run.trials).cells if cell.cell.id == "uml")
     assert (durability(result), of_disk(result)) == ("proven", "")
 
 
@@ -117,7 +117,7 @@ def test_a_power_cut_ends_in_what_it_comes_to() -> None:
     run = proved(host=SAFE, uml=lost, tcg=unknown)
     cells = tuple(replace(each, workload=cut) for each in run.plan.cells)
     run = replace(run, plan=replace(run.plan, cells=cells))
-    analysis = analyse(run.plan, run.trials, run.unusable)
+    analysis = analyse_run(run.plan, run.trials, run.unusable)
     console = Console(width=200, file=io.StringIO())
     print_page(answer(run, analysis, width=200, latest=True), console)
     screen = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

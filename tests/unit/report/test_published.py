@@ -20,7 +20,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from tests.framework import made_facts
 from tests.framework.runs import constructed, print_report
 
@@ -88,7 +88,7 @@ def row(text: str, *words: str) -> str:
 
 def test_the_figure_that_names_most_is_the_one() -> None:
     run = run_with()
-    results = {result.cell.id: result for result in analyse(run.plan, run.trials).cells}
+    results = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
     (published,) = run.plan.published
     found = {name: figure_for(result, published) for name, result in results.items()}
     assert [figure and figure.value for figure in found.values()] == [8.0, 99.0, 7.5, 8.0, 7.5]

@@ -15,7 +15,7 @@ from guestmark.page.text import text_of
 from guestmark.report.sections.backends import backends
 from guestmark.report.sections.conclusion import conclusion
 from guestmark.report.sections.filesystems import filesystems
-from guestmark.stats.analysis import Analysis, analyse
+from guestmark.stats.analysis import Analysis, analyse_run
 from tests.framework.runs import constructed
 
 WRITE = WorkloadSpec("filewrite", {}, "sequential write", key="write")
@@ -62,7 +62,7 @@ def found_of_filesystems(
     published = (Published("then", metric, "MB/s", "throughput", figures),)
     metrics = (THROUGHPUT, *run.plan.metrics[1:])
     plan = replace(run.plan, metrics=metrics, published=published, questions=asked)
-    return analyse(plan, trials, run.unusable)
+    return analyse_run(plan, trials, run.unusable)
 
 
 def said_of_filesystems(times: Mapping[str, float], then: Mapping[str, float], **more: Any) -> list[str]:
@@ -154,7 +154,7 @@ def test_each_backend_has_the_published_ratio_of_its_time() -> None:
     both = PublishedFigure({"workload": "calls"}, 9.0)  # about either: no ratio
     figures = (PublishedFigure({"platform": "uml"}, 8.0), PublishedFigure({"platform": "tcg"}, 5.0))
     publications = tuple(Published("then", "wall_s", "s", "time", each) for each in ((both,), figures))
-    (found,) = backends(analyse(replace(run.plan, published=publications), run.trials, run.unusable))
+    (found,) = backends(analyse_run(replace(run.plan, published=publications), run.trials, run.unusable))
     (sentence,) = map(text_of, found.items)
     assert sentence.startswith("system calls, bare: uml takes ×")
     assert re.search(

@@ -20,9 +20,9 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.answering import Against, Ranked, answers
 from guestmark.report.sections.answers import names_of
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Verdict
-from guestmark.stats.pairwise import between
+from guestmark.stats.pairwise import compare_pairs
 from tests.framework.known import a, known
 from tests.framework.runs import constructed
 
@@ -66,7 +66,7 @@ def run_of(ratios: Mapping[str, float | None], *questions: Question, blocks: int
 
 
 def ranked(run: StoredRun) -> Ranked:
-    (answer,) = answers(analyse(run.plan, run.trials, run.unusable))
+    (answer,) = answers(analyse_run(run.plan, run.trials, run.unusable))
     (finding,) = answer.findings
     return a(Ranked, finding)
 
@@ -114,9 +114,9 @@ def test_a_pair_with_the_baseline_has_the_verdict_of_its_row(baseline: str) -> N
     run = run_of({"ext2": 1.0, "ext3": 1.01, "ext4": 0.8, "xfs": 0.5, "btrfs": 0.52}, BEST)
     cells = tuple(replace(cell, baseline=cell.id == baseline) for cell in run.plan.cells)
     run = replace(run, plan=replace(run.plan, cells=cells))
-    analysis = analyse(run.plan, run.trials, run.unusable)
+    analysis = analyse_run(run.plan, run.trials, run.unusable)
     pairs = [(first.id, second.id) for first in cells for second in cells if first is not second]
-    found = between(pairs, THROUGHPUT, analysis)
+    found = compare_pairs(pairs, THROUGHPUT, analysis)
     rows = {result.cell.id: result.comparison for result in analysis.cells}
     for cell in cells:
         if not cell.baseline:
@@ -170,7 +170,7 @@ def test_a_level_that_all_share_who_have_it_tells_none_apart(
     cells = [Cell("host", WRITE, PlatformSpec.read("host"), {}, True)]
     cells += [Cell(f"tcg{at}", WRITE, PlatformSpec.read("tcg"), each) for at, each in enumerate(guests)]
     run = constructed([(cell, 1.0) for cell in cells], blocks=2)
-    assert list(names_of(analyse(run.plan, run.trials).cells).values()) == called
+    assert list(names_of(analyse_run(run.plan, run.trials).cells).values()) == called
 
 
 def test_cells_that_were_not_measured_are_named() -> None:
@@ -206,7 +206,7 @@ def test_a_workload_is_on_its_platform_in_words() -> None:
 def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3)
     run = replace(run, plan=replace(run.plan, published=(THEN,)))
-    (answer,) = answers(analyse(run.plan, run.trials, run.unusable))
+    (answer,) = answers(analyse_run(run.plan, run.trials, run.unusable))
     (finding,) = answer.findings
     against = a(Against, finding)
     ratio = known(against.found).ratio

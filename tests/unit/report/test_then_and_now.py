@@ -21,9 +21,9 @@ from guestmark.plan.outline import Overrides, assemble, override
 from guestmark.report.answer import then_and_now
 from guestmark.report.render.terminal import print_page
 from guestmark.stats import compare_table
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Comparison, Verdict
-from guestmark.stats.repeated import Repeated, repeated
+from guestmark.stats.repeated import Repeated, judge_repetition
 from tests.unit.stats.test_compare import noisy
 
 EXPERIMENTS: dict[str, Sequence[str]] = {
@@ -57,7 +57,7 @@ def measured(plan: Plan, blocks: int) -> StoredRun:
 
 def page_of(run: StoredRun, width: int) -> str:
     out = io.StringIO()
-    page = then_and_now(run, analyse(run.plan, run.trials), width=width, latest=True)
+    page = then_and_now(run, analyse_run(run.plan, run.trials), width=width, latest=True)
     print_page(page, Console(file=out, width=width, color_system=None))
     return out.getvalue()
 
@@ -96,20 +96,20 @@ def over(level: float, spread: float = 0.01, blocks: int = 12) -> Comparison:
     ],
 )
 def test_what_became_of_a_published_ratio(now: float, then: float, word: Repeated) -> None:
-    assert repeated(over(now), then, 0.03) is word
-    assert repeated(over(1 / now), 1 / then, 0.03) is word  # of the inverse metric
+    assert judge_repetition(over(now), then, 0.03) is word
+    assert judge_repetition(over(1 / now), 1 / then, 0.03) is word  # of the inverse metric
 
 
 def test_what_is_equal_now_may_have_been_different() -> None:
     equal = over(1.0, spread=0.003)
     assert equal.verdict is Verdict.NO_DIFFERENCE
-    assert repeated(equal, 1.3, 0.03) is Repeated.EQUAL
-    assert repeated(equal, 1.02, 0.03) is Repeated.SAME
+    assert judge_repetition(equal, 1.3, 0.03) is Repeated.EQUAL
+    assert judge_repetition(equal, 1.02, 0.03) is Repeated.SAME
 
 
 def test_what_is_not_known_is_open() -> None:
-    assert repeated(None, 2.0, 0.03) is Repeated.OPEN
-    assert repeated(over(1.1, spread=0.5), 2.0, 0.03) is Repeated.OPEN
-    assert repeated(over(2.0, blocks=2), 2.0, 0.03) is Repeated.OPEN
+    assert judge_repetition(None, 2.0, 0.03) is Repeated.OPEN
+    assert judge_repetition(over(1.1, spread=0.5), 2.0, 0.03) is Repeated.OPEN
+    assert judge_repetition(over(2.0, blocks=2), 2.0, 0.03) is Repeated.OPEN
     with pytest.raises(ValueError, match="above 0"):
-        repeated(None, 0.0, 0.03)
+        judge_repetition(None, 0.0, 0.03)

@@ -19,7 +19,7 @@ from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections.tour import DEEPER, Cost, Finding, next_commands, page
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 
 TIME = Metric("wall_s", "s")
 RATE = Metric("throughput", "B/s", Better.HIGHER)
@@ -122,7 +122,8 @@ def test_an_interrupted_tour_says_how_to_go_on() -> None:
     text = shown(run)
     assert "interrupted" in text
     assert (
-        next_commands(run, analyse(run.plan, run.trials), FINDINGS)[0][0] == "guestmark resume 20261122-aaaa"
+        next_commands(run, analyse_run(run.plan, run.trials), FINDINGS)[0][0]
+        == "guestmark resume 20261122-aaaa"
     )
 
 
@@ -154,7 +155,7 @@ def test_words_for_ratios(ratio: float, interval: tuple[float, float], said: str
 
 def test_every_command_on_the_screen_exists() -> None:
     run = toured(VALUES)
-    commands = next_commands(run, analyse(run.plan, run.trials), FINDINGS)
+    commands = next_commands(run, analyse_run(run.plan, run.trials), FINDINGS)
     assert len(commands) >= 3
     for command, _ in commands:
         words = shlex.split(command)

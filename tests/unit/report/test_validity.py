@@ -10,7 +10,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render
 from guestmark.report.sections.validity import lines
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from tests.framework.runs import host_uml_tcg
 from tests.unit.page.test_terminal import printed
 
@@ -80,7 +80,7 @@ def test_raw_figures_hold_the_verdict_and_what_takes_it_back() -> None:
 
 def test_the_severe_come_first_and_notes_are_short_where_room_is() -> None:
     run = half_speed()
-    analysis = analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    analysis = analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
 
     def said(*, whole: bool) -> list[str]:
         return ["".join(span.text for span in node.text) for node in lines(analysis, whole=whole)]

@@ -96,9 +96,9 @@ def test_equal_cells_together_claim_no_more_than_they_did() -> None:
 
 @pytest.mark.long
 def test_a_rule_that_is_twice_as_lax_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    lax = 2 * family.LEVEL
+    lax = 2 * family.FAMILY_LEVEL
     monkeypatch.setattr(family, "LEVEL", lax)
-    monkeypatch.setattr(family.claimed, "__defaults__", (lax,))
+    monkeypatch.setattr(family.claim_questions, "__defaults__", (lax,))
     assert claims_of_equal_cells(EACH) > TOGETHER_AT_MOST
 
 

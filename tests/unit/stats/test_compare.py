@@ -19,16 +19,16 @@ from guestmark.stats import (
     blocks_needed,
     compare_table,
     compare_tables,
-    downgraded,
+    downgrade_verdict,
     half_width,
-    label,
+    label_verdict,
     null_differs,
     precise_enough,
     predicted_half_width,
     reduce_iterations,
-    summarise,
+    summarise_trials,
 )
-from guestmark.stats.compare import MIN_BLOCKS, widened
+from guestmark.stats.compare import MIN_BLOCKS, widen_interval
 from guestmark.stats.family import TYPICAL
 from tests.framework.known import known
 
@@ -102,7 +102,7 @@ def test_what_lies_far_beyond_any_scatter_is_told_at_once(n: int, level: float, 
         for c in compare_table(values, "base", better=better, margin=0.03).values():
             assert c.verdict is verdict
             assert c.differs
-            assert c.excludes(1)
+            assert c.excludes_ratio(1)
             assert known(c.q) <= 0.05 * TYPICAL  # what the typical run is held to in a report
 
 
@@ -174,24 +174,24 @@ def test_an_interval_is_widened_by_what_may_add_to_the_ratio() -> None:
     slower = compared(noisy(1, level=1.1), noisy(2))
     low, high = known(slower.ci)
     middle = known(slower.ratio)
-    down = widened(slower, 0.03, "why", reach=0.01)
+    down = widen_interval(slower, 0.03, "why", reach=0.01)
     assert known(down.ci) == pytest.approx((low * math.exp(-0.01), high * math.exp(0.01)))
     assert (down.ratio, down.verdict) == (slower.ratio, Verdict.SLOWER)
     assert down.stretch == pytest.approx(0.01)
     quicker = compared(noisy(1, level=0.5), noisy(2))
-    assert widened(quicker, 0.03, "why", reach=0.01).stretch == pytest.approx(0.01)
+    assert widen_interval(quicker, 0.03, "why", reach=0.01).stretch == pytest.approx(0.01)
     without_end = replace(slower, ci=(0.0, high))
-    assert known(widened(without_end, 0.03, "why", reach=0.01).ci)[0] == 0
-    both = widened(slower, 0.03, "why", spread=0.02)
+    assert known(widen_interval(without_end, 0.03, "why", reach=0.01).ci)[0] == 0
+    both = widen_interval(slower, 0.03, "why", spread=0.02)
     assert math.log(known(both.ci)[1] / middle) == pytest.approx(math.hypot(math.log(high / middle), 0.02))
-    lost = widened(slower, 0.03, "why", spread=0.2)
+    lost = widen_interval(slower, 0.03, "why", spread=0.2)
     assert (lost.verdict, lost.reason) == (Verdict.INCONCLUSIVE, "why")
     large = compared(noisy(1, level=9.8), noisy(2))
-    assert widened(large, 0.03, "why", spread=0.2).verdict is Verdict.SLOWER
+    assert widen_interval(large, 0.03, "why", spread=0.2).verdict is Verdict.SLOWER
     equal = compared(noisy(1, spread=0.005), noisy(2, spread=0.005))
-    assert widened(equal, 0.03, "why", reach=0.001).verdict is Verdict.NO_DIFFERENCE
-    assert widened(equal, 0.03, "why", reach=0.04).reason == "why"
-    assert widened(equal, 0.03, "why") is equal
+    assert widen_interval(equal, 0.03, "why", reach=0.001).verdict is Verdict.NO_DIFFERENCE
+    assert widen_interval(equal, 0.03, "why", reach=0.04).reason == "why"
+    assert widen_interval(equal, 0.03, "why") is equal
     # What no block can shrink neither keeps a run going nor is foretold to shrink.
     assert precise_enough(down, half_width((low, high)) * 1.0001)
     assert not precise_enough(compared(noisy(1, level=1.1, spread=0.03), noisy(2)), half_width((low, high)))
@@ -201,14 +201,14 @@ def test_an_interval_is_widened_by_what_may_add_to_the_ratio() -> None:
 
 def test_what_an_interval_excludes_is_shown_by_enough_blocks() -> None:
     slower = compared(noisy(1, level=1.1), noisy(2))
-    assert slower.excludes(1)
-    assert not slower.excludes(known(slower.ratio))
-    assert not slower.excludes(known(slower.ci)[0])
+    assert slower.excludes_ratio(1)
+    assert not slower.excludes_ratio(known(slower.ratio))
+    assert not slower.excludes_ratio(known(slower.ci)[0])
     undecided = replace(slower, verdict=Verdict.INCONCLUSIVE)
-    assert undecided.excludes(1)
-    assert not replace(undecided, n=MIN_BLOCKS - 1).excludes(1)
-    assert not replace(slower, withdrawn=True).excludes(1)
-    assert not replace(slower, ci=None).excludes(1)
+    assert undecided.excludes_ratio(1)
+    assert not replace(undecided, n=MIN_BLOCKS - 1).excludes_ratio(1)
+    assert not replace(slower, withdrawn=True).excludes_ratio(1)
+    assert not replace(slower, ci=None).excludes_ratio(1)
 
 
 def test_a_total_of_rates_is_that_of_the_times_they_stand_for() -> None:
@@ -337,7 +337,7 @@ def test_a_null_comparison_that_differs_downgrades() -> None:
     loud = compared(noisy(1, level=1.05), noisy(2))
     assert null_differs(loud)
     assert not null_differs(compared(np.zeros(12), np.zeros(12)))
-    taken_back = downgraded(loud)
+    taken_back = downgrade_verdict(loud)
     assert (taken_back.verdict, taken_back.ratio) == (Verdict.INCONCLUSIVE, loud.ratio)
     assert taken_back.reason == "a null comparison differs"
 
@@ -357,7 +357,7 @@ def test_a_null_comparison_that_differs_downgrades() -> None:
     ],
 )
 def test_words_suit_the_metric(verdict: Verdict, unit: str, better: Better, word: str) -> None:
-    assert label(verdict, Metric("m", unit, better)) == word
+    assert label_verdict(verdict, Metric("m", unit, better)) == word
 
 
 def test_iterations_reduce_to_the_typical_one() -> None:
@@ -370,12 +370,12 @@ def test_iterations_reduce_to_the_typical_one() -> None:
 
 def test_summaries_narrow_with_the_root_of_n() -> None:
     values = np.array([1.0, 2.0, 3.0, np.nan])
-    s = summarise(values)
+    s = summarise_trials(values)
     assert (s.n, s.mean, s.median) == (3, 2, 2)
     # t(.975, 2) / √3 = 2.484, of the mean on the log scale; z·SD would be 1.96 for a thousand values as well
     assert s.ci == pytest.approx((2 / np.exp(2.48414 / 2), 2 * np.exp(2.48414 / 2)), rel=1e-4)
-    many = summarise(np.tile([1.0, 2.0, 3.0], 300))
+    many = summarise_trials(np.tile([1.0, 2.0, 3.0], 300))
     low, high = known(many.ci)
     assert high - low < 0.11
-    assert summarise(np.array([5.0])).ci is None
-    assert summarise(np.array([np.nan])).n == 0
+    assert summarise_trials(np.array([5.0])).ci is None
+    assert summarise_trials(np.array([np.nan])).n == 0

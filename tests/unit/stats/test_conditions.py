@@ -23,8 +23,8 @@ from guestmark.core.model import Cell, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.stats import Severity, Verdict
-from guestmark.stats.analysis import Analysis, CellResult, analyse
-from guestmark.stats.compare import WIDENED, waits
+from guestmark.stats.analysis import Analysis, CellResult, analyse_run
+from guestmark.stats.compare import WIDENED_REASON, waits_for_processor
 from guestmark.stats.validity import Finding
 from tests.framework import made_facts
 from tests.framework.known import known
@@ -81,7 +81,7 @@ def sound(
 
 
 def analysed(run: StoredRun) -> Analysis:
-    return analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    return analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
 
 
 def findings(run: StoredRun) -> dict[str, Finding]:
@@ -339,7 +339,7 @@ def test_other_programs_widen_ratios_between_platforms_and_refuse_nothing() -> N
     assert finding.cells == ()
     cells = {result.cell.id: result.comparison.get("wall_s") for result in analysed(run).cells}
     uml, tcg = known(cells["uml"]), known(cells["tcg"])
-    assert (uml.verdict, uml.reason) == (Verdict.INCONCLUSIVE, WIDENED)  # ×1.2
+    assert (uml.verdict, uml.reason) == (Verdict.INCONCLUSIVE, WIDENED_REASON)  # ×1.2
     assert tcg.verdict is Verdict.SLOWER  # ×8
     assert uml.stretch == pytest.approx(math.log(2))
     for little in (
@@ -364,7 +364,7 @@ def test_other_programs_widen_ratios_between_platforms_and_refuse_nothing() -> N
     ],
 )
 def test_only_clock_times_and_rates_wait_for_a_processor(metric: Metric, suffers: bool) -> None:
-    assert waits(metric) is suffers
+    assert waits_for_processor(metric) is suffers
 
 
 def test_a_guests_processor_time_is_widened_by_as_long_as_it_was_kept_from_its_processor() -> None:

@@ -11,10 +11,10 @@ from guestmark.core.model import Plan, RunState, Trial
 from guestmark.core.rare import Rare
 from guestmark.engine.measurement_loop import iterations_of
 from guestmark.stats import stopping
-from guestmark.stats.analysis import analyse
-from guestmark.stats.family import LEVEL, SLOW
+from guestmark.stats.analysis import analyse_run
+from guestmark.stats.family import FAMILY_LEVEL, SLOW
 from guestmark.stats.finding import blocks_to_find, blocks_to_see, power_to_find, share_found
-from guestmark.stats.tails import counts_p
+from guestmark.stats.tails import excess_counts_p
 from guestmark.workloads.exec.plan import ExecOptions, build
 from tests.framework.preloaded import call as guestmark
 
@@ -61,7 +61,7 @@ def test_the_power_is_that_of_the_test_that_claims_slow_runs(
     for _ in range(sims):
         cell = generator.binomial(runs, 1 - (1 - share) * (1 - background), blocks)
         excess = cell - generator.binomial(runs, background, blocks)
-        hits += counts_p(excess) <= LEVEL * SLOW and excess.sum() > 0
+        hits += excess_counts_p(excess) <= FAMILY_LEVEL * SLOW and excess.sum() > 0
     told = power_to_find(share, blocks, runs, background=background)
     noise = 3 * math.sqrt(told * (1 - told) / sims)
     assert told - noise <= hits / sims <= told + noise + (0.16 if background else 0.0)
@@ -111,7 +111,7 @@ def test_a_run_ends_when_they_would_have_been_found_whether_there_are_any_or_not
     assert needed is not None
     for blocks, ended in ((12, False), (needed - 1, False), (needed, True)):
         trials = trials_of(plan, blocks, slow)
-        found = stopping.decide(plan, trials, blocks, analyse(plan, trials))
+        found = stopping.decide(plan, trials, blocks, analyse_run(plan, trials))
         assert (found.state is RunState.COMPLETE) is ended
         assert found.goal == needed
 
@@ -146,9 +146,9 @@ def test_what_to_expect_is_said_from_the_fourth_block_on() -> None:
     plan = a_pair("x2 in 5%")
     for blocks in (2, 12):
         trials = trials_of(plan, blocks, 0.0)
-        analysis = analyse(plan, trials)
+        analysis = analyse_run(plan, trials)
         decision = stopping.decide(plan, trials, blocks, analysis)
-        found = stopping.foreseen(plan, trials, blocks, analysis, decision)
+        found = stopping.foresee_end(plan, trials, blocks, analysis, decision)
         if blocks < stopping.FORESEEN:
             assert found is None
         else:

@@ -20,9 +20,16 @@ from guestmark.ledger.run_history import history, judged, remember
 from guestmark.ledger.store import Ledger
 from guestmark.report.document import result_document
 from guestmark.report.sections.conclusion import conclusion
-from guestmark.stats.across_runs import FEWEST_NULLS, Across, History, Past, PastNull, since
+from guestmark.stats.across_runs import (
+    FEWEST_NULLS,
+    ChangeVerdict,
+    History,
+    PastNull,
+    PastRatio,
+    compare_with_earlier,
+)
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.compare import WIDENED
+from guestmark.stats.compare import WIDENED_REASON
 from tests.framework.runs import EXEC, MEMORY, constructed
 
 ENVIRONMENT: Mapping[str, Any] = {
@@ -196,7 +203,7 @@ def test_earlier_nulls_decide_the_verdict(ledger: Ledger) -> None:
         return comparison.verdict.value, comparison.reason
 
     assert verdict(first)[0] == "slower"
-    assert verdict(last) == ("inconclusive", WIDENED)
+    assert verdict(last) == ("inconclusive", WIDENED_REASON)
 
 
 def _question(ledger: Ledger) -> tuple[str, list[str]]:
@@ -296,11 +303,11 @@ def test_more_history_makes_the_test_of_a_change_stronger() -> None:
             logs = generator.normal(0, 0.02, runs + 1)
             logs[-1] += effect
             past = [
-                Past(str(i), i, math.exp(log), math.exp(log - 0.01), math.exp(log + 0.01), 12)
+                PastRatio(str(i), i, math.exp(log), math.exp(log - 0.01), math.exp(log + 0.01), 12)
                 for i, log in enumerate(logs)
             ]
-            change = since(past[-1], past[:-1])
-            shown += change is not None and change.verdict is not Across.ALIKE
+            change = compare_with_earlier(past[-1], past[:-1])
+            shown += change is not None and change.verdict is not ChangeVerdict.ALIKE
         return shown / 400
 
     assert found(3, 0.1) == 0  # too few to tell

@@ -11,20 +11,20 @@ from guestmark.page.nodes import Command, Paragraph
 from guestmark.page.text import text_of
 from guestmark.report.sections.more_time import nodes
 from guestmark.stats import half_width
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import MIN_BLOCKS
-from guestmark.stats.stopping import MoreTime, extended, more_time
+from guestmark.stats.stopping import MoreTime, extend_policy, forecast_more_time
 from tests.framework.known import a, known
 from tests.framework.runs import constructed, host_uml_tcg, memory_sweep
 
 
 def told(run: StoredRun) -> MoreTime | None:
-    return more_time(run.plan, analyse(run.plan, run.trials))
+    return forecast_more_time(run.plan, analyse_run(run.plan, run.trials))
 
 
 def test_runs_that_are_precise_and_decided_need_no_more_time() -> None:
     assert told(host_uml_tcg()) is None
-    assert nodes(analyse(host_uml_tcg().plan, host_uml_tcg().trials), host_uml_tcg()) == []
+    assert nodes(analyse_run(host_uml_tcg().plan, host_uml_tcg().trials), host_uml_tcg()) == []
 
 
 def test_what_is_foretold_comes_true() -> None:
@@ -41,7 +41,8 @@ def test_what_is_foretold_comes_true() -> None:
         "tcg memory=4G",
     ]  # 8G is known to a twentieth of its own
     later = {
-        result.cell.id: result.comparison["wall_s"] for result in analyse(whole.plan, whole.trials).cells[1:]
+        result.cell.id: result.comparison["wall_s"]
+        for result in analyse_run(whole.plan, whole.trials).cells[1:]
     }
     for prospect in found.cells:
         ci = later[prospect.cell].ci
@@ -62,7 +63,7 @@ def test_too_few_for_a_verdict_are_made_enough() -> None:
     run = memory_sweep(blocks=2)
     found = known(told(run))
     assert found.blocks == MIN_BLOCKS - 2
-    (paragraph, then) = nodes(analyse(run.plan, run.trials), run)
+    (paragraph, then) = nodes(analyse_run(run.plan, run.trials), run)
     assert a(Command, then).command.endswith(f"--blocks {MIN_BLOCKS}")
     assert f"{found.blocks} more blocks (about" in text_of(a(Paragraph, paragraph).text)
 
@@ -73,7 +74,7 @@ def precise(run: StoredRun, precision: float) -> StoredRun:
 
 def test_the_report_says_it_with_a_command() -> None:
     run = host_uml_tcg(blocks=4)
-    analysis = analyse(run.plan, run.trials)
+    analysis = analyse_run(run.plan, run.trials)
     paragraph, command = nodes(analysis, run)
     assert isinstance(paragraph, Paragraph)
     assert isinstance(command, Command)
@@ -92,7 +93,7 @@ def test_what_is_hardly_known_is_told_by_the_factor() -> None:
     odd = {("uml", 1): 2.5, ("uml", 2): 0.4}
     trials = [times(trial, odd.get((trial.cell_id, trial.block), 1.0)) for trial in run.trials]
     run = replace(run, trials=tuple(trials))
-    text = text_of(a(Paragraph, nodes(analyse(run.plan, run.trials), run)[0]).text)
+    text = text_of(a(Paragraph, nodes(analyse_run(run.plan, run.trials), run)[0]).text)
     assert re.match(r"uml: a factor of \d\.\d now; 4 more blocks", text)
 
 
@@ -104,7 +105,7 @@ def test_many_cells_are_told_by_the_least_known() -> None:
     found = told(run)
     assert found is not None
     worst = max(found.cells, key=lambda prospect: prospect.half_width)
-    text = text_of(a(Paragraph, nodes(analyse(run.plan, run.trials), run)[0]).text)
+    text = text_of(a(Paragraph, nodes(analyse_run(run.plan, run.trials), run)[0]).text)
     assert text.startswith(f"{worst.cell}: ±")
     assert f"(the least known of {len(found.cells)})" in text
 
@@ -113,8 +114,8 @@ def test_a_run_that_goes_on_gets_time_for_what_is_still_to_come() -> None:
     run = host_uml_tcg(blocks=4)
     used = sum(trial.duration_s for trial in run.trials)
     policy = Policy(blocks=4, time_limit_s=100, precision=0.02)
-    assert extended(policy, run.trials, blocks=9).blocks == 9
-    further = extended(policy, run.trials, precision=0.01)
+    assert extend_policy(policy, run.trials, blocks=9).blocks == 9
+    further = extend_policy(policy, run.trials, precision=0.01)
     assert (further.blocks, further.precision, further.max_blocks) == (None, 0.01, 204)
     assert further.time_limit_s == pytest.approx(used + 100)
-    assert extended(policy, run.trials, time_limit_s=5).time_limit_s == pytest.approx(used + 5)
+    assert extend_policy(policy, run.trials, time_limit_s=5).time_limit_s == pytest.approx(used + 5)

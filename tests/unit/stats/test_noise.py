@@ -17,15 +17,15 @@ from guestmark.stats import (
     blocks_needed,
     choose_iterations,
     compare_table,
+    estimate_noise_floor,
     flag_blocks,
     half_width,
-    noise_floor,
     precise_enough,
     predicted_half_width,
     wanted_half_width,
     warmup_needed,
 )
-from guestmark.stats.repetition import MAX_ITERATIONS, Scatter, best_iterations, scatter_of
+from guestmark.stats.repetition import MAX_ITERATIONS, Scatter, best_iterations, estimate_scatter
 from tests.framework.known import known
 
 
@@ -37,38 +37,40 @@ def test_noise_floor_is_what_null_comparisons_reach() -> None:
     generator = np.random.default_rng(1)
     d = generator.normal(0, 0.02, (4_000, 20)) - generator.normal(0, 0.02, (4_000, 20))
     truth = np.quantile(np.abs(np.expm1(d.mean(axis=1))), 0.95)
-    floors = [noise_floor([(noisy(2 * i, 20, 0.02), noisy(2 * i + 1, 20, 0.02))], 20) for i in range(200)]
+    floors = [
+        estimate_noise_floor([(noisy(2 * i, 20, 0.02), noisy(2 * i + 1, 20, 0.02))], 20) for i in range(200)
+    ]
     assert (
         truth < np.mean([known(floor) for floor in floors]) < 1.25 * truth
     )  # not below what the pair itself showed
     many = [(noisy(1, 200), noisy(2, 200))]
-    assert known(noise_floor(many, 5)) > 1.5 * known(noise_floor(many, 50))
+    assert known(estimate_noise_floor(many, 5)) > 1.5 * known(estimate_noise_floor(many, 50))
 
 
 @pytest.mark.parametrize("estimand", [Estimand.TYPICAL, Estimand.TOTAL])
 def test_noise_floor_is_not_below_a_null_pair_that_is_off(estimand: Estimand) -> None:
-    floor = noise_floor([(1.05 * noisy(1), noisy(2))], 12, estimand=estimand)
+    floor = estimate_noise_floor([(1.05 * noisy(1), noisy(2))], 12, estimand=estimand)
     assert floor == pytest.approx(0.05, abs=0.01)
 
 
 def test_noise_floor_needs_enough_null_blocks_or_history() -> None:
-    assert noise_floor([], 10) is None
-    assert noise_floor([(noisy(1, 5), noisy(2, 5))], 10) is None
-    assert noise_floor([(np.zeros(10), np.zeros(10))], 10) is None
+    assert estimate_noise_floor([], 10) is None
+    assert estimate_noise_floor([(noisy(1, 5), noisy(2, 5))], 10) is None
+    assert estimate_noise_floor([(np.zeros(10), np.zeros(10))], 10) is None
     history = [Null(math.log(ratio), 10) for ratio in (*[1.0] * 14, *[1.04] * 6)]
-    assert noise_floor([], 10, history[:-1]) is None
-    assert noise_floor([], 10, history) == pytest.approx(0.04)
-    assert noise_floor([(noisy(1), noisy(2))], 0) is None
+    assert estimate_noise_floor([], 10, history[:-1]) is None
+    assert estimate_noise_floor([], 10, history) == pytest.approx(0.04)
+    assert estimate_noise_floor([(noisy(1), noisy(2))], 0) is None
 
 
 def test_earlier_null_comparisons_raise_the_floor_as_far_as_they_can_be_believed() -> None:
     pair = [(noisy(1), noisy(2))]
-    alone = known(noise_floor(pair, 12))
+    alone = known(estimate_noise_floor(pair, 12))
     generator = np.random.default_rng(3)
     quiet = [Null(float(g), 12) for g in generator.normal(0, 0.001, 40)]
-    assert noise_floor(pair, 12, quiet) == alone
+    assert estimate_noise_floor(pair, 12, quiet) == alone
     far = [Null(float(g), 12) for g in generator.normal(0, 0.05, 40)]
-    few, many = known(noise_floor(pair, 12, far[:2])), known(noise_floor(pair, 12, far))
+    few, many = known(estimate_noise_floor(pair, 12, far[:2])), known(estimate_noise_floor(pair, 12, far))
     assert alone < few < many
     assert many == pytest.approx(1.96 * 0.05, rel=0.25)
 
@@ -174,7 +176,7 @@ def test_scatter_divides_into_that_of_iterations_and_that_of_starts() -> None:
         starts = blocks + generator.normal(0, between, (200, 1))
         cells.append(level * np.exp(starts + generator.normal(0, within, (200, 5))))
     cells[0][7, 2] = np.nan
-    found = scatter_of(cells)
+    found = estimate_scatter(cells)
     assert found is not None
     assert found.starts == 2 * 198
     assert math.sqrt(found.within) == pytest.approx(within, rel=0.05)
@@ -187,10 +189,10 @@ def test_scatter_divides_into_that_of_iterations_and_that_of_starts() -> None:
 
 
 def test_scatter_of_too_little_is_unknown() -> None:
-    assert scatter_of([np.ones((3, 2))]) is None
-    assert scatter_of([np.ones((3, 1)), np.ones((3, 1))]) is None
-    assert scatter_of([np.ones((1, 3)), np.ones((1, 3))]) is None
-    assert scatter_of([np.ones((3, 2)), np.ones((3, 4))]) is None
+    assert estimate_scatter([np.ones((3, 2))]) is None
+    assert estimate_scatter([np.ones((3, 1)), np.ones((3, 1))]) is None
+    assert estimate_scatter([np.ones((1, 3)), np.ones((1, 3))]) is None
+    assert estimate_scatter([np.ones((3, 2)), np.ones((3, 4))]) is None
 
 
 def test_iterations_are_bounded() -> None:

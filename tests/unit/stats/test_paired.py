@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 from guestmark.stats import (
-    adjust,
+    adjust_benjamini_hochberg,
     blocks_to_claim,
     log_ratios,
     median_interval,
@@ -137,14 +137,14 @@ RAW = [0.001, 0.008, 0.039, 0.041, 0.042, 0.06, 0.074, 0.205, 0.212, 0.216]
 def test_adjusted_p_values_are_statsmodels() -> None:
     bh = [0.01, 0.04, 0.084, 0.084, 0.084, 0.1, 0.10571428571428572, 0.216, 0.216, 0.216]
     shuffled = np.random.default_rng(1).permutation(10)
-    assert adjust(np.array(RAW)[shuffled]) == pytest.approx(np.array(bh)[shuffled])
+    assert adjust_benjamini_hochberg(np.array(RAW)[shuffled]) == pytest.approx(np.array(bh)[shuffled])
 
 
 @given(st.lists(st.floats(0, 1), max_size=50))
 def test_benjamini_hochberg_is_scipys(p: list[float]) -> None:
     from scipy.stats import false_discovery_control
 
-    adjusted = adjust(np.array(p))
+    adjusted = adjust_benjamini_hochberg(np.array(p))
     assert adjusted == pytest.approx(false_discovery_control(p) if p else [])
 
 
@@ -154,7 +154,7 @@ def test_one_difference_among_40_cells_needs_11_blocks() -> None:
     for blocks, claimed in ((10, False), (11, True)):
         p = np.ones(40)
         p[0] = sign_flip_p(np.full(blocks, 0.5))  # the clearest difference that can be
-        assert bool(adjust(p)[0] < 0.05) is claimed
+        assert bool(adjust_benjamini_hochberg(p)[0] < 0.05) is claimed
 
 
 @pytest.mark.parametrize("n", [3, 8, *(long(n) for n in (20, 100))])
@@ -162,7 +162,7 @@ def test_the_typical_value_is_covered_by_its_interval(n: int) -> None:
     generator = np.random.default_rng(n)
     covered = 0
     for _ in range(1000):
-        ends = paired.summarise(np.exp(generator.normal(1.0, 0.2, n))).typical_ci
+        ends = paired.summarise_trials(np.exp(generator.normal(1.0, 0.2, n))).typical_ci
         assert ends is not None
         covered += ends[0] <= math.e <= ends[1]
     assert covered / 1000 >= 0.93
@@ -185,7 +185,7 @@ def test_intervals_cover_where_the_state_of_the_host_lasts(
         noise = generator.normal(0, 0.02, n)
         for at in range(1, n):
             noise[at] = of_neighbours * noise[at - 1] + math.sqrt(1 - of_neighbours**2) * noise[at]
-        found = paired.summarise(np.exp(noise))
+        found = paired.summarise_trials(np.exp(noise))
         for at, ends in enumerate((found.typical_ci, found.ci)):
             assert ends is not None
             covered[at] += ends[0] <= 1 <= ends[1]
@@ -195,11 +195,11 @@ def test_intervals_cover_where_the_state_of_the_host_lasts(
 def test_an_interval_is_hardly_longer_where_nothing_lasts() -> None:
     generator = np.random.default_rng(1)
     for n, most in ((8, 1.1), (30, 1.1), (90, 1.1)):
-        factors = [paired.lasting(generator.normal(0, 1, n)) for _ in range(300)]
+        factors = [paired.autocorrelation_stretch(generator.normal(0, 1, n)) for _ in range(300)]
         assert 1 <= np.median(factors) < most
         assert max(factors) < 3.6
-    assert paired.lasting(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == 1
-    assert paired.lasting(np.full(9, 7.0)) == 1
+    assert paired.autocorrelation_stretch(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == 1
+    assert paired.autocorrelation_stretch(np.full(9, 7.0)) == 1
 
 
 def test_one_slow_trial_moves_neither_the_typical_value_nor_its_interval_far() -> None:
@@ -208,11 +208,11 @@ def test_one_slow_trial_moves_neither_the_typical_value_nor_its_interval_far() -
     host = np.exp(generator.normal(0, 0.005, 12))
     guest = 3.65 * np.exp(generator.normal(0, 0.005, 12))
     guest[7] *= 2
-    found, base = paired.summarise(guest), paired.summarise(host)
+    found, base = paired.summarise_trials(guest), paired.summarise_trials(host)
     assert found.typical / base.typical == pytest.approx(3.65, rel=0.01)
     assert found.typical_ci is not None
     assert found.typical_ci[1] / found.typical_ci[0] < 1.03
     assert found.mean / base.mean > 3.9
-    assert paired.summarise(np.array([-1.0, 0.0, 3.0])).typical == pytest.approx(0.5)
-    assert paired.summarise(np.array([2.0])).typical_ci is None
-    assert paired.summarise(np.full(9, 7.0)).typical_ci == pytest.approx((7.0, 7.0))
+    assert paired.summarise_trials(np.array([-1.0, 0.0, 3.0])).typical == pytest.approx(0.5)
+    assert paired.summarise_trials(np.array([2.0])).typical_ci is None
+    assert paired.summarise_trials(np.full(9, 7.0)).typical_ci == pytest.approx((7.0, 7.0))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from guestmark.stats.scalability import fit, law, slope
+from guestmark.stats.scalability import fit_law, fit_with_intervals, least_squares_slope
 from guestmark.workloads.density.sections import _reach
 from tests.framework.marks import long
 
@@ -18,7 +18,7 @@ def made(number: float, contention: float, coherence: float, rate: float = 10.0)
 
 @pytest.mark.parametrize(("contention", "coherence"), [(0.0, 0.0), (0.1, 0.02), (0.5, 0.0), (0.0, 0.05)])
 def test_a_known_law_is_found(contention: float, coherence: float) -> None:
-    found = law([(number, made(number, contention, coherence)) for number in NUMBERS])
+    found = fit_law([(number, made(number, contention, coherence)) for number in NUMBERS])
     assert found.rate == pytest.approx(10)
     assert found.contention == pytest.approx(contention, abs=1e-9)
     assert found.coherence == pytest.approx(coherence, abs=1e-9)
@@ -37,7 +37,7 @@ def test_intervals_hold_a_known_law(blocks: int, contention: float, coherence: f
     knee = math.sqrt((1 - contention) / coherence) if coherence else math.inf
     held = np.zeros(3)
     for _ in range(800):
-        found = fit(noisy(random, blocks, contention, coherence))
+        found = fit_with_intervals(noisy(random, blocks, contention, coherence))
         for at, (ends, true) in enumerate(
             zip((found.contention, found.coherence, found.knee), (contention, coherence, knee), strict=True)
         ):
@@ -61,41 +61,41 @@ def noisy(
 
 def test_too_little_has_no_interval() -> None:
     random = np.random.default_rng(4)
-    assert fit(noisy(random, 3, 0.1, 0.02)).knee is None
+    assert fit_with_intervals(noisy(random, 3, 0.1, 0.02)).knee is None
     assert (
-        fit(noisy(random, 8, 0.1, 0.02, (1.0, 4.0))).coherence is None
+        fit_with_intervals(noisy(random, 8, 0.1, 0.02, (1.0, 4.0))).coherence is None
     )  # two numbers say nothing of squares
     steady = [[(number, made(number, 0.1, 0.02)) for number in NUMBERS]] * 4
-    knee = fit(steady).knee
+    knee = fit_with_intervals(steady).knee
     assert knee is not None
     assert knee == pytest.approx((math.sqrt(0.9 / 0.02),) * 2)
 
 
 def test_that_more_would_do_more_needs_a_knee_beyond_what_was_tried() -> None:
     random = np.random.default_rng(5)
-    shown = fit(noisy(random, 8, 0.1, 0.0))
+    shown = fit_with_intervals(noisy(random, 8, 0.1, 0.0))
     assert "and more would do more" in _reach(shown, 16)
-    at_the_knee = fit(noisy(random, 8, 0.1, 0.9 / 16.2**2))
+    at_the_knee = fit_with_intervals(noisy(random, 8, 0.1, 0.9 / 16.2**2))
     assert "more would do more" not in _reach(at_the_knee, 16)
-    falling = fit([[(1.0, 10.0), (4.0, 9.0)]] * 5)
+    falling = fit_with_intervals([[(1.0, 10.0), (4.0, 9.0)]] * 5)
     assert falling.law.knee == math.inf
     assert _reach(falling, 4) == "with 4 of them all together do 0.9 times as much as one alone"
 
 
 def test_a_throughput_that_no_law_describes_says_how_far_it_is_off() -> None:
-    assert law([(1, 10.0), (2, 20.0), (4, 5.0), (8, 60.0)]).error > 0.3
+    assert fit_law([(1, 10.0), (2, 20.0), (4, 5.0), (8, 60.0)]).error > 0.3
 
 
 def test_more_than_proportional_growth_is_no_negative_contention() -> None:
-    found = law([(number, 10 * number**1.2) for number in NUMBERS])
+    found = fit_law([(number, 10 * number**1.2) for number in NUMBERS])
     assert (found.contention, found.coherence) == (0.0, 0.0)
     assert found.error > 0.1
 
 
 def test_one_number_is_no_law() -> None:
     with pytest.raises(ValueError, match="two numbers"):
-        law([(2, 1.0), (2, 1.1)])
+        fit_law([(2, 1.0), (2, 1.1)])
 
 
 def test_a_slope_is_found() -> None:
-    assert slope([(number, 7 + 3 * number) for number in NUMBERS]) == pytest.approx(3)
+    assert least_squares_slope([(number, 7 + 3 * number) for number in NUMBERS]) == pytest.approx(3)

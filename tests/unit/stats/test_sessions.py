@@ -11,7 +11,7 @@ import pytest
 
 from guestmark.ledger import open_ledger
 from guestmark.ledger.store import Ledger
-from guestmark.stats.across_runs import FEWEST_RUNS, Past, one_session_errs, over_sessions
+from guestmark.stats.across_runs import FEWEST_RUNS, PastRatio, mean_over_sessions, single_session_error
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.unit.stats.test_history import ENVIRONMENT, a_run
@@ -19,9 +19,9 @@ from tests.unit.stats.test_history import ENVIRONMENT, a_run
 ELSEWHERE = {**ENVIRONMENT, "machine": "another"}
 
 
-def past(log_ratio: float) -> Past:
+def past(log_ratio: float) -> PastRatio:
     ratio = math.exp(log_ratio)
-    return Past("", 0.0, ratio, ratio * 0.999, ratio * 1.001, 10)
+    return PastRatio("", 0.0, ratio, ratio * 0.999, ratio * 1.001, 10)
 
 
 @pytest.mark.parametrize("sessions", [2, 3, 5, 12])
@@ -29,13 +29,13 @@ def test_the_mean_over_sessions_is_missed_one_time_in_twenty(sessions: int) -> N
     generator = np.random.default_rng(sessions)
     missed = 0
     for _ in range(3000):
-        found = over_sessions(np.exp(generator.normal(0.7, 0.03, sessions)).tolist())
+        found = mean_over_sessions(np.exp(generator.normal(0.7, 0.03, sessions)).tolist())
         low, high = known(found.ci)
         missed += not low <= math.exp(0.7) <= high
     assert 0.035 <= missed / 3000 <= 0.065
-    assert over_sessions([2.0]).ci is None
+    assert mean_over_sessions([2.0]).ci is None
     with pytest.raises(ValueError, match="above 0"):
-        over_sessions([])
+        mean_over_sessions([])
 
 
 @pytest.mark.parametrize("runs", [FEWEST_RUNS, 10])
@@ -45,10 +45,10 @@ def test_one_session_strays_further_one_time_in_twenty(runs: int) -> None:
     further = 0
     for _ in range(3000):
         *earlier, now = generator.normal(0, 0.02, runs + 1)
-        reach = math.log1p(known(one_session_errs([past(log) for log in earlier])))
+        reach = math.log1p(known(single_session_error([past(log) for log in earlier])))
         further += abs(now) > reach
     assert further / 3000 <= 0.05
-    assert one_session_errs([past(0.0)] * (FEWEST_RUNS - 1)) is None
+    assert single_session_error([past(0.0)] * (FEWEST_RUNS - 1)) is None
 
 
 @pytest.fixture

@@ -49,16 +49,16 @@ def test_the_smallest_p_is_reached(blocks: int) -> None:
 def test_ties_count_against_the_claim() -> None:
     coarse = np.array([0.01] * 6 + [-0.01, 0.0])
     # Of the 36 averages 27 are above, 2 below and 7 at 0: P(W <= 2 + 7) · 2
-    assert p_of(coarse) == pytest.approx(2 * float(paired.null_cdf(8)[9]))
+    assert p_of(coarse) == pytest.approx(2 * float(paired.signed_rank_cdf(8)[9]))
     assert p_of(np.zeros(10)) == 1
 
 
 def test_the_normal_approximation_joins_the_exact_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = paired.null_cdf(100)
-    paired.null_cdf.cache_clear()
+    exact = paired.signed_rank_cdf(100)
+    paired.signed_rank_cdf.cache_clear()
     monkeypatch.setattr(paired, "EXACT_RANKS", 0)
-    approximate = paired.null_cdf(100)
-    paired.null_cdf.cache_clear()
+    approximate = paired.signed_rank_cdf(100)
+    paired.signed_rank_cdf.cache_clear()
     assert np.abs(exact - approximate).max() < 1e-3
     assert exact[-1] == pytest.approx(1)
 
@@ -67,15 +67,15 @@ def test_the_normal_approximation_joins_the_exact_distribution(monkeypatch: pyte
 def test_the_interval_holds_what_the_test_does_not_reject(blocks: int) -> None:
     d = np.random.default_rng(blocks).normal(0.01, 0.02, blocks)
     walsh = paired.walsh_averages(d)
-    low, high = (float(end) for end in paired.interval(walsh, 0.95))
+    low, high = (float(end) for end in paired.signed_rank_interval(walsh, 0.95))
     for shift, inside in ((low - 1e-6, False), (low + 1e-6, True), (high - 1e-6, True), (high + 1e-6, False)):
         assert (p_of(d, shift) > 0.05) is inside
 
 
 def test_below_six_blocks_there_is_no_interval() -> None:
-    assert paired.cut(5, 0.95) is None
-    assert paired.cut(6, 0.95) == 0
-    low, high = paired.interval(paired.walsh_averages(np.arange(5.0)))
+    assert paired.averages_outside(5, 0.95) is None
+    assert paired.averages_outside(6, 0.95) == 0
+    low, high = paired.signed_rank_interval(paired.walsh_averages(np.arange(5.0)))
     assert math.isnan(low)
     assert math.isnan(high)
 
@@ -92,11 +92,11 @@ def test_runs_are_computed_together_and_missing_blocks_left_out() -> None:
     d = generator.normal(0, 1, (40, 12))
     d[generator.random(d.shape) < 0.2] = np.nan
     walsh = paired.walsh_averages(d)
-    low, high = paired.interval(walsh)
+    low, high = paired.signed_rank_interval(walsh)
     for i, row in enumerate(d):
         alone = paired.walsh_averages(row[~np.isnan(row)])
         assert paired.hodges_lehmann(walsh)[i] == paired.hodges_lehmann(alone)
-        ends = paired.interval(alone)
+        ends = paired.signed_rank_interval(alone)
         assert (low[i], high[i]) == pytest.approx((float(ends[0]), float(ends[1])), nan_ok=True)
         assert paired.signed_rank_p(walsh[i]) == paired.signed_rank_p(alone)
 

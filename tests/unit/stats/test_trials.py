@@ -14,20 +14,20 @@ from guestmark.stats import (
     Estimand,
     SlowComparison,
     Verdict,
-    cell_runs,
-    compare_slow,
+    bound_unseen_events,
+    compare_slow_runs,
     compare_trials,
+    describe_cell_runs,
     sign_flip_p,
-    unseen,
 )
 from guestmark.stats.tails import (
-    counts_p,
+    count_slow_runs,
     effective_size,
+    excess_counts_p,
     intraclass_correlation,
     quantile_ratio,
     share_difference,
     share_interval,
-    slow_counts,
 )
 from guestmark.stats.total import (
     ratio_interval,
@@ -38,7 +38,7 @@ from guestmark.stats.total import (
     unseen_share,
     with_unseen,
 )
-from guestmark.stats.trials import withheld
+from guestmark.stats.trials import withdraw_answers
 from tests.framework.known import known
 
 
@@ -84,7 +84,7 @@ def test_a_tail_changes_total_and_slow_runs_and_not_the_typical_run() -> None:
     assert found.slow.difference == pytest.approx(0.1, abs=0.04)
     assert found.slow.baseline.slow == 0
     assert found.slow.ratio == pytest.approx(2, abs=0.1)
-    assert not found.slow.unsettled
+    assert not found.slow.is_unsettled
 
 
 def test_equal_cells_are_equal_in_the_typical_run_alone() -> None:
@@ -168,7 +168,7 @@ def test_first_runs_are_compared_where_they_are_known() -> None:
 
 def test_verdicts_can_be_withheld_and_figures_stay() -> None:
     answered = told(with_tail(trials(1, 20)), trials(2, 20))
-    found, taken = Whole.of(answered), Whole.of(withheld(answered, "carry-over"))
+    found, taken = Whole.of(answered), Whole.of(withdraw_answers(answered, "carry-over"))
     assert {taken.typical.verdict, taken.total.verdict, taken.slow.verdict} == {Verdict.INCONCLUSIVE}
     assert (taken.total.ratio, taken.slow.p) == (found.total.ratio, found.slow.p)
     assert taken.slow.reason == "carry-over"
@@ -180,15 +180,15 @@ def test_verdicts_can_be_withheld_and_figures_stay() -> None:
 def test_slow_runs_are_counted_against_the_cells_own_typical_run() -> None:
     values = np.ones((10, 5))
     values[0, 0], values[3, 1], values[3, 2] = 1.6, 2.5, 1.4
-    found = cell_runs(7 * values)
+    found = describe_cell_runs(7 * values)
     assert (found.slow, found.over_twice, found.slow_trials) == (2, 1, 2)
     assert (found.trials, found.iterations, found.typical) == (10, 50, 7)
     assert found.worst == 17.5
     assert found.total == pytest.approx(7 * (47 + 1.6 + 2.5 + 1.4) / 50)
-    assert found.share == 0.04
+    assert found.slow_share == 0.04
     assert found.share_ci[0] < 0.04 < found.share_ci[1]
     with pytest.raises(ValueError, match="no trial"):
-        cell_runs(np.full((3, 2), np.nan))
+        describe_cell_runs(np.full((3, 2), np.nan))
 
 
 def test_a_slow_trial_is_one_event_however_many_iterations_it_holds() -> None:
@@ -221,14 +221,14 @@ def test_too_few_slow_trials_decide_nothing_and_are_worth_going_on_for() -> None
     cell[5, 3] *= 2
     found = answers(cell, trials(2, 10)).slow
     assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, "too few slow runs to decide")
-    assert found.unsettled
+    assert found.is_unsettled
     longer = trials(1, 20)
     longer[2] *= 2
     longer[5, 3] *= 2
-    assert not answers(longer, trials(2, 20)).slow.unsettled  # 20 blocks are as many as that is worth
+    assert not answers(longer, trials(2, 20)).slow.is_unsettled  # 20 blocks are as many as that is worth
     once = trials(1, 10)
     once[2] *= 2
-    assert not answers(once, trials(2, 10)).slow.unsettled
+    assert not answers(once, trials(2, 10)).slow.is_unsettled
 
 
 def test_slow_runs_of_whole_machines_are_not_claimed_from_few_machines() -> None:
@@ -256,7 +256,7 @@ def test_cells_with_two_modes_have_equally_many_slow_runs(
         for _ in range(2):
             slow = generator.random((12, 1) if whole else (12, 7)) < share
             sides.append(trials(int(generator.integers(2**31)), 12) * np.where(slow, factor, 1.0))
-        found = compare_slow({"base": sides[0], "cell": scale * sides[1]}, "base", better=Better.LOWER)[
+        found = compare_slow_runs({"base": sides[0], "cell": scale * sides[1]}, "base", better=Better.LOWER)[
             "cell"
         ]
         claims += found.q <= 0.01
@@ -265,7 +265,7 @@ def test_cells_with_two_modes_have_equally_many_slow_runs(
 
 def test_slow_runs_that_only_the_cell_has_are_found() -> None:
     found = [
-        compare_slow(
+        compare_slow_runs(
             {"base": trials(2 * seed, 20), "cell": scale * with_tail(trials(2 * seed + 1, 20), seed=seed)},
             "base",
             better=Better.LOWER,
@@ -279,8 +279,8 @@ def test_slow_runs_that_only_the_cell_has_are_found() -> None:
 
 def test_cells_without_ratios_have_no_slow_runs() -> None:
     values = {"base": trials(1), "zero": np.zeros((12, 7)), "gone": np.full((12, 7), np.nan)}
-    assert compare_slow(values, "base", better=Better.LOWER) == {}
-    assert compare_slow(values, "base", better=Better.HIGHER) == {}
+    assert compare_slow_runs(values, "base", better=Better.LOWER) == {}
+    assert compare_slow_runs(values, "base", better=Better.HIGHER) == {}
 
 
 @pytest.mark.parametrize("blocks", [3, 10, 20])
@@ -288,15 +288,15 @@ def test_the_test_of_counts_is_the_sign_flip_test(blocks: int) -> None:
     generator = np.random.default_rng(blocks)
     for _ in range(50):
         excess = generator.integers(-3, 8, blocks)
-        assert counts_p(excess) == pytest.approx(sign_flip_p(excess.astype(float)), rel=1e-9)
-    assert counts_p(np.zeros(blocks, dtype=np.int64)) == 1
-    assert counts_p(np.full(blocks, 7)) == 2.0 ** (1 - blocks)
+        assert excess_counts_p(excess) == pytest.approx(sign_flip_p(excess.astype(float)), rel=1e-9)
+    assert excess_counts_p(np.zeros(blocks, dtype=np.int64)) == 1
+    assert excess_counts_p(np.full(blocks, 7)) == 2.0 ** (1 - blocks)
 
 
 def test_slow_counts_leave_missing_trials_missing() -> None:
     values = np.ones((3, 2))
     values[1] = np.nan
-    assert np.isnan(slow_counts(values)).tolist() == [False, True, False]
+    assert np.isnan(count_slow_runs(values)).tolist() == [False, True, False]
 
 
 def test_the_interval_of_a_quantiles_ratio_holds_it() -> None:
@@ -358,9 +358,9 @@ def test_what_could_not_be_seen_shrinks_with_the_trials() -> None:
 
 
 def test_rare_iterations_and_rare_machines_are_two_things() -> None:
-    each_by_chance = unseen(10, 7)
+    each_by_chance = bound_unseen_events(10, 7)
     assert each_by_chance.machines == pytest.approx(1 - 0.05**0.1)
     assert each_by_chance.iterations == pytest.approx(1 - 0.05 ** (1 / 70))
-    assert unseen(10, 7, None).iterations == pytest.approx(each_by_chance.machines)
-    assert each_by_chance.iterations < unseen(10, 7, 0.3).iterations < each_by_chance.machines
-    assert unseen(0, 7).machines == 1
+    assert bound_unseen_events(10, 7, None).iterations == pytest.approx(each_by_chance.machines)
+    assert each_by_chance.iterations < bound_unseen_events(10, 7, 0.3).iterations < each_by_chance.machines
+    assert bound_unseen_events(0, 7).machines == 1

@@ -17,7 +17,7 @@ from guestmark.plan.tuning import parse_limit
 from guestmark.report.sections import tuning
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race, screen
-from guestmark.stats.tuning.race import Race, Stage, Why
+from guestmark.stats.tuning.race import Race, Stage, DropReason
 from tests.framework.marks import long
 
 FEW = [Candidate(name) for name in "abcd"]
@@ -28,7 +28,7 @@ def raced(settings: Settings, truth: Mapping[str, float], noise: float = 0.01, b
     generator = random.Random(1)
     values: dict[int, dict[str, float]] = {}
     while True:
-        state = race.run(settings, FEW, values, {block: frozenset(row) for block, row in values.items()})
+        state = race.run_race(settings, FEW, values, {block: frozenset(row) for block, row in values.items()})
         if not state.due or state.block >= blocks:
             return state
         values[state.block] = {name: truth[name] + generator.gauss(0, noise) for name in state.due}
@@ -47,28 +47,28 @@ def test_the_worse_are_dropped_and_the_best_confirmed_in_fresh_blocks() -> None:
 def test_one_that_is_not_shown_to_be_ahead_is_not_called_best() -> None:
     settings = Settings("wall_s", Better.LOWER)
     level = raced(settings, {"a": 0.0, "b": 0.001, "c": 0.3, "d": 1.0})
-    assert level.confirmed
-    assert not level.alone
+    assert level.is_confirmed
+    assert not level.leads_alone
     assert tuning.sentences(settings, level, [], [])[0].startswith("In the lead: ")
     ahead = raced(settings, {"a": 0.0, "b": 0.3, "c": 0.6, "d": 1.0})
-    assert ahead.alone
+    assert ahead.leads_alone
     assert tuning.sentences(settings, ahead, [], [])[0].startswith("Best: a ")
 
 
 def test_one_that_is_left_is_confirmed_against_the_nearest_by_the_rule_of_a_run() -> None:
     done = raced(Settings("wall_s", Better.LOWER), {"a": 0.0, "b": 0.3, "c": 0.6, "d": 1.0})
-    assert (done.leader, done.finalists, done.confirmed, done.fresh) == ("a", ("a",), True, MIN_BLOCKS)
+    assert (done.leader, done.finalists, done.is_confirmed, done.fresh) == ("a", ("a",), True, MIN_BLOCKS)
     assert {entry.id: entry.kind for entry in done.dropped} == {
-        "b": Why.CONFIRMED,
-        "c": Why.RACED,
-        "d": Why.RACED,
+        "b": DropReason.CONFIRMED,
+        "c": DropReason.RACED,
+        "d": DropReason.RACED,
     }
 
 
 def test_fewer_fresh_blocks_than_a_run_takes_confirm_nothing() -> None:
     done = raced(Settings("wall_s", Better.LOWER, confirm=3), {"a": 0.0, "b": 0.1, "c": 0.6, "d": 1.0})
-    assert (done.stage, done.fresh, done.confirmed) == (Stage.DONE, 3, False)
-    assert not [entry for entry in done.dropped if entry.kind is Why.CONFIRMED]
+    assert (done.stage, done.fresh, done.is_confirmed) == (Stage.DONE, 3, False)
+    assert not [entry for entry in done.dropped if entry.kind is DropReason.CONFIRMED]
     said = " ".join(tuning.sentences(Settings("wall_s", Better.LOWER), done, [], []))
     assert "not confirmed: 3 fresh blocks, and fewer than 6 decide nothing" in said
 
@@ -77,8 +77,8 @@ def test_one_that_had_no_rival_is_not_called_best() -> None:
     alone = [Candidate("a"), Candidate("b", {}, "loses records")]
     values = {block: {"a": 0.0} for block in range(2)}
     settings = Settings("wall_s", Better.LOWER)
-    done = race.run(settings, alone, values, {block: frozenset("a") for block in values})
-    assert (done.stage, done.alive, done.confirmed) == (Stage.DONE, ["a"], False)
+    done = race.run_race(settings, alone, values, {block: frozenset("a") for block in values})
+    assert (done.stage, done.alive, done.is_confirmed) == (Stage.DONE, ["a"], False)
     assert tuning.sentences(settings, done, [], []) == [
         "Only a could take part, so nothing is compared (0 cells, 0 trials)."
     ]
@@ -103,7 +103,7 @@ def test_the_time_limit_sends_who_leads_to_the_confirmation() -> None:
     spent = dict.fromkeys(values, 8.0)  # 2 s a trial: a block takes 8 s, the confirmation as much
 
     def limited(limit_s: float) -> Race:
-        return race.run(settings, FEW, values, ended, clock=race.Clock(limit_s, spent))
+        return race.run_race(settings, FEW, values, ended, clock=race.TimeBudget(limit_s, spent))
 
     assert (limited(math.inf).stage, limited(math.inf).block) == (Stage.RACING, 4)
     assert (limited(48.0).stage, limited(48.0).hurried) == (Stage.RACING, False)
@@ -128,7 +128,7 @@ def test_what_is_measured_next_depends_on_the_trials_alone() -> None:
 
 def test_a_block_goes_on_where_it_was_killed() -> None:
     settings = Settings("wall_s", Better.LOWER)
-    state = race.run(settings, FEW, {0: {"a": 0.0}}, {0: frozenset("a")})
+    state = race.run_race(settings, FEW, {0: {"a": 0.0}}, {0: frozenset("a")})
     assert (state.block, set(state.due)) == (0, set("abcd"))
 
 
@@ -136,7 +136,7 @@ def test_cells_that_fail_or_break_a_limit_are_dropped() -> None:
     settings = Settings("wall_s", Better.LOWER, limits=(Limit("guest_cpu_s", 5.0),))
     values = {block: {"a": 0.0, "b": 0.0, "c": 0.0} for block in range(2)}
     costs = {block: {"a": {"guest_cpu_s": 1.0}, "b": {"guest_cpu_s": 9.0}, "c": {}} for block in range(2)}
-    state = race.run(settings, FEW, values, {block: frozenset("abcd") for block in range(2)}, costs)
+    state = race.run_race(settings, FEW, values, {block: frozenset("abcd") for block in range(2)}, costs)
     assert {entry.id: entry.why for entry in state.dropped} == {
         "b": "breaks guest_cpu_s <= 5",
         "c": "breaks guest_cpu_s <= 5",
@@ -146,7 +146,7 @@ def test_cells_that_fail_or_break_a_limit_are_dropped() -> None:
 
 def test_who_is_barred_is_never_measured() -> None:
     barred = [Candidate("a", {}, "loses records"), *FEW[1:]]
-    state = race.run(Settings("wall_s", Better.LOWER), barred, {}, {})
+    state = race.run_race(Settings("wall_s", Better.LOWER), barred, {}, {})
     assert "a" not in state.due
     assert [(entry.id, entry.blocks) for entry in state.dropped] == [("a", 0)]
 
@@ -163,12 +163,15 @@ def cells(count: int) -> list[Candidate]:
 def test_a_fraction_is_measured_first_and_main_effects_say_what_is_worth_more() -> None:
     candidates = cells(8)
     truth = {one.id: 0.5 * int(one.levels["x"]) + 0.1 * int(one.levels["z"]) for one in candidates}
-    first = screen.fraction(candidates)
+    first = screen.choose_fraction(candidates)
     assert len(first) < len(candidates) / 2
-    dropped = screen.promising(candidates, {name: truth[name] for name in first}, 0.03)
+    dropped = screen.predict_losers(candidates, {name: truth[name] for name in first}, 0.03)
     assert min(truth, key=truth.__getitem__) not in dropped
     assert len(dropped) > 10
-    assert screen.main_effects(candidates, truth)["x"]["1"] > screen.main_effects(candidates, truth)["x"]["0"]
+    assert (
+        screen.estimate_main_effects(candidates, truth)["x"]["1"]
+        > screen.estimate_main_effects(candidates, truth)["x"]["0"]
+    )
 
 
 def test_interactions_are_named() -> None:
@@ -177,12 +180,12 @@ def test_interactions_are_named() -> None:
         one.id: 0.4 if (one.levels["x"], one.levels["y"]) == ("1", "2") else 0.001 * int(one.levels["z"])
         for one in candidates
     }
-    found = dict(screen.interactions(candidates, truth)[:2])
+    found = dict(screen.find_interactions(candidates, truth)[:2])
     assert found["x=1", "y=2"] > 1 > found["x=0", "y=2"]
 
 
 def test_few_candidates_are_all_measured() -> None:
-    assert screen.fraction(FEW) == list("abcd")
+    assert screen.choose_fraction(FEW) == list("abcd")
 
 
 @pytest.mark.parametrize("scenario", simulation.SCENARIOS[:4], ids=lambda scenario: scenario.name)
@@ -194,8 +197,8 @@ def test_a_planted_winner_is_found_with_few_trials(scenario: simulation.Scenario
 
 def test_the_front_holds_what_nothing_else_beats() -> None:
     points = {"fast": (1.0, 9.0), "cheap": (5.0, 1.0), "both": (2.0, 2.0), "neither": (6.0, 6.0)}
-    assert race.front(points, (Better.LOWER, Better.LOWER)) == ["fast", "both", "cheap"]
-    assert race.front(points, (Better.HIGHER, Better.LOWER)) == ["neither", "cheap"]
+    assert race.pareto_front(points, (Better.LOWER, Better.LOWER)) == ["fast", "both", "cheap"]
+    assert race.pareto_front(points, (Better.HIGHER, Better.LOWER)) == ["neither", "cheap"]
 
 
 PLAN = """

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guestmark.stats import Finding, Severity, clock_disagreement, order_effects, trend
-from guestmark.stats.validity import free_of
+from guestmark.stats import Finding, Severity, detect_clock_disagreement, detect_order_effects, detect_trend
+from guestmark.stats.validity import subtract_carry_over
 from tests.framework.known import known
 
 CELLS = ("host", "host#2", "tcg")
@@ -38,7 +38,9 @@ def run(
 
 
 def found(seed: int, **options: Any) -> dict[str, Finding]:
-    return {finding.name: finding for finding in order_effects(*run(seed, **options), "host", kind=KIND)}
+    return {
+        finding.name: finding for finding in detect_order_effects(*run(seed, **options), "host", kind=KIND)
+    }
 
 
 def test_what_a_guest_leaves_behind_is_found_and_corrected_for() -> None:
@@ -57,8 +59,8 @@ def test_what_a_guest_leaves_behind_is_found_and_corrected_for() -> None:
 def test_what_trials_owe_is_what_is_subtracted() -> None:
     values, positions = run(3, 40, carry=0.05, effect=0.1)
     finding = found(3, blocks=40, carry=0.05, effect=0.1)["carry-over"]
-    freed = {name: free_of(values[name], finding.carried, name) for name in CELLS}
-    again = order_effects(freed, positions, "host", kind=KIND)
+    freed = {name: subtract_carry_over(values[name], finding.carried, name) for name in CELLS}
+    again = detect_order_effects(freed, positions, "host", kind=KIND)
     assert "carry-over" not in {other.name for other in again}
     assert 0 < known(finding.carried).error["tcg"] < 0.02
 
@@ -87,47 +89,49 @@ def test_a_spike_hides_no_carry_over() -> None:
 def test_order_that_was_not_random_or_too_few_blocks_say_nothing() -> None:
     values, positions = run(1, carry=0.05)
     fixed = {name: np.full(20, float(i)) for i, name in enumerate(CELLS)}
-    assert order_effects(values, fixed, "host") == ()
+    assert detect_order_effects(values, fixed, "host") == ()
     few = {name: series[:3] for name, series in values.items()}
-    assert order_effects(few, {name: series[:3] for name, series in positions.items()}, "host") == ()
+    assert detect_order_effects(few, {name: series[:3] for name, series in positions.items()}, "host") == ()
 
 
 def test_failed_trials_ran_all_the_same() -> None:
     values, positions = run(2, 40, carry=0.05)
     for name in CELLS:
         values[name][::7] = np.nan
-    assert "carry-over" in {finding.name for finding in order_effects(values, positions, "host", kind=KIND)}
+    assert "carry-over" in {
+        finding.name for finding in detect_order_effects(values, positions, "host", kind=KIND)
+    }
 
 
 def test_a_ratio_that_changes_in_the_course_of_the_run_is_found() -> None:
     noise = np.random.default_rng(1).normal(0, 0.01, 20)
     growing = noise + np.linspace(0, 0.1, 20)
     growing[4] = np.nan
-    finding = trend(growing, 0.03)
+    finding = detect_trend(growing, 0.03)
     assert known(finding).severity is Severity.WARNING
     assert known(finding).effect == pytest.approx(0.105, abs=0.02)
-    assert trend(noise, 0.03) is None
-    assert known(trend(noise / 10 + np.linspace(0, 0.01, 20), 0.03)).severity is Severity.NOTE
-    assert trend(np.full(20, 0.1), 0.03) is None
-    assert trend(growing[:6], 0.03) is None
+    assert detect_trend(noise, 0.03) is None
+    assert known(detect_trend(noise / 10 + np.linspace(0, 0.01, 20), 0.03)).severity is Severity.NOTE
+    assert detect_trend(np.full(20, 0.1), 0.03) is None
+    assert detect_trend(growing[:6], 0.03) is None
 
 
 def test_a_trend_is_seldom_seen_where_there_is_none() -> None:
     d = np.random.default_rng(2).normal(0, 0.02, (1_000, 12))
-    assert sum(trend(row, 0.03) is not None for row in d) <= 22
+    assert sum(detect_trend(row, 0.03) is not None for row in d) <= 22
 
 
 def test_clocks_that_disagree() -> None:
     host = [1.0, 2.0, 3.0]
-    assert clock_disagreement(host, [1.001, 2.001, 3.0]) is None
-    assert known(clock_disagreement(host, [0.98, 1.96, 2.94])).severity is Severity.WARNING
-    far = clock_disagreement(host, [0.9, 1.8, 2.7])
+    assert detect_clock_disagreement(host, [1.001, 2.001, 3.0]) is None
+    assert known(detect_clock_disagreement(host, [0.98, 1.96, 2.94])).severity is Severity.WARNING
+    far = detect_clock_disagreement(host, [0.9, 1.8, 2.7])
     assert known(far).severity is Severity.SEVERE
     assert known(far).effect == pytest.approx(0.1)
     assert "-10.0%" in known(far).message
-    assert clock_disagreement([0.0, float("nan")], [1.0, 1.0]) is None
+    assert detect_clock_disagreement([0.0, float("nan")], [1.0, 1.0]) is None
 
 
 def test_clocks_are_not_read_more_finely_than_messages_allow() -> None:
-    assert clock_disagreement([0.010, 0.011], [0.0092, 0.0102]) is None
-    assert clock_disagreement([0.010, 0.011], [0.0088, 0.0098]) is not None
+    assert detect_clock_disagreement([0.010, 0.011], [0.0092, 0.0102]) is None
+    assert detect_clock_disagreement([0.010, 0.011], [0.0088, 0.0098]) is not None

@@ -12,7 +12,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Note
 from guestmark.page.text import text_of
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, judge
 from guestmark.workloads.clones.judge import Clock, Shown
 from guestmark.workloads.clones.sections import conclusion
@@ -149,7 +149,7 @@ def test_the_conclusion_says_whether_they_are_twins(word: Verdict, template: str
     twins = Twins(verdict=word, machines=10, seen_from=0.4, template=template, found=[], controls=[])
     cell = Cell("tcg", WorkloadSpec("clones"), PlatformSpec.read("tcg"), {}, True)
     run = with_facts(constructed([(cell, 1.0)]), {"tcg": [twins]})
-    (workload,) = analyse(run.plan, run.trials, run.unusable).workloads
+    (workload,) = analyse_run(run.plan, run.trials, run.unusable).workloads
     (note,) = conclusion(workload, run)
     assert isinstance(note, Note)
     assert text_of(note.text) == said

@@ -12,7 +12,7 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Bullets, Paragraph
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.netboot import Netboot, sections
 from tests.framework.known import a
 from tests.framework.runs import constructed
@@ -46,7 +46,7 @@ def said(causes: Causes, *cells: Mapping[str, float]) -> tuple[list[str], str]:
         for trial in run.trials
     )
     run = replace(run, plan=replace(run.plan, metrics=tuple(metrics.values())), trials=trials)
-    (workload,) = analyse(run.plan, run.trials).workloads
+    (workload,) = analyse_run(run.plan, run.trials).workloads
     bullets, paragraph = sections.shares(workload, run)
     told = ["".join(span.text for span in item) for item in a(Bullets, bullets).items]
     return told, "".join(span.text for span in a(Paragraph, paragraph).text)

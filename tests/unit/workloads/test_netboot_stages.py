@@ -14,7 +14,7 @@ from guestmark.capture.startup import startup_line, startup_of
 from guestmark.core.metric import Measurement
 from guestmark.core.model import TrialStatus
 from guestmark.page.nodes import Note
-from guestmark.stats.analysis import analyse
+from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.netboot import DOWNLOAD, figures, sections
 from guestmark.workloads.netboot.machine import CardLog
 from tests.framework.known import known
@@ -122,7 +122,7 @@ def test_a_run_says_how_many_rounds_are_best() -> None:
             )
         )
     run = replace(run, trials=tuple(made), plan=replace(run.plan, metrics=(DOWNLOAD,)))
-    (note,) = sections.rounds(analyse(run.plan, run.trials).workloads[0], run)
+    (note,) = sections.rounds(analyse_run(run.plan, run.trials).workloads[0], run)
     assert isinstance(note, Note)
     said = "".join(span.text for span in note.text)
     assert "takes 6.0 s beside rounds of 1.0 s" in said

@@ -179,7 +179,7 @@ def troubles(workload: WorkloadResult) -> list[Node]:
                 )
             )
     baseline, metric = workload.baseline, workload.metrics[:1]
-    if baseline and metric and metric[0].name not in baseline.summary and len(workload.shown) > 1:
+    if baseline and metric and metric[0].name not in baseline.summary and len(workload.shown_cells) > 1:
         nodes.append(
             Note(
                 spans(f"No comparison is possible: the baseline {baseline.cell.id} was not measured"),

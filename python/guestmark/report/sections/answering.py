@@ -14,7 +14,7 @@ from guestmark.report.sections.durability import durability, of_disk, verdicts
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import MIN_BLOCKS, Comparison, Verdict
-from guestmark.stats.pairwise import Pair, between
+from guestmark.stats.pairwise import Pair, compare_pairs
 from guestmark.stats.repetition import blocks_until_within, half_width
 
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
@@ -42,7 +42,7 @@ class Ranked:
     def equal(self) -> bool:
         """Whether each that is not worse than the best does not differ from it."""
         return all(
-            self.against_best[result.cell.id].same
+            self.against_best[result.cell.id].typical_is_equal
             for result in self.open
             if result.cell.id in self.against_best
         )
@@ -66,7 +66,7 @@ class Against:
     @property
     def answered(self) -> bool:
         """Whether there is a verdict, or it is known that any difference is small."""
-        return self.found is not None and (self.found.bounded or not self.found.undecided)
+        return self.found is not None and (self.found.is_bounded or not self.found.is_undecided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _order(
     if not ordered:
         return Ranked(of, metric, (), barred=barred, missing=missing)
     pairs = [(second.cell.id, first.cell.id) for first, second in combinations(ordered, 2)]
-    found = between(pairs, metric, analysis)
+    found = compare_pairs(pairs, metric, analysis)
     beaten = {first for (first, _), comparison in found.items() if comparison.verdict is Verdict.SLOWER}
     beaten |= {second for (_, second), comparison in found.items() if comparison.verdict is Verdict.FASTER}
     best = next((result for result in ordered if result.cell.id not in beaten), ordered[0])
@@ -248,7 +248,7 @@ def _against(question: Question, analysis: Analysis) -> Iterator[Against]:
         if metric is not None:
             pairs.setdefault(metric, []).append((first, second))
     for metric, some in pairs.items():
-        found = between([(first.cell.id, second.cell.id) for first, second in some], metric, analysis)
+        found = compare_pairs([(first.cell.id, second.cell.id) for first, second in some], metric, analysis)
         for first, second in some:
             yield Against(
                 metric,

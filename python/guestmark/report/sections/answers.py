@@ -33,7 +33,7 @@ from guestmark.report.sections.durability import durability, of_row
 from guestmark.report.sections.nested import mean_of
 from guestmark.report.sections.verdicts import LEGEND, MARKS, mark, tone, word
 from guestmark.stats.analysis import Analysis, CellResult
-from guestmark.stats.compare import Comparison, Verdict, label
+from guestmark.stats.compare import Comparison, Verdict, label_verdict
 
 _NAMED = 6  # cells in one sentence
 _NARROW = 80  # columns
@@ -147,7 +147,7 @@ def _best(ranked: Ranked) -> Inline:
     if best is None:
         return line(f"{where}not answered. {_lacking(ranked)}")
     names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
-    superlative = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
+    superlative = _SUPERLATIVES[label_verdict(Verdict.FASTER, ranked.metric)]
     shown = f"{names[best.cell.id]} ({' '.join(mean_of(best, ranked.metric))})"
     if len(ranked.cells) == 1:
         alone = "qualifies" if ranked.barred else "was measured"
@@ -179,7 +179,7 @@ def _in_brief(ranked: Ranked) -> Inline:
     if best is None or len(ranked.cells) == 1:
         return _best(ranked)
     names = names_of([*ranked.cells, *ranked.barred, *ranked.missing])
-    superlative = _SUPERLATIVES[label(Verdict.FASTER, ranked.metric)]
+    superlative = _SUPERLATIVES[label_verdict(Verdict.FASTER, ranked.metric)]
     verb = " leads" if ranked.open else Claim.BEST.format(superlative=superlative)
     beside = f"; {len(ranked.open)} open" if ranked.open else ""
     tone = Tone.FASTER if ranked.answered else Tone.UNCLEAR
@@ -203,7 +203,7 @@ def _about(ranked: Ranked) -> str:
 
 def _same(ranked: Ranked, result: CellResult) -> bool:
     comparison = ranked.against_best.get(result.cell.id)
-    return comparison is not None and comparison.same
+    return comparison is not None and comparison.typical_is_equal
 
 
 def _verdict(ranked: Ranked, result: CellResult) -> Verdict | None:
@@ -371,7 +371,7 @@ def _compared(against: Against, names: Names) -> Inline:
         )
     comparison = against.found
     missing = ""
-    if comparison.undecided and not comparison.bounded:
+    if comparison.is_undecided and not comparison.is_bounded:
         blocks = more_blocks(comparison)
         missing = f" ({comparison.reason}{_would_tell(blocks) if blocks else ''})"
     return spans(
@@ -389,8 +389,8 @@ def _then(against: Against, comparison: Comparison) -> str:
         return ""
     if comparison.ci is None:
         return f"; published ×{then:.2g}, of which one block says nothing"
-    differs = not comparison.same and not comparison.undecided
-    if not comparison.excludes(then):
+    differs = not comparison.typical_is_equal and not comparison.is_undecided
+    if not comparison.excludes_ratio(then):
         held = Claim.PUBLISHED_AGREES if differs else "which these blocks do not exclude"
     elif differs and (then > 1) == ((comparison.ratio or 1.0) > 1):
         held = Claim.PUBLISHED_FACTOR
@@ -520,7 +520,7 @@ def _plain_comparison(comparison: Comparison) -> dict[str, Any]:
         "verdict": comparison.verdict.value,
         "alike": comparison.alike,
         "reason": comparison.reason,
-        "more_blocks": more_blocks(comparison) if comparison.undecided else None,
+        "more_blocks": more_blocks(comparison) if comparison.is_undecided else None,
     }
 
 
@@ -556,16 +556,16 @@ def holds(answer: Answer, names: Names) -> Iterator[Inline]:
 def held(against: Against) -> Held:
     """Whether the measured difference has the direction of the published one."""
     found, then = against.found, against.published
-    if found is None or found.ratio is None or then is None or found.undecided:
+    if found is None or found.ratio is None or then is None or found.is_undecided:
         return Held.OPEN
-    if found.same:
-        return Held.NO if found.excludes(then) else Held.OPEN
+    if found.typical_is_equal:
+        return Held.NO if found.excludes_ratio(then) else Held.OPEN
     return Held.YES if (found.ratio > 1) == (then > 1) else Held.NO
 
 
 def _factor(against: Against) -> str:
     found, then = against.found, against.published
-    if found is None or then is None or not found.excludes(then):
+    if found is None or then is None or not found.excludes_ratio(then):
         return ""
     return f" (×{found.ratio:.2g}, published ×{then:.2g})"
 

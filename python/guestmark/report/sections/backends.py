@@ -17,7 +17,7 @@ from guestmark.report.sections.nested import ratio
 from guestmark.report.sections.published import figure_for
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Verdict
-from guestmark.stats.pairwise import between
+from guestmark.stats.pairwise import compare_pairs
 from guestmark.workloads import boot
 
 _BEFORE_KERNEL = (boot.VMM, boot.FIRMWARE)
@@ -49,7 +49,7 @@ def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Inline]
     for nested in (False, True):
         there = [
             result
-            for result in workload.shown
+            for result in workload.shown_cells
             if result.cell.platform.nested is nested and metric in result.summary
         ]
         uml = next((result for result in there if _kind(result) == "uml"), None)
@@ -78,7 +78,7 @@ def _shown_to_lead(cells: Sequence[CellResult], metric: Metric, analysis: Analys
     """The cell with the least mean, where each of the others is shown to be slower, all of them together."""
     first = min(cells, key=lambda result: result.summary[metric.name].typical)
     pairs = [(first.cell.id, result.cell.id) for result in cells if result is not first]
-    found = between(pairs, metric, analysis)
+    found = compare_pairs(pairs, metric, analysis)
     led = all(pair in found and found[pair].verdict is Verdict.FASTER for pair in pairs)
     return first if pairs and led else None
 
@@ -96,7 +96,7 @@ def _then(uml: CellResult, other: CellResult, analysis: Analysis) -> str:
 
 def _where_starting_goes(workload: WorkloadResult) -> list[Inline]:
     lines = []
-    for result in workload.shown:
+    for result in workload.shown_cells:
         ready = result.summary.get(boot.READY.name)
         if ready is None or not ready.typical > 0 or boot.KERNEL.name not in result.summary:
             continue

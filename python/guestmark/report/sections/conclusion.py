@@ -14,7 +14,7 @@ from guestmark.report.sections import history, nested
 from guestmark.report.sections.backends import backends
 from guestmark.report.sections.filesystems import filesystems
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-from guestmark.stats.compare import Comparison, Verdict, label
+from guestmark.stats.compare import Comparison, Verdict, label_verdict
 from guestmark.stats.tails import SHARE_MARGIN, CellRuns
 from guestmark.stats.total import unseen_share
 
@@ -67,7 +67,7 @@ def _sentences(workload: WorkloadResult, margin: float) -> list[Node]:
     metric, names = workload.metrics[0], spoken(workload)
     compared = [
         (result, result.comparison[metric.name])
-        for result in workload.shown
+        for result in workload.shown_cells
         if metric.name in result.comparison
     ]
     nodes: list[Node] = []
@@ -95,7 +95,7 @@ def undecided(compared: Iterable[tuple[CellResult, Comparison]], names: Mapping[
     cells: dict[str, list[str]] = {}
     every = list(compared)
     for result, comparison in every:
-        if comparison.undecided and not comparison.bounded:
+        if comparison.is_undecided and not comparison.is_bounded:
             cells.setdefault(comparison.reason, []).append(names[result.cell.id])
 
     def said(ids: Sequence[str]) -> str:
@@ -145,7 +145,7 @@ def slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[tuple[Node
     """
     alike: dict[tuple[str, str, Verdict], list[str]] = {}
     names = spoken(workload)
-    others = [result for result in workload.shown if result is not baseline]
+    others = [result for result in workload.shown_cells if result is not baseline]
     for result in others:
         slow = None if result.answers is None else result.answers.slow
         if slow is not None and (slow.cell.slow or slow.baseline.slow):
@@ -181,7 +181,9 @@ def _factors(
         items.append(
             spans(Span(padded, tone), Claim.DIFFERS.format(word=word), Span(names[result.cell.id], Tone.NAME))
         )
-    verb = " ran" if label(Verdict.FASTER, metric) == "faster" else f" ({figures.in_prose(metric)}) was"
+    verb = (
+        " ran" if label_verdict(Verdict.FASTER, metric) == "faster" else f" ({figures.in_prose(metric)}) was"
+    )
     return Bullets(spans(Span(names[baseline.cell.id], Tone.NAME), verb), tuple(items))
 
 
@@ -190,7 +192,7 @@ def _factor(comparison: Comparison, metric: Metric) -> tuple[str, str]:
     ratio, ci = comparison.ratio or 1.0, comparison.ci
     if ratio < 1:  # say it the way round that gives a number above 1
         ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
-    return figures.ratio(ratio, ci).removeprefix("×"), _OPPOSITE[label(comparison.verdict, metric)]
+    return figures.ratio(ratio, ci).removeprefix("×"), _OPPOSITE[label_verdict(comparison.verdict, metric)]
 
 
 def _size(result: CellResult, metric: Metric) -> float:

@@ -74,7 +74,7 @@ def proofs(workload: WorkloadResult) -> list[Node]:
     from guestmark.workloads.powercut.sections import proof_of, sentence, table
 
     shared: list[tuple[Proven, list[CellResult]]] = []
-    for result in workload.shown:
+    for result in workload.shown_cells:
         proven = proof_of(result)
         if proven is None:
             continue

@@ -12,7 +12,7 @@ from guestmark.page.names import platform
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.page.text import Span, Tone, line
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.effects import Array, Effect, Levels, effects
+from guestmark.stats.effects import Array, Effect, Levels, factorial_effects
 
 _MOST_INTERACTIONS = 12
 _LEGEND = f"an interaction is what both levels do together beyond what each does; {Claim.EFFECT}"
@@ -23,7 +23,7 @@ def tables(workload: WorkloadResult) -> list[Table]:
     if not workload.metrics:
         return []
     metric = workload.metrics[0].name
-    found = effects(*_matrix(workload, metric))
+    found = factorial_effects(*_matrix(workload, metric))
     if not found:
         return []
     mains = [effect for effect in found if len(effect.factors) == 1]
@@ -90,4 +90,4 @@ def _row(effect: Effect) -> Row:
     ]
     name = " with ".join(parts)
     value, _, interval = figures.ratio(effect.ratio, effect.ci).partition(" ")
-    return Row(RowName((name,), name), (figure(value, interval, "*" if effect.shown else ""),))
+    return Row(RowName((name,), name), (figure(value, interval, "*" if effect.is_shown else ""),))

@@ -30,13 +30,13 @@ def tables(workload: WorkloadResult, *, details: bool) -> list[Table]:
 
     Without `details` only the first table, and only if it says more than the typical run does.
     """
-    answered = [(result, result.answers) for result in workload.shown if result.answers is not None]
+    answered = [(result, result.answers) for result in workload.shown_cells if result.answers is not None]
     several = [
         (result, answers)
         for result, answers in answered
         if _enough(answers.total) or _known(answers.slow) or answers.first
     ]
-    if not several or not (details or any(answers.apart for _, answers in several)):
+    if not several or not (details or any(answers.differing_questions for _, answers in several)):
         return []
     return [_compared(workload, several), *(_runs(workload, several) if details else [])]
 
@@ -183,8 +183,8 @@ def _first(result: CellResult, metric: str) -> float | None:
 
 
 def _with_unseen(answers: Answers | None) -> Cell:
-    if answers is None or answers.total is None or answers.total.stated is None:
+    if answers is None or answers.total is None or answers.total.stated_interval is None:
         return Cell()
-    low, high = answers.total.stated
+    low, high = answers.total.stated_interval
     places = figures.ratio_decimals(low, (low, high))
     return figure(f"×{figures.number(low, places)} to ×{figures.number(high, places)}")

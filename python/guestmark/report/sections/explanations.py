@@ -15,7 +15,7 @@ from guestmark.workloads.syscalls.sections import calls_of
 def counted(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Sentences of what was counted in each iteration; nothing where nothing was, or each call has its own row."""
     items: list[Inline] = []
-    for result in workload.shown:
+    for result in workload.shown_cells:
         if calls_of(result):
             return []
         averages = _averages(

@@ -11,7 +11,7 @@ from guestmark.report.sections.published import figure_for
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict
-from guestmark.stats.pairwise import Pair, between
+from guestmark.stats.pairwise import Pair, compare_pairs
 
 _FACTOR, _METRIC = FILESYSTEM.name, "throughput"
 _SHARED = frozenset(each for each in Filesystem if each.shared)
@@ -34,7 +34,7 @@ def filesystems(analysis: Analysis) -> list[Bullets]:
 def _on_each_platform(workload: WorkloadResult) -> Iterator[list[CellResult]]:
     """The guests' cells of one platform that differ in the filesystem alone, the fastest first."""
     groups: dict[object, list[CellResult]] = {}
-    for result in workload.shown:
+    for result in workload.shown_cells:
         factors = result.cell.factors
         on_disk = _FACTOR in factors and factors[_FACTOR] not in _SHARED
         if on_disk and _METRIC in result.summary and result.cell.platform.is_guest:
@@ -53,7 +53,7 @@ def _sentences(
     where = f"{fastest.cell.workload.label or workload.title} on {fastest.cell.platform}"
     metric = next(metric for metric in workload.metrics if metric.name == _METRIC)
     ids = [result.cell.id for result in there]
-    found = between(list(permutations(ids, 2)), metric, analysis)
+    found = compare_pairs(list(permutations(ids, 2)), metric, analysis)
     apart = _of(fastest, slowest, found)
     if apart is None:
         return
@@ -105,18 +105,18 @@ def _said(found: Comparison) -> str:
 def _blamed(apart: Comparison, margin: float) -> str:
     if apart.verdict is Verdict.FASTER:
         return Claim.FILESYSTEM_DIFFERS
-    if apart.same:
+    if apart.typical_is_equal:
         return Claim.FILESYSTEM_ALIKE.format(margin=figures.percent(margin))
     return "Whether the filesystem makes a difference is open."
 
 
 def _holds(found: Comparison, then: float) -> str:
     if found.verdict is Verdict.FASTER:
-        more = ", though by another factor" if found.excludes(then) else ""
+        more = ", though by another factor" if found.excludes_ratio(then) else ""
         return f"{Claim.PUBLISHED_HOLDS}{more}."
-    if found.verdict is Verdict.SLOWER or (found.same and found.excludes(then)):
+    if found.verdict is Verdict.SLOWER or (found.typical_is_equal and found.excludes_ratio(then)):
         return Claim.PUBLISHED_FAILS
-    if found.excludes(then):
+    if found.excludes_ratio(then):
         return Claim.PUBLISHED_EXCLUDED
     return "whether that holds is open."
 

@@ -16,7 +16,7 @@ from guestmark.report.sections import elsewhere, places
 from guestmark.report.sections.environment import binaries, summary
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Verdict, null_differs
-from guestmark.stats.family import detectable
+from guestmark.stats.family import detectable_difference
 from guestmark.stats.finding import share_found
 from guestmark.stats.validity import ALPHA
 from guestmark.workloads.boot import TOTAL
@@ -129,7 +129,7 @@ def _nulls(workload: WorkloadResult, level: float, *, many: bool) -> list[Node]:
             continue
         names = {"copy": result.cell.id, "cell": result.cell.null_of}
         ratio = figures.ratio(comparison.ratio, comparison.ci)
-        if primary in result.null_differs and null_differs(comparison, level):
+        if primary in result.differing_null_metrics and null_differs(comparison, level):
             said = Claim.COPIES_DIFFER.format(
                 **names, ratio=ratio, metric=figures.in_prose(workload.metrics[0])
             )
@@ -145,10 +145,10 @@ def _nulls(workload: WorkloadResult, level: float, *, many: bool) -> list[Node]:
         nodes.append(_small(Claim.FINDABLE.format(share=figures.percent(share))))
     least = [
         size
-        for result in workload.shown
+        for result in workload.shown_cells
         if (comparison := result.comparison.get(primary)) is not None
         and not comparison.differs
-        and (size := detectable(comparison)) is not None
+        and (size := detectable_difference(comparison)) is not None
     ]
     if least and _ROUNDED_TO_NOTHING < max(least) <= _TELLS_NOTHING:
         where = f" ({workload.title})" if many else ""
@@ -159,12 +159,12 @@ def _nulls(workload: WorkloadResult, level: float, *, many: bool) -> list[Node]:
 def _findable(workload: WorkloadResult) -> float | None:
     """The share of slow runs that each of the cells would have been found to have; None where that is over one half."""
     shares = []
-    for result in workload.shown:
+    for result in workload.shown_cells:
         slow = None if result.answers is None else result.answers.slow
         if slow is not None and slow.verdict not in {Verdict.FASTER, Verdict.SLOWER} and slow.n:
             held = slow.cell.iterations // slow.n
-            others = len(workload.shown) - 1
-            shares.append(share_found(slow.n, held, background=slow.baseline.share, cells=others))
+            others = len(workload.shown_cells) - 1
+            shares.append(share_found(slow.n, held, background=slow.baseline.slow_share, cells=others))
     known = [share for share in shares if share is not None]
     return max(known) if shares and len(known) == len(shares) else None
 

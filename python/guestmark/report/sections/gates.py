@@ -11,9 +11,9 @@ from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Command, Node, Note
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.sections import more_time
-from guestmark.stats.across_runs import Past, one_session_errs, sessions_find
+from guestmark.stats.across_runs import PastRatio, detectable_over_sessions, single_session_error
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.gates import Judged, Outcome, beyond
+from guestmark.stats.gates import JudgedGate, Outcome, ratio_beyond_limit
 
 _SESSIONS = (3, 5, 10)
 _WORDS = {Outcome.KEPT: Claim.GATE_KEPT.value, Outcome.BROKEN: Claim.GATE_BROKEN.value}
@@ -25,15 +25,15 @@ TONES = {
 }
 
 
-def judged(analysis: Analysis) -> tuple[Judged, ...]:
+def judged(analysis: Analysis) -> tuple[JudgedGate, ...]:
     """The gates that the run was made with, judged."""
     from guestmark.core.gate import gates_of
-    from guestmark.stats.gates import judge
+    from guestmark.stats.gates import judge_gates
 
-    return judge(gates_of(analysis.plan), analysis)
+    return judge_gates(gates_of(analysis.plan), analysis)
 
 
-def nodes(found: tuple[Judged, ...], analysis: Analysis, run: StoredRun) -> list[Node]:
+def nodes(found: tuple[JudgedGate, ...], analysis: Analysis, run: StoredRun) -> list[Node]:
     """A line for each gate and cell, and by how much one session may mislead; empty without gates."""
     if not found:
         return []
@@ -45,19 +45,19 @@ def nodes(found: tuple[Judged, ...], analysis: Analysis, run: StoredRun) -> list
     return shown
 
 
-def lines(found: Sequence[Judged]) -> Bullets:
+def lines(found: Sequence[JudgedGate]) -> Bullets:
     """What became of each gate."""
     return Bullets(line("Gates:"), tuple(map(_line, found)))
 
 
-def _one_session(found: tuple[Judged, ...], analysis: Analysis) -> list[Node]:
+def _one_session(found: tuple[JudgedGate, ...], analysis: Analysis) -> list[Node]:
     """How far single runs have strayed here, of those cells that were measured often enough."""
     if not analysis.plan.metrics:
         return []
     notes: list[Node] = []
     for cell in dict.fromkeys(one.cell for one in found if one.metric == analysis.plan.metrics[0].name):
         earlier = analysis.history.ratios.get(cell, ())
-        size = one_session_errs(earlier)
+        size = single_session_error(earlier)
         if size is not None:
             told = Claim.ONE_SESSION.format(size=figures.percent(size))
             notes.append(Note(line(f"{cell}: {told} (from {counted(len(earlier), 'earlier run')} here)")))
@@ -66,14 +66,16 @@ def _one_session(found: tuple[Judged, ...], analysis: Analysis) -> list[Node]:
     return notes
 
 
-def _several(gate: Gate, earlier: Sequence[Past]) -> str:
+def _several(gate: Gate, earlier: Sequence[PastRatio]) -> str:
     """What more sessions would find of a limit."""
-    sizes = [(number, beyond(gate, sessions_find(earlier, number))) for number in _SESSIONS]
+    sizes = [
+        (number, ratio_beyond_limit(gate, detectable_over_sessions(earlier, number))) for number in _SESSIONS
+    ]
     known = [f"{number} from {figures.limit(gate.limit, size)} on" for number, size in sizes if size]
     return Claim.SESSIONS_FIND.format(gate=gate.text, sizes=", ".join(known) or "none of 10 or fewer")
 
 
-def _line(judged: Judged) -> Inline:
+def _line(judged: JudgedGate) -> Inline:
     about = f" ({judged.cell}, {judged.metric})" if judged.metric else f" ({judged.cell})"
     return spans(
         Span(_WORDS.get(judged.outcome, judged.outcome.value), TONES[judged.outcome]),
@@ -85,7 +87,7 @@ def _line(judged: Judged) -> Inline:
     )
 
 
-def said(judged: Judged) -> str:
+def said(judged: JudgedGate) -> str:
     """What was found, in a few words: the ratio, why it is undecided, and what would help."""
     parts = [] if judged.ratio is None else [figures.ratio(judged.ratio, judged.ci)]
     parts += [judged.reason] if judged.reason else []
@@ -98,7 +100,7 @@ def said(judged: Judged) -> str:
     return "; ".join(parts)
 
 
-def document(found: Sequence[Judged]) -> list[dict[str, Any]]:
+def document(found: Sequence[JudgedGate]) -> list[dict[str, Any]]:
     """For the result document."""
     return [
         {

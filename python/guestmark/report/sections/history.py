@@ -8,10 +8,10 @@ from guestmark.page.claims import Claim
 from guestmark.page.names import spoken
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.stats.across_runs import FEWEST_RUNS, Across, Change, Past, since
+from guestmark.stats.across_runs import FEWEST_RUNS, Change, ChangeVerdict, PastRatio, compare_with_earlier
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import Comparison
-from guestmark.stats.conditions.surroundings import said
+from guestmark.stats.conditions.surroundings import describe_changes
 
 _MOST = 6  # cells that are listed when all of them are as before
 
@@ -33,11 +33,11 @@ def lines(analysis: Analysis) -> list[Node]:
     changed, between = analysis.history.changed, analysis.history.between
     if changed:
         kind = NoteKind.WARNING if any(outside for _, outside in seen) else NoteKind.SMALL
-        nodes.append(Note(line(f"Since then: {said(changed)}"), kind))
+        nodes.append(Note(line(f"Since then: {describe_changes(changed)}"), kind))
     elif any(outside for _, outside in seen):
         nodes.append(Note(line("Nothing recorded about the host has changed since then")))
     if between:
-        nodes.append(Note(line(f"Between those runs: {said(between)}")))
+        nodes.append(Note(line(f"Between those runs: {describe_changes(between)}")))
     return nodes
 
 
@@ -62,7 +62,7 @@ def _outside(result: CellResult, analysis: Analysis) -> bool | None:
     if not analysis.history.ratios.get(result.cell.id) or _interval(result, analysis) is None:
         return None
     changed = _changed(result, analysis)
-    return changed is not None and changed.verdict is not Across.ALIKE
+    return changed is not None and changed.verdict is not ChangeVerdict.ALIKE
 
 
 def _interval(result: CellResult, analysis: Analysis) -> Comparison | None:
@@ -76,8 +76,8 @@ def _changed(result: CellResult, analysis: Analysis) -> Change | None:
     comparison = _interval(result, analysis)
     if comparison is None or comparison.ratio is None or comparison.ci is None:
         return None
-    now = Past("", 0.0, comparison.ratio, *comparison.ci, comparison.n)
-    return since(now, analysis.history.ratios[result.cell.id], _claims(analysis))
+    now = PastRatio("", 0.0, comparison.ratio, *comparison.ci, comparison.n)
+    return compare_with_earlier(now, analysis.history.ratios[result.cell.id], _claims(analysis))
 
 
 def _claims(analysis: Analysis) -> int:
@@ -102,6 +102,6 @@ def _line(result: CellResult, analysis: Analysis, name: str) -> Inline:
     changed = _changed(result, analysis)
     if changed is None:
         return spans(Span(name, Tone.NAME), f"{told}; {FEWEST_RUNS} would show whether it changed")
-    claim = Claim.NOT_CHANGED if changed.verdict is Across.ALIKE else Claim.CHANGED
+    claim = Claim.NOT_CHANGED if changed.verdict is ChangeVerdict.ALIKE else Claim.CHANGED
     shown = claim.format(earlier=told, ratio=figures.ratio(changed.ratio, changed.ci))
     return spans(Span(name, Tone.NAME), Span(shown, Tone.WARNING if claim is Claim.CHANGED else Tone.PLAIN))

@@ -9,7 +9,7 @@ from guestmark.page.nodes import Command, Node, Paragraph
 from guestmark.page.text import line
 from guestmark.report.commands import resume_command
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.stopping import more_time
+from guestmark.stats.stopping import forecast_more_time
 
 _NAMED = 4  # cells named one by one; of more, the one that is known worst speaks for all
 
@@ -19,7 +19,7 @@ def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
 
     Empty if they are known well enough, or if that many blocks would not help.
     """
-    found = more_time(analysis.plan, analysis)
+    found = forecast_more_time(analysis.plan, analysis)
     if found is None or not run.id or run.state not in {RunState.COMPLETE, RunState.STOPPED}:
         return []
     cells = tuple(cell for cell in found.cells if cell.then <= figures.UNKNOWN)

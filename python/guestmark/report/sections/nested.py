@@ -12,7 +12,7 @@ from guestmark.page.names import label
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
-from guestmark.stats.pairwise import by_block
+from guestmark.stats.pairwise import values_by_block
 
 TITLE = "Nested over bare"
 
@@ -41,7 +41,7 @@ class Pair:
 
 def ratio(over: CellResult, under: CellResult, metric: str) -> Ratio | None:
     """`over` divided by `under`, paired by block; None when no block has both."""
-    first, second = by_block(over.trials, metric), by_block(under.trials, metric)
+    first, second = values_by_block(over.trials, metric), values_by_block(under.trials, metric)
     logs = np.array(
         [
             np.log(first[block] / second[block])
@@ -64,8 +64,8 @@ def pairs(analysis: Analysis) -> Iterator[Pair]:
         if not workload.metrics:
             continue
         metric = workload.metrics[0]
-        for nested in workload.shown:
-            bare = _bare(nested, workload.shown)
+        for nested in workload.shown_cells:
+            bare = _bare(nested, workload.shown_cells)
             if bare is not None:
                 yield Pair(workload, metric, bare, nested, ratio(nested, bare, metric.name))
 

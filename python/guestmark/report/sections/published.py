@@ -16,7 +16,7 @@ from guestmark.page.text import line
 from guestmark.plan.pattern import level_of
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
-from guestmark.stats.repeated import Repeated, repeated
+from guestmark.stats.repeated import Repeated, judge_repetition
 
 _MEANING = {
     "time": "change: of the baseline's time, so +6 % takes 6 % longer, −50 % half as long",
@@ -181,7 +181,7 @@ _NOW_AND_THEN = "✓ agrees   ~ same direction, by another factor   ✗ not so t
 def _today(now: Comparison | None, then: float, margin: float) -> tuple[str, str]:
     """Today's ratio, and the sign of what became of the published one."""
     ratio = "–" if now is None or now.ratio is None else figures.ratio(now.ratio, now.ci).partition(" ")[0]
-    return ratio, _SIGNS[repeated(now, then, margin)]
+    return ratio, _SIGNS[judge_repetition(now, then, margin)]
 
 
 def _says_the_same(one: Published, other: Published) -> bool:

@@ -17,7 +17,7 @@ from guestmark.report.sections.verdicts import LEGEND, mark, tone, word
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
-from guestmark.stats.pairwise import by_block
+from guestmark.stats.pairwise import values_by_block
 
 ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
 RATIO = (Align.POINT, Align.LEFT)  # ×1.05 [1.04, 1.06]
@@ -33,7 +33,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def table(workload: WorkloadResult) -> Table:
     """The table of the primary metric, of all cells whose platform can be used."""
     metric = workload.metrics[0]
-    shown = [result for result in workload.shown if result.status is not CellStatus.UNUSABLE]
+    shown = [result for result in workload.shown_cells if result.status is not CellStatus.UNUSABLE]
     summaries = [result.summary.get(metric.name) for result in shown]
     unit = figures.table_unit(metric.unit, [summary.typical for summary in summaries if summary])
     largest = max((summary.typical for summary in summaries if summary), default=0.0)
@@ -109,11 +109,11 @@ def _verdict(comparison: Comparison | None, metric: Metric) -> Cell:
 def units(workload: WorkloadResult) -> list[Note]:
     """Explains units that people understand differently."""
     said = ["1 MB = 10^6 bytes"] if any(metric.unit == "B/s" for metric in workload.metrics) else []
-    if any(durability(result) for result in workload.shown):
+    if any(durability(result) for result in workload.shown_cells):
         said.append(MEANING)
-    if any(of_disk(result) for result in workload.shown):
+    if any(of_disk(result) for result in workload.shown_cells):
         said.append(DISK_MEANING)
-    stored = {where for result in workload.shown if (where := places.storage(result))}
+    stored = {where for result in workload.shown_cells if (where := places.storage(result))}
     if len(stored) == 1:  # otherwise the table has a column
         said.append(f"disks {stored.pop()}")
     said += _ran_on(workload)
@@ -123,7 +123,7 @@ def units(workload: WorkloadResult) -> list[Note]:
 def _ran_on(workload: WorkloadResult) -> list[str]:
     """On which mounts commands ran; with their cells where these are several."""
     found: dict[str, list[str]] = {}
-    for result in workload.shown:
+    for result in workload.shown_cells:
         if where := places.ran_on(result):
             found.setdefault(where, []).append(result.cell.id)
     if len(found) == 1:
@@ -180,7 +180,7 @@ def _comparable(result: CellResult, metric: str) -> bool:
 
 def block_ratios(reference: Sequence[Trial], trials: Sequence[Trial], metric: str) -> dict[int, float]:
     """Ratio of `trials` to `reference` in every block that has both, by block; values not above zero are left out."""
-    base, cell = by_block(reference, metric), by_block(trials, metric)
+    base, cell = values_by_block(reference, metric), values_by_block(trials, metric)
     return {
         block: cell[block] / base[block] for block in sorted(cell) if base.get(block, 0) > 0 < cell[block]
     }
@@ -188,7 +188,7 @@ def block_ratios(reference: Sequence[Trial], trials: Sequence[Trial], metric: st
 
 def further(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """The other metrics: one table with each cell's mean and how it compares."""
-    shown = [result for result in workload.shown if result.summary]
+    shown = [result for result in workload.shown_cells if result.summary]
     others = workload.metrics[1:]
     if not shown or not others:
         return []

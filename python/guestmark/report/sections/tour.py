@@ -19,7 +19,7 @@ from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.report.commands import resume_command
 from guestmark.report.sections import validity
-from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse_run
 from guestmark.stats.compare import Comparison
 
 _NEXT = 1  # plans that are named
@@ -104,7 +104,7 @@ class Cost:
 
 def page(run: StoredRun, findings: Sequence[Finding], analysis: Analysis | None = None) -> Page:
     """One screen of 80 × 24, with the answer last. `findings` are of the platforms in the order they are listed."""
-    found = analysis or analyse(run.plan, run.trials, run.unusable, environments=run.environments)
+    found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     used = [finding.platform for finding in findings if finding.usable]
     costs: list[Node] = [_costs(found, used), *_troubles(found), *_in_words(found), *_limit(found)]
     costs.append(Note(line(_caution(run, found))))
@@ -134,7 +134,7 @@ def _limit(found: Analysis) -> list[Note]:
 def _costs(found: Analysis, used: Sequence[str]) -> Table:
     rows = []
     for workload in found.workloads:
-        cells = {str(result.cell.platform): result for result in workload.shown}
+        cells = {str(result.cell.platform): result for result in workload.shown_cells}
         name = RowName((workload.title,), workload.title)
         rows.append(Row(name, tuple(_cell(cells.get(platform), workload) for platform in used)))
     columns = tuple(Column(platform) for platform in used)
@@ -187,7 +187,7 @@ def _troubles(found: Analysis) -> list[Note]:
             NoteKind.ERROR,
         )
         for workload in found.workloads
-        for result in workload.shown
+        for result in workload.shown_cells
         if result.status in {CellStatus.FAILED, CellStatus.PARTIAL}
     ]
 
@@ -196,7 +196,7 @@ def _in_words(found: Analysis) -> list[Paragraph]:
     """A sentence for each guest: where it costs least and most, of what is clear."""
     costs: dict[str, list[tuple[Cost, str]]] = {}
     for workload in found.workloads:
-        for result in workload.shown:
+        for result in workload.shown_cells:
             cost = _cost(result, workload)
             if cost is not None and cost.clear:
                 costs.setdefault(str(result.cell.platform), []).append((cost, workload.title))
@@ -245,7 +245,7 @@ def _worth_a_look(found: Analysis) -> list[str]:
     """Keys of the two workloads in which guests differ most from the host, then how files get into guests."""
     worst: Mapping[str, float] = {
         workload.workload.key: max(
-            (cost.ratio for result in workload.shown if (cost := _cost(result, workload))), default=0.0
+            (cost.ratio for result in workload.shown_cells if (cost := _cost(result, workload))), default=0.0
         )
         for workload in found.workloads
     }

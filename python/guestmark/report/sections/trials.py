@@ -15,8 +15,8 @@ from guestmark.page.tables import Align, Column, Row, Table, figure
 from guestmark.page.text import Tone, line
 from guestmark.report.sections.verdicts import mark, tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.noise import disturbed_blocks
-from guestmark.stats.pairwise import by_block
+from guestmark.stats.noise import find_disturbed_blocks
+from guestmark.stats.pairwise import values_by_block
 
 _TICKS = "▁▂▃▄▅▆▇█"
 _FEWEST = 3  # the fewest blocks that show a spread
@@ -28,7 +28,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     if not workload.metrics:
         return []
     metric = workload.metrics[0]
-    shown = [result for result in workload.shown if metric.name in result.summary]
+    shown = [result for result in workload.shown_cells if metric.name in result.summary]
     return [*_matrix(workload, shown, metric), *_spread(workload, shown, metric, run)]
 
 
@@ -38,7 +38,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def _spread(
     workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric, run: StoredRun
 ) -> list[Node]:
-    found = {result.cell.id: by_block(result.trials, metric.name) for result in shown}
+    found = {result.cell.id: values_by_block(result.trials, metric.name) for result in shown}
     blocks = sorted({block for values in found.values() for block in values})
     if len(blocks) < _FEWEST or not shown:
         return []
@@ -115,7 +115,7 @@ def _spread(
 
 def _disturbed(run: StoredRun) -> tuple[int, ...]:
     known = [trial for trial in run.trials if trial.cell_id in {cell.id for cell in run.plan.cells}]
-    flagged, _ = disturbed_blocks(known, sorted({trial.block for trial in known}))
+    flagged, _ = find_disturbed_blocks(known, sorted({trial.block for trial in known}))
     return tuple(block + 1 for block in flagged)
 
 

@@ -22,12 +22,12 @@ from guestmark.stats.analysis import Analysis
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race as racing
 from guestmark.stats.tuning import screen
-from guestmark.stats.tuning.race import Interval, Race, Stage, Why
+from guestmark.stats.tuning.race import DropReason, Interval, Race, Stage
 
 _PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
 
 
-_UNRACED = frozenset({Why.BARRED, Why.FAILED, Why.LIMIT})  # of whom speed says nothing
+_UNRACED = frozenset({DropReason.BARRED, DropReason.FAILED, DropReason.LIMIT})  # of whom speed says nothing
 
 
 def nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
@@ -72,8 +72,8 @@ def document(run: StoredRun) -> dict[str, Any] | None:
             for entry in race.dropped
         ],
         "fresh_blocks": race.fresh,
-        "confirmed": race.confirmed,
-        "alone": race.alone,
+        "confirmed": race.is_confirmed,
+        "alone": race.leads_alone,
     }
 
 
@@ -84,7 +84,9 @@ def _race(settings: Settings, run: StoredRun) -> tuple[list[Cell], Race]:
         for cell in run.plan.cells
         if cell.id not in gone and not any(entry.covers(cell) for entry in run.unusable)
     ]
-    return cells, racing.state(settings, cells, run.plan.context.barred, run.trials, run.plan.race_limit_s)
+    return cells, racing.replay_race(
+        settings, cells, run.plan.context.barred, run.trials, run.plan.race_limit_s
+    )
 
 
 def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: Sequence[Trial]) -> list[str]:
@@ -110,13 +112,13 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
     beside = [name for name in best if name != race.leader]
     if len(race.alive) == 1 and all(entry.kind in _UNRACED for entry in race.dropped):
         return [f"Only {race.alive[0]} could take part{among}, so nothing is compared ({took})."]
-    claim = Claim.RACE_BEST if race.alone else Claim.RACE_LEADS
+    claim = Claim.RACE_BEST if race.leads_alone else Claim.RACE_LEADS
     said = [f"{claim.format(among=among, cell=race.leader or best[0])} ({goal}, {took}), {_evidence(race)}."]
     if beside:
         said.append(f"Not shown to be worse by over {settings.margin:.0%}: {'; '.join(beside)}.")
     if others:
         said.append(f"Not dropped, but not among the finalists: {'; '.join(others)}.")
-    if any(entry.kind is Why.PREDICTED for entry in race.dropped):
+    if any(entry.kind is DropReason.PREDICTED for entry in race.dropped):
         said.append(
             "Cells that main effects predict to be worse were not measured; a prediction can be wrong."
         )
@@ -129,8 +131,8 @@ def sentences(settings: Settings, race: Race, cells: Sequence[Cell], measured: S
 
 def _evidence(race: Race) -> str:
     """On what the answer rests, in the words of every run."""
-    if race.confirmed:
-        done = "confirmed" if race.alone else "measured again"
+    if race.is_confirmed:
+        done = "confirmed" if race.leads_alone else "measured again"
         return f"{done} in {race.fresh} fresh blocks"
     if race.fresh:
         return (
@@ -155,7 +157,7 @@ def _best(settings: Settings, race: Race, metric: Metric, measured: Sequence[Tri
     ]
     columns += [Column("its disk")] if any(durable.values()) else []
     rows = []
-    first = "best" if race.alone else "in front"
+    first = "best" if race.leads_alone else "in front"
     for name in shown:
         interval = race.distances.get(name)
         ratio = _against_best(interval, settings.better) if interval else ""
@@ -186,7 +188,7 @@ def _effects(settings: Settings, race: Race, cells: Sequence[Cell], means: Mappi
     """Main effects over what was measured, and the largest interactions."""
     candidates = [candidate for candidate in racing.candidates_of(cells) if candidate.id in means]
     logs = {name: math.log(value) for name, value in means.items() if value > 0}
-    effects = screen.main_effects(candidates, logs)
+    effects = screen.estimate_main_effects(candidates, logs)
     rows = [
         Row(RowName((name, level or "(none)")), (figure(f"×{effect:.2f}"),))
         for name, levels in effects.items()
@@ -200,7 +202,7 @@ def _effects(settings: Settings, race: Race, cells: Sequence[Cell], means: Mappi
     found: list[Node] = [
         Table(title, ("factor", "level"), (Column("effect", (Align.POINT,)),), tuple(rows), heading=title)
     ]
-    pairs = screen.interactions(candidates, logs)[:3]
+    pairs = screen.find_interactions(candidates, logs)[:3]
     said = [f"{' with '.join(levels)} ×{effect:.2f}" for levels, effect in pairs]
     return [*found, *([Note(line(f"Beyond main effects: {'; '.join(said)}."))] if said else [])]
 
@@ -214,7 +216,7 @@ def _prices(settings: Settings, measured: Sequence[Trial], metric: Metric, race:
     for price in _PRICES:
         costs = _means(measured, price)
         both = {name: (means[name], costs[name]) for name in means if name in costs and name not in out}
-        front = racing.front(both, (settings.better, Better.LOWER))
+        front = racing.pareto_front(both, (settings.better, Better.LOWER))
         if len(front) < 2:
             continue
         rows = tuple(
@@ -239,7 +241,7 @@ def _dropped(race: Race) -> list[Node]:
     title = Claim.RACE_DROPPED.value
     columns = (Column("blocks", (Align.POINT,)), Column("why"))
     found: list[Node] = [Table(title, ("cell",), columns, rows, heading=title)]
-    if any(entry.kind is Why.RACED and entry.blocks < MIN_BLOCKS for entry in race.dropped):
+    if any(entry.kind is DropReason.RACED and entry.blocks < MIN_BLOCKS for entry in race.dropped):
         found.append(
             Note(
                 line(
@@ -254,7 +256,7 @@ def _dropped(race: Race) -> list[Node]:
 def _means(measured: Sequence[Trial], metric: str) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for trial in measured:
-        value = racing.value_of(trial, metric)
+        value = racing.trial_value(trial, metric)
         if value is not None:
             values.setdefault(trial.cell_id, []).append(value)
     return {name: fmean(some) for name, some in values.items()}

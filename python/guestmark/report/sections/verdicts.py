@@ -4,7 +4,7 @@ from guestmark.core.metric import Better, Metric
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.text import Tone
-from guestmark.stats.compare import Comparison, Verdict, label
+from guestmark.stats.compare import Comparison, Verdict, label_verdict
 from guestmark.stats.trials import SlowComparison
 
 TONES = {
@@ -30,21 +30,21 @@ def mark(found: Comparison | SlowComparison) -> str:
 
 def tone(found: Comparison | SlowComparison) -> Tone:
     """The colour for a verdict."""
-    bounded = isinstance(found, Comparison) and found.bounded
+    bounded = isinstance(found, Comparison) and found.is_bounded
     return Tone.SAME if bounded or is_alike(found) else TONES[found.verdict]
 
 
 def word(comparison: Comparison, metric: Metric) -> str:
     """The word for a verdict; where none is given and any difference is small, how large it is at most."""
-    if comparison.bounded and comparison.stated is not None:
-        return Claim.BOUNDED.format(most=_most(comparison.stated, metric))
-    return ALIKE if comparison.alike else label(comparison.verdict, metric)
+    if comparison.is_bounded and comparison.stated_interval is not None:
+        return Claim.BOUNDED.format(most=_most(comparison.stated_interval, metric))
+    return ALIKE if comparison.alike else label_verdict(comparison.verdict, metric)
 
 
 def _most(ends: tuple[float, float], metric: Metric) -> str:
     """`8 % slower, 6 % faster`: how far the ends of a ratio's interval are from 1, on either side of it."""
     low, high = ends
-    worse, better = (label(verdict, metric) for verdict in (Verdict.SLOWER, Verdict.FASTER))
+    worse, better = (label_verdict(verdict, metric) for verdict in (Verdict.SLOWER, Verdict.FASTER))
     above, below = (worse, better) if metric.better is Better.LOWER else (better, worse)
     said = []
     if high > 1:

@@ -13,43 +13,70 @@ from numpy.typing import NDArray
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, Plan, Trial
-from guestmark.stats.conditions.cells import builds, clocks, parity, placement, storage, unwritten
-from guestmark.stats.conditions.evidence import Compared, Whole
-from guestmark.stats.conditions.host import foreign_load, frequencies, governor, steal, throttling, turbo
-from guestmark.stats.conditions.surroundings import environment
-from guestmark.stats.estimands import cold_measured
-from guestmark.stats.validity import ALPHA, Carried, Finding, Severity, order_effects, trend
-
-__all__ = ["OF_CELLS", "OF_RUN", "Compared", "Whole", "carry_over", "examined", "of_cells", "of_run"]
-
-OF_CELLS: tuple[Callable[[Compared], Iterable[Finding]], ...] = (
-    parity,
-    placement,
-    storage,
-    unwritten,
-    builds,
-    clocks,
-    foreign_load,
-    steal,
-    throttling,
-    frequencies,
+from guestmark.stats.conditions.cells import (
+    check_builds,
+    check_clocks,
+    check_placement,
+    check_processor_parity,
+    check_storage,
+    check_unwritten_disks,
 )
-OF_RUN: tuple[Callable[[Whole], Iterable[Finding]], ...] = (environment, governor, turbo)
+from guestmark.stats.conditions.evidence import ComparedCells, WholeRun
+from guestmark.stats.conditions.host import (
+    check_foreign_load,
+    check_frequencies,
+    check_governor,
+    check_steal,
+    check_throttling,
+    check_turbo,
+)
+from guestmark.stats.conditions.surroundings import check_environment
+from guestmark.stats.estimands import find_cold_runs
+from guestmark.stats.validity import ALPHA, CarryOver, Finding, Severity, detect_order_effects, detect_trend
+
+__all__ = [
+    "CELL_CHECKS",
+    "RUN_CHECKS",
+    "ComparedCells",
+    "WholeRun",
+    "check_cells",
+    "check_run",
+    "estimate_carry_over",
+    "examine_cells",
+]
+
+CELL_CHECKS: tuple[Callable[[ComparedCells], Iterable[Finding]], ...] = (
+    check_processor_parity,
+    check_placement,
+    check_storage,
+    check_unwritten_disks,
+    check_builds,
+    check_clocks,
+    check_foreign_load,
+    check_steal,
+    check_throttling,
+    check_frequencies,
+)
+RUN_CHECKS: tuple[Callable[[WholeRun], Iterable[Finding]], ...] = (
+    check_environment,
+    check_governor,
+    check_turbo,
+)
 
 _ORDER = (Severity.SEVERE, Severity.WARNING, Severity.NOTE)
 
 
-def of_cells(compared: Compared) -> tuple[Finding, ...]:
+def check_cells(compared: ComparedCells) -> tuple[Finding, ...]:
     """All findings about cells that are compared, the severe ones first."""
-    return _sorted(finding for check in OF_CELLS for finding in check(compared))
+    return _severest_first(finding for check in CELL_CHECKS for finding in check(compared))
 
 
-def of_run(whole: Whole) -> tuple[Finding, ...]:
+def check_run(whole: WholeRun) -> tuple[Finding, ...]:
     """All findings about the run, the severe ones first."""
-    return _sorted(finding for check in OF_RUN for finding in check(whole))
+    return _severest_first(finding for check in RUN_CHECKS for finding in check(whole))
 
 
-def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _severest_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     found: Sequence[Finding] = list(findings)
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
 
@@ -57,7 +84,7 @@ def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 Array = NDArray[np.float64]
 
 
-def examined(  # noqa: PLR0917 (as `estimands.answers`)
+def examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
     plan: Plan,
     cells: Sequence[Cell],
     trials: Mapping[str, Sequence[Trial]],
@@ -71,17 +98,17 @@ def examined(  # noqa: PLR0917 (as `estimands.answers`)
     cell is not among `cells`; `row` has the position of each block in them.
     """
     baseline = next((cell.id for cell in cells if cell.baseline), None)
-    cold = cold_measured(primary, cells, trials, plan.policy.warmup)
+    cold = find_cold_runs(primary, cells, trials, plan.policy.warmup)
     last = (cold,) if cold is not None else ()
     if baseline is None:
-        return (*of_cells(Compared(plan, cells, trials)), *last)
+        return (*check_cells(ComparedCells(plan, cells, trials)), *last)
     compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
-    d = {name: _log_ratios(values[name], values[baseline]) for name in compared}
-    found = [*of_cells(Compared(plan, cells, trials))]
+    d = {name: _log_ratios_by_block(values[name], values[baseline]) for name in compared}
+    found = [*check_cells(ComparedCells(plan, cells, trials))]
     level = warning_level(plan)
-    found += _order(plan, cells, trials, values, row, baseline, level)
+    found += _test_order_effects(plan, cells, trials, values, row, baseline, level)
     for name in compared:
-        finding = trend(d[name], plan.policy.margin, alpha=level / len(compared))
+        finding = detect_trend(d[name], plan.policy.margin, alpha=level / len(compared))
         if finding is not None:
             found.append(replace(finding, message=f"{name}: {finding.message}"))
     return (*found, *last)
@@ -92,24 +119,24 @@ def warning_level(plan: Plan) -> float:
     return ALPHA / max(sum(cell.baseline for cell in plan.cells), 1)
 
 
-def carry_over(
+def estimate_carry_over(
     plan: Plan,
     cells: Sequence[Cell],
     trials: Mapping[str, Sequence[Trial]],
     values: Mapping[str, Array],
     row: Mapping[int, int],
-) -> Carried | None:
+) -> CarryOver | None:
     """What trials of a metric owe to the cell that ran before them; None where nothing shows that they do."""
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline is None:
         return None
     missing = np.full(len(row), np.nan)
     every = {cell.id: values.get(cell.id, missing) for cell in plan.cells}
-    findings = _order(plan, cells, trials, every, row, baseline)
+    findings = _test_order_effects(plan, cells, trials, every, row, baseline)
     return next((finding.carried for finding in findings if finding.carried is not None), None)
 
 
-def _order(  # noqa: PLR0917 (as `estimands.answers`)
+def _test_order_effects(  # noqa: PLR0917 (as `estimands.answer_questions`)
     plan: Plan,
     cells: Sequence[Cell],
     trials: Mapping[str, Sequence[Trial]],
@@ -125,10 +152,10 @@ def _order(  # noqa: PLR0917 (as `estimands.answers`)
     kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
     if len(cells) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
         kind = {cell.id: str(cell.platform) for cell in plan.cells}
-    return order_effects(values, positions, baseline, kind=kind, alpha=level)
+    return detect_order_effects(values, positions, baseline, kind=kind, alpha=level)
 
 
-def _log_ratios(values: Array, reference: Array) -> Array:
+def _log_ratios_by_block(values: Array, reference: Array) -> Array:
     """Log ratios by block, shape (K,), NaN where there is none."""
     with np.errstate(invalid="ignore", divide="ignore"):
         d = np.log(values) - np.log(reference)

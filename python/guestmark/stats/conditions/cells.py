@@ -9,18 +9,25 @@ from guestmark.core.findings import Build, Facts, Flushes, Storage, Traffic
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, attested_placement
 from guestmark.core.model import Cell, Trial
 from guestmark.core.placement import FREE, NAME, PINNED, Crowded, read_list
-from guestmark.stats.conditions.evidence import Compared, by_platform, named, trials_of
-from guestmark.stats.validity import Finding, Severity, clock_disagreement
+from guestmark.stats.conditions.evidence import (
+    ComparedCells,
+    format_trial_count,
+    group_by_platform,
+    name_cells,
+)
+from guestmark.stats.validity import Finding, Severity, detect_clock_disagreement
 
 _SMP = "smp"
 
 
-def parity(compared: Compared) -> Iterator[Finding]:
+def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
     """Whether the machines have equally many processors; severe where nobody asked for anything else.
 
     Several machines at once share all of them.
     """
-    numbers = {cell.id: _processors(compared, cell) for cell in compared.cells if not registry.is_crowd(cell)}
+    numbers = {
+        cell.id: _processor_counts(compared, cell) for cell in compared.cells if not registry.is_crowd(cell)
+    }
     baseline = compared.baseline
     if baseline is None or not numbers.get(baseline.id):
         return
@@ -28,16 +35,16 @@ def parity(compared: Compared) -> Iterator[Finding]:
     others = [name for name, number in numbers.items() if number and number != mine]
     if not others:
         return
-    known = by_platform(compared.cells, {name: number for name, number in numbers.items() if number})
+    known = group_by_platform(compared.cells, {name: number for name, number in numbers.items() if number})
     said = "; ".join(
-        f"{name} {_listed(number)}"
+        f"{name} {_join_numbers(number)}"
         for name, number in known.items()
         if number != mine or name in {baseline.id, str(baseline.platform)}
     )
     elsewhere = any(
         cell.platform.is_elsewhere for cell in compared.cells if cell.id in {baseline.id, *others}
     )
-    asked = any(_chosen(cell) for cell in compared.cells if not cell.platform.is_elsewhere)
+    asked = any(_chose_processors(cell) for cell in compared.cells if not cell.platform.is_elsewhere)
     if asked:
         why = ", as you asked"
     elif elsewhere:
@@ -48,23 +55,25 @@ def parity(compared: Compared) -> Iterator[Finding]:
         "unequal processors",
         Severity.WARNING if asked or elsewhere else Severity.SEVERE,
         f"the machines have different numbers of processors: {said}{why}",
-        cells=() if asked or elsewhere else compared.spoilt_by(others),
+        cells=() if asked or elsewhere else compared.cells_spoilt_by(others),
         advice="give all the same number (--set smp=N), or read the ratio as one between machines of these sizes",
     )
 
 
-def _chosen(cell: Cell) -> bool:
+def _chose_processors(cell: Cell) -> bool:
     """Whether its number of processors is the user's choice, or that of a time before placements."""
     return _SMP in cell.factors or cell.factors.get(NAME) != PINNED
 
 
-def _processors(compared: Compared, cell: Cell) -> frozenset[int]:
+def _processor_counts(compared: ComparedCells, cell: Cell) -> frozenset[int]:
     return frozenset(
-        number for trial in compared.good(cell) if (number := _of_machine(trial.facts)) is not None
+        number
+        for trial in compared.good_trials(cell)
+        if (number := _machine_processors(trial.facts)) is not None
     )
 
 
-def _of_machine(facts: Facts) -> int | None:
+def _machine_processors(facts: Facts) -> int | None:
     nested = facts.of(NestedMachine)
     guest = nested.inner if nested is not None else facts.of(GuestMachine)
     if guest is not None:
@@ -75,10 +84,10 @@ def _of_machine(facts: Facts) -> int | None:
     return None if host is None else host.processors
 
 
-def placement(compared: Compared) -> Iterator[Finding]:
+def check_placement(compared: ComparedCells) -> Iterator[Finding]:
     """Whether every machine was where it was asked to be, and whether that says anything about where."""
-    yield from _not_attested(compared)
-    yield from _free(compared)
+    yield from _check_attested_placement(compared)
+    yield from _check_free_placement(compared)
     refused = [
         trial for cell in compared.cells for trial in compared.trials.get(cell.id, ())
         if trial.cause is Cause.PLACEMENT
@@ -88,18 +97,19 @@ def placement(compared: Compared) -> Iterator[Finding]:
         yield Finding(
             "placement not held",
             Severity.WARNING,
-            f"{trials_of(len(refused), whole)} failed because a thread ran on another processor; they give no values",
+            f"{format_trial_count(len(refused), whole)} failed because a thread ran on another processor; "
+            "they give no values",
             advice="find out what moves processes here (a cgroup manager, numad), or use --set placement=free",
         )
-    yield from _moved(compared)
+    yield from _check_moved_machines(compared)
 
 
-def _not_attested(compared: Compared) -> Iterator[Finding]:
+def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
     """A placement that was asked for and is not what trials found, or that none of them looked at."""
     wrong: dict[str, str] = {}
     for cell in compared.cells:
         asked = cell.factors.get(NAME)
-        for trial in compared.good(cell):
+        for trial in compared.good_trials(cell):
             found = attested_placement(trial.facts)
             if asked is not None and (found is None or found.level != asked):
                 wrong[cell.id] = "nothing" if found is None else found.level
@@ -109,12 +119,12 @@ def _not_attested(compared: Compared) -> Iterator[Finding]:
             "placement not attested",
             Severity.SEVERE,
             f"where machines ran is not what was asked for: {said}",
-            cells=compared.spoilt_by(wrong),
+            cells=compared.cells_spoilt_by(wrong),
             advice="run it again; if it stays, this platform cannot be placed: use --set placement=free",
         )
 
 
-def _free(compared: Compared) -> Iterator[Finding]:
+def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
     free = [
         cell.id
         for cell in compared.cells
@@ -124,12 +134,12 @@ def _free(compared: Compared) -> Iterator[Finding]:
         yield Finding(
             "placement free",
             Severity.WARNING,
-            f"{named(free, compared.cells)} ran wherever the scheduler chose, as you asked: the place can decide a "
-            "ratio",
+            f"{name_cells(free, compared.cells)} ran wherever the scheduler chose, as you asked: "
+            "the place can decide a ratio",
             advice="leave the factor placement out (pinned) unless that is what you want to know",
         )
     elif not any(NAME in cell.factors for cell in compared.cells) and any(
-        compared.good(cell) and not cell.platform.is_elsewhere for cell in compared.cells
+        compared.good_trials(cell) and not cell.platform.is_elsewhere for cell in compared.cells
     ):
         yield Finding(
             "placement unknown",
@@ -139,13 +149,13 @@ def _free(compared: Compared) -> Iterator[Finding]:
         )
 
 
-def _moved(compared: Compared) -> Iterator[Finding]:
+def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
     """Machines of one cell that were on other processors later, and what could not be kept apart."""
     for cell in compared.cells:
         places = list(
             dict.fromkeys(
                 found.machine
-                for trial in compared.good(cell)
+                for trial in compared.good_trials(cell)
                 if (found := attested_placement(trial.facts)) is not None
             )
         )
@@ -158,45 +168,45 @@ def _moved(compared: Compared) -> Iterator[Finding]:
             )
     remarks: dict[str, tuple[str, ...]] = {}
     for cell in compared.cells:
-        for trial in compared.good(cell)[:1]:
+        for trial in compared.good_trials(cell)[:1]:
             found = attested_placement(trial.facts)
             made = (found.remarks or ()) if found is not None else ()
             remarks[cell.id] = tuple(made)
     for remark in dict.fromkeys(remark for made in remarks.values() for remark in made):
-        having = by_platform(compared.cells, {name: remark in made for name, made in remarks.items()})
+        having = group_by_platform(compared.cells, {name: remark in made for name, made in remarks.items()})
         yield Finding(
             "placement shared",
             Severity.NOTE if remark == Crowded.CONTROL else Severity.WARNING,
-            f"{named(name for name, has in having.items() if has)}: {remark}",
+            f"{name_cells(name for name, has in having.items() if has)}: {remark}",
             advice="use a host with more equal processors, or fewer virtual ones",
         )
 
 
-def _listed(numbers: frozenset[int]) -> str:
+def _join_numbers(numbers: frozenset[int]) -> str:
     return " or ".join(str(number) for number in sorted(numbers))
 
 
-def storage(compared: Compared) -> Iterator[Finding]:
+def check_storage(compared: ComparedCells) -> Iterator[Finding]:
     """Disks in memory: severe where nobody named the place, a warning where it was asked for.
 
     Images of guests inside guests are always in the outer guest's memory: that is only reported.
     """
     unnamed = set(compared.plan.context.default_locations)
-    found = [cell for cell in compared.cells if any(map(_in_memory, compared.good(cell)))]
-    surprising = [cell for cell in found if _origin(cell) in unnamed and not cell.platform.nested]
+    found = [cell for cell in compared.cells if any(map(_in_memory, compared.good_trials(cell)))]
+    surprising = [cell for cell in found if _copied_cell_id(cell) in unnamed and not cell.platform.nested]
     expected = [cell for cell in found if cell not in surprising and cell.null_of is None]
     if surprising:
         ids = [cell.id for cell in surprising]
-        disks = f"the disks of {named(ids, compared.cells)}"
+        disks = f"the disks of {name_cells(ids, compared.cells)}"
         yield Finding(
             "storage in memory",
             Severity.SEVERE,
             f"{disks} are in memory, as no directory on a disk was found: the figure is not a disk's",
-            cells=compared.spoilt_by(ids),
+            cells=compared.cells_spoilt_by(ids),
             advice="name a directory on a disk: --set location=DIRECTORY, or TMPDIR=DIRECTORY",
         )
     if expected:
-        disks = f"the disks of {named((cell.id for cell in expected), compared.cells)}"
+        disks = f"the disks of {name_cells((cell.id for cell in expected), compared.cells)}"
         yield Finding(
             "storage in memory",
             Severity.WARNING,
@@ -205,27 +215,32 @@ def storage(compared: Compared) -> Iterator[Finding]:
         )
 
 
-def unwritten(compared: Compared) -> Iterator[Finding]:
+def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
     """Disks that rows name and to which their workload wrote nothing: a note where it read, else a warning."""
     found = [cell for cell in compared.cells if cell.null_of is None]
     idle = [
-        cell.id for cell in found if any(_wrote_nothing(trial, read=False) for trial in compared.good(cell))
+        cell.id
+        for cell in found
+        if any(_wrote_nothing(trial, read=False) for trial in compared.good_trials(cell))
     ]
     only_read = [
-        cell.id for cell in found if any(_wrote_nothing(trial, read=True) for trial in compared.good(cell))
+        cell.id
+        for cell in found
+        if any(_wrote_nothing(trial, read=True) for trial in compared.good_trials(cell))
     ]
     if idle:
         yield Finding(
             "disk not used",
             Severity.WARNING,
-            f"the workload wrote nothing to the disk of {named(idle, compared.cells)}, so the figure is not about it",
+            f"the workload wrote nothing to the disk of {name_cells(idle, compared.cells)}, "
+            "so the figure is not about it",
             advice="let the command work in its own directory or in {disk}, or leave the disk's factors out",
         )
     if only_read:
         yield Finding(
             "disk only read",
             Severity.NOTE,
-            f"the workload only read from the disk of {named(only_read, compared.cells)}: no durability follows",
+            f"the workload only read from the disk of {name_cells(only_read, compared.cells)}: no durability follows",
         )
 
 
@@ -234,7 +249,7 @@ def _wrote_nothing(trial: Trial, *, read: bool) -> bool:
     return traffic is not None and not traffic.wrote and bool(traffic.read) is read
 
 
-def _origin(cell: Cell) -> str:
+def _copied_cell_id(cell: Cell) -> str:
     return cell.null_of or cell.id
 
 
@@ -246,14 +261,16 @@ def _in_memory(trial: Trial) -> bool:
     return flushes is not None and flushes.in_memory
 
 
-def builds(compared: Compared) -> Iterator[Finding]:
+def check_builds(compared: ComparedCells) -> Iterator[Finding]:
     """A program of another architecture is another binary: a ratio to it holds compilers and versions, too.
 
     Who names an architecture asks for that, so it is a warning; another version of the program is severe.
     """
     by_words: dict[tuple[str, bool], list[Cell]] = {}
     for cell in compared.cells:
-        for build in {_words(found) for trial in compared.good(cell) if (found := trial.facts.of(Build))}:
+        for build in {
+            _describe_build(found) for trial in compared.good_trials(cell) if (found := trial.facts.of(Build))
+        }:
             by_words.setdefault(build, []).append(cell)
     for (said, same), cells in sorted(by_words.items()):
         ids = [cell.id for cell in cells if cell.null_of is None]
@@ -262,15 +279,15 @@ def builds(compared: Compared) -> Iterator[Finding]:
         yield Finding(
             "other binaries",
             Severity.WARNING if same else Severity.SEVERE,
-            f"{named(ids)} ran {said}: the ratio compares compilers and code, too",
-            cells=() if same else compared.spoilt_by(cell.id for cell in cells),
+            f"{name_cells(ids)} ran {said}: the ratio compares compilers and code, too",
+            cells=() if same else compared.cells_spoilt_by(cell.id for cell in cells),
             advice="to compare machines alone, stay on one architecture"
             if same
             else "install the same version on this host, or measure another program",
         )
 
 
-def _words(build: Build) -> tuple[str, bool]:
+def _describe_build(build: Build) -> tuple[str, bool]:
     return build.said, build.same_source is not False
 
 
@@ -280,25 +297,25 @@ _ON_HOST_ONLY = frozenset(
 )  # with these, the host's duration holds more than the guest's
 
 
-def clocks(compared: Compared) -> Iterator[Finding]:
+def check_clocks(compared: ComparedCells) -> Iterator[Finding]:
     """Cells whose runs lasted longer or shorter on the guest's clock than on the host's."""
     for cell in compared.cells:
-        finding = _clock_of(compared, cell)
+        finding = _compare_clocks(compared, cell)
         if finding is not None:
             severe = finding.severity is Severity.SEVERE
             yield replace(
                 finding,
                 message=f"{cell.id}: {finding.message}",
-                cells=compared.spoilt_by([cell.id]) if severe else (),
+                cells=compared.cells_spoilt_by([cell.id]) if severe else (),
             )
 
 
-def _clock_of(compared: Compared, cell: Cell) -> Finding | None:
-    pairs = [pair for trial in compared.good(cell) for pair in _durations(trial)]
-    return clock_disagreement([host for host, _ in pairs], [guest for _, guest in pairs])
+def _compare_clocks(compared: ComparedCells, cell: Cell) -> Finding | None:
+    pairs = [pair for trial in compared.good_trials(cell) for pair in _paired_durations(trial)]
+    return detect_clock_disagreement([host for host, _ in pairs], [guest for _, guest in pairs])
 
 
-def _durations(trial: Trial) -> list[tuple[float, float]]:
+def _paired_durations(trial: Trial) -> list[tuple[float, float]]:
     series = {measurement.metric.name: measurement.iterations for measurement in trial.measurements}
     if not {_HOST, _GUEST} <= series.keys() or series.keys() & _ON_HOST_ONLY:
         return []

@@ -13,7 +13,7 @@ _MANY = 3  # cells that can be named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedCells:
     """Cells that are held against one baseline, with their trials by id."""
 
     plan: Plan
@@ -25,11 +25,11 @@ class Compared:
         """The cell that the others are held against."""
         return next((cell for cell in self.cells if cell.baseline), None)
 
-    def good(self, cell: Cell) -> list[Trial]:
+    def good_trials(self, cell: Cell) -> list[Trial]:
         """The cell's trials that give values."""
         return [trial for trial in self.trials.get(cell.id, ()) if trial.status is TrialStatus.OK]
 
-    def spoilt_by(self, cells: Iterable[str]) -> tuple[str, ...]:
+    def cells_spoilt_by(self, cells: Iterable[str]) -> tuple[str, ...]:
         """The cells whose comparisons hold any of `cells`: these, or all when the baseline is among them."""
         named = set(cells)
         if self.baseline is None:
@@ -39,7 +39,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeRun:
     """A run: its trials, and the environment at its start and at every time it was resumed."""
 
     plan: Plan
@@ -47,7 +47,7 @@ class Whole:
     environments: Sequence[Mapping[str, Any]]
 
 
-def named(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
+def name_cells(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
     """The cells in a sentence; as a number where they are all of many there are."""
     ids = list(cells)
     everyone = [cell.id for cell in among if cell.null_of is None]
@@ -56,7 +56,7 @@ def named(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
     return ", ".join(ids)
 
 
-def by_platform(cells: Iterable[Cell], values: Mapping[str, T]) -> dict[str, T]:
+def group_by_platform(cells: Iterable[Cell], values: Mapping[str, T]) -> dict[str, T]:
     """What is known of cells, by id; by platform where all of a platform's cells have the same."""
     found: dict[str, dict[str, T]] = {}
     for cell in cells:
@@ -69,6 +69,6 @@ def by_platform(cells: Iterable[Cell], values: Mapping[str, T]) -> dict[str, T]:
     return said
 
 
-def trials_of(count: int, whole: int) -> str:
+def format_trial_count(count: int, whole: int) -> str:
     """`3 of 10 trials`."""
     return f"{count} of {counted(whole, 'trial')}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from guestmark.core.metric_spec import SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Trial
-from guestmark.stats.conditions.evidence import Compared, Whole, trials_of
+from guestmark.stats.conditions.evidence import ComparedCells, WholeRun, format_trial_count
 from guestmark.stats.noise import THRESHOLDS, foreign_share, stolen_share, waiting_share
 from guestmark.stats.validity import Finding, Severity
 
@@ -21,11 +21,11 @@ _ONE_THREAD = 1.02  # processor time of a run over its wall time, up to which on
 _MOST = 0.9  # a larger share is no longer a time that a run waits for
 
 
-def foreign_load(compared: Compared) -> Iterator[Finding]:
+def check_foreign_load(compared: ComparedCells) -> Iterator[Finding]:
     """Other programs on the machines' processors."""
-    share = foreign_share(_noise_here(compared))
+    share = foreign_share(_local_noise(compared))
     if share is not None and share > THRESHOLDS["foreign_cpu"]:
-        yield _taken(
+        yield _report_lost_time(
             compared,
             "foreign load",
             share,
@@ -34,11 +34,11 @@ def foreign_load(compared: Compared) -> Iterator[Finding]:
         )
 
 
-def steal(compared: Compared) -> Iterator[Finding]:
+def check_steal(compared: ComparedCells) -> Iterator[Finding]:
     """Time that the hypervisor of a virtual host gave to others."""
-    share = stolen_share(_noise_here(compared))
+    share = stolen_share(_local_noise(compared))
     if share is not None and share > THRESHOLDS["steal"]:
-        yield _taken(
+        yield _report_lost_time(
             compared,
             "steal",
             share,
@@ -47,19 +47,19 @@ def steal(compared: Compared) -> Iterator[Finding]:
         )
 
 
-def _noise_here(compared: Compared) -> Iterator[Mapping[str, object]]:
+def _local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]]:
     """Of the trials that were made on this host: it says nothing about another machine's processors."""
     for cell in compared.cells:
         if not cell.platform.is_elsewhere:
-            yield from (trial.noise for trial in compared.good(cell))
+            yield from (trial.noise for trial in compared.good_trials(cell))
 
 
-def _taken(compared: Compared, name: str, share: float, said: str, advice: str) -> Finding:
+def _report_lost_time(compared: ComparedCells, name: str, share: float, said: str, advice: str) -> Finding:
     base = compared.baseline
     unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
-    widens = {cell.id: -math.log1p(-_suffered(compared, cell, share)) for cell in unlike}
+    widens = {cell.id: -math.log1p(-_largest_waiting_share(compared, cell, share)) for cell in unlike}
     guests = (cell for cell in unlike if cell.platform.is_guest)
-    slows = {cell.id: -math.log1p(-_held_up(compared, cell, share)) for cell in guests}
+    slows = {cell.id: -math.log1p(-_guest_held_share(compared, cell, share)) for cell in guests}
     widest = max(widens.values(), default=0.0)
     costs = ""
     if widest >= -math.log1p(-_MOST):
@@ -69,20 +69,20 @@ def _taken(compared: Compared, name: str, share: float, said: str, advice: str) 
     return Finding(name, Severity.WARNING, f"{said}{costs}", share, advice=advice, widens=widens, slows=slows)
 
 
-def _suffered(compared: Compared, cell: Cell, share: float) -> float:
+def _largest_waiting_share(compared: ComparedCells, cell: Cell, share: float) -> float:
     """For which share of its time the cell, or its baseline, may have waited for a processor; at most `share`."""
     both = [one for one in (cell, compared.baseline) if one is not None]
-    waited = [_waited(compared.good(one)) for one in both]
+    waited = [_waiting_share_of(compared.good_trials(one)) for one in both]
     return min(share, max(share if found is None else found for found in waited), _MOST)
 
 
-def _held_up(compared: Compared, cell: Cell, share: float) -> float:
+def _guest_held_share(compared: ComparedCells, cell: Cell, share: float) -> float:
     """For which share of its time the cell's guest may have been kept from its processor, as its own clock counts."""
-    waited = _waited(compared.good(cell))
+    waited = _waiting_share_of(compared.good_trials(cell))
     return min(max(share, waited or 0.0), _MOST)
 
 
-def _waited(trials: Sequence[Trial]) -> float | None:
+def _waiting_share_of(trials: Sequence[Trial]) -> float | None:
     """As its hypervisor's threads did; on the host the part of the time that one thread did not run. None: unknown."""
     threads = waiting_share(trial.noise for trial in trials)
     if threads is not None:
@@ -106,7 +106,7 @@ _STEADY = frozenset({"performance", "userspace"})
 _PERFORMANCE = "set the governor to performance while you measure: cpupower frequency-set -g performance"
 
 
-def governor(whole: Whole) -> Iterator[Finding]:
+def check_governor(whole: WholeRun) -> Iterator[Finding]:
     """A governor that lets the frequency follow the load; a note where nobody can see it."""
     for environment in whole.environments[:1]:
         known: Mapping[str, Any] = environment.get("frequency") or {}
@@ -135,7 +135,7 @@ def governor(whole: Whole) -> Iterator[Finding]:
             )
 
 
-def turbo(whole: Whole) -> Iterator[Finding]:
+def check_turbo(whole: WholeRun) -> Iterator[Finding]:
     """Boost, whose reach depends on heat and on how many processors are busy."""
     for environment in whole.environments[:1]:
         if (environment.get("frequency") or {}).get("boost") is True:
@@ -147,19 +147,19 @@ def turbo(whole: Whole) -> Iterator[Finding]:
             )
 
 
-def throttling(compared: Compared) -> Iterator[Finding]:
+def check_throttling(compared: ComparedCells) -> Iterator[Finding]:
     """Processors that were slowed down because of their heat; severe when the baseline met it and others did not,
     or the other way round.
     """
-    met = {cell.id: _throttled(compared, cell) for cell in compared.cells}
+    met = {cell.id: _count_throttled(compared, cell) for cell in compared.cells}
     if not any(hot for hot, _ in met.values()):
         return
     baseline = compared.baseline
     spoilt = [] if baseline is None else [
-        name for name in met if name != baseline.id and _unequal(met[name], met[baseline.id])
+        name for name in met if name != baseline.id and _throttled_unequally(met[name], met[baseline.id])
     ]  # fmt: skip
     hot, whole = (sum(column) for column in zip(*met.values(), strict=True))
-    where = "; ".join(f"{name} {trials_of(*counts)}" for name, counts in met.items() if counts[0])
+    where = "; ".join(f"{name} {format_trial_count(*counts)}" for name, counts in met.items() if counts[0])
     yield Finding(
         "throttling",
         Severity.SEVERE if spoilt else Severity.WARNING,
@@ -170,25 +170,25 @@ def throttling(compared: Compared) -> Iterator[Finding]:
     )
 
 
-def _throttled(compared: Compared, cell: Cell) -> tuple[int, int]:
-    counts = [trial.noise.get("throttled") for trial in compared.good(cell)]
+def _count_throttled(compared: ComparedCells, cell: Cell) -> tuple[int, int]:
+    counts = [trial.noise.get("throttled") for trial in compared.good_trials(cell)]
     return sum(isinstance(count, int) and count > 0 for count in counts), len(counts)
 
 
-def _unequal(mine: tuple[int, int], other: tuple[int, int]) -> bool:
+def _throttled_unequally(mine: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether one side was throttled in two trials or more and in clearly larger a share of its trials."""
     shares = [hot / whole if whole else 0.0 for hot, whole in (mine, other)]
     return max(mine[0], other[0]) >= 2 and abs(shares[0] - shares[1]) > FEW_THROTTLED
 
 
-def frequencies(compared: Compared) -> Iterator[Finding]:
+def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
     """Cells that were measured at another frequency than the baseline, of which their ratio is a part."""
     baseline = compared.baseline
-    reference = None if baseline is None else _megahertz(compared, baseline)
+    reference = None if baseline is None else _typical_megahertz(compared, baseline)
     if baseline is None or not reference:
         return
     for cell in compared.cells:
-        mine = None if cell.baseline or cell.null_of is not None else _megahertz(compared, cell)
+        mine = None if cell.baseline or cell.null_of is not None else _typical_megahertz(compared, cell)
         if mine and abs(math.log(mine / reference)) > math.log1p(APART):
             yield Finding(
                 "frequency",
@@ -200,11 +200,11 @@ def frequencies(compared: Compared) -> Iterator[Finding]:
             )
 
 
-def _megahertz(compared: Compared, cell: Cell) -> float | None:
+def _typical_megahertz(compared: ComparedCells, cell: Cell) -> float | None:
     """The typical frequency at the end of the cell's trials."""
     ends = [
         float(seen[-1])
-        for trial in compared.good(cell)
+        for trial in compared.good_trials(cell)
         if isinstance(seen := trial.noise.get("frequency_mhz"), list | tuple) and seen
     ]
     return statistics.median(ends) if ends else None

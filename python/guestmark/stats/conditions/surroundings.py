@@ -10,7 +10,7 @@ from typing import Any
 
 from guestmark.core.machine_facts import GuestMachine, NestedMachine
 from guestmark.core.model import Trial, TrialStatus
-from guestmark.stats.conditions.evidence import Whole
+from guestmark.stats.conditions.evidence import WholeRun
 from guestmark.stats.validity import Finding, Severity
 
 Environment = Mapping[str, Any]
@@ -40,7 +40,7 @@ _SAME_MEMORY = 0.02  # what kernels take for themselves differs from boot to boo
 _DIGEST = 12  # digits of one that are shown
 
 
-def changes(
+def compare_environments(
     old: Environment, new: Environment, hypervisors: frozenset[str] | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
     """What differs, as `old → new` by name: what decides figures, and what may.
@@ -48,51 +48,72 @@ def changes(
     Only what both know counts. Of the programs those decide that are among `hypervisors`, by the name of the file that
     was run; None: all of them.
     """
-    decisive = {name: said for name, path in DECISIVE if (said := _differs(_at(old, path), _at(new, path)))}
-    other = {name: said for name, path in OTHER if (said := _differs(_at(old, path), _at(new, path)))}
-    if memory := _memory(_at(old, ("memory_bytes",)), _at(new, ("memory_bytes",))):
+    decisive = {
+        name: said
+        for name, path in DECISIVE
+        if (said := _describe_difference(_look_up(old, path), _look_up(new, path)))
+    }
+    other = {
+        name: said
+        for name, path in OTHER
+        if (said := _describe_difference(_look_up(old, path), _look_up(new, path)))
+    }
+    if memory := _describe_memory_change(_look_up(old, ("memory_bytes",)), _look_up(new, ("memory_bytes",))):
         other["memory"] = memory
-    before, after = _at(old, ("programs",)) or {}, _at(new, ("programs",)) or {}
+    before, after = _look_up(old, ("programs",)) or {}, _look_up(new, ("programs",)) or {}
     for name in before:
-        said = _differs(_version(before[name]), _version(after.get(name)))
+        said = _describe_difference(_program_version(before[name]), _program_version(after.get(name)))
         if said:
             (decisive if hypervisors is None or name in hypervisors else other)[name] = said
-    older, newer = _at(old, ("packages",)) or {}, _at(new, ("packages",)) or {}
+    older, newer = _look_up(old, ("packages",)) or {}, _look_up(new, ("packages",)) or {}
     for name in older:
-        if said := _differs(older[name], newer.get(name)):
+        if said := _describe_difference(older[name], newer.get(name)):
             other[f"package {name}"] = said
-    mitigations = _mitigations(_at(old, ("mitigations",)), _at(new, ("mitigations",)))
+    mitigations = _describe_mitigation_changes(
+        _look_up(old, ("mitigations",)), _look_up(new, ("mitigations",))
+    )
     if mitigations:
         decisive["mitigations"] = mitigations
     return decisive, other
 
 
-def digest(of: Environment) -> str:
+def _compare_facts(
+    facts: Sequence[tuple[str, tuple[str, ...]]], old: Environment, new: Environment
+) -> dict[str, str]:
+    """Return the facts that differ, as `old → new` by name."""
+    changes = {}
+    for name, path in facts:
+        if change := _describe_difference(_look_up(old, path), _look_up(new, path)):
+            changes[name] = change
+    return changes
+
+
+def digest_environment(of: Environment) -> str:
     """The same for environments between which nothing has changed; another one says only that something may have."""
     paths = [path for _, path in (*DECISIVE, *OTHER)] + [("programs",), ("packages",), ("mitigations",)]
-    memory = f"{float(_at(of, ('memory_bytes',)) or 0):.1e}"
-    text = json.dumps([*(_at(of, path) for path in paths), memory], sort_keys=True, default=str)
+    memory = f"{float(_look_up(of, ('memory_bytes',)) or 0):.1e}"
+    text = json.dumps([*(_look_up(of, path) for path in paths), memory], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def environment(whole: Whole) -> Iterator[Finding]:
+def check_environment(whole: WholeRun) -> Iterator[Finding]:
     """A run that was resumed in another environment than some of its trials come from, or whose guests changed."""
-    used = [_environment for _environment in _with_trials(whole) if _environment]
+    used = [_environment for _environment in _environments_with_trials(whole) if _environment]
     hypervisors = frozenset(
         os.path.basename(trial.command_line[0]) for trial in whole.trials if trial.command_line
     )
     decisive: dict[str, str] = {}
     other: dict[str, str] = {}
     for old, new in itertools.pairwise(used):
-        found = changes(old, new, hypervisors)
+        found = compare_environments(old, new, hypervisors)
         decisive |= found[0]
         other |= found[1]
-    decisive |= _guests_changed(whole)
+    decisive |= _find_guest_changes(whole)
     if decisive:
         yield Finding(
             "environment changed",
             Severity.SEVERE,
-            f"the run mixes two systems: {said(decisive)}",
+            f"the run mixes two systems: {describe_changes(decisive)}",
             cells=tuple(cell.id for cell in whole.plan.cells if not cell.baseline),
             advice="measure again from the start on the system you want to know about",
         )
@@ -100,19 +121,19 @@ def environment(whole: Whole) -> Iterator[Finding]:
         yield Finding(
             "environment differs",
             Severity.WARNING,
-            f"the environment changed when the run was resumed: {said(other)}",
+            f"the environment changed when the run was resumed: {describe_changes(other)}",
             advice="measure again from the start if the figures before and after differ",
         )
 
 
-def said(changed: Mapping[str, str]) -> str:
+def describe_changes(changed: Mapping[str, str]) -> str:
     """`kernel 6.1.0-41 → 6.1.0-43, governor powersave → performance`."""
     return ", ".join(f"{name} {change}" for name, change in changed.items())
 
 
-def _with_trials(whole: Whole) -> list[Environment]:
+def _environments_with_trials(whole: WholeRun) -> list[Environment]:
     """The environments that trials with values were made in, in order."""
-    begun = [_time(environment) for environment in whole.environments]
+    begun = [_recorded_time(environment) for environment in whole.environments]
     if not begun or any(time is None for time in begun):
         return []
     found = []
@@ -128,19 +149,19 @@ def _with_trials(whole: Whole) -> list[Environment]:
     return found
 
 
-def _time(environment: Environment) -> float | None:
+def _recorded_time(environment: Environment) -> float | None:
     try:
         return datetime.fromisoformat(str(environment.get("recorded_at", ""))).timestamp()
     except ValueError:
         return None
 
 
-def _guests_changed(whole: Whole) -> dict[str, str]:
+def _find_guest_changes(whole: WholeRun) -> dict[str, str]:
     """Guests of one cell that had another kernel or hypervisor later, as the trials themselves attest."""
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for trial in sorted(whole.trials, key=lambda trial: (trial.block, trial.order)):
         if trial.status is TrialStatus.OK:
-            for name, version in _attested(trial):
+            for name, version in _attested_versions(trial):
                 seen.setdefault(trial.cell_id, {}).setdefault(name, {})[version] = None
     return {
         f"{name} of {cell}": " → ".join(versions)
@@ -150,7 +171,7 @@ def _guests_changed(whole: Whole) -> dict[str, str]:
     }
 
 
-def _attested(trial: Trial) -> Iterator[tuple[str, str]]:
+def _attested_versions(trial: Trial) -> Iterator[tuple[str, str]]:
     nested = trial.facts.of(NestedMachine)
     machines: Sequence[GuestMachine | None] = (
         (nested.outer, nested.inner) if nested is not None else (trial.facts.of(GuestMachine),)
@@ -164,38 +185,40 @@ def _attested(trial: Trial) -> Iterator[tuple[str, str]]:
                 yield f"{where}{machine.run_by.name}", machine.run_by.version
 
 
-def _at(environment: Environment, path: Sequence[str]) -> Any:
+def _look_up(environment: Environment, path: Sequence[str]) -> Any:
     found: Any = environment
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None
     return found
 
 
-def _differs(old: Any, new: Any) -> str:
+def _describe_difference(old: Any, new: Any) -> str:
     if old is None or new is None or old == new:
         return ""
-    return f"{_short(old)} → {_short(new)}"
+    return f"{_abbreviate(old)} → {_abbreviate(new)}"
 
 
-def _memory(old: Any, new: Any) -> str:
+def _describe_memory_change(old: Any, new: Any) -> str:
     if not old or not new or abs(new / old - 1) <= _SAME_MEMORY:
         return ""
     return f"{old / 2**30:.4g} GiB → {new / 2**30:.4g} GiB"
 
 
-def _short(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     text = " and ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return text[:_DIGEST] if len(text) in {40, 64} and set(text) <= set("0123456789abcdef") else text
 
 
-def _version(line: Any) -> Any:
+def _program_version(line: Any) -> Any:
     """`7.2.22 (Debian 1:7.2+dfsg-7)` of what a program said of itself."""
     return line if not isinstance(line, str) else line.partition(" version ")[2] or line
 
 
-def _mitigations(old: Any, new: Any) -> str:
+def _describe_mitigation_changes(old: Any, new: Any) -> str:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return ""
-    return ", ".join(f"{name}: {change}" for name in old if (change := _differs(old[name], new.get(name))))
+    return ", ".join(
+        f"{name}: {change}" for name in old if (change := _describe_difference(old[name], new.get(name)))
+    )

@@ -15,7 +15,7 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Trial, TrialStatus
 from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.compare import MIN_BLOCKS, Table, Verdict, compare_tables
-from guestmark.stats.special import stdtrit
+from guestmark.stats.special import student_t_quantile
 from guestmark.stats.tuning import screen
 
 # Weight of all candidates' variance against a candidate's own, in blocks (moderated variances: Smyth 2004).
@@ -30,14 +30,14 @@ Limited = Mapping[
 T = TypeVar("T")
 
 
-class Why(StrEnum):
+class DropReason(StrEnum):
     """Why a candidate is out, which is also how sure that is."""
 
     BARRED = "barred"  # it is not what was asked for
     FAILED = "failed"
     LIMIT = "over a limit"
     PREDICTED = "predicted"  # by main effects alone: it was not measured
-    RACED = "raced"  # by the race's own rule, see `_drop`
+    RACED = "raced"  # by the race's own rule, see `_drop_losers`
     CONFIRMED = "confirmed"  # by the rule of every run, in fresh blocks
 
 
@@ -57,7 +57,7 @@ class Dropped:
     id: str
     blocks: int
     why: str
-    kind: Why
+    kind: DropReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +71,27 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class TimeBudget:
     """How long a race may take, and how long the trials of each block took, in seconds."""
 
     limit_s: float
     spent: Mapping[int, float]
 
-    def allows(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> bool:
+    def allows_block(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> bool:
         """Whether there is time for another block and the confirmation after it."""
-        used, trial_s = self._so_far(race, ended)
+        used, trial_s = self._spent_so_far(race, ended)
         to_come = len(race.alive) + settings.confirm * min(settings.finalists, len(race.alive))
         return used + to_come * trial_s <= self.limit_s
 
-    def finalists(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> int:
+    def affordable_finalists(
+        self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]
+    ) -> int:
         """For how many of its finalists there is time to be confirmed, at least two."""
-        used, trial_s = self._so_far(race, ended)
+        used, trial_s = self._spent_so_far(race, ended)
         room = math.inf if trial_s <= 0 else (self.limit_s - used) / (settings.confirm * trial_s)
         return int(max(2, min(settings.finalists, room)))
 
-    def _so_far(self, race: Race, ended: Mapping[int, frozenset[str]]) -> tuple[float, float]:
+    def _spent_so_far(self, race: Race, ended: Mapping[int, frozenset[str]]) -> tuple[float, float]:
         """Seconds of all trials before this block, and of one on average."""
         used = sum(seconds for block, seconds in self.spent.items() if block < race.block)
         trials = sum(len(names) for block, names in ended.items() if block < race.block)
@@ -113,124 +115,136 @@ class Race:
     hurried: bool = False  # whether the time limit ended it before its blocks did
 
     @property
-    def confirmed(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether fresh blocks are as many as `run` takes for evidence."""
         return self.fresh >= MIN_BLOCKS
 
     @property
-    def alone(self) -> bool:
+    def leads_alone(self) -> bool:
         """Whether fresh blocks show the leader ahead of every other one that was not dropped."""
         beside = [name for name in self.alive if name != self.leader]
         found = [self.distances[name].verdict for name in beside if name in self.distances]
-        return self.confirmed and len(found) == len(beside) and set(found) <= {Verdict.SLOWER}
+        return self.is_confirmed and len(found) == len(beside) and set(found) <= {Verdict.SLOWER}
 
 
-def run(
+def run_race(
     settings: Settings,
     candidates: Sequence[Candidate],
     values: Values,
     ended: Mapping[int, frozenset[str]],
     limited: Limited | None = None,
     *,
-    clock: Clock | None = None,
+    clock: TimeBudget | None = None,
 ) -> Race:
     """The state of a race. `ended` are the candidates whose trial of a block has ended, also badly; `limited` are the
     values of metrics that have a limit. Without a `clock` it takes as long as it takes.
 
     A pure function of its arguments, so that a race that was killed goes on where it stopped.
     """
-    race = Race(dropped=[Dropped(one.id, 0, one.barred, Why.BARRED) for one in candidates if one.barred])
+    race = Race(
+        dropped=[Dropped(one.id, 0, one.barred, DropReason.BARRED) for one in candidates if one.barred]
+    )
     able = [candidate for candidate in candidates if not candidate.barred]
     race.alive = [candidate.id for candidate in able]
     if not able:
         race.stage = Stage.DONE
         return race
-    first = screen.fraction(able) if settings.screen else race.alive
+    first = screen.choose_fraction(able) if settings.screen else race.alive
     if len(first) < len(able):
-        if not _blocks(race, settings.screen_blocks, first, ended):
+        if not _advance_blocks(race, settings.screen_blocks, first, ended):
             return race
-        seen = _until(values, race.block)
+        seen = _rows_before(values, race.block)
         race.dropped += [
-            Dropped(name, race.block, why, Why.PREDICTED)
-            for name, why in screen.promising(able, _means(seen, first), math.log1p(settings.margin)).items()
+            Dropped(name, race.block, why, DropReason.PREDICTED)
+            for name, why in screen.predict_losers(
+                able, _adjusted_means(seen, first), math.log1p(settings.margin)
+            ).items()
         ]
         _forget_dropped(race)
-    return _raced(race, settings, values, ended, limited or {}, clock=clock)
+    return _race_blocks(race, settings, values, ended, limited or {}, clock=clock)
 
 
-def _raced(
+def _race_blocks(
     race: Race,
     settings: Settings,
     values: Values,
     ended: Mapping[int, frozenset[str]],
     limited: Limited,
     *,
-    clock: Clock | None,
+    clock: TimeBudget | None,
 ) -> Race:
     race.stage = Stage.RACING
     looks = 0
     for number in range(1, settings.max_blocks + 1):
-        if not _blocks(race, 1, race.alive, ended):
+        if not _advance_blocks(race, 1, race.alive, ended):
             return race
         if number < settings.min_blocks:
             continue
         looks += 1
-        _drop(race, settings, _until(values, race.block), looks, _until(limited, race.block))
+        _drop_losers(
+            race, settings, _rows_before(values, race.block), looks, _rows_before(limited, race.block)
+        )
         if len(race.alive) <= 1:
             break
         bound = math.log1p(settings.margin)
         if all(math.log(interval.high) <= bound for interval in race.distances.values()):
             break
-        if clock is not None and number < settings.max_blocks and not clock.allows(race, settings, ended):
+        if (
+            clock is not None
+            and number < settings.max_blocks
+            and not clock.allows_block(race, settings, ended)
+        ):
             race.hurried = True
             break
     if not race.alive:
         race.stage, race.due = Stage.DONE, ()
         return race
-    return _confirmed(race, settings, values, ended, clock)
+    return _confirm_finalists(race, settings, values, ended, clock)
 
 
-def _confirmed(
+def _confirm_finalists(
     race: Race,
     settings: Settings,
     values: Values,
     ended: Mapping[int, frozenset[str]],
-    clock: Clock | None,
+    clock: TimeBudget | None,
 ) -> Race:
     if len(race.alive) == 1:
-        _recall(race)
+        _recall_nearest(race)
     order = sorted(race.alive, key=lambda name: race.distances[name].ratio if name in race.distances else 1.0)
     most = settings.finalists
     if clock is not None and settings.confirm:
-        most = clock.finalists(race, settings, ended)
+        most = clock.affordable_finalists(race, settings, ended)
     race.finalists = tuple(order[: max(most, 2)])
     race.confirmed_from = race.block
     if settings.confirm and len(race.finalists) > 1:
         race.stage = Stage.CONFIRMING
-        finished = _blocks(race, settings.confirm, race.finalists, ended)
+        finished = _advance_blocks(race, settings.confirm, race.finalists, ended)
         race.fresh = race.block - race.confirmed_from
         if not finished:
             return race
-        _settle(race, settings, {block: row for block, row in values.items() if block >= race.confirmed_from})
+        _settle_finalists(
+            race, settings, {block: row for block, row in values.items() if block >= race.confirmed_from}
+        )
     race.stage, race.due = Stage.DONE, ()
     return race
 
 
-def _recall(race: Race) -> None:
+def _recall_nearest(race: Race) -> None:
     """A single one that is left is confirmed against the nearest of those that the race's own rule dropped."""
-    raced = [entry for entry in race.dropped if entry.kind is Why.RACED and entry.id in race.distances]
+    raced = [entry for entry in race.dropped if entry.kind is DropReason.RACED and entry.id in race.distances]
     if raced:
         nearest = min(raced, key=lambda entry: race.distances[entry.id].ratio)
         race.dropped.remove(nearest)
         race.alive.append(nearest.id)
 
 
-def _settle(race: Race, settings: Settings, fresh: Values) -> None:
+def _settle_finalists(race: Race, settings: Settings, fresh: Values) -> None:
     """What fresh blocks say about the finalists, by the rule of every run: who is beyond the margin for it leaves."""
-    known = [name for name in race.finalists if _count(fresh, name)]
+    known = [name for name in race.finalists if _count_values(fresh, name)]
     if not known:
         return
-    means = _means(fresh, known)
+    means = _adjusted_means(fresh, known)
     known.sort(key=means.__getitem__)
     race.leader = known[0]
     race.distances = {race.leader: Interval(1.0, 1.0, 1.0)}
@@ -248,13 +262,15 @@ def _settle(race: Race, settings: Settings, fresh: Values) -> None:
         interval = Interval(found.ratio, *found.ci, found.verdict)
         race.distances[name] = interval
         if found.verdict is Verdict.SLOWER and found.ci[0] > 1 + settings.margin:
-            why = f"{_said(interval, race.leader)} in {race.fresh} fresh blocks"
-            race.dropped.append(Dropped(name, race.block, why, Why.CONFIRMED))
+            why = f"{_describe_loss(interval, race.leader)} in {race.fresh} fresh blocks"
+            race.dropped.append(Dropped(name, race.block, why, DropReason.CONFIRMED))
     _forget_dropped(race)
     race.finalists = tuple(name for name in race.finalists if name in race.alive)
 
 
-def _blocks(race: Race, count: int, names: Sequence[str], ended: Mapping[int, frozenset[str]]) -> bool:
+def _advance_blocks(
+    race: Race, count: int, names: Sequence[str], ended: Mapping[int, frozenset[str]]
+) -> bool:
     """Goes on by so many blocks of these candidates; False, with what is due, when the next is not complete."""
     wanted = frozenset(names)
     for _ in range(count):
@@ -265,7 +281,7 @@ def _blocks(race: Race, count: int, names: Sequence[str], ended: Mapping[int, fr
     return True
 
 
-def _drop(
+def _drop_losers(
     race: Race,
     settings: Settings,
     values: Values,
@@ -280,33 +296,37 @@ def _drop(
     (docs/results/tuning.md). What is named best in the end is judged by the rule of `run`, in fresh blocks.
     """
     for name in list(race.alive):
-        if not _count(values, name):
-            race.dropped.append(Dropped(name, race.block, "its trials fail", Why.FAILED))
+        if not _count_values(values, name):
+            race.dropped.append(Dropped(name, race.block, "its trials fail", DropReason.FAILED))
         elif broken := [
-            str(limit) for limit in settings.limits if not limit.allows(_mean_of(limited, name, limit.metric))
+            str(limit)
+            for limit in settings.limits
+            if not limit.allows(_mean_metric(limited, name, limit.metric))
         ]:
             why = f"breaks {', '.join(broken)}"
-            race.dropped.append(Dropped(name, race.block, why, Why.LIMIT))
+            race.dropped.append(Dropped(name, race.block, why, DropReason.LIMIT))
     _forget_dropped(race)
     if not race.alive:
         return
-    variances = _variances(values, race.alive)
-    means = _means(values, race.alive)
+    variances = _moderated_variances(values, race.alive)
+    means = _adjusted_means(values, race.alive)
     race.leader = min(race.alive, key=means.__getitem__)
     # The error is spread over all looks there can ever be: 1/2 + 1/6 + 1/12 + … = 1.
     error = settings.error / (looks * (looks + 1)) / max(len(race.alive) - 1, 1)
     race.distances = {}
     for name in race.alive:
-        interval = _distance(values, name, race.leader, variances, error)
+        interval = _distance_from_leader(values, name, race.leader, variances, error)
         if interval is None:
             continue
         race.distances[name] = interval
         if math.log(interval.low) > math.log1p(settings.margin):
-            race.dropped.append(Dropped(name, race.block, _said(interval, race.leader), Why.RACED))
+            race.dropped.append(
+                Dropped(name, race.block, _describe_loss(interval, race.leader), DropReason.RACED)
+            )
     _forget_dropped(race)
 
 
-def _said(interval: Interval, leader: str) -> str:
+def _describe_loss(interval: Interval, leader: str) -> str:
     return f"worse than {leader} by ×{interval.ratio:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
@@ -315,21 +335,21 @@ def _forget_dropped(race: Race) -> None:
     race.alive = [name for name in race.alive if name not in gone]
 
 
-def _until(rows: Mapping[int, T], block: int) -> dict[int, T]:
+def _rows_before(rows: Mapping[int, T], block: int) -> dict[int, T]:
     """What was known then: a decision is made once, and stays what it was when more is known."""
     return {number: row for number, row in rows.items() if number < block}
 
 
-def _mean_of(limited: Limited, name: str, metric: str) -> float:
+def _mean_metric(limited: Limited, name: str, metric: str) -> float:
     values = [row[name][metric] for row in limited.values() if metric in row.get(name, {})]
     return sum(values) / len(values) if values else math.nan
 
 
-def _count(values: Values, name: str) -> int:
+def _count_values(values: Values, name: str) -> int:
     return sum(name in row for row in values.values())
 
 
-def _means(values: Values, names: Sequence[str]) -> dict[str, float]:
+def _adjusted_means(values: Values, names: Sequence[str]) -> dict[str, float]:
     """Means with the effects of blocks taken out: a block's is that of those that are in all of them."""
     rows = [row for row in values.values() if any(name in row for name in names)]
     everywhere = [name for name in names if all(name in row for row in rows)]
@@ -345,9 +365,9 @@ def _means(values: Values, names: Sequence[str]) -> dict[str, float]:
     return {name: sum(sums[name]) / len(sums[name]) if name in sums else math.inf for name in names}
 
 
-def _variances(values: Values, names: Sequence[str]) -> dict[str, float]:
+def _moderated_variances(values: Values, names: Sequence[str]) -> dict[str, float]:
     """Of a candidate's value within a block, block effects taken out, moderated towards that of all."""
-    means = _means(values, names)
+    means = _adjusted_means(values, names)
     squares = dict.fromkeys(names, 0.0)
     degrees = dict.fromkeys(names, 0.0)
     for row in values.values():
@@ -365,7 +385,7 @@ def _variances(values: Values, names: Sequence[str]) -> dict[str, float]:
     return {name: (_PRIOR * pooled + squares[name]) / (_PRIOR + own[name]) for name in names}
 
 
-def _distance(
+def _distance_from_leader(
     values: Values, name: str, leader: str, variances: Mapping[str, float], error: float
 ) -> Interval | None:
     """From the blocks that have both; None when there is none."""
@@ -383,10 +403,10 @@ def _distance(
 @functools.cache
 def quantile(probability: float, freedom: float) -> float:
     """Student's t."""
-    return float(stdtrit(freedom, probability))
+    return float(student_t_quantile(freedom, probability))
 
 
-def front(points: Mapping[str, Sequence[float]], better: Sequence[Better]) -> list[str]:
+def pareto_front(points: Mapping[str, Sequence[float]], better: Sequence[Better]) -> list[str]:
     """The points that no other equals or beats in every coordinate, the best in the first one first."""
     signed = {
         name: tuple(
@@ -405,7 +425,7 @@ def front(points: Mapping[str, Sequence[float]], better: Sequence[Better]) -> li
     return sorted(kept, key=lambda name: signed[name])
 
 
-def state(
+def replay_race(
     settings: Settings,
     cells: Sequence[Cell],
     why_barred: Mapping[str, str],
@@ -421,21 +441,21 @@ def state(
     for trial in trials:
         spent[trial.block] = spent.get(trial.block, 0.0) + trial.duration_s
         ended.setdefault(trial.block, set()).add(trial.cell_id)
-        found = {limit.metric: value_of(trial, limit.metric) for limit in settings.limits}
+        found = {limit.metric: trial_value(trial, limit.metric) for limit in settings.limits}
         limited.setdefault(trial.block, {})[trial.cell_id] = {
             name: value for name, value in found.items() if value is not None
         }
-        value = value_of(trial, settings.objective)
+        value = trial_value(trial, settings.objective)
         if value is not None and value > 0:
             sign = 1.0 if settings.better is Better.LOWER else -1.0
             values.setdefault(trial.block, {})[trial.cell_id] = sign * math.log(value)
     blocks = {block: frozenset(names) for block, names in ended.items()}
-    return run(settings, candidates, values, blocks, limited, clock=Clock(limit_s, spent))
+    return run_race(settings, candidates, values, blocks, limited, clock=TimeBudget(limit_s, spent))
 
 
 def candidates_of(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = None) -> list[Candidate]:
     """The cells as candidates, with the levels of what differs between them."""
-    factors = varying(cells)
+    factors = varying_factors(cells)
     return [
         Candidate(
             cell.id, {**{name: cell.factors.get(name, "") for name in factors}, "platform": str(cell.platform)},
@@ -445,13 +465,13 @@ def candidates_of(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = 
     ]  # fmt: skip
 
 
-def varying(cells: Sequence[Cell]) -> list[str]:
+def varying_factors(cells: Sequence[Cell]) -> list[str]:
     """Factors that differ between the cells."""
     names = sorted({name for cell in cells for name in cell.factors})
     return [name for name in names if len({cell.factors.get(name) for cell in cells}) > 1]
 
 
-def value_of(trial: Trial, metric: str) -> float | None:
+def trial_value(trial: Trial, metric: str) -> float | None:
     """A metric of a good trial."""
     if trial.status is not TrialStatus.OK:
         return None

@@ -22,7 +22,7 @@ _WIDE = 2.5  # residual standard deviations
 Matrix = NDArray[np.float64]
 
 
-def design(candidates: Sequence[Candidate]) -> Matrix:
+def design_matrix(candidates: Sequence[Candidate]) -> Matrix:
     """A row for each candidate: the intercept, and its levels in deviation coding."""
     names = sorted({name for candidate in candidates for name in candidate.levels})
     columns = [np.ones(len(candidates))]
@@ -41,29 +41,32 @@ def design(candidates: Sequence[Candidate]) -> Matrix:
     return np.column_stack(columns)
 
 
-def fraction(candidates: Sequence[Candidate]) -> list[str]:
+def choose_fraction(candidates: Sequence[Candidate]) -> list[str]:
     """The ids of those that are measured first; all where a fraction would save nothing."""
-    chosen = _chosen(tuple(tuple(sorted(candidate.levels.items())) for candidate in candidates))
+    chosen = _choose_rows(tuple(tuple(sorted(candidate.levels.items())) for candidate in candidates))
     return [candidates[number].id for number in chosen]
 
 
 @functools.lru_cache(maxsize=8)  # a race asks again after each block
-def _chosen(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
+def _choose_rows(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
     """The numbers of the candidates with these levels that are measured first."""
-    matrix = design([Candidate("", dict(each)) for each in levels])
+    matrix = design_matrix([Candidate("", dict(each)) for each in levels])
     parameters = int(np.linalg.matrix_rank(matrix))
     wanted = max(parameters + _SPARE, round(_SHARE * len(levels)))
     if len(levels) < SMALLEST or wanted > 0.7 * len(levels):
         return tuple(range(len(levels)))
-    return _greedy(matrix, wanted)
+    return _choose_greedily(matrix, wanted)
 
 
-def informative(candidates: Sequence[Candidate], number: int) -> list[str]:
+def choose_informative(candidates: Sequence[Candidate], number: int) -> list[str]:
     """The ids of that many candidates, chosen as a fraction is: together they show most of every level."""
-    return [candidates[each].id for each in _greedy(design(candidates), min(number, len(candidates)))]
+    return [
+        candidates[each].id
+        for each in _choose_greedily(design_matrix(candidates), min(number, len(candidates)))
+    ]
 
 
-def _greedy(matrix: Matrix, wanted: int) -> tuple[int, ...]:
+def _choose_greedily(matrix: Matrix, wanted: int) -> tuple[int, ...]:
     """The numbers of the rows that add most to the determinant of the information matrix, one by one."""
     inverse = np.eye(matrix.shape[1]) * 1e3
     left = list(range(len(matrix)))
@@ -79,12 +82,14 @@ def _greedy(matrix: Matrix, wanted: int) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def promising(candidates: Sequence[Candidate], means: Mapping[str, float], margin: float) -> dict[str, str]:
+def predict_losers(
+    candidates: Sequence[Candidate], means: Mapping[str, float], margin: float
+) -> dict[str, str]:
     """Which candidates are not worth measuring, by id, and why; `means` are log values, lower is better.
 
     `means` has those of the fraction, block effects taken out.
     """
-    matrix = design(candidates)
+    matrix = design_matrix(candidates)
     measured = [number for number, candidate in enumerate(candidates) if candidate.id in means]
     values = np.array([means[candidates[number].id] for number in measured])
     rows = matrix[measured]
@@ -108,12 +113,14 @@ def promising(candidates: Sequence[Candidate], means: Mapping[str, float], margi
     return dropped
 
 
-def main_effects(candidates: Sequence[Candidate], means: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def estimate_main_effects(
+    candidates: Sequence[Candidate], means: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
     """By factor and level: the ratio to the factor's mean, other factors held equal; of those that were measured."""
     known = [candidate for candidate in candidates if candidate.id in means]
     if len(known) < 2:
         return {}
-    matrix = design(known)
+    matrix = design_matrix(known)
     values = np.array([means[candidate.id] for candidate in known])
     solution = np.linalg.lstsq(matrix, values, rcond=None)[0]
     found: dict[str, dict[str, float]] = {}
@@ -129,7 +136,7 @@ def main_effects(candidates: Sequence[Candidate], means: Mapping[str, float]) ->
     return found
 
 
-def interactions(
+def find_interactions(
     candidates: Sequence[Candidate], means: Mapping[str, float]
 ) -> list[tuple[tuple[str, str], float]]:
     """Pairs of levels whose mean is not what the main effects say, largest first, as ratios; those above the noise.
@@ -139,7 +146,7 @@ def interactions(
     known = [candidate for candidate in candidates if candidate.id in means]
     if len(known) < _SPARE:
         return []
-    matrix = design(known)
+    matrix = design_matrix(known)
     values = np.array([means[candidate.id] for candidate in known])
     residual = values - matrix @ np.linalg.lstsq(matrix, values, rcond=None)[0]
     names = sorted({name for candidate in known for name in candidate.levels})

@@ -48,7 +48,7 @@ def slowest(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
 
 def _with_phases(workload: WorkloadResult) -> list[CellResult]:
     """The cells whose starts have phases; a peer's may not."""
-    return [result for result in workload.shown if AGENT.name in result.summary and any(phases(result))]
+    return [result for result in workload.shown_cells if AGENT.name in result.summary and any(phases(result))]
 
 
 def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:

@@ -59,7 +59,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def _found(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
-    return [(result, found) for result in workload.shown if (found := twins_of(result)) is not None]
+    return [(result, found) for result in workload.shown_cells if (found := twins_of(result)) is not None]
 
 
 def _machines(twins: Twins) -> str:

@@ -14,7 +14,7 @@ from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.quantiles import Quantile, quantile, values_needed
+from guestmark.stats.quantiles import Quantile, estimate_quantile, values_needed
 from guestmark.workloads.coldstart import (
     PAGE_CACHE,
     SHARES,
@@ -36,7 +36,7 @@ _LEGEND = (
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """A table of quantiles, a bar of phases for each cell, and sentences; nothing without starts."""
-    found = [(result, blocks) for result in workload.shown if (blocks := starts_of(result))]
+    found = [(result, blocks) for result in workload.shown_cells if (blocks := starts_of(result))]
     if not found:
         return []
     shown = [result for result, _ in found]
@@ -62,7 +62,9 @@ def starts_of(result: CellResult) -> list[list[OneStart]]:
 
 def quantiles(blocks: Sequence[Sequence[OneStart]]) -> list[Quantile]:
     """Of the time from decision to touched working set."""
-    return [quantile([[each.start for each in starts] for starts in blocks], share) for share in SHARES]
+    return [
+        estimate_quantile([[each.start for each in starts] for starts in blocks], share) for share in SHARES
+    ]
 
 
 def _typical(blocks: Sequence[Sequence[OneStart]]) -> list[float]:
@@ -77,7 +79,7 @@ def _table(
     found = [quantiles(each) for each in blocks]
     known = [value.value for each in found for value in each if value.value is not None]
     unit = unit_of(known)
-    ends = [quantile([[each.end for each in starts] for starts in of], 0.5) for of in blocks]
+    ends = [estimate_quantile([[each.end for each in starts] for starts in of], 0.5) for of in blocks]
     columns = [Column("starts", (Align.RIGHT,)), Column("page cache")]
     columns += [Column(f"p{round(share * 100)}, {unit.name}", (Align.POINT, Align.LEFT)) for share in SHARES]
     columns.append(Column(f"gone after, {unit.name}", (Align.POINT,)))

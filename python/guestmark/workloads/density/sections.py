@@ -18,7 +18,7 @@ from guestmark.page.nodes import Bullets, Chart, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.scalability import Fit, fit
+from guestmark.stats.scalability import Fit, fit_with_intervals
 from guestmark.workloads import density
 from guestmark.workloads.density import GUESTS, Fleet
 
@@ -76,7 +76,7 @@ def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
 
 def _groups(workload: WorkloadResult) -> Iterator[_Group]:
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[CellResult]] = {}
-    for result in workload.shown:
+    for result in workload.shown_cells:
         if any(trial.facts.of(Fleet) is not None for trial in result.trials):
             others = tuple(
                 (name, level) for name, level in result.cell.factors.items() if name != GUESTS.name
@@ -91,7 +91,7 @@ def _groups(workload: WorkloadResult) -> Iterator[_Group]:
         ordered = tuple(sorted(results, key=lambda result: result.cell.levels[GUESTS]))
         blocks = points_of(ordered)
         shown = [f"{name}={level}" for name, level in others if name in varying and _has_levels(name, alike)]
-        yield _Group(" ".join([platform, *shown]), ordered, fit(blocks) if blocks else None)
+        yield _Group(" ".join([platform, *shown]), ordered, fit_with_intervals(blocks) if blocks else None)
 
 
 def _has_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, str], ...]], object]) -> bool:
@@ -186,7 +186,7 @@ def _throughput(groups: Sequence[_Group]) -> Table:
         assert group.fit is not None
         law, measured = group.fit.law, dict(group.measured())
         cells = [
-            figure(_short(measured[number]), f"({_short(law.throughput(number))})")
+            figure(_short(measured[number]), f"({_short(law.throughput_of(number))})")
             if number in measured
             else figure("–")
             for number in numbers
@@ -243,7 +243,7 @@ def _svg(groups: Sequence[_Group]) -> str:
         max(
             [1.0]
             + [rate / law.rate for group, law in lines for _, rate in group.measured()]
-            + [law.throughput(number) / law.rate for _, law in lines for number in (1.0, most)]
+            + [law.throughput_of(number) / law.rate for _, law in lines for number in (1.0, most)]
         )
         * 1.1
     )
@@ -276,7 +276,7 @@ def _svg(groups: Sequence[_Group]) -> str:
     for position, (group, law) in enumerate(lines):
         colour = _COLOURS[position % len(_COLOURS)]
         path = " ".join(
-            f"{x(n):.1f},{y(law.throughput(n) / law.rate):.1f}"
+            f"{x(n):.1f},{y(law.throughput_of(n) / law.rate):.1f}"
             for n in (1 + (most - 1) * at / 60 for at in range(61))
         )
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
@@ -337,7 +337,7 @@ def _reach(found: Fit, most: int) -> str:
     """Where the throughput of all together is largest, as far as that was tried: no law is good beyond its points."""
     law = found.law
     if law.knee > most:
-        share = law.throughput(most) / law.rate
+        share = law.throughput_of(most) / law.rate
         more = Claim.MORE_WOULD_DO_MORE if found.knee is not None and found.knee[0] > most else ""
         return f"with {most} of them all together do {share:.1f} times as much as one alone{more}"
     ends = found.knee

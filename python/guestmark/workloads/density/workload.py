@@ -18,7 +18,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_duration, parse_size
 from guestmark.plan.schema import Strict, param
 from guestmark.setting.memory import HugePages
-from guestmark.stats.scalability import slope
+from guestmark.stats.scalability import least_squares_slope
 from guestmark.workloads import density
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.starting import (
@@ -191,9 +191,9 @@ class DensityWorkload(Workload[Crowd]):
     def _memory(self, held: Sequence[Held]) -> dict[Metric, float]:
         """Bytes of one more machine, as the slope over their number."""
         found = {
-            density.PSS: slope([(each.machines, each.pss) for each in held]),
-            density.RSS: slope([(each.machines, each.rss) for each in held]),
-            density.AVAILABLE: -slope([(each.machines, each.available) for each in held]),
+            density.PSS: least_squares_slope([(each.machines, each.pss) for each in held]),
+            density.RSS: least_squares_slope([(each.machines, each.rss) for each in held]),
+            density.AVAILABLE: -least_squares_slope([(each.machines, each.available) for each in held]),
         }
         grouped = [(each.machines, each.groups) for each in held if each.groups is not None]
         if len(grouped) < len(held):
@@ -201,7 +201,7 @@ class DensityWorkload(Workload[Crowd]):
                 "its machines have no control groups for memory: what one more takes is the slope of their PSS"
             )
             return {density.MEMORY: found[density.PSS], **found}
-        return {density.MEMORY: slope(grouped), **found}
+        return {density.MEMORY: least_squares_slope(grouped), **found}
 
     # --- processors ---------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from guestmark.page.nodes import Bullets, Chart, Node, Note, Paragraph
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.estimands import iterations
-from guestmark.stats.repetition import best_iterations, scatter_of
+from guestmark.stats.estimands import iteration_matrix
+from guestmark.stats.repetition import best_iterations, estimate_scatter
 from guestmark.workloads.common.phase_bars import bars, seconds_of
 from guestmark.workloads.netboot import DOWNLOAD, HANDOVER, KERNEL, SCRIPT, START, Lease, Netboot
 
@@ -25,7 +25,7 @@ _LETTERS = "RLDSFKH"
 
 def phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """A stacked bar for each cell, and the messages of its last lease. Nothing for workloads without phases."""
-    shown = [result for result in workload.shown if SCRIPT.name in result.summary]
+    shown = [result for result in workload.shown_cells if SCRIPT.name in result.summary]
     if not shown:
         return []
     chart = bars(
@@ -77,7 +77,9 @@ def shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     which takes whoever sends next for the slow one, and stays beside it under its name. Where a run has no causes, it
     is all there is to tell. Nothing for workloads without captures.
     """
-    rows = [result for result in workload.shown if CLIENT in result.summary and SERVER in result.summary]
+    rows = [
+        result for result in workload.shown_cells if CLIENT in result.summary and SERVER in result.summary
+    ]
     if not rows:
         return []
     items = tuple(spans(Span(result.cell.id, Tone.NAME), f"  {_said(result)}") for result in rows)
@@ -140,7 +142,7 @@ def _grouped(slow: Mapping[str, str]) -> str:
 
 def latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """The latencies as a table and as a picture, of the last good trial of each cell; nothing without captures."""
-    traces = [(result, trace) for result in workload.shown if (trace := _trace(result)) is not None]
+    traces = [(result, trace) for result in workload.shown_cells if (trace := _trace(result)) is not None]
     endpoints = [
         (result, endpoint)
         for result, trace in traces
@@ -238,15 +240,15 @@ _TIMES = 2  # a number that is off by less costs next to nothing: the optimum is
 
 def rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """The scatter of rounds and of boots, and how many rounds of a boot are best; nothing where that is not known."""
-    cells = [result for result in workload.shown if result.trials]
+    cells = [result for result in workload.shown_cells if result.trials]
     blocks = sorted({trial.block for result in cells for trial in result.trials})
     row = {block: number for number, block in enumerate(blocks)}
-    found = [iterations(DOWNLOAD.name, result.trials, row) for result in cells]
+    found = [iteration_matrix(DOWNLOAD.name, result.trials, row) for result in cells]
     matrices = [matrix for matrix in found if matrix is not None]
     good = [
         trial for result in cells for trial in result.trials if trial.status is TrialStatus.OK and trial.run_s
     ]
-    scatter = scatter_of(matrices) if len(matrices) == len(cells) else None
+    scatter = estimate_scatter(matrices) if len(matrices) == len(cells) else None
     if scatter is None or scatter.starts < _STARTS:
         return []
     each_s = fmean(fmean(trial.run_s) for trial in good)

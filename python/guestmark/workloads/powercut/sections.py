@@ -61,7 +61,7 @@ def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def _proven(workload: WorkloadResult) -> list[tuple[CellResult, Proven]]:
-    return [(result, found) for result in workload.shown if (found := proof_of(result)) is not None]
+    return [(result, found) for result in workload.shown_cells if (found := proof_of(result)) is not None]
 
 
 def _tone(found: Proven) -> Tone:

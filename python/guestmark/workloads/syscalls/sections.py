@@ -14,7 +14,7 @@ from guestmark.workloads.syscalls import Syscalls
 
 def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Nanoseconds and counts of each system call, averages over a cell's good trials; nothing where none were told."""
-    found = [(result, each) for result in workload.shown if (each := calls_of(result))]
+    found = [(result, each) for result in workload.shown_cells if (each := calls_of(result))]
     if not found:
         return []
     names = list(dict.fromkeys(name for _, calls in found for name in calls))
