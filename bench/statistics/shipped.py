@@ -1,4 +1,4 @@
-"""Simulated runs through what a run goes through: pilot, iterations chosen, `analyse_run`, `stopping.decide`, all answers.
+"""Simulated runs through all that a run goes through: pilot, choice of iterations, analysis, stopping rule, answers.
 
 Each run has a baseline, the null copy that guestmark adds, a cell, a warm-up before every trial's iterations, and
 secondary metrics (processor time that follows wall time, system time, memory). Commands that are only timed on the host

@@ -17,7 +17,7 @@ from guestmark.plan.tuning import parse_limit
 from guestmark.report.sections import tuning
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race, screen
-from guestmark.stats.tuning.race import Race, Stage, DropReason
+from guestmark.stats.tuning.race import DropReason, Race, Stage
 from tests.framework.marks import long
 
 FEW = [Candidate(name) for name in "abcd"]
