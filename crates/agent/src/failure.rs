@@ -26,3 +26,11 @@ pub fn os_failure(what: &str, error: &io::Error) -> Failure {
         errno: error.raw_os_error(),
     }
 }
+
+/// A source that ended too early.
+pub fn source_too_short(name: &str, found: u64, wanted: u64) -> Failure {
+    failure(
+        Kind::BadRequest,
+        &format!("{name} is shorter than asked: {found} bytes instead of {wanted}"),
+    )
+}

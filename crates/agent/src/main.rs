@@ -1,19 +1,31 @@
-//! The agent: PID 1 in a guest, a plain child of the controller on the host.
+//! The agent: process 1 in a guest, an ordinary child of the controller on the host.
 //!
-//! `guestmark-agent serve` answers on standard input and output; as PID 1 without a word it boots first (see `init`);
-//! `guestmark-agent trials` lets one conversation after the other have the standard input and output;
-//! `guestmark-agent supervise` keeps a hypervisor from outliving its controller;
-//! `guestmark-agent keep` removes what a controller has left;
-//! `guestmark-agent confine` becomes a hypervisor that can change nothing of the host;
-//! `guestmark-agent sandbox` makes a root that is thrown away, then becomes what starts a sandbox on it;
-//! `guestmark-agent log-writes` serves an image and logs each write and flush of it;
-//! `guestmark-agent records` writes what a power cut must not lose;
-//! `guestmark-agent syncs` stops a program after each call that promises durability;
-//! `guestmark-agent follow` writes down what a program does to files;
-//! `guestmark-agent world` runs a program in a world of its own; `guestmark-agent tree` tells file trees apart;
-//! `guestmark-agent connect` is a connection to a local socket for whoever talks through its standard streams;
-//! `guestmark-agent listen` has a server take a connection beside a command; `guestmark-agent relay` is such a server;
-//! `guestmark-agent share` serves a directory by 9p.
+//! | subcommand | what it does |
+//! | --- | --- |
+//! | `serve` | answers the controller on standard input and output; as process 1 it boots the machine first (`init`) |
+//! | `trials` | gives standard input and output to one conversation after another |
+//! | `supervise` | ends a hypervisor when its controller ends |
+//! | `keep` | removes what a controller has left behind |
+//! | `confine`, `traces` | become a hypervisor that can change nothing of the host |
+//! | `sandbox` | makes a throw-away root, then becomes the program that starts a sandbox on it |
+//! | `world` | runs a program in namespaces of its own |
+//! | `log-writes` | serves an image and logs every write and flush |
+//! | `records` | writes what a power cut must not lose |
+//! | `syncs`, `digests`, `follow` | trace what a program does to files and what it was promised |
+//! | `tree` | tells file trees apart |
+//! | `connect`, `listen`, `relay` | connect a local socket with standard streams, or with a server |
+//! | `share` | serves a directory by 9P |
+//! | `syscalls` | times single system calls |
+//! | `tsc`, `hypervisor` | print what the processor says about its clock and its hypervisor |
+//!
+//! The modules stand in this order, and each one uses only those of its own line and of the lines above it:
+//!
+//! 1. the kernel: `sys`, `cpuid`, `tsc`, `counters`, `memory`;
+//! 2. answers and command lines: `frame`, `failure`, `lock`, `options`, `output`;
+//! 3. processes: `reap`, `spawn`, `exec`, `keep`, `supervise`;
+//! 4. files: `transfer`, `bulk`, `share`, `logwrites`, `records`;
+//! 5. conversations: `connect`, `listen`, `calls`, `serve`, `trials`;
+//! 6. surroundings: `confine`, `init`, `world`, `sandbox`, `syncs`, `tree`, `syscalls`.
 
 mod bulk;
 mod calls;
@@ -30,6 +42,7 @@ mod listen;
 mod lock;
 mod logwrites;
 mod memory;
+mod options;
 mod output;
 mod reap;
 mod records;

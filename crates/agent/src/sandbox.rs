@@ -14,10 +14,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use lexopt::{Arg, ValueExt};
+use lexopt::ValueExt;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 
 use crate::confine::end_as;
+use crate::options::{read_until_command, to_io_error};
 use crate::sys::{self, check};
 
 const FAILED: i32 = 125;
@@ -44,31 +45,23 @@ struct Options {
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
-    let mut parser = lexopt::Parser::from_args(arguments);
     let (mut at, mut complaints, mut prepared, mut go) = (None, None, None, None);
-    let (mut groups, mut layers, mut unset, mut command) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut groups, mut layers, mut unset) = (Vec::new(), Vec::new(), Vec::new());
     let mut own_users = false;
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Arg::Long("at") => at = Some(parser.value()?.into()),
-            Arg::Long("complaints") => complaints = Some(parser.value()?.into()),
-            Arg::Long("prepared") => prepared = Some(parser.value()?.parse::<u16>()?.into()),
-            Arg::Long("go") => go = Some(parser.value()?.parse::<u16>()?.into()),
-            Arg::Long("group") => groups.push(parser.value()?.into()),
-            Arg::Long("layer") => layers.push(parser.value()?.into()),
-            Arg::Long("own-users") => own_users = true,
-            Arg::Long("unset") => unset.push(parser.value()?),
-            Arg::Value(first) => {
-                command.push(first);
-                command.extend(parser.raw_args()?);
-            }
-            other => return Err(other.unexpected()),
+    let command = read_until_command(arguments, |name, parser| {
+        match name {
+            "at" => at = Some(parser.value()?.into()),
+            "complaints" => complaints = Some(parser.value()?.into()),
+            "prepared" => prepared = Some(parser.value()?.parse::<u16>()?.into()),
+            "go" => go = Some(parser.value()?.parse::<u16>()?.into()),
+            "group" => groups.push(parser.value()?.into()),
+            "layer" => layers.push(parser.value()?.into()),
+            "own-users" => own_users = true,
+            "unset" => unset.push(parser.value()?),
+            _ => return Ok(false),
         }
-    }
-    if command.is_empty() {
-        return Err("no command given".into());
-    }
+        Ok(true)
+    })?;
     Ok(Options {
         at: at.ok_or("--at is missing")?,
         complaints: complaints.ok_or("--complaints is missing")?,
@@ -84,7 +77,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 
 /// Exits as the program did.
 pub fn sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let (prepared, go) = (taken(options.prepared)?, taken(options.go)?);
     let complaints = File::create(&options.complaints)?;
     // SAFETY: both are open descriptors.

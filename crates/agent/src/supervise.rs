@@ -11,10 +11,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lexopt::{Arg, ValueExt};
+use lexopt::ValueExt;
 
 use crate::exec::inherited_environment;
 use crate::keep::{removable, remove, Holds};
+use crate::options::{read_until_command, to_io_error};
 use crate::spawn::{self, Command, Step};
 use crate::{reap, sys};
 
@@ -35,7 +36,6 @@ struct Options {
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
-    let mut parser = lexopt::Parser::from_args(arguments);
     let mut lifeline = None;
     let mut options = Options {
         lifeline: -1,
@@ -45,35 +45,30 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         spare_keepers: false,
         command: Vec::new(),
     };
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Arg::Long("lifeline") => lifeline = Some(parser.value()?.parse::<u16>()?),
-            Arg::Long("remove") => options.remove.push(removable(parser.value()?)?),
-            Arg::Long("hold") => options.holds.take(parser.value()?.parse()?)?,
-            Arg::Long("grace") => {
+    let command = read_until_command(arguments, |name, parser| {
+        match name {
+            "lifeline" => lifeline = Some(parser.value()?.parse::<u16>()?),
+            "remove" => options.remove.push(removable(parser.value()?)?),
+            "hold" => options.holds.take(parser.value()?.parse()?)?,
+            "grace" => {
                 options.grace = Duration::from_millis(parser.value()?.parse::<u32>()?.into());
             }
-            Arg::Long("spare-keepers") => options.spare_keepers = true,
-            Arg::Value(first) => {
-                options.command.push(first);
-                options.command.extend(parser.raw_args()?);
-            }
-            other => return Err(other.unexpected()),
+            "spare-keepers" => options.spare_keepers = true,
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
+    options.command = command;
     options.lifeline = lifeline
         .filter(|&fd| fd > 2)
         .ok_or("--lifeline needs a file descriptor above 2")?
         .into();
-    if options.command.is_empty() {
-        return Err("no command given".into());
-    }
     Ok(options)
 }
 
 /// Runs a command until it or the controller ends. Exits with the command's status (128 + its signal).
 pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     if rustix::io::fcntl_getfd(borrow(options.lifeline)).is_err() {
         return Err(io::Error::other(format!(
             "--lifeline {}: not an open file descriptor",

@@ -402,3 +402,18 @@ pub fn leave_program_text(needed: &[*const u8]) {
         unsafe { place.read_volatile() };
     }
 }
+
+/// Whether the kernel does not have it, or whoever runs us does not allow it.
+pub fn is_unavailable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ENOSYS
+                | libc::EPERM
+                | libc::EOPNOTSUPP
+                | libc::EACCES
+                | libc::ENOSPC
+                | libc::EINVAL
+        )
+    )
+}

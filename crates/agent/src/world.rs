@@ -10,12 +10,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lexopt::Arg;
-
 use crate::confine::cage::{self, Place, Walls};
 use crate::confine::mounts::{make_read_only, Layout};
 use crate::confine::{become_command, ENDED_FIRST, FAILED};
 use crate::init::bring_up_loopback;
+use crate::options::{read_until_command, to_io_error};
 use crate::sys;
 
 const COVERED: [&CStr; 2] = [c"/run", c"/var/tmp"];
@@ -32,22 +31,15 @@ struct Options {
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
-    let mut parser = lexopt::Parser::from_args(arguments);
-    let (mut room, mut writable, mut command) = (None, Vec::new(), Vec::new());
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Arg::Long("room") => room = Some(parser.value()?.into()),
-            Arg::Long("writable") => writable.push(parser.value()?.into()),
-            Arg::Value(first) => {
-                command.push(first);
-                command.extend(parser.raw_args()?);
-            }
-            other => return Err(other.unexpected()),
+    let (mut room, mut writable) = (None, Vec::new());
+    let command = read_until_command(arguments, |name, parser| {
+        match name {
+            "room" => room = Some(parser.value()?.into()),
+            "writable" => writable.push(parser.value()?.into()),
+            _ => return Ok(false),
         }
-    }
-    if command.is_empty() {
-        return Err("no command given".into());
-    }
+        Ok(true)
+    })?;
     Ok(Options {
         room: room.ok_or("--room is missing")?,
         writable,
@@ -57,7 +49,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 
 /// Exits as the program did, or with 125 where no world of its own can be had.
 pub fn world(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
     let walls = Walls {
         user: false,

@@ -7,8 +7,7 @@ use guestmark_wire::bulk::{Checksum, Extent, Pattern, PatternExtent};
 use guestmark_wire::Failure;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::engine::shorter;
-use crate::failure::os_failure;
+use crate::failure::{os_failure, source_too_short};
 use crate::sys;
 
 /// Random bytes repeat after this many, but for the number that each page starts with.
@@ -119,7 +118,7 @@ pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
         size += count as u64;
     }
     match extent.length {
-        Some(length) if size < length => Err(shorter(&name, size, length)),
+        Some(length) if size < length => Err(source_too_short(&name, size, length)),
         _ => Ok(sum(&state, size)),
     }
 }

@@ -16,7 +16,7 @@ use guestmark_wire::{Failure, Kind};
 
 use super::content::Generator;
 use super::meter::Meter;
-use crate::failure::{failure, os_failure};
+use crate::failure::{failure, os_failure, source_too_short};
 use crate::sys;
 
 /// What offsets, lengths and addresses of direct I/O are multiples of: the largest that a device asks for here.
@@ -42,14 +42,6 @@ impl Named {
     fn failed(&self, what: &str, error: &io::Error) -> Failure {
         os_failure(&format!("{what} {}", self.name), error)
     }
-}
-
-/// A source that ended too early.
-pub fn shorter(name: &str, found: u64, wanted: u64) -> Failure {
-    failure(
-        Kind::BadRequest,
-        &format!("{name} is shorter than asked: {found} bytes instead of {wanted}"),
-    )
 }
 
 /// Copies a file or device into a file.
@@ -154,7 +146,7 @@ fn length_of(source: &Named, asked: Option<u64>) -> Result<u64, Failure> {
     let size = io::Seek::seek(&mut &source.file, io::SeekFrom::End(0))
         .map_err(|error| source.failed("seek", &error))?;
     match asked {
-        Some(length) if length > size => Err(shorter(&source.name, size, length)),
+        Some(length) if length > size => Err(source_too_short(&source.name, size, length)),
         Some(length) => Ok(length),
         None => Ok(size),
     }
@@ -237,7 +229,7 @@ fn read_full(
         match source.file.read_at(space, offset + done as u64) {
             Ok(0) => {
                 let found = offset + done as u64;
-                return Err(shorter(&source.name, found, offset + count as u64));
+                return Err(source_too_short(&source.name, found, offset + count as u64));
             }
             Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

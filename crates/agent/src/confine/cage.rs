@@ -70,7 +70,7 @@ pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
     let (hear, said) = sys::pipe()?;
     let (outer, ours) = sys::pipe()?;
     match sys::fork_into(walls.flags()) {
-        Err(error) if super::is_unavailable(&error) => Ok(Place::Outside),
+        Err(error) if sys::is_unavailable(&error) => Ok(Place::Outside),
         Err(error) => Err(error),
         Ok(0) => {
             drop((hear, ours));

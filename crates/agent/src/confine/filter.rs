@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use crate::sys::check;
+use crate::sys::{self, check};
 
 /// Refused of everybody: files by handle, which pass by mounts; mounts, namespaces and the kernel's own settings; keys;
 /// descriptors and memory of other processes.
@@ -302,7 +302,7 @@ pub fn install(refused: Refused) -> io::Result<Option<Installed>> {
         ..refused
     };
     match load(&mut program(architecture, refused), 0) {
-        Err(error) if super::is_unavailable(&error) => Ok(None),
+        Err(error) if sys::is_unavailable(&error) => Ok(None),
         other => other.map(|_| Some(Installed { questions: None })),
     }
 }

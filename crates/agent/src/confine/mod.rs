@@ -26,10 +26,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lexopt::{Arg, ValueExt};
+use lexopt::ValueExt;
 
 pub use self::cage::end_as;
 use self::connections::Connections;
+use crate::options::{read_until_command, to_io_error};
 use crate::sys::check;
 use crate::{spawn, sys};
 
@@ -70,40 +71,34 @@ struct Options {
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
-    let mut parser = lexopt::Parser::from_args(arguments);
     let mut options = Options::default();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Arg::Long("writable") => options.writable.push(absolute(parser.value()?)?),
-            Arg::Long("temporary") => options.temporary = Some(absolute(parser.value()?)?),
-            Arg::Long("over-temporary") => {
+    let command = read_until_command(arguments, |name, parser| {
+        match name {
+            "writable" => options.writable.push(absolute(parser.value()?)?),
+            "temporary" => options.temporary = Some(absolute(parser.value()?)?),
+            "over-temporary" => {
                 options.over_temporary = Some(absolute(parser.value()?)?);
             }
-            Arg::Long("own-memory") => options.own_memory = true,
-            Arg::Long("own-files") => options.own_files = true,
-            Arg::Long("metadata") => options.metadata = true,
-            Arg::Long("user") => options.user = Some(user(&parser.value()?)?),
-            Arg::Long("network") => options.network = true,
-            Arg::Long("sockets") => options.sockets = true,
-            Arg::Long("lifeline") => options.lifeline = Some(inherited(parser.value()?.parse()?)?),
-            Arg::Long("group") => options.groups.push(absolute(parser.value()?)?),
-            Arg::Long("processes") => options.processes = Some(parser.value()?.parse()?),
-            Arg::Long("serves-files") => options.serves_files = true,
-            Arg::Long("no-io-uring") => options.no_io_uring = true,
-            Arg::Long("kvm") => options.kvm = true,
-            Arg::Long("no-thp") => options.no_thp = true,
-            Arg::Long("traces") => options.traces = true,
-            Arg::Long("stops") => options.stops = Some(absolute(parser.value()?)?),
-            Arg::Value(first) => {
-                options.command.push(first);
-                options.command.extend(parser.raw_args()?);
-            }
-            other => return Err(other.unexpected()),
+            "own-memory" => options.own_memory = true,
+            "own-files" => options.own_files = true,
+            "metadata" => options.metadata = true,
+            "user" => options.user = Some(user(&parser.value()?)?),
+            "network" => options.network = true,
+            "sockets" => options.sockets = true,
+            "lifeline" => options.lifeline = Some(inherited(parser.value()?.parse()?)?),
+            "group" => options.groups.push(absolute(parser.value()?)?),
+            "processes" => options.processes = Some(parser.value()?.parse()?),
+            "serves-files" => options.serves_files = true,
+            "no-io-uring" => options.no_io_uring = true,
+            "kvm" => options.kvm = true,
+            "no-thp" => options.no_thp = true,
+            "traces" => options.traces = true,
+            "stops" => options.stops = Some(absolute(parser.value()?)?),
+            _ => return Ok(false),
         }
-    }
-    if options.command.is_empty() {
-        return Err("no command given".into());
-    }
+        Ok(true)
+    })?;
+    options.command = command;
     Ok(options)
 }
 
@@ -138,7 +133,7 @@ fn inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
 
 /// Becomes the command, confined; returns only when that fails, or after the command's end.
 pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut writable = Vec::new();
     for path in options.writable.iter().chain(&options.temporary) {
         let real = std::fs::canonicalize(path)
@@ -269,7 +264,7 @@ fn connections_in(
 
 /// Becomes a command that runs User-Mode Linux where it is not confined: on another machine, inside another guest.
 pub fn trace(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
+    let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     registers::complete(options.stops.as_deref())?;
     become_command(&options.command)
 }
@@ -391,21 +386,6 @@ pub fn become_command(words: &[OsString]) -> io::Result<ExitCode> {
             NOT_EXECUTABLE
         },
     ))
-}
-
-/// Whether the kernel does not have it, or whoever runs us does not allow it.
-fn is_unavailable(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(
-            libc::ENOSYS
-                | libc::EPERM
-                | libc::EOPNOTSUPP
-                | libc::EACCES
-                | libc::ENOSPC
-                | libc::EINVAL
-        )
-    )
 }
 
 #[cfg(test)]

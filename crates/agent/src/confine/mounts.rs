@@ -54,7 +54,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     }
     match mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE, None) {
         // A user namespace without rights of its own, as some distributions make them.
-        Err(error) if super::is_unavailable(&error) => return Ok(Done::default()),
+        Err(error) if sys::is_unavailable(&error) => return Ok(Done::default()),
         other => other?,
     }
     // A container whose own processes are partly hidden allows no other view of them.
@@ -195,9 +195,7 @@ fn limit_processes(most: u32) {
 
 fn or_unavailable(done: io::Result<()>) -> io::Result<bool> {
     match done {
-        Err(error)
-            if super::is_unavailable(&error) || error.raw_os_error() == Some(libc::ENODEV) =>
-        {
+        Err(error) if sys::is_unavailable(&error) || error.raw_os_error() == Some(libc::ENODEV) => {
             Ok(false)
         }
         other => other.map(|()| true),

@@ -7,6 +7,19 @@ const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
 const ENTRY: u64 = 1;
 const EXIT: u64 = 2;
 
+/// The call that maps files; a 32-bit one counts in pages.
+#[cfg(target_arch = "arm")]
+pub const MMAP: libc::c_long = libc::SYS_mmap2;
+#[cfg(not(target_arch = "arm"))]
+pub const MMAP: libc::c_long = libc::SYS_mmap;
+/// What every task of a traced program is followed with: its children too, and none outlives the tracer.
+pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_EXITKILL;
+
 /// A request of ptrace(2) whose arguments are numbers.
 pub fn ptrace(
     request: libc::c_uint,

@@ -15,11 +15,14 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
-use super::calls::{ptrace, resume, wait, Stop};
+use lexopt::ValueExt;
+
+use crate::options::{read_until_command, to_io_error};
+
+use super::calls::{ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
 use super::changes::{given_path, opened_with};
 use super::files::hex;
 use super::queues::Memory;
-use super::{MMAP, OPTIONS};
 
 const WRITE: &str = "write";
 const CREATE: &str = "create";
@@ -52,11 +55,7 @@ struct Deed {
 
 /// Runs it, and ends as it did.
 pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let Some(job) = parse(arguments) else {
-        return Err(crate::sys::usage(
-            "follow --disk DIRECTORY --log FILE [--sync-after CALL:PATH]... -- COMMAND [ARGUMENT]...",
-        ));
-    };
+    let job = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut follower = Follower {
         log: io::BufWriter::new(File::create(&job.log)?),
         job,
@@ -67,30 +66,26 @@ pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode>
     Ok(crate::confine::end_as(status))
 }
 
-fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
-    use lexopt::prelude::*;
-    let (mut disk, mut log, mut after, mut argv) = (None, None, Vec::new(), Vec::new());
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().ok()? {
-        match argument {
-            Long("disk") => disk = Some(PathBuf::from(parser.value().ok()?)),
-            Long("log") => log = Some(parser.value().ok()?.into()),
-            Long("sync-after") => {
-                let value = parser.value().ok()?.into_string().ok()?;
-                let (call, path) = value.split_once(':')?;
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error> {
+    let (mut disk, mut log, mut after) = (None, None, Vec::new());
+    let argv = read_until_command(arguments, |name, parser| {
+        match name {
+            "disk" => disk = Some(PathBuf::from(parser.value()?)),
+            "log" => log = Some(parser.value()?.into()),
+            "sync-after" => {
+                let value = parser.value()?.string()?;
+                let (call, path) = value
+                    .split_once(':')
+                    .ok_or("--sync-after needs CALL:PATH")?;
                 after.push((call.to_owned(), path.into()));
             }
-            Value(word) => {
-                argv.push(word);
-                argv.extend(parser.raw_args().ok()?);
-            }
-            _ => return None,
+            _ => return Ok(false),
         }
-    }
-    (!argv.is_empty()).then_some(())?;
-    Some(Job {
-        disk: disk?,
-        log: log?,
+        Ok(true)
+    })?;
+    Ok(Job {
+        disk: disk.ok_or("--disk is missing")?,
+        log: log.ok_or("--log is missing")?,
         after,
         argv,
     })
@@ -115,7 +110,12 @@ impl Follower {
         if !libc::WIFSTOPPED(status) {
             return Ok(status);
         }
-        ptrace(libc::PTRACE_SETOPTIONS as _, main, 0, OPTIONS as usize)?;
+        ptrace(
+            libc::PTRACE_SETOPTIONS as _,
+            main,
+            0,
+            TRACE_OPTIONS as usize,
+        )?;
         self.begun.insert(main, None);
         resume(main, 0);
         loop {

@@ -29,173 +29,65 @@ mod files;
 mod follow;
 mod queues;
 mod requests;
+mod tracer;
 
-use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use calls::{ended, ptrace, resume, wait, Stop};
+use crate::options::{read_until_command, to_io_error};
+use lexopt::ValueExt;
+
+use calls::{ended, ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
 use changes::{changed_by, empties, opened_with, renamed_by, Change};
-use disk::Disk;
 pub use files::{digests, seek_data};
-use files::{hex, key, Content, Key};
+use files::{hex, key};
 pub use follow::follow;
 use queues::{process_of, Queue};
-use requests::Followed;
+use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Bytes that are kept of what the program says.
 const SAID: usize = 500;
-const WRITE: &str = "write";
-/// The call that maps files; a 32-bit one counts in pages.
-#[cfg(target_arch = "arm")]
-const MMAP: libc::c_long = libc::SYS_mmap2;
-#[cfg(not(target_arch = "arm"))]
-const MMAP: libc::c_long = libc::SYS_mmap;
 const STOPPED: &str = "stopped";
-const RWF_SYNCS: u64 = 0x2 | 0x4;
-const OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
-    | libc::PTRACE_O_TRACEFORK
-    | libc::PTRACE_O_TRACEVFORK
-    | libc::PTRACE_O_TRACECLONE
-    | libc::PTRACE_O_TRACEEXEC
-    | libc::PTRACE_O_EXITKILL;
-
-struct Job {
-    disk: PathBuf,
-    most: u64,
-    bytes: u64,
-    argv: Vec<OsString>,
-}
-
-/// What a call promises when it returns.
-enum Promise {
-    /// Bytes of a file (of a write its return value says how many), and what it held when the call began, where another
-    /// thread may write meanwhile.
-    File(File, Range<u64>, Option<Content>),
-    Directory(PathBuf),
-    /// All that is on the disk, and what it was when the call began, likewise.
-    Everything(Option<HashMap<Key, Content>>),
-}
-
-struct Call {
-    name: &'static str,
-    promise: Promise,
-    /// What it does itself.
-    change: Option<Change>,
-    /// What other tasks do to files meanwhile: it may be on the disk, half of it, or undone again by the end of the call.
-    disturbed: Vec<Change>,
-}
-
-impl Call {
-    /// One that changes nothing itself, or whose changes are known apart from it.
-    fn of(name: &'static str, promise: Promise) -> Self {
-        Self {
-            name,
-            promise,
-            change: None,
-            disturbed: Vec::new(),
-        }
-    }
-}
-
-/// A call that a task is in.
-enum Begun {
-    Promising(Call),
-    /// A queue is made; its parameters, or where its address will be.
-    Uring(u64),
-    Context(u64),
-    /// Requests are handed over: of an `io_uring`, or of a context's address.
-    Entered,
-    Submitted(u64),
-    /// A file is changed.
-    Changing(Change),
-    /// One is opened and made empty.
-    Emptying,
-}
-
-/// A file of the program's on the disk.
-struct Target {
-    file: File,
-    path: PathBuf,
-    directory: bool,
-    /// Flags of open(2).
-    flags: i32,
-}
-
-struct Tracer {
-    job: Job,
-    disk: Disk,
-    tasks: HashMap<libc::pid_t, Option<Begun>>,
-    /// Tasks that wait for a child, and write nothing.
-    waiting: BTreeSet<libc::pid_t>,
-    queues: Vec<Followed>,
-    /// Whether the program has had the kernel write by itself, which may be under way at any time.
-    asynchronous: bool,
-    promises: u64,
-    /// What the program writes to its standard error.
-    errors: File,
-}
 
 /// Runs it; see the head of this file.
 pub fn syncs(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let Some(job) = parse(arguments) else {
-        eprintln!(
-            "usage: guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] -- COMMAND [ARGUMENT]..."
-        );
-        return Ok(ExitCode::from(125));
-    };
+    let job = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut tracer = Tracer::of(job)?;
     let status = tracer.run()?;
     tracer.finish(&status)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
-    use lexopt::prelude::*;
-    let mut job = Job {
-        disk: PathBuf::new(),
-        most: 300,
-        bytes: 1 << 30,
-        argv: Vec::new(),
-    };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().ok()? {
-        match argument {
-            Long("disk") => job.disk = parser.value().ok()?.into(),
-            Long("most") => job.most = parser.value().ok()?.parse().ok()?,
-            Long("bytes") => job.bytes = parser.value().ok()?.parse().ok()?,
-            Value(word) => {
-                job.argv.push(word);
-                job.argv.extend(parser.raw_args().ok()?);
-            }
-            _ => return None,
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error> {
+    let (mut disk, mut most, mut bytes) = (PathBuf::new(), 300, 1 << 30);
+    let argv = read_until_command(arguments, |name, parser| {
+        match name {
+            "disk" => disk = parser.value()?.into(),
+            "most" => most = parser.value()?.parse()?,
+            "bytes" => bytes = parser.value()?.parse()?,
+            _ => return Ok(false),
         }
+        Ok(true)
+    })?;
+    if !disk.is_absolute() {
+        return Err("--disk needs an absolute path".into());
     }
-    (job.disk.is_absolute() && !job.argv.is_empty()).then_some(job)
+    Ok(Job {
+        disk,
+        most,
+        bytes,
+        argv,
+    })
 }
 
 impl Tracer {
-    fn of(job: Job) -> io::Result<Self> {
-        let errors = rustix::fs::memfd_create("errors", rustix::fs::MemfdFlags::CLOEXEC)?;
-        Ok(Self {
-            errors: errors.into(),
-            disk: Disk::of(job.disk.clone()),
-            job,
-            tasks: HashMap::new(),
-            waiting: BTreeSet::new(),
-            queues: Vec::new(),
-            asynchronous: false,
-            promises: 0,
-        })
-    }
-
     /// Runs the program to its end, or until there were promises enough; returns how it ended.
     fn run(&mut self) -> io::Result<String> {
         let mut command = Command::new(&self.job.argv[0]);
@@ -211,7 +103,12 @@ impl Tracer {
         if !libc::WIFSTOPPED(status) {
             return Ok(ended(status));
         }
-        ptrace(libc::PTRACE_SETOPTIONS as _, main, 0, OPTIONS as usize)?;
+        ptrace(
+            libc::PTRACE_SETOPTIONS as _,
+            main,
+            0,
+            TRACE_OPTIONS as usize,
+        )?;
         self.tasks.insert(main, None);
         resume(main, 0);
         loop {
@@ -241,14 +138,6 @@ impl Tracer {
             self.tasks.entry(pid).or_insert(None); // a new one begins with a stop of its own
             resume(pid, deliver);
         }
-    }
-
-    /// Whether nothing but the task that is stopped can write.
-    fn alone(&self) -> bool {
-        let queues = &self.queues;
-        self.tasks.len() == self.waiting.len() + 1
-            && !self.asynchronous
-            && !queues.iter().any(|one| one.queue.busy())
     }
 
     fn at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
@@ -402,39 +291,6 @@ impl Tracer {
         Ok(())
     }
 
-    /// The path of an open file on the disk.
-    fn path_of(&self, pid: libc::pid_t, descriptor: i32) -> Option<PathBuf> {
-        let path = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
-        path.starts_with(&self.job.disk).then_some(path)
-    }
-
-    /// An open file or directory on the disk.
-    fn target(&mut self, pid: libc::pid_t, descriptor: i32) -> Option<Target> {
-        let path = self.path_of(pid, descriptor)?;
-        let through = format!("/proc/{pid}/fd/{descriptor}");
-        let kind = fs::metadata(&through).ok()?;
-        if !kind.is_dir() && !kind.is_file() {
-            return None;
-        }
-        let (flags, _) = opened_with(pid, descriptor)?;
-        Some(Target {
-            file: self.opened(Path::new(&through))?,
-            path,
-            directory: kind.is_dir(),
-            flags,
-        })
-    }
-
-    fn opened(&mut self, path: &Path) -> Option<File> {
-        let file = File::open(path);
-        if file.is_err() {
-            self.disk
-                .elsewhere
-                .insert("it syncs a file that may not be read");
-        }
-        file.ok()
-    }
-
     fn of_descriptor(
         &mut self,
         pid: libc::pid_t,
@@ -453,15 +309,6 @@ impl Tracer {
             return Promise::Everything(None);
         }
         Promise::Everything(Some(self.disk.snapshot()))
-    }
-
-    fn of_file(&mut self, file: File, bytes: Range<u64>) -> Option<Promise> {
-        let before = if self.alone() {
-            None
-        } else {
-            Some(self.disk.read(&file).ok()?)
-        };
-        Some(Promise::File(file, bytes, before))
     }
 
     fn of_mapping(&mut self, pid: libc::pid_t, address: u64, length: u64) -> Option<Promise> {
@@ -508,73 +355,6 @@ impl Tracer {
         }
         let file = self.target(pid, descriptor)?.file;
         self.of_file(file, change.bytes.clone())
-    }
-
-    /// Notes a change, for what was promised before and for promises that are being made.
-    fn touch(&mut self, change: &Change) {
-        self.disk.touch(change);
-        for begun in self.tasks.values_mut().flatten() {
-            if let Begun::Promising(call) = begun {
-                call.disturbed.push(change.clone());
-            }
-        }
-    }
-
-    /// What other tasks than one, and the kernel for any, are doing to files now.
-    fn under_way(&mut self, but: libc::pid_t) -> Vec<Change> {
-        let others = self.tasks.iter().filter(|(pid, _)| **pid != but);
-        let mut found: Vec<Change> = others
-            .filter_map(|(_, begun)| match begun.as_ref()? {
-                Begun::Changing(change) => Some(change.clone()),
-                Begun::Promising(call) => call.change.clone(),
-                _ => None,
-            })
-            .collect();
-        let queued = self.queues.iter_mut().flat_map(|one| one.queue.each());
-        found.extend(queued.filter_map(|one| one.writes.clone()));
-        found
-    }
-
-    /// Says what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
-    fn returned(&mut self, mut call: Call, result: u64, exact: bool) -> io::Result<()> {
-        if let Some(change) = &call.change {
-            self.touch(change);
-        }
-        for change in self.under_way(0) {
-            self.disk.touch(&change);
-            call.disturbed.push(change);
-        }
-        self.disk.changes();
-        match call.promise {
-            Promise::File(file, bytes, before) => {
-                let end = if call.name == WRITE {
-                    bytes.start.saturating_add(result)
-                } else {
-                    bytes.end
-                };
-                let written = bytes.start..end;
-                let before = match before {
-                    Some(old) if call.name == WRITE => {
-                        Some(self.disk.as_written(&file, old, &written)?)
-                    }
-                    other => other,
-                };
-                let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
-                self.disk.observe(file, written, known)?;
-            }
-            Promise::Directory(path) => self.disk.list(&path),
-            Promise::Everything(before) => {
-                let root = self.job.disk.clone();
-                let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
-                self.disk.walk(&root, known)?;
-            }
-        }
-        self.disk.moved();
-        let exact = u8::from(exact);
-        let _ = writeln!(self.disk.lines, "sync {} {exact}", call.name);
-        self.promises += 1;
-        self.disk.flush()?;
-        io::stdin().lock().read_exact(&mut [0])
     }
 
     /// Says how the program ended.

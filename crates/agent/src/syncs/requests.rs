@@ -1,13 +1,12 @@
 //! Requests to the kernel that are under way, and what they promise when they are done.
 
 use std::io;
-use std::ops::Range;
 use std::rc::Rc;
 
 use super::changes::Change;
 use super::files::key;
 use super::queues::{process_of, submitted, Kind, Memory, Named, Queue, Request};
-use super::{Call, Promise, Target, Tracer, RWF_SYNCS, WRITE};
+use super::tracer::{Call, Followed, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Queues of one program that are followed.
 const MOST_QUEUES: usize = 64;
@@ -16,24 +15,6 @@ const REGISTER_FILES: u64 = 2;
 const REPLACE_FILES: u64 = 6;
 const OTHER_FILES: [u64; 2] = [13, 14];
 const RESIZE: u64 = 33;
-
-/// A request that is on its way.
-#[derive(Default)]
-pub(super) struct Pending {
-    call: Option<Call>,
-    /// What is written by others that are done before it.
-    written: Vec<Range<u64>>,
-    /// What it writes itself, and where.
-    pub(super) writes: Option<Change>,
-    /// Whether something else has been on its way at the same time.
-    beside: bool,
-}
-
-/// A queue, and the files that its requests name by numbers.
-pub(super) struct Followed {
-    pub(super) queue: Queue<Pending>,
-    files: Vec<Option<Rc<Target>>>,
-}
 
 impl Tracer {
     pub(super) fn follow(&mut self, queue: Option<Queue<Pending>>) {

@@ -5,27 +5,12 @@
 use std::fs::File;
 use std::hint::black_box;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::operation::{read_byte, write_byte, Operation};
 use super::partner::{Futexes, Pipes};
 use crate::sys;
-
-/// Something to be done many times.
-pub trait Operation {
-    /// Operations in one turn of the loop.
-    const EACH: u64 = 1;
-    /// One turn.
-    fn once(&mut self) -> io::Result<()>;
-    /// Whether all of `turns` did what they should.
-    fn check(&mut self, _turns: u64) -> io::Result<()> {
-        Ok(())
-    }
-    /// The process that takes part, if one does.
-    fn partner(&self) -> Option<libc::pid_t> {
-        None
-    }
-}
 
 /// An operation with its loop, which is compiled for each on its own: one indirect call for a whole batch.
 pub trait Repeated {
@@ -84,28 +69,6 @@ pub const ALL: &[(&str, Make)] = &[
 ];
 
 const DEVICE: &std::ffi::CStr = c"/dev/null";
-
-/// One byte was moved, or the error.
-fn moved(count: libc::ssize_t) -> io::Result<()> {
-    match count {
-        1 => Ok(()),
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Writes one byte.
-pub fn write_byte(fd: RawFd) -> io::Result<()> {
-    // SAFETY: one byte is read from a live array.
-    moved(unsafe { libc::write(fd, [0_u8].as_ptr().cast(), 1) })
-}
-
-/// Reads one byte.
-pub fn read_byte(fd: RawFd) -> io::Result<()> {
-    let mut byte = [0_u8];
-    // SAFETY: one byte is written to a live array.
-    moved(unsafe { libc::read(fd, byte.as_mut_ptr().cast(), 1) })
-}
 
 /// `getppid`: into the kernel and back.
 struct Null;

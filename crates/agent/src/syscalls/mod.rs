@@ -5,6 +5,7 @@
 //! one do the same.
 
 mod mix;
+mod operation;
 mod partner;
 
 use std::ffi::OsString;

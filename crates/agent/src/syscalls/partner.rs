@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::mix::{read_byte, write_byte, Operation};
+use super::operation::{read_byte, write_byte, Operation};
 use crate::sys;
 
 /// A child that is killed when it is no longer needed.

@@ -1,0 +1,245 @@
+//! The state of a tracer: the program's tasks, what they have begun, and what is promised to them when it ends.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::changes::{opened_with, Change};
+use super::disk::Disk;
+use super::files::{Content, Key};
+use super::queues::Queue;
+
+pub(super) const WRITE: &str = "write";
+pub(super) const RWF_SYNCS: u64 = 0x2 | 0x4;
+
+pub(super) struct Job {
+    pub(super) disk: PathBuf,
+    pub(super) most: u64,
+    pub(super) bytes: u64,
+    pub(super) argv: Vec<OsString>,
+}
+
+/// What a call promises when it returns.
+pub(super) enum Promise {
+    /// Bytes of a file (of a write its return value says how many), and what it held when the call began, where another
+    /// thread may write meanwhile.
+    File(File, Range<u64>, Option<Content>),
+    Directory(PathBuf),
+    /// All that is on the disk, and what it was when the call began, likewise.
+    Everything(Option<HashMap<Key, Content>>),
+}
+
+pub(super) struct Call {
+    pub(super) name: &'static str,
+    pub(super) promise: Promise,
+    /// What it does itself.
+    pub(super) change: Option<Change>,
+    /// What other tasks do to files meanwhile: it may be on the disk, half of it, or undone again by the end of the call.
+    pub(super) disturbed: Vec<Change>,
+}
+
+impl Call {
+    /// One that changes nothing itself, or whose changes are known apart from it.
+    pub(super) fn of(name: &'static str, promise: Promise) -> Self {
+        Self {
+            name,
+            promise,
+            change: None,
+            disturbed: Vec::new(),
+        }
+    }
+}
+
+/// A call that a task is in.
+pub(super) enum Begun {
+    Promising(Call),
+    /// A queue is made; its parameters, or where its address will be.
+    Uring(u64),
+    Context(u64),
+    /// Requests are handed over: of an `io_uring`, or of a context's address.
+    Entered,
+    Submitted(u64),
+    /// A file is changed.
+    Changing(Change),
+    /// One is opened and made empty.
+    Emptying,
+}
+
+/// A file of the program's on the disk.
+pub(super) struct Target {
+    pub(super) file: File,
+    pub(super) path: PathBuf,
+    pub(super) directory: bool,
+    /// Flags of open(2).
+    pub(super) flags: i32,
+}
+
+/// A request that is on its way.
+#[derive(Default)]
+pub(super) struct Pending {
+    pub(super) call: Option<Call>,
+    /// What is written by others that are done before it.
+    pub(super) written: Vec<Range<u64>>,
+    /// What it writes itself, and where.
+    pub(super) writes: Option<Change>,
+    /// Whether something else has been on its way at the same time.
+    pub(super) beside: bool,
+}
+
+/// A queue, and the files that its requests name by numbers.
+pub(super) struct Followed {
+    pub(super) queue: Queue<Pending>,
+    pub(super) files: Vec<Option<Rc<Target>>>,
+}
+
+pub(super) struct Tracer {
+    pub(super) job: Job,
+    pub(super) disk: Disk,
+    pub(super) tasks: HashMap<libc::pid_t, Option<Begun>>,
+    /// Tasks that wait for a child, and write nothing.
+    pub(super) waiting: BTreeSet<libc::pid_t>,
+    pub(super) queues: Vec<Followed>,
+    /// Whether the program has had the kernel write by itself, which may be under way at any time.
+    pub(super) asynchronous: bool,
+    pub(super) promises: u64,
+    /// What the program writes to its standard error.
+    pub(super) errors: File,
+}
+
+impl Tracer {
+    pub(super) fn of(job: Job) -> io::Result<Self> {
+        let errors = rustix::fs::memfd_create("errors", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(Self {
+            errors: errors.into(),
+            disk: Disk::of(job.disk.clone()),
+            job,
+            tasks: HashMap::new(),
+            waiting: BTreeSet::new(),
+            queues: Vec::new(),
+            asynchronous: false,
+            promises: 0,
+        })
+    }
+
+    /// Whether nothing but the task that is stopped can write.
+    pub(super) fn alone(&self) -> bool {
+        let queues = &self.queues;
+        self.tasks.len() == self.waiting.len() + 1
+            && !self.asynchronous
+            && !queues.iter().any(|one| one.queue.busy())
+    }
+
+    /// The path of an open file on the disk.
+    pub(super) fn path_of(&self, pid: libc::pid_t, descriptor: i32) -> Option<PathBuf> {
+        let path = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+        path.starts_with(&self.job.disk).then_some(path)
+    }
+
+    /// An open file or directory on the disk.
+    pub(super) fn target(&mut self, pid: libc::pid_t, descriptor: i32) -> Option<Target> {
+        let path = self.path_of(pid, descriptor)?;
+        let through = format!("/proc/{pid}/fd/{descriptor}");
+        let kind = fs::metadata(&through).ok()?;
+        if !kind.is_dir() && !kind.is_file() {
+            return None;
+        }
+        let (flags, _) = opened_with(pid, descriptor)?;
+        Some(Target {
+            file: self.opened(Path::new(&through))?,
+            path,
+            directory: kind.is_dir(),
+            flags,
+        })
+    }
+
+    pub(super) fn opened(&mut self, path: &Path) -> Option<File> {
+        let file = File::open(path);
+        if file.is_err() {
+            self.disk
+                .elsewhere
+                .insert("it syncs a file that may not be read");
+        }
+        file.ok()
+    }
+
+    pub(super) fn of_file(&mut self, file: File, bytes: Range<u64>) -> Option<Promise> {
+        let before = if self.alone() {
+            None
+        } else {
+            Some(self.disk.read(&file).ok()?)
+        };
+        Some(Promise::File(file, bytes, before))
+    }
+
+    /// Notes a change, for what was promised before and for promises that are being made.
+    pub(super) fn touch(&mut self, change: &Change) {
+        self.disk.touch(change);
+        for begun in self.tasks.values_mut().flatten() {
+            if let Begun::Promising(call) = begun {
+                call.disturbed.push(change.clone());
+            }
+        }
+    }
+
+    /// What other tasks than one, and the kernel for any, are doing to files now.
+    pub(super) fn under_way(&mut self, but: libc::pid_t) -> Vec<Change> {
+        let others = self.tasks.iter().filter(|(pid, _)| **pid != but);
+        let mut found: Vec<Change> = others
+            .filter_map(|(_, begun)| match begun.as_ref()? {
+                Begun::Changing(change) => Some(change.clone()),
+                Begun::Promising(call) => call.change.clone(),
+                _ => None,
+            })
+            .collect();
+        let queued = self.queues.iter_mut().flat_map(|one| one.queue.each());
+        found.extend(queued.filter_map(|one| one.writes.clone()));
+        found
+    }
+
+    /// Says what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
+    pub(super) fn returned(&mut self, mut call: Call, result: u64, exact: bool) -> io::Result<()> {
+        if let Some(change) = &call.change {
+            self.touch(change);
+        }
+        for change in self.under_way(0) {
+            self.disk.touch(&change);
+            call.disturbed.push(change);
+        }
+        self.disk.changes();
+        match call.promise {
+            Promise::File(file, bytes, before) => {
+                let end = if call.name == WRITE {
+                    bytes.start.saturating_add(result)
+                } else {
+                    bytes.end
+                };
+                let written = bytes.start..end;
+                let before = match before {
+                    Some(old) if call.name == WRITE => {
+                        Some(self.disk.as_written(&file, old, &written)?)
+                    }
+                    other => other,
+                };
+                let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
+                self.disk.observe(file, written, known)?;
+            }
+            Promise::Directory(path) => self.disk.list(&path),
+            Promise::Everything(before) => {
+                let root = self.job.disk.clone();
+                let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
+                self.disk.walk(&root, known)?;
+            }
+        }
+        self.disk.moved();
+        let exact = u8::from(exact);
+        let _ = writeln!(self.disk.lines, "sync {} {exact}", call.name);
+        self.promises += 1;
+        self.disk.flush()?;
+        io::stdin().lock().read_exact(&mut [0])
+    }
+}

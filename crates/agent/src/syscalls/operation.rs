@@ -1,0 +1,42 @@
+//! What every operation of the mix is, and the two that several are made of: one byte out, one byte in.
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// Something to be done many times.
+pub trait Operation {
+    /// Operations in one turn of the loop.
+    const EACH: u64 = 1;
+    /// One turn.
+    fn once(&mut self) -> io::Result<()>;
+    /// Whether all of `turns` did what they should.
+    fn check(&mut self, _turns: u64) -> io::Result<()> {
+        Ok(())
+    }
+    /// The process that takes part, if one does.
+    fn partner(&self) -> Option<libc::pid_t> {
+        None
+    }
+}
+
+/// One byte was moved, or the error.
+fn moved(count: libc::ssize_t) -> io::Result<()> {
+    match count {
+        1 => Ok(()),
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Writes one byte.
+pub fn write_byte(fd: RawFd) -> io::Result<()> {
+    // SAFETY: one byte is read from a live array.
+    moved(unsafe { libc::write(fd, [0_u8].as_ptr().cast(), 1) })
+}
+
+/// Reads one byte.
+pub fn read_byte(fd: RawFd) -> io::Result<()> {
+    let mut byte = [0_u8];
+    // SAFETY: one byte is written to a live array.
+    moved(unsafe { libc::read(fd, byte.as_mut_ptr().cast(), 1) })
+}
