@@ -90,7 +90,7 @@ def call(work: Work, name: str) -> tuple[BlockStatus, int]:
         here = {**work.environment, "machine": name}
         ledger.add_environment_of(work.run, here, digest_environment(here), lambda _: True)
         known = Silent()
-        status = block_worker.measure(
+        status = block_worker.measure_block(
             head.plan, ledger, head, machine=name, observer=known, interruption=Interruption()
         )
         return status, len(head.plan.cells)

@@ -21,8 +21,8 @@ from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.rare import Rare
-from guestmark.engine.measurement_loop import iterations_of, order_of, warmups_of
 from guestmark.engine.trial import Slot
+from guestmark.engine.trial_schedule import count_iterations, count_warmups, order_cells
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis, CellResult, analyse_run
 from guestmark.stats.compare import Comparison, Verdict
@@ -232,7 +232,7 @@ def one_run(
     seconds, block = 0.0, 0
     next_look = plan.policy.blocks or (plan.policy.min_blocks if looked is None else 2)
     while True:
-        wanted = case.iterations or iterations_of(plan, plan.cells[0], block, trials)
+        wanted = case.iterations or count_iterations(plan, plan.cells[0], block, trials)
         if block == 0:
             rows = next(_blocks(case, plan, generator, wanted, 1))
         else:
@@ -241,7 +241,7 @@ def one_run(
             rows = next(source)
         for cell in plan.cells:
             values, order = rows[cell.id]
-            warmup = warmups_of(plan, cell, trials)
+            warmup = count_warmups(plan, cell, trials)
             slot = Slot(cell, block, order, wanted, warmup)
             trial = _trial(case, plan, generator, slot, values)
             seconds += trial.duration_s
@@ -271,7 +271,7 @@ def _blocks(
     warmup, last = plan.policy.warmup, len(plan.cells) - 1
     effects = tuple(case.effect * (i == last) for i in range(last + 1))
     seed = int(generator.integers(1 << 32))
-    orders = [order_of(seed, block, plan.cells) for block in range(blocks)]
+    orders = [order_cells(seed, block, plan.cells) for block in range(blocks)]
     position = np.array([[[order.index(cell) for cell in plan.cells] for order in orders]])
     own = last - case.more
     values, _ = case.scenario.run(generator, 1, blocks, effects, wanted + warmup, own, position)

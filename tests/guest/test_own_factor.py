@@ -44,7 +44,7 @@ from tests.framework.guests import start_cell
 levels = {"transfer": ("32768", "65536"), "size": ("16M",), "filesystem": ("ext4",), "called": ("me",)}
 cells = expand(WorkloadSpec("test"), (PlatformSpec.read("tcg"),), levels).cells
 print([cell.id for cell in cells if not cell.null_of])
-print("kinds of disks:", len({proofs.kind_of(cell) for cell in cells if not cell.null_of}))
+print("kinds of disks:", len({proofs.find_proof_kind(cell) for cell in cells if not cell.null_of}))
 with start_cell(cells[1]) as machine:
     given = [word for word in machine.command_line if "opt_io_size" in word]
     print(machine.agent.read_file("/sys/block/vda/queue/optimal_io_size").decode().strip(), len(given))

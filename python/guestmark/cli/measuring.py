@@ -171,7 +171,7 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
     """
     from guestmark.core.units import counted
     from guestmark.engine import preflight
-    from guestmark.engine.budget import estimate
+    from guestmark.engine.time_estimate import estimate_time
 
     ready = preflight.foresee(plan)
     plan = replace(ready.plan, cells=ready.cells)
@@ -191,7 +191,7 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         say(f"{names[0]}{more} cannot be measured here: {reason}")
     with options.ledger_to_read(ledger_path) as ledger:
-        found = estimate(plan, ledger)
+        found = estimate_time(plan, ledger)
     origin = f" ({found.origin})" if found.origin else ""
     say(f"{counted(len(plan.cells), 'cell')}: {found.expectation}{origin}")
 

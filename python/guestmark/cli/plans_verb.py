@@ -58,7 +58,7 @@ def _list(ledger: Ledger | None) -> None:
     from guestmark.cli.console import Console
     from guestmark.core.errors import GuestmarkError
     from guestmark.core.units import counted
-    from guestmark.engine.budget import estimate
+    from guestmark.engine.time_estimate import estimate_time
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import assemble
@@ -77,7 +77,7 @@ def _list(ledger: Ledger | None) -> None:
             continue
         head.append(f"  {plan.title}", style="not bold")
         console.print(head)
-        found = estimate(plan, ledger)
+        found = estimate_time(plan, ledger)
         platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
         origin = f" ({found.origin})" if found.origin else ""
         facts = f"{counted(len(plan.cells), 'cell')} on {platforms}; {found.expectation}{origin}"

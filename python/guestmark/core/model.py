@@ -107,7 +107,7 @@ class Cell(_Derived):
 
     `id` is unique and stable within a plan (it is what trials refer to). `null_of` is set on a null cell: a second copy
     of the cell with that id, measured as if it were another cell, so that A-against-A gives the noise floor.
-    `iterations=None` lets the engine choose (`engine.measurement_loop.iterations_of`).
+    `iterations=None` lets the engine choose (`engine.trial_schedule.count_iterations`).
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""One block of a run, by any of many processes that measure it at once.
+"""Measures one block of a run, as one of any number of processes that do so at the same time.
 
-Nobody coordinates them. The ledger says which blocks lack trials, a block is claimed there before it is begun, and what
-somebody began and never ended is recorded as lost by whoever comes next.
+Nobody coordinates them. The ledger says which blocks lack trials, a block is claimed there before it is begun, and a
+trial that was begun and never ended is recorded as lost by whichever process comes next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from guestmark.core.errors import BlockStatus, Interrupted
 from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial, boots, runnable
 from guestmark.engine.interrupt import Interruption
-from guestmark.engine.measurement_loop import Loop, run
+from guestmark.engine.measurement_loop import MeasurementLoop, run
 from guestmark.engine.progress import Observer, Silent
 from guestmark.ledger import trial_counts
 from guestmark.ledger.attempts import Attempts, lose
@@ -29,12 +29,12 @@ _WORKER_GONE = "its worker ended in the middle of the trial"
 
 
 def is_divisible(plan: Plan) -> bool:
-    """Whether blocks of the plan may be measured at once: none decides what is measured in the next."""
+    """Whether blocks of the plan may be measured at the same time: none decides what the next one measures."""
     context = plan.context
     return context.tune is None and context.budget_s is None and not context.prove and not context.around.run
 
 
-def measure(
+def measure_block(
     plan: Plan,
     ledger: Ledger,
     head: RunHead,
@@ -43,64 +43,71 @@ def measure(
     observer: Observer,
     interruption: Interruption,
 ) -> BlockStatus:
-    """Measures one block of the run that nobody else has, on the `machine` of that name, and stores it.
+    """Measure one block of the run that no other process has, on the `machine` of that name, and store it.
 
-    What somebody began in a block and never ended is recorded as lost, and the rest of that block is measured first. A
-    plan that is not divisible is measured as a whole by one process at a time, a race to its end. Raises `TakenError`
-    when another process executes the run as a whole or has taken over the block, `Interrupted` by a signal.
+    What was begun in a block and never ended is recorded as lost, and the rest of that block is measured first. A plan
+    that is not divisible is measured as a whole by one process at a time, a race to its end.
+
+    Raises `TakenError` when another process executes the run as a whole or has taken over the block, `Interrupted` by a
+    signal.
     """
     ledger.patience.is_interrupted = lambda: interruption.received is not None
-    process = _Process(plan, ledger, head.id, Attempts(ledger, head.id, machine), machine, interruption)
+    attempts = Attempts(ledger, head.id, machine)
+    worker = _Worker(plan, ledger, head.id, attempts, machine, interruption)
     if not is_divisible(plan):
-        return _in_turn(process, observer)
-    known: _Known = _All(process) if plan.policy.blocks is None else _Counted(process, plan.policy.blocks)
+        return _measure_in_turn(worker, observer)
+    blocks = plan.policy.blocks
+    progress: _RunProgress = _ReadProgress(worker) if blocks is None else _CountedProgress(worker, blocks)
     while True:
-        now = known.now()
-        if now.state in _ENDED:
+        before = progress.refresh()
+        if before.state in _ENDED:
             return BlockStatus.NOTHING_LEFT
-        state, candidates = known.open_blocks()
+        state, candidates = progress.find_open_blocks()
         if state is not None:
             ledger.set_run_state(head.id, state)
             return BlockStatus.NOTHING_LEFT
         with ledger.claim_block(head.id, candidates) as block:
             if block is None:
-                if known.widen():
+                if progress.widen():
                     continue
                 return BlockStatus.LOST
             lose(ledger, head.id, _WORKER_GONE, block=block)
-            here = known.loop(block, observer)
-            if here.is_complete(block):  # somebody has just ended it
+            loop = progress.make_loop(block, observer)
+            # Another process may have ended the block between the look and the claim.
+            if loop.is_complete(block):
                 continue
             try:
-                done = here.block(block)
+                status = loop.measure_block(block)
             except Interrupted:
                 lose(ledger, head.id, _INTERRUPTED, block=block)
                 ledger.set_run_state(head.id, RunState.INTERRUPTED)
                 raise
-        state = known.ended() or RunState.INTERRUPTED
-        if state is not now.state:
+        state = progress.find_end() or RunState.INTERRUPTED
+        if state is not before.state:
             ledger.set_run_state(head.id, state)
-        if done is not None:
-            return done
+        if status is not None:
+            return status
 
 
-def _in_turn(process: _Process, observer: Observer) -> BlockStatus:
-    ledger, run_id = process.ledger, process.run_id
+def _measure_in_turn(worker: _Worker, observer: Observer) -> BlockStatus:
+    """Measure the next block of a run that only one process at a time may measure."""
+    ledger, run_id = worker.ledger, worker.run_id
     if ledger.head(run_id).state in _ENDED:
         return BlockStatus.NOTHING_LEFT
-    with ledger.claim(run_id):  # so whoever began what has not ended is gone
+    # Whoever holds the claim knows that the process of any attempt that has not ended is gone.
+    with ledger.claim(run_id):
         lose(ledger, run_id, _WORKER_GONE)
     before = trial_counts.counts(ledger, run_id)
-    ended = run(
-        process.plan,
+    state = run(
+        worker.plan,
         ledger,
         run_id,
         observer=observer,
-        interruption=process.interruption,
-        attempts=process.attempts,
+        interruption=worker.interruption,
+        attempts=worker.attempts,
         most_blocks=1,
     )
-    if process.interruption.received is not None and ended is RunState.INTERRUPTED:
+    if worker.interruption.received is not None and state is RunState.INTERRUPTED:
         raise Interrupted
     after = trial_counts.counts(ledger, run_id)
     if after.trials == before.trials:
@@ -109,8 +116,8 @@ def _in_turn(process: _Process, observer: Observer) -> BlockStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
-    """This process among those that measure the run."""
+class _Worker:
+    """This process, as one of those that measure the run."""
 
     plan: Plan
     ledger: Ledger
@@ -119,100 +126,102 @@ class _Process:
     machine: str
     interruption: Interruption
 
-    def loop(
+    def make_loop(
         self,
-        now: RunHead,
+        head: RunHead,
         cells: Sequence[Cell],
         trials: list[Trial],
         observer: Observer,
         warm: Collection[str] = (),
-    ) -> Loop:
-        """The loop over these cells, which knows these trials."""
-        # Those measured at once must not choose for themselves.
-        agreed = replace(self.plan.context, iterations=now.plan.context.iterations)
-        return Loop(
+    ) -> MeasurementLoop:
+        """Return the loop over these cells, which knows these trials."""
+        # Blocks measured at the same time must not choose their iterations for themselves.
+        agreed = replace(self.plan.context, iterations=head.plan.context.iterations)
+        return MeasurementLoop(
             plan=replace(self.plan, context=agreed), cells=cells, ledger=self.ledger, run_id=self.run_id,
             trials=trials, observer=observer, interruption=self.interruption, attempts=self.attempts,
             machine=self.machine, warm=warm,
         )  # fmt: skip
 
 
-class _Known(Protocol):
-    """What this process knows of how far the run is."""
+class _RunProgress(Protocol):
+    """How far the run is, as known to this process."""
 
-    def now(self) -> RunHead:
-        """The run as it is now; what else is asked goes by it."""
+    def refresh(self) -> RunHead:
+        """Read the run as it is now; the other methods answer by that."""
 
-    def open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
-        """How the run has ended; None with the blocks that may be measured, those begun first."""
+    def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
+        """Return how the run has ended, or None with the blocks that may be measured; begun ones come first."""
 
     def widen(self) -> bool:
-        """Whether there may be open blocks that were not told, as others have all of those that were."""
+        """Whether there may be more open blocks than were returned, all of which other processes have."""
 
-    def loop(self, block: int, observer: Observer) -> Loop:
-        """The loop that measures the block."""
+    def make_loop(self, block: int, observer: Observer) -> MeasurementLoop:
+        """Return the loop that measures the block."""
 
-    def ended(self) -> RunState | None:
-        """How the run has ended by now; None while it has not."""
+    def find_end(self) -> RunState | None:
+        """Return how the run has ended by now; None while it has not."""
 
 
-class _All:
-    """All trials are read: results decide when the run ends."""
+class _ReadProgress:
+    """Reads all trials: their results decide when the run ends."""
 
-    def __init__(self, process: _Process) -> None:
-        self._process = process
-        self._stored = process.ledger.load_run(process.run_id)
-        self._known = _whole_at_first(
-            self._stored.trials, runnable(process.plan.cells, self._stored.unusable)
+    def __init__(self, worker: _Worker) -> None:
+        self._worker = worker
+        self._stored = worker.ledger.load_run(worker.run_id)
+        # Trials before this block never change, so they need not be read again.
+        self._known = _count_leading_complete_blocks(
+            self._stored.trials, runnable(worker.plan.cells, self._stored.unusable)
         )
 
-    def now(self) -> RunHead:
-        self._stored = self._process.ledger.refreshed(self._stored, self._known)
+    def refresh(self) -> RunHead:
+        self._stored = self._worker.ledger.refreshed(self._stored, self._known)
         return self._stored.head
 
-    def open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
-        state, candidates = self._loop(Silent()).open_blocks()
+    def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
+        state, candidates = self._make_loop(Silent()).find_open_blocks()
         self._known = min(candidates, default=self._known)
         return state, candidates
 
     def widen(self) -> bool:
         return False
 
-    def loop(self, block: int, observer: Observer) -> Loop:
-        self.now()
-        return self._loop(observer)
+    def make_loop(self, block: int, observer: Observer) -> MeasurementLoop:
+        self.refresh()
+        return self._make_loop(observer)
 
-    def ended(self) -> RunState | None:
-        self.now()
-        return self._loop(Silent()).open_blocks()[0]
+    def find_end(self) -> RunState | None:
+        self.refresh()
+        return self._make_loop(Silent()).find_open_blocks()[0]
 
-    def _loop(self, observer: Observer) -> Loop:
-        found = self._stored
-        cells = runnable(self._process.plan.cells, found.unusable)
-        return self._process.loop(found.head, cells, list(found.trials), observer)
+    def _make_loop(self, observer: Observer) -> MeasurementLoop:
+        stored = self._stored
+        cells = runnable(self._worker.plan.cells, stored.unusable)
+        return self._worker.make_loop(stored.head, cells, list(stored.trials), observer)
 
 
-class _Counted:
-    """Trials are counted by the ledger, and only those of the block are read: the number of blocks is fixed.
+class _CountedProgress:
+    """Has the ledger count trials, and reads only those of its own block: the number of blocks is fixed.
 
-    What it costs to claim a block does not grow with what the trials hold.
+    So the cost of claiming a block does not grow with what the run has measured.
     """
 
-    def __init__(self, process: _Process, blocks: int) -> None:
-        self._process = process
+    def __init__(self, worker: _Worker, blocks: int) -> None:
+        self._worker = worker
         self._blocks = blocks
-        self._lost: int | None = None  # blocks that are made up for; not asked for before it matters
+        # Each block with a lost trial is made up for by one more. None until that number matters, as asking costs.
+        self._lost: int | None = None
         self._unusable: tuple[LeftOut, ...] = ()
         self._failing: Mapping[str, int] = {}
 
-    def now(self) -> RunHead:
-        found = self._process.ledger.head(self._process.run_id)
-        self._unusable = found.unusable
-        return found
+    def refresh(self) -> RunHead:
+        head = self._worker.ledger.head(self._worker.run_id)
+        self._unusable = head.unusable
+        return head
 
-    def open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
-        ledger, run_id = self._process.ledger, self._process.run_id
-        cells = self._cells()
+    def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
+        ledger, run_id = self._worker.ledger, self._worker.run_id
+        cells = self._find_tried_cells()
         if not cells:
             return RunState.FAILED, ()
         found = trial_counts.tally(ledger, run_id, [cell.id for cell in cells])
@@ -230,32 +239,37 @@ class _Counted:
         self._lost = 0
         return True
 
-    def loop(self, block: int, observer: Observer) -> Loop:
-        ledger, run_id, now = self._process.ledger, self._process.run_id, self.now()
-        policy, cells = self._process.plan.policy, self._cells()
-        if policy.iterations is None and not now.plan.context.iterations:
-            trials = list(ledger.load_run(run_id).trials)  # by which it is chosen: there are only few yet
-            return self._process.loop(now, cells, trials, observer)
+    def make_loop(self, block: int, observer: Observer) -> MeasurementLoop:
+        ledger, run_id, head = self._worker.ledger, self._worker.run_id, self.refresh()
+        policy, cells = self._worker.plan.policy, self._find_tried_cells()
+        if policy.iterations is None and not head.plan.context.iterations:
+            # The iterations are chosen by all trials so far, of which there are only few yet.
+            trials = list(ledger.load_run(run_id).trials)
+            return self._worker.make_loop(head, cells, trials, observer)
         trials = trial_counts.trials_of(ledger, run_id, block, self._failing)
-        asked = policy.warmup and not boots(cells)
-        warm = trial_counts.good_on(ledger, run_id, self._process.machine) if asked else ()
-        return self._process.loop(now, cells, trials, observer, warm)
+        warm: Collection[str] = ()
+        if policy.warmup and not boots(cells):
+            warm = trial_counts.good_on(ledger, run_id, self._worker.machine)
+        return self._worker.make_loop(head, cells, trials, observer, warm)
 
-    def ended(self) -> RunState | None:
-        near = trial_counts.reaches(self._process.ledger, self._process.run_id, self._blocks - 1)
-        return self.open_blocks()[0] if near or not self._cells() else None
+    def find_end(self) -> RunState | None:
+        # The last block is looked for first: that is one row, while open blocks take a count.
+        near = trial_counts.reaches(self._worker.ledger, self._worker.run_id, self._blocks - 1)
+        return self.find_open_blocks()[0] if near or not self._find_tried_cells() else None
 
-    def _cells(self) -> list[Cell]:
-        """Those that are still tried."""
-        able = runnable(self._process.plan.cells, self._unusable)
+    def _find_tried_cells(self) -> list[Cell]:
+        """Return the cells that are not given up."""
+        able = runnable(self._worker.plan.cells, self._unusable)
         ids = [cell.id for cell in able]
-        self._failing = trial_counts.failing(self._process.ledger, self._process.run_id, ids)
+        self._failing = trial_counts.failing(self._worker.ledger, self._worker.run_id, ids)
         return [cell for cell in able if self._failing.get(cell.id, 0) < GIVE_UP_AFTER]
 
 
-def _whole_at_first(trials: Sequence[Trial], cells: Sequence[Cell]) -> int:
-    """How many blocks from the first on have a trial of every cell."""
-    there = {(trial.block, trial.cell_id) for trial in trials}
-    last = max((block for block, _ in there), default=-1)
-    blocks = range(last + 1)
-    return next((each for each in blocks if any((each, cell.id) not in there for cell in cells)), last + 1)
+def _count_leading_complete_blocks(trials: Sequence[Trial], cells: Sequence[Cell]) -> int:
+    """Return how many blocks, from the first on, have a trial of every cell."""
+    done = {(trial.block, trial.cell_id) for trial in trials}
+    last = max((block for block, _ in done), default=-1)
+    for block in range(last + 1):
+        if any((block, cell.id) not in done for cell in cells):
+            return block
+    return last + 1

@@ -1,10 +1,10 @@
 """`--for`: fits a plan into some minutes of wall time, such that the questions asked get answers.
 
 First sizes shrink (`choose_scale`), then blocks become as few as answer large effects (`_FEW`), then parts of
-questions are left out, the last ones first, those with a level that the user named at the very end (`spend`). The first
-blocks show what a block really takes: then cells are left out or come back (`refit`). A cell whose questions are
-answered rests, so that those whose questions are open get the time (`open_cells`). How long a plan takes is estimated
-from earlier runs in the ledger, else from the plan's own figures.
+questions are left out, the last ones first, those with a level that the user named at the very end
+(`fit_to_budget`). The first blocks show what a block really takes: then cells are left out or come back
+(`refit_cells`). A cell whose questions are answered rests, so that those whose questions are open get the time
+(`find_open_cells`).
 """
 
 from __future__ import annotations
@@ -12,181 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from guestmark.core.errors import LedgerError
-from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.model import Cell, Plan, Trial
+from guestmark.core.tuning import Settings
 from guestmark.core.units import counted, format_duration
 from guestmark.core.workload_kind import adapts
 from guestmark.engine import proofs
 from guestmark.engine.question_status import COMPARING, AskedPair, Part, parts
+from guestmark.engine.time_estimate import PROOF_S, TrialCosts, read_trial_costs
+from guestmark.ledger.store import Ledger
 from guestmark.stats import stopping
-
-if TYPE_CHECKING:
-    from guestmark.core.tuning import Settings
-    from guestmark.ledger.store import Ledger
-
-
-RUNS = 5  # how many of the newest runs to use
-PROOF_S = 10.0  # of one kind of disk, where no earlier run says better
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Seconds of a block and of its longest trial, how many blocks the plan asks for, and how many cells were
-    `measured` earlier here, `declared` by the plan, or are `unknown` and in no sum.
-
-    Without a fixed number of blocks there may be up to `max_blocks`, and `time_limit_s` ends the run.
-    """
-
-    block_s: float
-    longest_s: float
-    blocks: int
-    exactly: bool  # whether the number of blocks is fixed
-    measured: int
-    declared: int
-    unknown: int
-    max_blocks: int
-    time_limit_s: float
-    scale: float = 1.0  # of the plan; its declared costs are for scale 1
-
-    @property
-    def blocks_in_time(self) -> int:
-        """How many blocks there are at most: none begins that would end past the limit by more than one trial."""
-        if self.exactly or not self.block_s:
-            return self.blocks if self.exactly else self.max_blocks
-        return min(self.max_blocks, max(1, math.floor((self.time_limit_s + self.longest_s) / self.block_s)))
-
-    @property
-    def seconds(self) -> float:
-        """Of the whole run, at least."""
-        return self.block_s * min(self.blocks, self.blocks_in_time)
-
-    @property
-    def expectation(self) -> str:
-        """How long it takes and for how many blocks, for people."""
-        limit, blocks = format_duration(self.time_limit_s), counted(self.blocks, "block")
-        if not self.block_s:
-            return (
-                f"no estimate yet for {blocks}" if self.exactly else f"no estimate yet; stops after {limit}"
-            )
-        least, most = format_duration(self.seconds), format_duration(self.block_s * self.blocks_in_time)
-        if self.exactly:
-            return f"{least} for {blocks}"
-        if self.blocks_in_time < self.blocks:
-            return f"{least} for {self.blocks_in_time} of {blocks}: its time limit of {limit} ends it then"
-        if self.unknown:
-            return f"{least} or more for {blocks} or more; stops after {limit}"
-        if self.blocks_in_time == self.blocks:
-            return f"{least} for {blocks}"
-        return f"{least} to {most} for {self.blocks} to {self.blocks_in_time} blocks"
-
-    @property
-    def origin(self) -> str:
-        """Where the figures come from, for people."""
-        parts = []
-        if self.measured:
-            parts.append("measured in earlier runs here")
-        if self.declared:
-            how = "as declared by the plan" + (" for its full size" if self.scale != 1 else "")
-            parts.append(f"{self.declared} cells {how}" if self.measured else how)
-        if self.unknown:
-            parts.append(f"{self.unknown} cells unknown and not counted")
-        return ", ".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Seconds of a trial, by cell, of those that are known; `measured` of them in earlier runs here.
-
-    `proof_s` is what cutting the power of one kind of disk takes.
-    """
-
-    trial_s: Mapping[str, float]
-    measured: int
-    proof_s: float
-
-    def of(self, cell: Cell) -> float:
-        """Of a cell; of one of which nothing is known what the others take on average."""
-        known = self.trial_s.get(cell.id)
-        return known if known is not None else sum(self.trial_s.values()) / max(len(self.trial_s), 1)
-
-
-def prices(plan: Plan, ledger: Ledger | None) -> Prices:
-    """What is known of `plan`'s trials here: from runs of that plan, else as it declares.
-
-    A trial takes `start` seconds whatever the plan's scale is, and the rest in proportion to it.
-    """
-    scale = plan.context.scale
-    earlier, proof_s = ({}, None) if ledger is None else _earlier(plan, ledger)
-    found: dict[str, float] = {}
-    measured = 0
-    for cell in plan.cells:
-        start = _declared(plan.context.start, cell)
-        runs = earlier.get(cell.null_of or cell.id, {})
-        declared = _declared(plan.context.cost, cell)
-        if runs:
-            nearest = min(runs, key=lambda size: abs(math.log(size / scale)))
-            found[cell.id] = _scaled(runs[nearest], nearest, scale, start)
-            measured += 1
-        elif declared is not None:
-            found[cell.id] = _scaled(declared, 1.0, scale, start)
-    return Prices(found, measured, PROOF_S if proof_s is None else proof_s)
-
-
-def _scaled(seconds: float, at: float, scale: float, start: float | None) -> float:
-    """What a trial takes at one scale, from what it took at another; the same where nothing is known of its start."""
-    if start is None or at == scale:
-        return seconds
-    fixed = min(start, seconds)
-    return fixed + (seconds - fixed) * scale / at
-
-
-def _declared(found: Mapping[str, float], cell: Cell) -> float | None:
-    """Seconds that the plan declares for the cell's platform, or for the innermost part of it."""
-    return found.get(str(cell.platform), found.get(cell.platform.inner.kind))
-
-
-def estimate(plan: Plan, ledger: Ledger | None) -> Estimate:
-    """The time `plan` takes here; see `prices`."""
-    known = prices(plan, ledger)
-    policy = plan.policy
-    return Estimate(
-        sum(known.trial_s.values()),
-        max(known.trial_s.values(), default=0.0),
-        policy.blocks or policy.min_blocks,
-        exactly=policy.blocks is not None,
-        measured=known.measured,
-        declared=len(known.trial_s) - known.measured,
-        unknown=len(plan.cells) - len(known.trial_s),
-        max_blocks=policy.max_blocks,
-        time_limit_s=policy.time_limit_s,
-        scale=plan.context.scale if not plan.context.start else 1.0,
-    )
-
-
-def _earlier(plan: Plan, ledger: Ledger) -> tuple[dict[str, dict[float, float]], float | None]:
-    """Mean seconds of a trial, by cell id and scale, in the newest runs of a plan of that name; and of proofs."""
-    durations: dict[str, dict[float, list[float]]] = {}
-    proofs: list[float] = []
-    mine = [run for run in ledger.runs() if run.name == plan.name and run.trials]
-    for overview in mine[-RUNS:]:
-        try:
-            stored = ledger.load_run(overview.id)
-        except LedgerError:  # one run is damaged: others are not affected
-            continue
-        scale = stored.plan.context.scale
-        proofs += stored.plan.context.proofs_took_s
-        same = {cell.id for cell in stored.plan.cells} & {cell.id for cell in plan.cells}
-        for trial in stored.trials:
-            if trial.status is TrialStatus.OK and trial.cell_id in same:
-                durations.setdefault(trial.cell_id, {}).setdefault(scale, []).append(trial.duration_s)
-    means = {
-        name: {scale: sum(series) / len(series) for scale, series in by_scale.items()}
-        for name, by_scale in durations.items()
-    }
-    return means, sum(proofs) / len(proofs) if proofs else None
-
+from guestmark.stats.paired import MIN_BLOCKS
+from guestmark.stats.tuning.race import candidates_of
+from guestmark.stats.tuning.screen import choose_informative
 
 _CLOSING_S = 2.0  # the report, and the end of the process
 _SET_UP_S = 3.0  # before a run begins: imports, and a look at what can be used
@@ -199,11 +37,15 @@ _RACING_BLOCKS = 3  # that a cell is in on average, until it is dropped
 _PROVING = 0.5  # of a budget, after which no proof is begun
 _LATER = 0.75  # of a cell's first trial, which also makes what later ones find
 _CONFIRMED = 3  # finalists that a race usually has
+_NAMED = 6  # cells that a remark names before it counts the others
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
-    """What a run takes: its cells, seconds of a block, of the longest trial and of all proofs, and how many blocks."""
+class RunCost:
+    """What a run takes: `cells`, seconds of a block, of the longest trial and of all proofs, and how many blocks.
+
+    Nothing is known of `unknown` of the cells, which are in no sum.
+    """
 
     cells: int
     block_s: float
@@ -211,107 +53,121 @@ class Spending:
     proofs_s: float
     fewest: int
     most: int
-    unknown: int  # cells of which nothing is known, and which are in no sum
+    unknown: int
     scale: float = 1.0
 
     @property
     def sentence(self) -> str:
-        """In one line, for people."""
+        """The cost in one line, for people; empty if nothing is known."""
         if not self.block_s and not self.proofs_s:
             return ""
         least = format_duration(_round(self.proofs_s + self.block_s * self.fewest))
         blocks = counted(self.fewest, "block")
         size = f" at {self.scale:g} of the plan's sizes" if self.scale != 1 else ""
-        said = f"{counted(self.cells, 'cell')}{size}, about {least} for {blocks}"
+        text = f"{counted(self.cells, 'cell')}{size}, about {least} for {blocks}"
         if self.most > self.fewest:
             most = format_duration(_round(self.proofs_s + self.block_s * self.most))
-            said += f", at most {most} for {self.most}"
+            text += f", at most {most} for {self.most}"
         if self.proofs_s:
-            said += f", of it about {format_duration(_round(self.proofs_s))} for proofs"
-        return said + (f"; {counted(self.unknown, 'cell')} unknown and not counted" if self.unknown else "")
+            text += f", of it about {format_duration(_round(self.proofs_s))} for proofs"
+        if self.unknown:
+            text += f"; {counted(self.unknown, 'cell')} unknown and not counted"
+        return text
 
 
 def _round(seconds: float) -> float:
-    """As roughly as it is known."""
-    step = 1.0 if seconds < 20 else 10.0 if seconds < 600 else 60.0
+    """Round to what an estimate is good for: a second, 10 s, or a minute."""
+    step = 1.0
+    if seconds >= 600:
+        step = 60.0
+    elif seconds >= 20:
+        step = 10.0
     return round(seconds / step) * step
 
 
-def spending(plan: Plan, cells: Sequence[Cell], known: Prices, used_s: float = 0.0) -> Spending:
-    """What these cells take by what is known of them, after `used_s` of their time."""
-    costs = [known.trial_s[cell.id] for cell in cells if cell.id in known.trial_s]
-    block_s, longest_s = sum(costs), max(costs, default=0.0)
-    proofs_s = _proofs_s(plan, cells, known)
+def estimate_run_cost(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, used_s: float = 0.0) -> RunCost:
+    """Return what these cells take by what is known of them, after `used_s` of their time."""
+    known = [costs.trial_s[cell.id] for cell in cells if cell.id in costs.trial_s]
+    block_s, longest_s = sum(known), max(known, default=0.0)
+    proofs_s = _estimate_proofs_s(plan, cells, costs)
     policy = plan.policy
-    if (racing := plan.context.tune) is not None:  # most leave it early
+    # Most cells leave a race early.
+    if (racing := plan.context.tune) is not None:
         policy = replace(policy, min_blocks=_RACING_BLOCKS, max_blocks=racing.max_blocks + racing.confirm)
     fewest = policy.blocks or policy.min_blocks
     most = fewest
     if policy.blocks is None and block_s:
-        beyond = (
-            0.0 if plan.context.budget_s is not None else longest_s
-        )  # one trial of the last block may end past the limit
+        # Without a budget one trial of the last block may end past the limit.
+        beyond = 0.0 if plan.context.budget_s is not None else longest_s
         room = (policy.time_limit_s + beyond - proofs_s - used_s) / block_s
         most = min(policy.max_blocks, max(1, math.floor(room)))
-    unknown, scale = len(cells) - len(costs), plan.context.scale
-    return Spending(len(cells), block_s, longest_s, proofs_s, min(fewest, most), most, unknown, scale)
+    unknown, scale = len(cells) - len(known), plan.context.scale
+    return RunCost(len(cells), block_s, longest_s, proofs_s, min(fewest, most), most, unknown, scale)
 
 
-def _proofs_s(plan: Plan, cells: Iterable[Cell], known: Prices) -> float:
+def _estimate_proofs_s(plan: Plan, cells: Iterable[Cell], costs: TrialCosts) -> float:
     if not plan.context.prove:
         return 0.0
-    return known.proof_s * len({kind for cell in cells if (kind := proofs.kind_of(cell)) is not None})
+    # Cells with the same kind of disk share a proof.
+    kinds = {kind for cell in cells if (kind := proofs.find_proof_kind(cell)) is not None}
+    return costs.proof_s * len(kinds)
 
 
 def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget_s: float) -> Plan:
-    """The plan at the largest scale at which all of it fits into the budget, else at the smallest."""
+    """Return the plan at the largest scale at which all of it fits into the budget, else at the smallest."""
     plan = plan_at(1.0)
+    # A race has fewer cells rather than smaller ones, and other plans may have no sizes that scale.
     if plan.context.tune is not None or plan_at(_SCALES[-1]).cells == plan.cells:
-        return plan  # a race has fewer cells rather than smaller ones, and other plans may mark no sizes
+        return plan
     for scale in _SCALES:
         plan = plan if scale == 1.0 else plan_at(scale)
-        known = prices(plan, ledger)
-        blocks = _fewest(plan) + (_SPARE if plan.policy.blocks is None else 0)
-        needs = _needs(plan, plan.cells, known, blocks) + _SET_UP_S + _CLOSING_S
-        if len(known.trial_s) == len(plan.cells) and needs <= budget_s:
+        costs = read_trial_costs(plan, ledger)
+        blocks = _count_fewest_blocks(plan) + (_SPARE if plan.policy.blocks is None else 0)
+        needed_s = _estimate_needed_s(plan, plan.cells, costs, blocks) + _SET_UP_S + _CLOSING_S
+        if len(costs.trial_s) == len(plan.cells) and needed_s <= budget_s:
             return plan
     return plan
 
 
-def _fewest(plan: Plan) -> int:
-    """How many blocks answers take: as many as tell a difference from chance, where anything is compared."""
-    from guestmark.stats.paired import MIN_BLOCKS
-
+def _count_fewest_blocks(plan: Plan) -> int:
+    """Return how many blocks answers take: as many as tell a difference from chance, if anything is compared."""
     if plan.questions and not any(question.wants in COMPARING for question in plan.questions):
         return plan.policy.blocks or 1
     return MIN_BLOCKS
 
 
-def _needs(plan: Plan, cells: Sequence[Cell], known: Prices, blocks: int) -> float:
-    return _proofs_s(plan, cells, known) + blocks * sum(known.of(cell) for cell in cells)
+def _estimate_needed_s(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, blocks: int) -> float:
+    """Return the seconds of all proofs and of `blocks` blocks."""
+    return _estimate_proofs_s(plan, cells, costs) + blocks * sum(costs.estimate(cell) for cell in cells)
 
 
-def spend(
-    plan: Plan, able: Sequence[Cell], known: Prices, budget_s: float, used_s: float
+def fit_to_budget(
+    plan: Plan, able: Sequence[Cell], costs: TrialCosts, budget_s: float, used_s: float
 ) -> tuple[Plan, list[str]]:
-    """The plan with what fits into `budget_s`, of which `used_s` are over; remarks on what is left out.
+    """Return the plan with what fits into `budget_s`, of which `used_s` are over; remarks on what is left out.
 
     `able` are the cells that can be measured here. A budget in which not even one part of a question fits gets the
     cheapest one.
     """
     left_s = budget_s - used_s - _CLOSING_S
+    time_limit_s = max(budget_s - _CLOSING_S, 1.0)
     if all(map(adapts, able)):
-        return replace(plan, policy=replace(plan.policy, time_limit_s=max(budget_s - _CLOSING_S, 1.0))), []
-    enough = _fewest(plan)
+        return replace(plan, policy=replace(plan.policy, time_limit_s=time_limit_s)), []
+    enough = _count_fewest_blocks(plan)
     originals = [cell for cell in able if cell.null_of is None]
-    fewest = enough if _needs(plan, originals, known, enough) <= left_s else min(enough, _FEW)
+    fewest = enough
     racing = plan.context.tune
     if racing is not None:
-        fewest = enough
-        kept = race(plan, able, known, racing, left_s)
+        kept = choose_racing_cells(plan, able, costs, racing, left_s)
     else:
-        kept = _fitting(plan, able, left_s, lambda cells: _needs(plan, cells, known, fewest), known.of)
-        if _needs(plan, kept, known, enough) <= left_s:
+        if _estimate_needed_s(plan, originals, costs, enough) > left_s:
+            fewest = min(enough, _FEW)
+        blocks = fewest
+        kept = _BudgetFit(
+            plan, able, left_s, lambda cells: _estimate_needed_s(plan, cells, costs, blocks), costs.estimate
+        ).pick()
+        # What was left out may have made room for more blocks of the others.
+        if _estimate_needed_s(plan, kept, costs, enough) <= left_s:
             fewest = enough
     ids = {cell.id for cell in kept}
     gone = [cell for cell in able if cell.id not in ids]
@@ -319,140 +175,150 @@ def spend(
         plan.policy,
         blocks=plan.policy.blocks if enough < 2 else None,
         min_blocks=min(plan.policy.min_blocks, fewest),
-        time_limit_s=max(budget_s - _CLOSING_S, 1.0),
+        time_limit_s=time_limit_s,
         trial_limit_s=min(plan.policy.trial_limit_s, max(_TRIAL_SHARE * budget_s, 20.0)),
     )
+    within = format_duration(budget_s)
     notes = []
     if left_out := [cell for cell in gone if cell.null_of is None]:
-        notes.append(f"left out to keep within {format_duration(budget_s)}: {_named(left_out)}")
+        notes.append(f"left out to keep within {within}: {_list_cells(left_out)}")
     notes += [
-        f"not asked, to keep within {format_duration(budget_s)}: {question.ask}"
+        f"not asked, to keep within {within}: {question.ask}"
         for question in plan.questions
         if not parts(question, kept)
     ]
-    needs = _needs(plan, kept, known, fewest)
-    if needs > left_s and racing is None:
-        takes_s = _round(needs + used_s + _CLOSING_S)
+    needed_s = _estimate_needed_s(plan, kept, costs, fewest)
+    if needed_s > left_s and racing is None:
+        takes_s = _round(needed_s + used_s + _CLOSING_S)
         notes.append(
-            f"{format_duration(budget_s)} is short for {counted(fewest, 'block')} of even these cells: --for "
+            f"{within} is short for {counted(fewest, 'block')} of even these cells: --for "
             f"{math.ceil(takes_s)}s would do"
         )
-    fitted = replace(
-        plan, policy=policy, context=replace(plan.context, no_time=tuple(cell.id for cell in gone))
-    )
-    return (measured_alone(fitted, ()) if racing is not None else fitted), notes
+    context = replace(plan.context, no_time=tuple(cell.id for cell in gone))
+    fitted = replace(plan, policy=policy, context=context)
+    if racing is not None:
+        fitted = drop_unmeasured_cells(fitted, ())
+    return fitted, notes
 
 
-def refit(  # noqa: PLR0917 (what is still measured follows from all of it)
+def refit_cells(  # noqa: PLR0917 (what is still measured follows from all of it)
     plan: Plan,
     alive: Sequence[Cell],
     trials: Sequence[Trial],
     used_s: float,
     resting: Collection[str],
-    known: Callable[[], Prices],
+    read_costs: Callable[[], TrialCosts],
 ) -> tuple[Cell, ...]:
-    """The cells of `alive` for which there is time, by what blocks took so far, once at least one is complete.
+    """Return the cells of `alive` for which there is time, by what blocks took so far.
 
-    Until there are `_FEW` blocks there must be time for these, then for as many as every answer takes, but for cells
-    that are `resting`. What was left out comes back where there is time for `_FEW` blocks of it, by what was `known`
-    of it before the run.
+    Before one block is complete that is what it was. Until there are `_FEW` blocks there must be time for these, then
+    for as many as every answer takes, but for cells that are `resting`. What was left out comes back where there is
+    time for `_FEW` blocks of it; `read_costs` returns what was known of it before the run.
     """
     budget_s = plan.context.budget_s
     gone = set(plan.context.no_time)
     measured = [cell for cell in alive if cell.id not in gone]
-    blocks = {cell.id: len({trial.block for trial in trials if trial.cell_id == cell.id}) for cell in alive}
+    durations: dict[str, list[float]] = {}
+    blocks: dict[str, set[int]] = {cell.id: set() for cell in alive}
+    for trial in trials:
+        durations.setdefault(trial.cell_id, []).append(trial.duration_s)
+        blocks.setdefault(trial.cell_id, set()).add(trial.block)
     if budget_s is None or not all(blocks[cell.id] for cell in measured):
         return tuple(measured)
-    took: dict[str, list[float]] = {}
-    for trial in trials:
-        took.setdefault(trial.cell_id, []).append(trial.duration_s)
-    cost = {name: min(series) * (_LATER if len(series) == 1 else 1.0) for name, series in took.items()}
-    price = _beside(known() if gone else Prices({}, 0, PROOF_S), cost, alive)
-    enough = _fewest(plan)
-    least = min((blocks[cell.id] for cell in measured if cell.id not in resting), default=enough)
+    took = {
+        cell_id: min(series) * (_LATER if len(series) == 1 else 1.0) for cell_id, series in durations.items()
+    }
+    before = read_costs() if gone else TrialCosts({}, 0, PROOF_S)
+    price = _calibrate_costs(before, took, alive)
+    enough = _count_fewest_blocks(plan)
+    least = min((len(blocks[cell.id]) for cell in measured if cell.id not in resting), default=enough)
     goal = enough if least >= _FEW else min(enough, _FEW)
 
-    def needs(cells: Sequence[Cell]) -> float:
-        """Seconds until each of these has so many blocks; those that rest are measured no more."""
-        due = [(cell, goal - blocks[cell.id]) for cell in cells if cell.id not in resting]
+    def estimate_rest_s(cells: Sequence[Cell]) -> float:
+        """Return the seconds until each of these cells has `goal` blocks; those that rest are measured no more."""
+        due = [(cell, goal - len(blocks[cell.id])) for cell in cells if cell.id not in resting]
         return sum(left * price(cell) for cell, left in due if left > 0)
 
     left_s = budget_s - used_s - _CLOSING_S
-    if needs(measured) > left_s:
-        return tuple(_fitting(plan, measured, left_s, needs, price))
-    return tuple(_fitting(plan, alive, left_s, needs, price, chosen=measured)) if gone else tuple(measured)
+    if estimate_rest_s(measured) > left_s:
+        return tuple(_BudgetFit(plan, measured, left_s, estimate_rest_s, price).pick())
+    if not gone:
+        return tuple(measured)
+    return tuple(_BudgetFit(plan, alive, left_s, estimate_rest_s, price, chosen=measured).pick())
 
 
-def _beside(known: Prices, took: Mapping[str, float], cells: Iterable[Cell]) -> Callable[[Cell], float]:
-    """What a trial of a cell takes, from what trials of this run `took`.
+def _calibrate_costs(
+    costs: TrialCosts, took: Mapping[str, float], cells: Iterable[Cell]
+) -> Callable[[Cell], float]:
+    """Return a function for the seconds of a trial of a cell, by what trials of this run `took`.
 
-    One that was not measured yet costs what was `known` before, in proportion to what others cost beside that; without
-    limit where nothing was.
+    A cell that was not measured yet costs what was known before, times the ratio of what others take now to what was
+    known of them; infinitely much if nothing was.
     """
-    before = [
-        (took[cell.id], known.trial_s[cell.id])
-        for cell in cells
-        if cell.id in took and cell.id in known.trial_s
-    ]
-    ratio = sum(now for now, _ in before) / max(sum(then for _, then in before), 1e-9) if before else 1.0
+    both = [cell.id for cell in cells if cell.id in took and cell.id in costs.trial_s]
+    ratio = 1.0
+    if both:
+        ratio = sum(took[cell_id] for cell_id in both) / max(
+            sum(costs.trial_s[cell_id] for cell_id in both), 1e-9
+        )
 
-    def of(cell: Cell) -> float:
+    def estimate_trial_s(cell: Cell) -> float:
         own = took.get(cell.id) or took.get(cell.null_of or "")
-        return own if own is not None else ratio * known.trial_s.get(cell.id, math.inf)
+        return own if own is not None else ratio * costs.trial_s.get(cell.id, math.inf)
 
-    return of
+    return estimate_trial_s
 
 
-def open_cells(plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterable[Cell]) -> set[str]:
-    """The ids of the cells that an open question is about; all of them while it is not known what is asked.
+def find_open_cells(plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterable[Cell]) -> set[str]:
+    """Return the ids of the cells that an open question is about; all of them while it is not known what is asked.
 
-    Of a null copy too, as long as the cell is measured that it copies.
+    A null copy is among them as long as the cell is measured that it copies.
     """
     cells = list(alive)
     if plan.context.budget_s is None or pairs is None:
         return {cell.id for cell in cells}
-    known = {name for pair in pairs for name in (pair.first, pair.second)}
-    wanted = {
-        name
-        for pair in pairs
-        if not stopping.is_settled(pair.comparison, plan.policy.precision)
-        for name in (pair.first, pair.second)
-    }
-    asked = {cell.id for question in plan.questions for part in parts(question, cells) for cell in part.cells}
-    unknown = asked - known  # nothing is known of these yet
-    return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted | unknown}
+    known: set[str] = set()
+    wanted: set[str] = set()
+    for pair in pairs:
+        known |= {pair.first, pair.second}
+        if not stopping.is_settled(pair.comparison, plan.policy.precision):
+            wanted |= {pair.first, pair.second}
+    for question in plan.questions:
+        for part in parts(question, cells):
+            wanted |= {cell.id for cell in part.cells if cell.id not in known}
+    return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted}
 
 
-def proofs_end(plan: Plan, used_s: float) -> bool:
-    """Whether proofs have had their share of the budget, so that there is time to measure what is proven."""
+def is_proving_over(plan: Plan, used_s: float) -> bool:
+    """Whether proofs have had their share of the budget; the rest is for measuring what is proven."""
     budget_s = plan.context.budget_s
     return budget_s is not None and used_s > _PROVING * budget_s
 
 
-def over(plan: Plan, blocks: int, trials: Sequence[Trial], used_s: float) -> bool:
+def is_used_up(plan: Plan, blocks: int, trials: Sequence[Trial], used_s: float) -> bool:
     """Whether there is no room for another whole block, once there are as many as tell anything."""
     budget_s = plan.context.budget_s
-    if budget_s is None or blocks < min(plan.policy.min_blocks, _fewest(plan)):
+    if budget_s is None or blocks < min(plan.policy.min_blocks, _count_fewest_blocks(plan)):
         return False
     return bool(used_s + stopping.block_cost(trials) > budget_s - _CLOSING_S)
 
 
-def leaving_out(plan: Plan, gone: Iterable[Cell]) -> Plan:
-    """The plan with just these cells left out for want of time."""
+def leave_out_cells(plan: Plan, gone: Iterable[Cell]) -> Plan:
+    """Return the plan with exactly these cells left out for want of time."""
     return replace(plan, context=replace(plan.context, no_time=tuple(sorted(cell.id for cell in gone))))
 
 
-def still_measured(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
-    """Those of the cells for which there is time."""
+def select_planned_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
+    """Return those of the cells for which there is time."""
     gone = set(plan.context.no_time)
     return [cell for cell in cells if cell.id not in gone]
 
 
-def measured_alone(plan: Plan, trials: Iterable[Trial]) -> Plan:
-    """The plan without the cells for which there was no time at all, and without the questions that nobody answers."""
+def drop_unmeasured_cells(plan: Plan, trials: Iterable[Trial]) -> Plan:
+    """Return the plan without cells for which there was no time at all, and without questions that none answers."""
     tried = {trial.cell_id for trial in trials}
     gone = set(plan.context.no_time) - tried
-    kept = still_measured(plan, plan.cells)
+    kept = select_planned_cells(plan, plan.cells)
     return replace(
         plan,
         cells=tuple(cell for cell in plan.cells if cell.id not in gone),
@@ -460,87 +326,118 @@ def measured_alone(plan: Plan, trials: Iterable[Trial]) -> Plan:
     )
 
 
-def _fitting(  # noqa: PLR0917 (what is chosen follows from all of it)
-    plan: Plan,
-    able: Sequence[Cell],
-    left_s: float,
-    needs: Callable[[Sequence[Cell]], float],
-    cost: Callable[[Cell], float],
-    chosen: Iterable[Cell] = (),
-) -> list[Cell]:
-    """Those of the cells that fit, beside those `chosen`: all of them, else part after part of the questions.
+class _BudgetFit:
+    """Picks the cells that fit into the time left, such that as many questions as possible get an answer."""
 
-    Parts that hold a level which the user named come first, as far as it takes to have each of these; null copies last.
-    """
-    if needs(able) <= left_s:
-        return list(able)
-    taken = {cell.id: cell for cell in chosen}
+    def __init__(  # noqa: PLR0917 (what is chosen follows from all of it)
+        self,
+        plan: Plan,
+        able: Sequence[Cell],
+        left_s: float,
+        estimate_s: Callable[[Sequence[Cell]], float],
+        price: Callable[[Cell], float],
+        chosen: Iterable[Cell] = (),
+    ) -> None:
+        """Pick from `able`, beside those `chosen`.
 
-    def with_more(more: Iterable[Cell]) -> dict[str, Cell]:
-        wanted = {**taken, **{cell.id: cell for cell in more}}
-        # What is compared with a baseline in a table needs it.
-        bases = [
-            cell
-            for cell in able
-            if cell.baseline and any(cell.compares_with(other) for other in wanted.values())
-        ]
-        return {**wanted, **{cell.id: cell for cell in bases}}
+        `estimate_s` returns the seconds that a set of cells takes, `price` those of one trial.
+        """
+        self._plan = plan
+        self._able = able
+        self._left_s = left_s
+        self._estimate_s = estimate_s
+        self._price = price
+        self._taken = {cell.id: cell for cell in chosen}
 
-    def fits(more: Iterable[Cell]) -> bool:
-        return needs(list(with_more(more).values())) <= left_s
+    def pick(self) -> list[Cell]:
+        """Return all cells if they fit, else those of part after part of the questions.
 
-    wanted = [part for question in plan.questions for part in parts(question, able)]
-    if not wanted:
-        wanted = [Part((cell,)) for cell in able if cell.null_of is None]
-    for level in plan.context.named:
-        if any(name in taken for name in level):
-            continue
-        of_level = [part for part in wanted if any(cell.id in level for cell in part.cells)]
-        for part in sorted(of_level, key=lambda part: sum(map(cost, part.cells))):
-            least = _cheapest(part, level, cost)
-            if fits(least):
-                taken = with_more(least)
-                break
-    for part in wanted:
-        cells = sorted(part.cells, key=cost)
-        least_many = max(min(2, len(cells)), math.ceil(_DEAREST * len(cells)))
-        while len(cells) > least_many and not fits(cells):
+        Parts with a level that the user named come first, as far as it takes to have each of these levels; null copies
+        come last.
+        """
+        if self._estimate_s(self._able) <= self._left_s:
+            return list(self._able)
+        wanted = self._list_parts()
+        self._take_named_levels(wanted)
+        for part in wanted:
+            self._take_part(part)
+        if not self._taken:
+            cheapest = min((part.cells for part in wanted), key=self._sum_prices)
+            self._taken = self._with_baselines(cheapest)
+        for copy in self._able:
+            if copy.null_of in self._taken:
+                self._take_if_it_fits([copy])
+        return [cell for cell in self._able if cell.id in self._taken]
+
+    def _list_parts(self) -> list[Part]:
+        """Return the parts of all questions; without questions, each cell is one."""
+        found = [part for question in self._plan.questions for part in parts(question, self._able)]
+        return found or [Part((cell,)) for cell in self._able if cell.null_of is None]
+
+    def _take_named_levels(self, wanted: Sequence[Part]) -> None:
+        """Take two cells for each level that the user named, so that it can be compared at all."""
+        for level in self._plan.context.named:
+            if any(cell_id in self._taken for cell_id in level):
+                continue
+            of_level = [part for part in wanted if any(cell.id in level for cell in part.cells)]
+            for part in sorted(of_level, key=lambda part: self._sum_prices(part.cells)):
+                if self._take_if_it_fits(self._pick_cheapest_pair(part, level)):
+                    break
+
+    def _take_part(self, part: Part) -> None:
+        """Take the part, without its dearest cells if it does not fit with them."""
+        cells = sorted(part.cells, key=self._price)
+        fewest = max(min(2, len(cells)), math.ceil(_DEAREST * len(cells)))
+        while not self._take_if_it_fits(cells) and len(cells) > fewest:
             cells.pop()
-        if fits(cells):
-            taken = with_more(cells)
-    if not taken:
-        taken = with_more(min((part.cells for part in wanted), key=lambda cells: sum(map(cost, cells))))
-    for copy in (cell for cell in able if cell.null_of in taken):
-        if fits([copy]):
-            taken = with_more([copy])
-    return [cell for cell in able if cell.id in taken]
+
+    def _pick_cheapest_pair(self, part: Part, level: Collection[str]) -> list[Cell]:
+        """Return the two cheapest cells of a part that can be compared, one of which has the level."""
+        with_level = min((cell for cell in part.cells if cell.id in level), key=self._price)
+        others = sorted((cell for cell in part.cells if cell is not with_level), key=self._price)
+        return [with_level, *others[:1]]
+
+    def _take_if_it_fits(self, cells: Iterable[Cell]) -> bool:
+        """Take the cells with the baselines that they need, if there is time; return whether there was."""
+        taken = self._with_baselines(cells)
+        if self._estimate_s(list(taken.values())) > self._left_s:
+            return False
+        self._taken = taken
+        return True
+
+    def _with_baselines(self, more: Iterable[Cell]) -> dict[str, Cell]:
+        """Return what is taken with `more` cells, and with the baselines of the tables that these are in."""
+        wanted = {**self._taken, **{cell.id: cell for cell in more}}
+        baselines = {}
+        for cell in self._able:
+            if cell.baseline and any(cell.compares_with(other) for other in wanted.values()):
+                baselines[cell.id] = cell
+        return {**wanted, **baselines}
+
+    def _sum_prices(self, cells: Iterable[Cell]) -> float:
+        return sum(map(self._price, cells))
 
 
-def _cheapest(part: Part, level: Collection[str], cost: Callable[[Cell], float]) -> list[Cell]:
-    """The two cheapest cells of a part that can be compared, one of which has the level."""
-    with_level = min((cell for cell in part.cells if cell.id in level), key=cost)
-    others = sorted((cell for cell in part.cells if cell is not with_level), key=cost)
-    return [with_level, *others[:1]]
+def _list_cells(cells: Sequence[Cell]) -> str:
+    """Return the first cells' ids, and how many more there are."""
+    names = [cell.id for cell in cells[:_NAMED]]
+    if len(cells) > _NAMED:
+        names.append(f"{len(cells) - _NAMED} more")
+    return ", ".join(names)
 
 
-def _named(cells: Sequence[Cell]) -> str:
-    shown = [cell.id for cell in cells[:6]]
-    return ", ".join([*shown, *([f"{len(cells) - 6} more"] if len(cells) > 6 else [])])
+def choose_racing_cells(
+    plan: Plan, able: Sequence[Cell], costs: TrialCosts, settings: Settings, left_s: float
+) -> list[Cell]:
+    """Return the cells that can race in the time: each is proven and measured in some blocks, then the best confirmed.
 
-
-def race(plan: Plan, able: Sequence[Cell], known: Prices, settings: Settings, left_s: float) -> list[Cell]:
-    """The cells that can race in the time: each is proven and measured in some blocks, then the best are confirmed.
-
-    Where that is not all, those that together show most of every level, as in screening.
+    If these are not all, they are the ones that together show most of every level, as in screening.
     """
-    from guestmark.stats.tuning.race import candidates_of
-    from guestmark.stats.tuning.screen import choose_informative
-
-    typical = sum(map(known.of, able)) / max(len(able), 1)
-    proof = _proofs_s(plan, able, known) / max(len(able), 1)
+    typical = sum(map(costs.estimate, able)) / max(len(able), 1)
+    proof = _estimate_proofs_s(plan, able, costs) / max(len(able), 1)
     confirming = settings.confirm * min(settings.finalists, _CONFIRMED) * typical
-    each = proof + _RACING_BLOCKS * typical
-    number = max(2, math.floor((left_s - confirming) / each)) if each > 0 else len(able)
+    per_cell = proof + _RACING_BLOCKS * typical
+    number = max(2, math.floor((left_s - confirming) / per_cell)) if per_cell > 0 else len(able)
     if number >= len(able):
         return list(able)
     ids = set(choose_informative(candidates_of(able), number))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core import registry as kinds
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Facts, Proof, flat
 from guestmark.core.model import Cell, Plan, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.tuning import Settings
+from guestmark.disks.location import in_memory
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.engine.trial import Slot, run_trial
@@ -20,105 +23,113 @@ from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.location import LOCATION
 from guestmark.workloads import base as workloads
 
-if TYPE_CHECKING:
-    from guestmark.core.platform_spec import PlatformSpec
-
 _WORKLOAD = "powercut"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What one proof holds for: a disk on a machine, with every setting of the two but the disk's size."""
+class ProofKind:
+    """What one proof holds for: a disk on a machine, with every setting of the two but the disk's size.
+
+    `row` holds the workload's own acknowledgements, where these can be proven; it is empty where only the disk can be.
+    """
 
     platform: PlatformSpec
     disk: DiskSpec
     settings: frozenset[tuple[str, str]]
-    row: str  # what the row itself acknowledges, and how; empty where only the disk can be proven
+    row: str
 
 
-def kind_of(cell: Cell) -> Kind | None:
-    """The kind of the cell's target; None for a cell without one that is written, or with a directory of this host."""
+def find_proof_kind(cell: Cell) -> ProofKind | None:
+    """Return the kind of the cell's target disk, or None where there is nothing to prove.
+
+    That is a cell that writes to no disk, or to a directory of this host.
+    """
     try:
         disk = cell.view(Disks).find_target()
     except UsageError:
         return None
-    if (
-        disk is None
-        or disk.filesystem is Filesystem.NONE
-        or disk.packed
-        or (not cell.platform.is_guest and not disk.loop)
-    ):
+    if disk is None or disk.filesystem is Filesystem.NONE or disk.packed:
         return None
+    if not cell.platform.is_guest and not disk.loop:
+        return None
+    # What the disk holds does not decide what survives on it.
     kept = replace(disk, levels=disk.kept_by, content="", holds=0, tree="")
-    of_machine = frozenset(item for item in _settings(cell).items() if not is_disk_setting(item[0]))
-    return Kind(cell.platform, kept, of_machine, repr(sorted(_of_row(cell).items()) or ""))
+    of_machine = frozenset(
+        (name, level) for name, level in _read_settings(cell).items() if not is_disk_setting(name)
+    )
+    return ProofKind(cell.platform, kept, of_machine, repr(sorted(_find_row_params(cell).items()) or ""))
 
 
-def _of_row(cell: Cell) -> Mapping[str, Any]:
-    """The parameters with which the workload's own acknowledgements are proven; none where they cannot be."""
+def _find_row_params(cell: Cell) -> Mapping[str, Any]:
+    """Return the parameters with which the workload's own acknowledgements are proven; none where they cannot be."""
     kind = kinds.workload_kinds().get(cell.workload.name)
     if kind is None or kind.acknowledges is None:
         return {}
     return kind.acknowledges(cell)
 
 
-def _settings(cell: Cell) -> dict[str, str]:
-    """All that its machine was given: which hypervisor, kernel or root it is decides as much as a cache mode."""
+def _read_settings(cell: Cell) -> dict[str, str]:
+    """Return every level that matters to a proof: hypervisor, kernel and root decide as much as a cache mode."""
     return {name: level for name, level in cell.factors.items() if keeps(name) and cell.platform.takes(name)}
 
 
-def cell_for(cell: Cell) -> Cell:
-    """The cell that proves what the target of `cell` keeps."""
+def make_proof_cell(cell: Cell) -> Cell:
+    """Return the cell that proves what the target disk of `cell` keeps."""
     kind = kinds.workload_kind(_WORKLOAD)
     disk = cell.view(Disks).target
-    needs = [need for need in asked_of(cell) or () if need["role"] == Role.TARGET]
-    # What the workload itself says of its disk holds as well.
-    given = {
-        name: level for need in needs for name, level in need.items() if is_disk_setting(name) and keeps(name)
-    }
-    params = dict(kind.checked(_of_row(cell)))
+    # What the workload itself demands of its disk holds for the proof as well.
+    given: dict[str, Any] = {}
+    for need in asked_of(cell) or ():
+        if need["role"] == Role.TARGET:
+            given |= {name: level for name, level in need.items() if is_disk_setting(name) and keeps(name)}
+    params = dict(kind.checked(_find_row_params(cell)))
     params["disks"] = [{**params["disks"][0], **given}]
-    factors = {**_settings(cell), LOCATION.name: disk.location}
+    factors = {**_read_settings(cell), LOCATION.name: disk.location}
     return Cell(f"proof for {cell.id}", WorkloadSpec(_WORKLOAD, params), cell.platform, factors)
 
 
-def kept(plan: Plan) -> dict[str, Proof]:
-    """The proofs that a run has already, by the ids of its cells."""
-    found = {name: facts.of(Proof) for name, facts in plan.context.proofs.items()}
-    return {name: proof for name, proof in found.items() if proof is not None}
+def read_proofs(plan: Plan) -> dict[str, Proof]:
+    """Return the proofs that a run has already, by the ids of its cells."""
+    found = {cell_id: facts.of(Proof) for cell_id, facts in plan.context.proofs.items()}
+    return {cell_id: proof for cell_id, proof in found.items() if proof is not None}
 
 
-def keeping(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
-    """The plan with its proofs, so that a run that goes on need not make them again."""
-    facts = {name: Facts(flat(proof)) for name, proof in proofs.items()}
+def with_proofs(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
+    """Return the plan with its proofs, so that a run that is resumed need not make them again."""
+    facts = {cell_id: Facts(flat(proof)) for cell_id, proof in proofs.items()}
     return replace(plan, context=replace(plan.context, proofs=facts))
 
 
-def prove(
+def prove_cells(
     plan: Plan,
     cells: Sequence[Cell],
     known: Mapping[str, Proof],
     observer: Observer,
     interruption: Interruption,
 ) -> Iterator[Mapping[str, Proof]]:
-    """Proofs by the cells' ids, after each one that was made; what is `known` is not proven again."""
-    wanted = [(cell, kind) for cell in cells if (kind := kind_of(cell)) is not None]
-    proven: dict[Kind, Proof | None] = {kind: known[cell.id] for cell, kind in wanted if cell.id in known}
+    """Yield all proofs so far, by cell id, after each one that was made; what is `known` is not proven again."""
+    wanted = [(cell, kind) for cell in cells if (kind := find_proof_kind(cell)) is not None]
+    proven: dict[ProofKind, Proof | None] = {
+        kind: known[cell.id] for cell, kind in wanted if cell.id in known
+    }
     for cell, kind in wanted:
         if kind not in proven:
-            proof = _proof(plan, cell_for(cell), observer, interruption)
+            proof = _prove_one(plan, make_proof_cell(cell), observer, interruption)
             if proof is not None:
-                proof.proven.of_row = bool(_of_row(cell))
+                proof.proven.of_row = bool(_find_row_params(cell))
             proven[kind] = proof
-            yield _by_cell(wanted, proven)
-    yield _by_cell(wanted, proven)
+            yield _group_by_cell(wanted, proven)
+    yield _group_by_cell(wanted, proven)
 
 
-def _by_cell(wanted: Sequence[tuple[Cell, Kind]], proven: Mapping[Kind, Proof | None]) -> dict[str, Proof]:
+def _group_by_cell(
+    wanted: Sequence[tuple[Cell, ProofKind]], proven: Mapping[ProofKind, Proof | None]
+) -> dict[str, Proof]:
     return {cell.id: proof for cell, kind in wanted if (proof := proven.get(kind)) is not None}
 
 
-def _proof(plan: Plan, cell: Cell, observer: Observer, interruption: Interruption) -> Proof | None:
+def _prove_one(plan: Plan, cell: Cell, observer: Observer, interruption: Interruption) -> Proof | None:
+    """Cut the power of a proof's cell; return None, and tell the observer why, if nothing is proven."""
     if why := workloads.of(cell.workload.name).impossible(cell):
         observer.note(f"{cell.id}: {why}")
         return None
@@ -133,3 +144,29 @@ def _proof(plan: Plan, cell: Cell, observer: Observer, interruption: Interruptio
         f"{cell.id}: {found.proven.word}: {found.proven.states} crash states, {found.proven.losing} lose"
     )
     return found
+
+
+def explain_barred_cells(
+    settings: Settings, cells: Iterable[Cell], proofs: Mapping[str, Proof]
+) -> dict[str, str]:
+    """Return why cells may not take part in a race, by their ids; nothing is barred that the settings do not demand."""
+    wanted = " or ".join(settings.durability)
+    found = {}
+    for cell in cells:
+        if settings.on_disk and (memory := _find_memory_location(cell)):
+            found[cell.id] = f"its disk is in memory: {memory}"
+            continue
+        if not settings.durability:
+            continue
+        proof = proofs.get(cell.id)
+        if proof is None:
+            found[cell.id] = f"its disk is not {wanted}: nothing could be proven"
+        elif proof.proven.word not in settings.durability:
+            why = proof.proven.first_loss or proof.proven.why
+            found[cell.id] = f"its disk is not {wanted}: {proof.proven.word} ({why})"
+    return found
+
+
+def _find_memory_location(cell: Cell) -> str:
+    """Return the first location of the cell's disks that is memory; empty if there is none."""
+    return next((disk.location for disk in cell.view(Disks) if in_memory(disk.location)), "")

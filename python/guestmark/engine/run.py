@@ -23,12 +23,12 @@ from guestmark.core.model import LeftOut, Plan, RunState, runnable
 from guestmark.core.reminder import Reminder
 from guestmark.core.units import format_duration
 from guestmark.engine import budget, forecast, preflight
-from guestmark.engine.budget import prices
 from guestmark.engine.clock import Clock, started
 from guestmark.engine.environment import record_for
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer, Silent
 from guestmark.engine.question_status import with_askable
+from guestmark.engine.time_estimate import read_trial_costs
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.ledger.environment_variables import restored
@@ -106,11 +106,11 @@ def prepare(
     plan, notes = with_askable(replace(ready.plan, context=context), ready.left_out)
     # A command alone is quicker run than looked up.
     planned = budget_s is not None or plan.questions or plan.context.cost or plan.context.prove
-    known = prices(plan, ledger if planned else None)
+    known = read_trial_costs(plan, ledger if planned else None)
     if budget_s is not None:
         able = runnable(plan.cells, ready.left_out)
         plan = replace(plan, context=replace(plan.context, budget_s=budget_s))
-        plan, left = budget.spend(plan, able, known, budget_s, clock.elapsed_s)
+        plan, left = budget.fit_to_budget(plan, able, known, budget_s, clock.elapsed_s)
         notes += left
     plan = replace(plan, context=replace(plan.context, notes=(*plan.context.notes, *ready.notes, *notes)))
     environment = record_for(plan)
@@ -123,8 +123,8 @@ def prepare(
     if audience.remarks:
         for note in plan.context.notes:
             audience.tell(note)
-    measured = budget.still_measured(plan, runnable(plan.cells, ready.left_out))
-    if said_before := budget.spending(plan, measured, known, clock.elapsed_s).sentence:
+    measured = budget.select_planned_cells(plan, runnable(plan.cells, ready.left_out))
+    if said_before := budget.estimate_run_cost(plan, measured, known, clock.elapsed_s).sentence:
         audience.mention(said_before)
     return Run(run_id, plan, ledger, audience, clock)
 
@@ -206,9 +206,11 @@ def _iterations(stored: StoredRun) -> Mapping[str, int]:
     last = max((trial.block for trial in stored.trials), default=-1)
     if stored.plan.policy.iterations is not None or last < 0:
         return stored.plan.context.iterations
-    from guestmark.engine.measurement_loop import iterations_of  # with what every trial needs
+    from guestmark.engine.trial_schedule import count_iterations  # with what every trial needs
 
-    return {cell.id: iterations_of(stored.plan, cell, last + 1, stored.trials) for cell in stored.plan.cells}
+    return {
+        cell.id: count_iterations(stored.plan, cell, last + 1, stored.trials) for cell in stored.plan.cells
+    }
 
 
 def spent_s(stored: StoredRun) -> float:
@@ -316,7 +318,7 @@ def block(
             exclusive.telling(observer.note),
         ):
             try:
-                return block_worker.measure(
+                return block_worker.measure_block(
                     plan, ledger, head, machine=machine, observer=observer, interruption=interruption or mine
                 )
             except Interrupted:

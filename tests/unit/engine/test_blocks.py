@@ -19,8 +19,8 @@ from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec, parse_platforms
 from guestmark.engine import preflight
-from guestmark.engine.measurement_loop import iterations_of, missing_trials, order_of
 from guestmark.engine.trial import merge
+from guestmark.engine.trial_schedule import count_iterations, find_missing_trials, order_cells
 from guestmark.plan.matrix import Null, expand
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.stats import stopping
@@ -69,16 +69,16 @@ def decide(plan: Plan, trials: Sequence[Trial], blocks: int) -> stopping.Decisio
 @given(st.integers(0, 2**64), st.integers(0, 1000), st.integers(1, 12))
 def test_a_block_holds_every_cell_once_in_an_order_of_its_own(seed: int, block: int, count: int) -> None:
     cells = make_plan(",".join(["host"] * count)).cells
-    order = order_of(seed, block, cells)
+    order = order_cells(seed, block, cells)
     assert sorted(cell.id for cell in order) == sorted(cell.id for cell in cells)
-    assert order == order_of(seed, block, cells)
+    assert order == order_cells(seed, block, cells)
 
 
 def test_turns_do_not_fall_together_with_machines_that_share_a_run() -> None:
     """Dealt to two machines in turn, A B B A would give each machine one of the orders alone."""
     cells = make_plan("host,host").cells
     for first in (0, 1):
-        orders = Counter(order_of(7, block, cells, chained=False)[0].id for block in range(first, 400, 2))
+        orders = Counter(order_cells(7, block, cells, chained=False)[0].id for block in range(first, 400, 2))
         assert min(orders.values()) > 70, orders
 
 
@@ -86,7 +86,7 @@ def test_every_order_comes_up_about_equally_often() -> None:
     cells = make_plan("host,host,host").cells
     counts: dict[tuple[str, ...], int] = {}
     for block in range(6000):
-        order = tuple(cell.id for cell in order_of(5, block, cells))
+        order = tuple(cell.id for cell in order_cells(5, block, cells))
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 6
     assert all(850 < count < 1150 for count in counts.values())  # 5 sigma around 1000
@@ -95,7 +95,7 @@ def test_every_order_comes_up_about_equally_often() -> None:
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_cell_runs_as_often_after_itself_as_after_each_other_one(count: int) -> None:
     cells = make_plan(",".join(["host"] * count)).cells
-    ran = [cell.id for block in range(8000) for cell in order_of(7, block, cells)]
+    ran = [cell.id for block in range(8000) for cell in order_cells(7, block, cells)]
     pairs = Counter(itertools.pairwise(ran))
     assert len(pairs) == count**2
     assert all(abs(found / len(ran) * count**2 - 1) < 0.15 for found in pairs.values()), pairs
@@ -104,9 +104,9 @@ def test_a_cell_runs_as_often_after_itself_as_after_each_other_one(count: int) -
 @given(st.integers(0, 99), st.sets(st.integers(0, 3)))
 def test_what_is_missing_keeps_its_place(seed: int, done: set[int]) -> None:
     cells = make_plan("host,host,host,host").cells
-    everything = list(missing_trials(seed, 0, cells, {}))
+    everything = list(find_missing_trials(seed, 0, cells, {}))
     ended = {(0, cell.id): good(cell.id, 0) for position, cell in everything if position in done}
-    assert list(missing_trials(seed, 0, cells, ended)) == [
+    assert list(find_missing_trials(seed, 0, cells, ended)) == [
         placed for placed in everything if placed[0] not in done
     ]
 
@@ -121,46 +121,46 @@ def piloted(cell_id: str, run_s: float, block: int = 0, start_s: float = 1.0) ->
 
 def test_the_first_block_is_the_pilot() -> None:
     plan = make_plan("host,uml")
-    assert {iterations_of(plan, cell, 0, [piloted("host", 0.01)]) for cell in plan.cells} == {1}
+    assert {count_iterations(plan, cell, 0, [piloted("host", 0.01)]) for cell in plan.cells} == {1}
 
 
 def test_cells_that_are_compared_hold_the_same_number_of_iterations() -> None:
     plan = make_plan("host,uml,tcg")
     pilots = [piloted("host", 0.02, start_s=0.05), piloted("uml", 0.2), piloted("tcg", 0.4)]
-    numbers = {iterations_of(plan, cell, block, pilots) for cell in plan.cells for block in (1, 7)}
+    numbers = {count_iterations(plan, cell, block, pilots) for cell in plan.cells for block in (1, 7)}
     assert len(numbers) == 1
     assert numbers.pop() > 1
     quick = [piloted("host", 1e-4), piloted("uml", 1e-4), piloted("tcg", 1e-4)]
     slow = [piloted("host", 60.0), piloted("uml", 60.0), piloted("tcg", 60.0)]
-    assert iterations_of(plan, plan.cells[0], 1, quick) > 5
-    assert iterations_of(plan, plan.cells[0], 1, slow) == 1
+    assert count_iterations(plan, plan.cells[0], 1, quick) > 5
+    assert count_iterations(plan, plan.cells[0], 1, slow) == 1
 
 
 def test_the_number_of_iterations_does_not_change_with_later_trials() -> None:
     plan = make_plan("host,uml")
     pilots = [piloted("host", 0.02), piloted("uml", 0.2)]
     later = [piloted("host", 9.0, block=1), piloted("uml", 9.0, block=1)]
-    chosen = iterations_of(plan, plan.cells[0], 1, pilots)
-    assert iterations_of(plan, plan.cells[0], 2, [*pilots, *later]) == chosen
+    chosen = count_iterations(plan, plan.cells[0], 1, pilots)
+    assert count_iterations(plan, plan.cells[0], 2, [*pilots, *later]) == chosen
 
 
 def test_what_failed_in_the_first_block_leaves_the_choice_to_the_others() -> None:
     plan = make_plan("host,uml")
-    assert iterations_of(plan, plan.cells[0], 1, [bad("host", 0), bad("uml", 0)]) == 1
-    assert iterations_of(plan, plan.cells[0], 1, [bad("host", 0), piloted("uml", 0.001)]) > 1
+    assert count_iterations(plan, plan.cells[0], 1, [bad("host", 0), bad("uml", 0)]) == 1
+    assert count_iterations(plan, plan.cells[0], 1, [bad("host", 0), piloted("uml", 0.001)]) > 1
 
 
 def test_a_number_given_by_hand_holds_from_the_first_block_on() -> None:
     plan = make_plan("host,uml")
     plan = replace(plan, policy=replace(plan.policy, iterations=4))
-    assert {iterations_of(plan, cell, 0, []) for cell in plan.cells} == {4}
+    assert {count_iterations(plan, cell, 0, []) for cell in plan.cells} == {4}
 
 
 def test_a_run_begun_by_an_older_version_goes_on_as_it_was_begun() -> None:
     plan = make_plan("host,uml")
     trial = Trial("uml", 0, 0, TrialStatus.OK, measurements=(Measurement(WALL, 1.0, (1.0, 1.0, 1.0)),))
     uml = next(cell for cell in plan.cells if cell.id == "uml")
-    assert iterations_of(plan, uml, 1, [trial]) == 3
+    assert count_iterations(plan, uml, 1, [trial]) == 3
 
 
 def test_a_trial_is_reduced_to_its_typical_iteration() -> None:

@@ -13,8 +13,8 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
-from guestmark.engine.budget import Prices, prices
 from guestmark.engine.question_status import COMPARING, asked_pairs, parts, with_askable
+from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.outline import Overrides, assemble, inequality, override
@@ -102,10 +102,10 @@ def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minute
     budget_s = parse_duration(minutes)
     plan = budget.choose_scale(lambda scale: built_in(name, scale), None, budget_s)
     plan, _ = with_askable(plan, ())
-    known = prices(plan, None)
-    fitted, notes = budget.spend(plan, plan.cells, known, budget_s, 5.0)
-    cells = budget.still_measured(fitted, fitted.cells)
-    found = budget.spending(fitted, cells, known)
+    known = read_trial_costs(plan, None)
+    fitted, notes = budget.fit_to_budget(plan, plan.cells, known, budget_s, 5.0)
+    cells = budget.select_planned_cells(fitted, fitted.cells)
+    found = budget.estimate_run_cost(fitted, cells, known)
     if plan.context.tune is None:
         assert found.proofs_s + found.block_s * found.fewest + 5.0 <= budget_s
         assert found.fewest >= (1 if name == "powercut" else stopping.FEW)
@@ -115,7 +115,7 @@ def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minute
     assert bool(notes) == any(cell not in cells for cell in originals)
     for cell in cells:  # each still has what it is compared with
         assert any(other.baseline and other.compares_with(cell) for other in cells)
-    after = budget.measured_alone(fitted, ())
+    after = budget.drop_unmeasured_cells(fitted, ())
     assert after.cells == tuple(cells)
     assert all(parts(question, after.cells) for question in after.questions)
 
@@ -141,8 +141,8 @@ def test_what_was_named_is_measured_whatever_else_is_left_out(
         return assemble(override(load(library.builtin(name), name, scale=scale), given), Caller())
 
     plan, _ = with_askable(budget.choose_scale(at, None, budget_s), ())
-    fitted, _ = budget.spend(plan, plan.cells, prices(plan, None), budget_s, 5.0)
-    kept = {cell.id for cell in budget.still_measured(fitted, fitted.cells)}
+    fitted, _ = budget.fit_to_budget(plan, plan.cells, read_trial_costs(plan, None), budget_s, 5.0)
+    kept = {cell.id for cell in budget.select_planned_cells(fitted, fitted.cells)}
     assert plan.context.named
     for level in plan.context.named:
         assert kept.intersection(level), f"nothing is left of {level}"
@@ -150,9 +150,11 @@ def test_what_was_named_is_measured_whatever_else_is_left_out(
 
 def test_enough_time_asks_everything() -> None:
     plan, _ = with_askable(built_in("upload", 0.05), ())
-    known = prices(plan, None)
-    spent = (budget.spend(plan, plan.cells, known, minutes * 60.0, 0.0)[0] for minutes in (1, 2, 4, 8, 16))
-    asked = [len(budget.measured_alone(each, ()).questions) for each in spent]
+    known = read_trial_costs(plan, None)
+    spent = (
+        budget.fit_to_budget(plan, plan.cells, known, minutes * 60.0, 0.0)[0] for minutes in (1, 2, 4, 8, 16)
+    )
+    asked = [len(budget.drop_unmeasured_cells(each, ()).questions) for each in spent]
     assert asked[0] >= 1
     assert asked[-1] == len(plan.questions)
 
@@ -200,8 +202,8 @@ def test_every_question_of_a_built_in_plan_can_be_answered_on_a_plain_machine(na
 
 
 def test_a_trial_costs_what_its_start_does_whatever_the_scale() -> None:
-    whole, small = (prices(built_in("upload", scale), None) for scale in (1.0, 0.05))
-    assert isinstance(small, Prices)
+    whole, small = (read_trial_costs(built_in("upload", scale), None) for scale in (1.0, 0.05))
+    assert isinstance(small, TrialCosts)
     for cell, seconds in small.trial_s.items():
         assert 0.05 * whole.trial_s[cell] < seconds < 0.2 * whole.trial_s[cell]
 

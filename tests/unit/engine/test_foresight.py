@@ -9,7 +9,7 @@ import pytest
 from guestmark.core.model import Cell, Plan, RunState, Trial
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.engine.forecast import Learnt, learnt
-from guestmark.engine.measurement_loop import iterations_of
+from guestmark.engine.trial_schedule import count_iterations
 from guestmark.ledger import open_ledger
 from guestmark.ledger.run_history import judged, remember
 from guestmark.ledger.store import Ledger
@@ -54,7 +54,7 @@ def test_iterations_follow_from_what_earlier_runs_scattered_by(
         assert "in about 40 s, as in 1 earlier run here" in found.sentence
         new = replace(plan, context=replace(plan.context, within=ratio))
         pilots = [pilot(cell) for cell in CELLS]
-        usual, chosen = (iterations_of(each, CELLS[0], 1, pilots) for each in (plan, new))
+        usual, chosen = (count_iterations(each, CELLS[0], 1, pilots) for each in (plan, new))
         assert (chosen > usual) is (within > between)
         other = replace(
             plan, cells=tuple(replace(cell, workload=replace(EXEC, name="disk")) for cell in CELLS)

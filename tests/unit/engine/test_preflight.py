@@ -15,7 +15,7 @@ from guestmark.core.model import Cell, LeftOut, Plan, Policy, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import WorkloadKind
 from guestmark.engine import preflight
-from guestmark.engine.budget import estimate
+from guestmark.engine.time_estimate import estimate_time
 from guestmark.ledger import open_ledger
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.stopping import decide
@@ -104,7 +104,7 @@ def test_a_group_without_its_baseline_gets_another_from_its_own(plan: Plan) -> N
 
 
 def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan: Plan, tmp_path: Path) -> None:
-    alone = estimate(plan, None)
+    alone = estimate_time(plan, None)
     assert (alone.seconds, alone.declared, alone.unknown, alone.measured) == (24.0, 3, 3, 0)
     assert alone.origin == "as declared by the plan, 3 cells unknown and not counted"
     with open_ledger(str(tmp_path / "ledger.sqlite")) as ledger:
@@ -114,9 +114,9 @@ def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan: Plan
                 ok = Trial("exec host", block, 0, TrialStatus.OK, duration_s=seconds + block)
                 ledger.append(run, ok)
                 ledger.append(run, replace(ok, cell_id="tools host", status=TrialStatus.FAILED))
-        found = estimate(plan, ledger)
+        found = estimate_time(plan, ledger)
         assert (found.block_s, found.measured, found.declared) == (2 + 2 + 5.5, 1, 2)
-        small = estimate(replace(plan, context=Context(scale=0.5)), ledger)
+        small = estimate_time(replace(plan, context=Context(scale=0.5)), ledger)
         assert (small.block_s, small.measured, small.unknown) == (100.5, 1, 5)
 
 
@@ -139,7 +139,7 @@ def test_an_expected_time_agrees_with_the_time_limit(
     alone = Plan(
         "p", (replace(plan.cells[0], baseline=True),), policy, (wall,), Context(cost={"host": block_s})
     )
-    found = estimate(alone, None)
+    found = estimate_time(alone, None)
     assert found.expectation == expected
     assert found.seconds == block_s * blocks
     (cell,) = alone.cells

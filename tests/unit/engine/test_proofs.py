@@ -4,7 +4,7 @@ import pytest
 
 from guestmark.core.model import WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.engine.proofs import cell_for, kind_of
+from guestmark.engine.proofs import find_proof_kind, make_proof_cell
 from guestmark.setting.base import On, disk_settings
 from guestmark.setting.disk import Disks
 from guestmark.setting.image import BACKING, COMPRESSION, SUBCLUSTERS
@@ -30,9 +30,9 @@ def test_every_setting_of_the_machine_belongs_to_the_proof(platform: str) -> Non
             continue
         disk = {"filesystem": "ext4"} | ({"format": "qcow2"} if name in VARIANTS else {})
         other = cell(platform, **disk, **{name: level})
-        assert kind_of(other) != kind_of(cell(platform, **disk)), name
-        assert cell_for(other).factors[name] == level
-        assert kind_of(cell_for(other)) is not None
+        assert find_proof_kind(other) != find_proof_kind(cell(platform, **disk)), name
+        assert make_proof_cell(other).factors[name] == level
+        assert find_proof_kind(make_proof_cell(other)) is not None
 
 
 @pytest.mark.parametrize(
@@ -40,16 +40,16 @@ def test_every_setting_of_the_machine_belongs_to_the_proof(platform: str) -> Non
 )
 def test_two_hypervisors_do_not_share_one(level: str) -> None:
     ours = cell("tcg", filesystem="ext4", qemu=level)
-    assert kind_of(ours) != kind_of(cell("tcg", filesystem="ext4"))
-    assert cell_for(ours).factors["qemu"] == level
+    assert find_proof_kind(ours) != find_proof_kind(cell("tcg", filesystem="ext4"))
+    assert make_proof_cell(ours).factors["qemu"] == level
 
 
 def test_what_does_not_decide_is_shared() -> None:
     small, large = (cell("tcg", filesystem="ext4", size=size) for size in ("64M", "1G"))
-    assert kind_of(small) == kind_of(large)
-    assert DISK_SIZE not in cell_for(large).factors
+    assert find_proof_kind(small) == find_proof_kind(large)
+    assert DISK_SIZE not in make_proof_cell(large).factors
     content = [{"role": "target", "filesystem": "ext4", "tree": "/usr/share/doc"}]
-    assert kind_of(cell("tcg", WorkloadSpec("test", {"disks": content}))) == kind_of(
+    assert find_proof_kind(cell("tcg", WorkloadSpec("test", {"disks": content}))) == find_proof_kind(
         cell("tcg", filesystem="ext4")
     )
 
@@ -63,8 +63,8 @@ def test_what_a_workload_says_of_its_disk_is_proven() -> None:
         "preallocation": "metadata",
     }
     asked = cell("tcg", WorkloadSpec("test", {"disks": [said]}), filesystem="xfs")
-    assert kind_of(asked) != kind_of(cell("tcg", filesystem="xfs"))
-    target = cell_for(asked).view(Disks).target
+    assert find_proof_kind(asked) != find_proof_kind(cell("tcg", filesystem="xfs"))
+    target = make_proof_cell(asked).view(Disks).target
     assert (target.cache, target.aio, target.format, target.preallocation) == (
         "none",
         "native",

@@ -11,8 +11,8 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Plan, Policy, RunState, Trial, TrialStatus
 from guestmark.core.platform_spec import HOST
 from guestmark.core.rare import Rare
-from guestmark.engine.measurement_loop import iterations_of
 from guestmark.engine.run import Further, extended
+from guestmark.engine.trial_schedule import count_iterations
 from guestmark.ledger.model import StoredRun
 from guestmark.stats.estimands import iteration_matrix
 from tests.framework.command_line import CommandLine
@@ -34,7 +34,7 @@ def measured(plan: Plan, blocks: range, before: Sequence[Trial] = (), run_s: flo
     trials = list(before)
     for block in blocks:
         for order, cell in enumerate(plan.cells):
-            held = (run_s,) * iterations_of(plan, cell, block, trials)
+            held = (run_s,) * count_iterations(plan, cell, block, trials)
             value = Measurement(WALL, run_s, held)
             trials.append(
                 Trial(

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from guestmark.core.errors import LedgerError
-from guestmark.engine import budget
+from guestmark.engine.time_estimate import estimate_time
 from guestmark.ledger import open_ledger, run_history
 from guestmark.report import series
 from tests.framework.command_line import CommandLine
@@ -148,7 +148,7 @@ def test_one_damaged_run_is_no_fault_of_the_others(tmp_path: Path, how: str) -> 
         a_run(ledger, 2.0)
         new = ledger.load_run("last")
         assert run_history.judged(ledger, new).cells
-        assert budget.estimate(new.plan, ledger)
+        assert estimate_time(new.plan, ledger)
         assert [found.cell for found in series.histories(ledger, new, "commit")] == ["uml"]
         assert len(ledger.runs()) == 2
 

@@ -9,7 +9,7 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan, RunState, Trial
 from guestmark.core.rare import Rare
-from guestmark.engine.measurement_loop import iterations_of
+from guestmark.engine.trial_schedule import count_iterations
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.family import FAMILY_LEVEL, SLOW
@@ -121,14 +121,14 @@ def test_iterations_are_what_finds_them_soonest() -> None:
         replace(trial, run_s=(0.1,), duration_s=0.115) for trial in trials_of(a_pair("x2 in 5%"), 1, 0.0)
     ]
     plan = a_pair("x2 in 5%")
-    chosen = iterations_of(plan, plan.cells[0], 1, trials)
+    chosen = count_iterations(plan, plan.cells[0], 1, trials)
 
     def seconds(runs: int) -> float:
         return (blocks_to_find(0.05, runs) or 0) * (0.015 + 0.1 * runs)
 
     assert seconds(chosen) == min(seconds(runs) for runs in range(1, 21))
     of_starts = replace(plan, policy=replace(plan.policy, find=Rare(2.0, 0.05, starts=True)))
-    assert iterations_of(of_starts, plan.cells[0], 1, trials) == 1
+    assert count_iterations(of_starts, plan.cells[0], 1, trials) == 1
 
 
 def test_two_goals_and_what_cannot_be_are_refused() -> None:

@@ -120,7 +120,7 @@ def changed(module: str, old: str, new: str) -> dict[str, str]:
         ("guestmark.stats.stopping", "predicted_half_width(", "repetition.predicted_half_width"),
         ("guestmark.stats.estimands", "warmup_needed(", "repetition.warmup_needed"),
         ("guestmark.stats.conditions", "detect_order_effects(", "validity.detect_order_effects"),
-        ("guestmark.engine.measurement_loop", "choose_iterations(", "repetition.choose_iterations"),
+        ("guestmark.engine.trial_schedule", "choose_iterations(", "repetition.choose_iterations"),
         ("guestmark.stats.total", "sign_flip_p(", "paired.sign_flip_p"),
     ],
 )

@@ -1,0 +1,74 @@
+"""Which cells of a run are measured in its next block, and which are not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from guestmark.core.model import Cell, Plan, Trial
+from guestmark.engine import budget
+from guestmark.stats.stopping import is_given_up
+
+
+class CellSelection:
+    """The cells that can be measured on this machine, by what becomes of them in the next block.
+
+    A cell is *left out* while the budget has no time for it, and comes back when there is time after all; the others
+    are `planned`. A planned cell is *given up*, for good, once it has failed several times and never succeeded. It is
+    *resting* while every question about it is answered, and measured again if none is left open. Otherwise it is `due`.
+    """
+
+    def __init__(self, plan: Plan, runnable: Sequence[Cell], trials: Sequence[Trial]) -> None:
+        """Select for `plan`; `trials` is the list that its loop appends to."""
+        self._runnable = list(runnable)
+        self._trials = trials
+        self.planned = budget.select_planned_cells(plan, runnable)
+        self.resting: frozenset[str] = frozenset()
+
+    @property
+    def worth_trying(self) -> list[Cell]:
+        """All cells that are not given up, whether there is time for them or not."""
+        return [cell for cell in self._runnable if not self.is_given_up(cell)]
+
+    @property
+    def alive(self) -> list[Cell]:
+        """The planned cells that are not given up."""
+        return [cell for cell in self.planned if not self.is_given_up(cell)]
+
+    @property
+    def due(self) -> list[Cell]:
+        """The cells that get a trial in the next block."""
+        return [cell for cell in self.alive if cell.id not in self.resting]
+
+    @property
+    def measured_trials(self) -> list[Trial]:
+        """The trials of planned cells that do not rest, which tell what the next block costs."""
+        ids = {cell.id for cell in self.planned} - self.resting
+        return [trial for trial in self._trials if trial.cell_id in ids]
+
+    def is_given_up(self, cell: Cell) -> bool:
+        """Return whether the cell is not tried again."""
+        return is_given_up([trial for trial in self._trials if trial.cell_id == cell.id])
+
+    def fit(self, kept: Collection[Cell]) -> tuple[list[Cell], list[Cell]]:
+        """Plan for the cells `kept` and those given up; return the ones left out now, and those that came back."""
+        left_out = [cell for cell in self.planned if cell not in kept and not self.is_given_up(cell)]
+        back = [cell for cell in kept if cell not in self.planned]
+        self.planned = [
+            cell for cell in self._runnable if cell in kept or (cell in self.planned and cell not in left_out)
+        ]
+        return left_out, back
+
+    def exclude(self, cells: Collection[Cell]) -> None:
+        """Leave out these cells for good, and those that are left out already."""
+        self.planned = self._runnable = [cell for cell in self.planned if cell not in cells]
+
+    def rest(self, open_ids: Collection[str]) -> list[Cell]:
+        """Rest all cells but those with an open question; return the ones that were not resting before.
+
+        If no question is open all are measured again: a run that goes on nevertheless wants every cell.
+        """
+        before = self.resting
+        self.resting = frozenset()
+        if open_ids:
+            self.resting = frozenset(cell.id for cell in self.alive if cell.id not in open_ids)
+        return [cell for cell in self.alive if cell.id in self.resting - before]

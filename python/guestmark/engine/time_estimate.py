@@ -1,0 +1,180 @@
+"""How long a plan takes here: from earlier runs in the ledger, else from the plan's own figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from guestmark.core.errors import LedgerError
+from guestmark.core.model import Cell, Plan, TrialStatus
+from guestmark.core.units import counted, format_duration
+from guestmark.ledger.store import Ledger
+
+RUNS = 5  # how many of the newest runs to use
+PROOF_S = 10.0  # to cut the power of one kind of disk, unless earlier runs say otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEstimate:
+    """How long a plan takes.
+
+    `block_s` and `longest_s` are seconds of a block and of its longest trial, `blocks` how many the plan asks for. Of
+    the cells so many were `measured` in earlier runs here, are `declared` by the plan, or are `unknown` and in no sum.
+    Without a fixed number of blocks there may be up to `max_blocks`, and `time_limit_s` ends the run.
+    """
+
+    block_s: float
+    longest_s: float
+    blocks: int
+    exactly: bool  # whether the number of blocks is fixed
+    measured: int
+    declared: int
+    unknown: int
+    max_blocks: int
+    time_limit_s: float
+    scale: float = 1.0  # of the plan; its declared costs are for scale 1
+
+    @property
+    def blocks_in_time(self) -> int:
+        """The largest number of blocks: none begins that would end past the limit by more than one trial."""
+        if self.exactly:
+            return self.blocks
+        if not self.block_s:
+            return self.max_blocks
+        return min(self.max_blocks, max(1, math.floor((self.time_limit_s + self.longest_s) / self.block_s)))
+
+    @property
+    def seconds(self) -> float:
+        """The least that the whole run takes."""
+        return self.block_s * min(self.blocks, self.blocks_in_time)
+
+    @property
+    def expectation(self) -> str:
+        """How long the run takes and for how many blocks, for people."""
+        limit, blocks = format_duration(self.time_limit_s), counted(self.blocks, "block")
+        if not self.block_s:
+            return (
+                f"no estimate yet for {blocks}" if self.exactly else f"no estimate yet; stops after {limit}"
+            )
+        least, most = format_duration(self.seconds), format_duration(self.block_s * self.blocks_in_time)
+        if self.exactly:
+            return f"{least} for {blocks}"
+        if self.blocks_in_time < self.blocks:
+            return f"{least} for {self.blocks_in_time} of {blocks}: its time limit of {limit} ends it then"
+        if self.unknown:
+            return f"{least} or more for {blocks} or more; stops after {limit}"
+        if self.blocks_in_time == self.blocks:
+            return f"{least} for {blocks}"
+        return f"{least} to {most} for {self.blocks} to {self.blocks_in_time} blocks"
+
+    @property
+    def origin(self) -> str:
+        """Where the figures come from, for people."""
+        sources = []
+        if self.measured:
+            sources.append("measured in earlier runs here")
+        if self.declared:
+            how = "as declared by the plan" + (" for its full size" if self.scale != 1 else "")
+            sources.append(f"{self.declared} cells {how}" if self.measured else how)
+        if self.unknown:
+            sources.append(f"{self.unknown} cells unknown and not counted")
+        return ", ".join(sources)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCosts:
+    """The seconds of a trial, by cell id, where they are known; `measured` of them in earlier runs here.
+
+    `proof_s` is what cutting the power of one kind of disk takes.
+    """
+
+    trial_s: Mapping[str, float]
+    measured: int
+    proof_s: float
+
+    def estimate(self, cell: Cell) -> float:
+        """Return the seconds of a trial of `cell`; the average of the others if nothing is known of it."""
+        known = self.trial_s.get(cell.id)
+        return known if known is not None else sum(self.trial_s.values()) / max(len(self.trial_s), 1)
+
+
+def read_trial_costs(plan: Plan, ledger: Ledger | None) -> TrialCosts:
+    """Return what is known of `plan`'s trials here: from earlier runs of that plan, else as it declares.
+
+    A trial takes `start` seconds whatever the plan's scale is, and the rest in proportion to it.
+    """
+    scale = plan.context.scale
+    earlier: dict[str, dict[float, float]] = {}
+    proof_s = None
+    if ledger is not None:
+        earlier, proof_s = _read_earlier_runs(plan, ledger)
+    found: dict[str, float] = {}
+    measured = 0
+    for cell in plan.cells:
+        start = _find_declared(plan.context.start, cell)
+        by_scale = earlier.get(cell.null_of or cell.id, {})
+        declared = _find_declared(plan.context.cost, cell)
+        if by_scale:
+            nearest = min(by_scale, key=lambda size: abs(math.log(size / scale)))
+            found[cell.id] = _convert_scale(by_scale[nearest], nearest, scale, start)
+            measured += 1
+        elif declared is not None:
+            found[cell.id] = _convert_scale(declared, 1.0, scale, start)
+    return TrialCosts(found, measured, PROOF_S if proof_s is None else proof_s)
+
+
+def _convert_scale(seconds: float, measured_at: float, scale: float, start: float | None) -> float:
+    """Return what a trial takes at `scale`, from what it took at another; the same if its start is not known."""
+    if start is None or measured_at == scale:
+        return seconds
+    fixed = min(start, seconds)
+    return fixed + (seconds - fixed) * scale / measured_at
+
+
+def _find_declared(seconds: Mapping[str, float], cell: Cell) -> float | None:
+    """Return what the plan declares for the cell's platform, or for the innermost part of it."""
+    return seconds.get(str(cell.platform), seconds.get(cell.platform.inner.kind))
+
+
+def estimate_time(plan: Plan, ledger: Ledger | None) -> TimeEstimate:
+    """Return the time that `plan` takes here; see `read_trial_costs`."""
+    costs = read_trial_costs(plan, ledger)
+    policy = plan.policy
+    return TimeEstimate(
+        sum(costs.trial_s.values()),
+        max(costs.trial_s.values(), default=0.0),
+        policy.blocks or policy.min_blocks,
+        exactly=policy.blocks is not None,
+        measured=costs.measured,
+        declared=len(costs.trial_s) - costs.measured,
+        unknown=len(plan.cells) - len(costs.trial_s),
+        max_blocks=policy.max_blocks,
+        time_limit_s=policy.time_limit_s,
+        scale=plan.context.scale if not plan.context.start else 1.0,
+    )
+
+
+def _read_earlier_runs(plan: Plan, ledger: Ledger) -> tuple[dict[str, dict[float, float]], float | None]:
+    """Return mean seconds of a trial, by cell id and scale, and of a proof, in the newest runs of that plan's name."""
+    durations: dict[str, dict[float, list[float]]] = {}
+    proof_times: list[float] = []
+    same_plan = [run for run in ledger.runs() if run.name == plan.name and run.trials]
+    for overview in same_plan[-RUNS:]:
+        try:
+            stored = ledger.load_run(overview.id)
+        except LedgerError:
+            # One damaged run must not keep the others from being used.
+            continue
+        scale = stored.plan.context.scale
+        proof_times += stored.plan.context.proofs_took_s
+        shared = {cell.id for cell in stored.plan.cells} & {cell.id for cell in plan.cells}
+        for trial in stored.trials:
+            if trial.status is TrialStatus.OK and trial.cell_id in shared:
+                durations.setdefault(trial.cell_id, {}).setdefault(scale, []).append(trial.duration_s)
+    means = {
+        cell_id: {scale: fmean(series) for scale, series in by_scale.items()}
+        for cell_id, by_scale in durations.items()
+    }
+    return means, fmean(proof_times) if proof_times else None

@@ -1,0 +1,158 @@
+"""The order of trials in a block, and how many iterations and warm-up runs each of them holds.
+
+Everything follows from the plan, the seed and the trials so far, so a run that is resumed goes on as it would have.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots
+from guestmark.stats import stopping
+from guestmark.stats.finding import cheapest_iterations
+from guestmark.stats.repetition import (
+    MAX_ITERATIONS,
+    MEASURING,
+    MEASURING_TIMED,
+    Pilot,
+    choose_iterations,
+    iterations_without_boot,
+)
+
+PILOT = 1  # iterations of the trials from which the number for all later ones is chosen
+_CHAIN = 16  # blocks between two independent random orders
+_LONGEST_BLOCK_S = 60.0  # of a run that looks for slow runs
+
+
+def order_cells(seed: int, block: int, cells: Sequence[Cell], *, chained: bool = True) -> list[Cell]:
+    """Return the cells in the random order of `block`, which begins with the cell that ended the block before it.
+
+    So a cell runs as often after itself as after each other one, and what a cell leaves behind cancels in comparisons
+    (serially balanced sequences: Finney and Outhwaite, J. R. Stat. Soc. B 18, 1956). Two cells run as A B B A; a new
+    random order starts every `_CHAIN` blocks.
+
+    With `chained=False` each block has an independent order. That is for blocks measured at the same time: none of
+    them comes after another, and alternating orders would coincide with the machines that take turns.
+    """
+    first = block - block % _CHAIN if chained else block
+    return [cells[number] for number in _chain_orders(seed, first, len(cells))[block - first]]
+
+
+@functools.lru_cache(maxsize=64)
+def _chain_orders(seed: int, first: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """Return the orders of `_CHAIN` blocks from `first` on, as indices of `count` cells."""
+    orders: list[tuple[int, ...]] = []
+    order: list[int] = []
+    for block in range(first, first + _CHAIN):
+        others = [number for number in range(count) if not order or number != order[-1]]
+        # Seeded by the block's own number, so that a resumed run need not replay the blocks before.
+        random.Random(f"{seed}:{block}").shuffle(others)
+        order = order[-1:] + others
+        orders.append(tuple(order))
+    return tuple(orders)
+
+
+def find_missing_trials(
+    seed: int,
+    block: int,
+    cells: Sequence[Cell],
+    done: Mapping[tuple[int, str], Trial],
+    *,
+    chained: bool = True,
+) -> Iterator[tuple[int, Cell]]:
+    """Yield position and cell of each trial of `block` that has not ended yet, in the order of `order_cells`."""
+    for position, cell in enumerate(order_cells(seed, block, cells, chained=chained)):
+        if (block, cell.id) not in done:
+            yield position, cell
+
+
+def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -> int:
+    """Return how many iterations the trial of `cell` in `block` holds, given the trials so far.
+
+    Cells that are compared hold equally many, chosen from their pilots: their trials in the first block.
+    """
+    policy = plan.policy
+    fixed = plan.context.iterations.get(cell.id) if policy.iterations is None else policy.iterations
+    if fixed is not None:
+        return fixed
+    peers = {other.id for other in plan.cells if other.compares_with(cell)}
+    earlier = [
+        trial
+        for trial in trials
+        if trial.block < block and trial.cell_id in peers and trial.status is TrialStatus.OK
+    ]
+    if not earlier:
+        return PILOT
+    if any(not trial.run_s for trial in earlier):
+        return _count_like_version_0_1(cell, earlier)
+    first = min(trial.block for trial in earlier)
+    pilots = [trial for trial in earlier if trial.block == first]
+    boot = boots(other for other in plan.cells if other.id in peers)
+    if policy.find is not None:
+        return _count_to_find_slow_runs(plan, pilots, boot=boot)
+    timed = policy.enough_s is not None
+    chosen = _count_from_pilots(pilots, policy.warmup, plan.context.within, boot=boot, timed=timed)
+    if policy.enough_s is None:
+        return chosen
+    return min(chosen, _count_in_time(pilots, policy.enough_s, policy.min_blocks))
+
+
+def _count_from_pilots(
+    pilots: Sequence[Trial], warmup: int, within: float, *, boot: bool, timed: bool
+) -> int:
+    """Balance the time that a trial spends starting its machine against the time that it measures."""
+    costs = {
+        trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), trial.run_s[-1])
+        for trial in pilots
+    }
+    if boot:
+        return choose_iterations(costs, warmup, within=within)
+    return iterations_without_boot(costs.values(), measuring=MEASURING_TIMED if timed else MEASURING)
+
+
+def _count_to_find_slow_runs(plan: Plan, pilots: Sequence[Trial], *, boot: bool) -> int:
+    """Return the iterations that find the slow runs of `policy.find` soonest, in blocks of a minute at most."""
+    rare = plan.policy.find
+    assert rare is not None
+    iteration_s = max(sum(trial.run_s[-1] for trial in pilots), 1e-6)
+    start_s = sum(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in pilots)
+    if boot:
+        start_s += plan.policy.warmup * iteration_s
+    most = max(1, min(MAX_ITERATIONS, int((_LONGEST_BLOCK_S - start_s) / iteration_s)))
+    return cheapest_iterations(
+        rare, stopping.count_compared_cells(plan), most, lambda number: start_s + number * iteration_s
+    )
+
+
+def _count_in_time(pilots: Sequence[Trial], enough_s: float, blocks: int) -> int:
+    """Return how many iterations let the fewest `blocks` end within `enough_s`; at least one."""
+    block_s = sum(trial.run_s[-1] for trial in pilots)
+    return max(1, int(enough_s / (blocks * max(block_s, 1e-6))))
+
+
+def _count_like_version_0_1(cell: Cell, earlier: Sequence[Trial]) -> int:
+    """Return as many iterations as the cell's earlier trials hold.
+
+    In version 0.1 every cell chose for itself. Its runs are completed as they were begun, as trials of another length
+    could not be compared.
+    """
+    for trial in earlier:
+        if trial.cell_id == cell.id and trial.measurements:
+            return len(trial.measurements[0].iterations)
+    return PILOT
+
+
+def count_warmups(plan: Plan, cell: Cell, trials: Sequence[Trial], warm: Collection[str] = ()) -> int:
+    """Return how many unmeasured runs the next trial of `cell` begins with, given the trials on this machine.
+
+    A freshly booted machine is cold each time. Where nothing boots, caches outlive a trial, so a cell is warmed up
+    once, before its first measured run. Cells in `warm` have been measured here in trials besides these.
+    """
+    if boots(other for other in plan.cells if other.compares_with(cell)):
+        return plan.policy.warmup
+    is_warm = cell.id in warm or any(
+        trial.cell_id == cell.id and trial.status is TrialStatus.OK for trial in trials
+    )
+    return 0 if is_warm else plan.policy.warmup
