@@ -1,9 +1,9 @@
 """What guestmark ships besides its own code: `tools/sbom.py` writes sbom.cdx.json, `tools/sbom.py --check` compares.
 
-A bill of materials in CycloneDX 1.6: the Python packages of requirements.txt, those that fleets and change points
-install on first use (optional), and the crates that are linked into the agent and the capture analysis. It is made of
-the lock files, cargo's metadata and the installed packages, without the network. A licence that is not known to go with
-Apache-2.0 is an error.
+A bill of materials in CycloneDX 1.6: the Python packages that the program runs with, those that fleets, change points
+and data frames install on first use (optional), and the crates that are linked into the agent and the capture analysis.
+It is made of the lock files, cargo's metadata and the installed packages, without the network. A licence that is not
+known to go with Apache-2.0 is an error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "sbom.cdx.json"
 _TARGET = "x86_64-unknown-linux-gnu"
 _SHIPPED = ("guestmark-agent", "guestmark-capture", "guestmark-wire")
-_LOCKS = ("requirements.txt",)
-_OPTIONAL_LOCKS = (
-    "requirements-fleet.txt",
-    "requirements-history.txt",
-    "requirements-frames.txt",
+LOCK = ROOT / "requirements.txt"
+# Of an entry in the lock: the package, its version, and the groups that need it.
+_PINNED = re.compile(
+    r"^([a-z0-9._-]+)==([^ ;\\]+).*?^    # ([a-z ]+)$", re.MULTILINE | re.IGNORECASE | re.DOTALL
 )
-_PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)([^\\\n]*)", re.MULTILINE | re.IGNORECASE)
 # What older metadata calls its licence, by its classifier or its words.
 _SPDX = {
     "MIT License": "MIT",
@@ -87,22 +85,20 @@ def bill() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def pinned_packages() -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Name, version and groups of each entry in the lock. A name may be there twice, by Python's version."""
+    for name, version, groups in _PINNED.findall(LOCK.read_text()):
+        yield name.lower(), version, frozenset(groups.split())
+
+
 def python_packages() -> Iterator[dict[str, Any]]:
-    """Those of requirements.txt, which the program runs with, and those that fleets and change points add."""
-    needed: set[str] = set()
-    for lock in (*_LOCKS, *_OPTIONAL_LOCKS):
-        pinned = [
-            (name.lower(), version)
-            for name, version, marker in _PINNED.findall((ROOT / lock).read_text())
-            if name.lower() not in needed
-        ]  # a name may be there twice, by Python's version
-        for name in dict.fromkeys(name for name, _ in pinned):
-            versions = [version for another, version in pinned if another == name]
-            for version in versions:
-                purl = f"pkg:pypi/{name.replace('_', '-')}@{version}"
-                found = _component(purl, name, version, _licence_of(name, versions, purl))
-                yield found | ({"scope": "optional"} if lock in _OPTIONAL_LOCKS else {})
-        needed.update(name for name, _ in pinned)
+    """Those that the program runs with, and those that its optional parts add; not those of the checks alone."""
+    shipped = [pin for pin in pinned_packages() if pin[2] != {"dev"}]
+    for name, version, groups in shipped:
+        versions = [pinned for package, pinned, _ in shipped if package == name]
+        purl = f"pkg:pypi/{name.replace('_', '-')}@{version}"
+        found = _component(purl, name, version, _licence_of(name, versions, purl))
+        yield found if "run" in groups else found | {"scope": "optional"}
 
 
 def _licence_of(name: str, versions: Sequence[str], purl: str) -> str:

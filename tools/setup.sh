@@ -15,390 +15,20 @@ state=$root/.setup
 log=$state/setup.log
 beside= # the process that does another part at the same time
 alone=yes # no other process writes to the terminal
-rust_wanted=1.85
-python_wanted=3.11
 
-# seconds_of TIME: 90, 90s, 20m and 2h in seconds; nothing for what is no time.
-seconds_of() {
-    case ${1%[smh]} in '' | *[!0-9]*) return ;; esac
-    case $1 in
-    *m) echo $((${1%m} * 60)) ;;
-    *h) echo $((${1%h} * 3600)) ;;
-    *) echo "${1%s}" ;;
-    esac
-}
-
-say() { printf 'guestmark: %s\n' "$*" >&2; }
-
-# fail STATUS MESSAGE [HINT…]: what is wrong, what to do.
-fail() {
-    fail_status=$1
-    shift
-    printf 'guestmark: error: %s\n' "$1" >&2
-    shift
-    for line in "$@"; do printf '  %s\n' "$line" >&2; done
-    [ -z "$beside" ] || kill -TERM "$beside" 2>/dev/null
-    rm -f "$state/begin.$$"
-    exit "$fail_status"
-}
-
-# write_file PATH TEXT: the whole file or nothing.
-write_file() { printf '%s\n' "$2" >"$1.new.$$" && mv -f "$1.new.$$" "$1"; }
-
-version_at_least() { # HAVE WANTED, of the form major.minor[.…]
-    have_major=${1%%.*} have_minor=${1#*.}
-    have_minor=${have_minor%%[!0-9]*}
-    case $have_major$have_minor in '' | *[!0-9]*) return 1 ;; esac
-    [ "$have_major" -gt "${2%%.*}" ] || { [ "$have_major" -eq "${2%%.*}" ] && [ "$have_minor" -ge "${2#*.}" ]; }
-}
-
-# ---- steps -----------------------------------------------------------------------------------------------------
-
-# Says that a step is still going on: every second on a terminal, else every half minute. Ends with the launcher.
-tell_progress() { # WHAT START
-    trap - INT TERM HUP EXIT
-    next=30
-    while sleep 1 </dev/null >/dev/null 2>&1 && [ -e /proc/$$/exe ]; do # (a killed launcher may stay as a zombie)
-        elapsed=$(($(date +%s) - $2))
-        if [ -t 2 ]; then
-            [ "$elapsed" -lt 2 ] || printf '\r\033[Kguestmark: %s … %s s' "$1" "$elapsed" >&2
-        elif [ "$elapsed" -ge "$next" ]; then
-            next=$((next + 30))
-            say "$1 … $elapsed s"
-        fi
-    done
-}
-
-# step WHAT COMMAND…: runs it with its output in the log; on failure one line, the log's last words and where it is.
-# The command has its own session, so that an interruption ends all of it, and dies with the launcher where the
-# system can do that.
-step() {
-    step_begin "$1"
-    shift
-    setsid $die_with_us "$@" </dev/null >>"$log" 2>&1 &
-    step_pid=$!
-    wait "$step_pid"
-    step_status=$?
-    step_pid=
-    step_end
-}
-
-# As step, for apt-get: it stays in the terminal's session (sudo may ask there), is never killed by us (it stops
-# by itself where it safely can) and does not hold our lock.
-step_apt() {
-    step_begin "$1"
-    shift
-    "$@" >>"$log" 2>&1 9>&-
-    step_status=$?
-    step_end
-}
-
-step_begin() {
-    step_what=$1
-    step_start=$(date +%s)
-    printf '\n==== %s\n' "$step_what" >>"$log"
-    [ -t 2 ] || say "$step_what"
-    [ -n "$alone" ] || return 0
-    tell_progress "$step_what" "$step_start" 9>&- >/dev/null &
-    ticker=$!
-}
-
-step_end() {
-    [ -z "$ticker" ] || { kill "$ticker" && wait "$ticker"; } 2>/dev/null
-    ticker=
-    elapsed=$(($(date +%s) - step_start))
-    [ ! -t 2 ] || printf '\r\033[K' >&2
-    if [ "$step_status" -ne 0 ]; then
-        tail -n 5 "$log" | sed 's/^/  | /' >&2
-        fail 3 "$step_what failed (exit status $step_status)" "the full log: $log" "start again to go on from here"
-    fi
-    if [ -t 2 ] || [ "$elapsed" -ge 2 ]; then say "$step_what: done in $elapsed s"; fi
-}
-
-stop_step() {
-    trap '' INT TERM HUP
-    [ -z "$ticker" ] || kill "$ticker" 2>/dev/null
-    [ -z "$step_pid" ] || kill -s TERM -- "-$step_pid" 2>/dev/null
-    [ -z "$beside" ] || { kill -TERM "$beside" && wait "$beside"; } 2>/dev/null
-    [ -z "$1" ] || {
-        [ -n "$alone" ] || exit "$1"
-        [ ! -t 2 ] || printf '\r\033[K' >&2
-        rm -f "$state/begin.$$"
-        say "interrupted; the next start goes on from here"
-        exit "$1"
-    }
-}
-
-# ---- what is there, what is missing ----------------------------------------------------------------------------
-
-find_python() { # sets $python to a real interpreter (not a shim, not a link that an upgrade turns elsewhere)
-    closed=
-    for candidate in python3 python3.13 python3.12 python3.11 python3.14 /usr/bin/python3; do
-        python=$("$candidate" -c 'import os, sys, venv, ensurepip
-ok = sys.version_info >= (3, 11)
-print(os.path.realpath(sys._base_executable) if ok else "")' 2>/dev/null) && [ -n "$python" ] || continue
-        # What root sets up others use, too: an interpreter below /root would be closed to them.
-        if [ "$(id -u)" -ne 0 ] || open_to_all "$python"; then
-            return
-        fi
-        closed=${closed:-$python}
-    done
-    python=$closed
-    [ -n "$python" ]
-}
-
-open_to_all() { # PATH: whether every user can execute it
-    case $(stat -L -c %A "$1" 2>/dev/null) in *[xt]) ;; *) return 1 ;; esac
-    [ "$1" = / ] || open_to_all "$(dirname "$1")"
-}
-
-find_cargo() { # sets $cargo, and puts its directory first in PATH so that its own rustc is used
-    for cargo in "$(command -v cargo)" "${CARGO_HOME:-${HOME:-/root}/.cargo}/bin/cargo" /usr/bin/cargo; do
-        [ -x "$cargo" ] || continue
-        rustc=${cargo%/*}/rustc
-        [ -x "$rustc" ] || rustc=rustc
-        version_at_least "$("$cargo" --version 2>/dev/null | cut -d' ' -f2)" $rust_wanted || continue
-        version_at_least "$("$rustc" --version 2>/dev/null | cut -d' ' -f2)" $rust_wanted || continue
-        PATH=${cargo%/*}:$PATH
-        return
-    done
-    cargo=
-    return 1
-}
-
-rust_host() { "$rustc" -vV | sed -n 's/^host: //p'; } # after find_cargo
-
-# The agent is linked statically: a compiler driver and the static C library.
-find_linker() {
-    libc=$(cc -print-file-name=libc.a 2>/dev/null) && [ -f "$libc" ]
-}
-
-# Lists what is missing, one name of the table below a line.
-missing() {
-    machine=$(uname -m)
-    case $machine in
-        aarch64) command -v qemu-system-aarch64 >/dev/null || echo qemu-arm ;;
-        *) command -v qemu-system-x86_64 >/dev/null || echo qemu ;;
-    esac
-    command -v qemu-img >/dev/null || echo qemu-img
-    [ "$machine" = aarch64 ] || command -v linux.uml >/dev/null || echo uml # there is none for it
-    command -v sysbench >/dev/null || echo sysbench
-    (PATH=$PATH:/usr/sbin:/sbin && command -v mke2fs >/dev/null) || echo mke2fs
-    [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] ||
-        [ -e /etc/ssl/ca-bundle.pem ] || [ -e /etc/ssl/cert.pem ] || echo ca
-    find_linker || echo linker
-    find_python || echo python
-    find_cargo || echo cargo
-}
-
-why() {
-    case $1 in
-        qemu | qemu-arm) echo "runs the tcg and kvm guests" ;;
-        qemu-img) echo "makes and checks disk images" ;;
-        uml) echo "the User-Mode Linux kernel of uml guests" ;;
-        sysbench) echo "the reference workload" ;;
-        mke2fs) echo "makes file systems on disk images" ;;
-        ca) echo "lets pip and cargo check whom they download from" ;;
-        linker) echo "links the agent, statically" ;;
-        python) echo "the tool is written in Python (at least $python_wanted, with venv)" ;;
-        rustfmt) echo "checks the Rust sources' format" ;;
-        clippy) echo "checks the Rust sources" ;;
-        rust-src) echo "Rust's library, compiled for the agent's other architectures" ;;
-        zstd) echo "compresses captures" ;;
-        tshark | tcptrace) echo "reads the captures that ours are compared with" ;;
-        strace) echo "sees whether a flush of UML reaches the host" ;;
-        guestfish) echo "is measured beside guestmark, as a peer" ;;
-        ovmf) echo "the UEFI firmware of network boots" ;;
-        chromium) echo "looks at the pages that are made" ;;
-        mkfs.*) echo "makes file systems on disk images" ;;
-        mariadbd | my_print_defaults) echo "is measured as a database server, and asked about" ;;
-        fio) echo "is measured as a workload" ;;
-        hyperfine) echo "has its options and tables compared with guestmark's" ;;
-        bwrap | crun | runc | podman | runsc) echo "is measured as a sandbox" ;;
-        virsh) echo "is asked about domains of libvirt" ;;
-        zsh | fish) echo "completes command lines" ;;
-        sshd) echo "answers the tests on a port of their own; its service is masked, so that none starts here" ;;
-        tmux) echo "is the terminal of the tests" ;;
-        mksquashfs) echo "makes read-only images" ;;
-        liblwip-dev) echo "is another stack than Linux's, whose captures are examined" ;;
-        ip) echo "makes the network namespaces of the tests" ;;
-        qemu-user-static) echo "runs programs of other architectures" ;;
-        mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
-        cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
-    esac
-}
-
-# package NAME FAMILY: the distribution's packages for it, by the table that the program itself uses.
-package() {
-    case $2:$1 in
-        debian:cargo) debian_rust ;;
-        debian:rustfmt) debian_rust_tool rustfmt rustfmt-web ;;
-        debian:clippy) debian_rust_tool rust-clippy rust-web-clippy ;;
-        debian:rust-src) # of the distribution's own compiler, whichever compiles the rest
-            rust=$(debian_rust)
-            case $rust in *-web*) echo "$rust rust-web-src" ;; *) echo "$rust rust-src" ;; esac
-            ;;
-        other:python) echo "python (at least $python_wanted)" ;;
-        *) packaged "$1" "$2" ;;
-    esac
-}
-
-packaged() { # NEED FAMILY
-    found=$1
-    while IFS='	' read -r need debian fedora rhel arch suse alpine nixos; do
-        [ "$need" = "$1" ] || continue
-        case $2 in
-            fedora) found=$fedora ;;
-            rhel) found=$rhel ;;
-            arch) found=$arch ;;
-            suse) found=$suse ;;
-            alpine) found=$alpine ;;
-            nixos) found=$nixos ;;
-            *) found=$debian ;;
-        esac
-    done <"$root/python/guestmark/core/packages.tsv"
-    [ "$found" != - ] || return 0
-    (IFS=, && set -f && set -- $found && IFS=' ' && echo "$*")
-}
-
-# Debian 13 and later have a new enough `cargo`; Debian 12 keeps one as `cargo-web`.
-debian_rust() {
-    for names in "cargo rustc" "cargo-web rustc-web"; do
-        candidate=$(LC_ALL=C apt-cache policy "${names%% *}" 2>/dev/null | sed -n 's/^ *Candidate: //p')
-        if version_at_least "$candidate" $rust_wanted; then
-            echo "$names"
-            return
-        fi
-    done
-    case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in # package lists not fetched yet
-        bookworm) echo cargo-web rustc-web ;;
-        *) echo cargo rustc ;;
-    esac
-}
-
-debian_rust_tool() { if dpkg -s cargo-web >/dev/null 2>&1; then echo "$2"; else echo "$1"; fi; }
-
-family() {
-    # shellcheck disable=SC1091
-    for id in $(. /etc/os-release 2>/dev/null && echo "${ID:-} ${ID_LIKE:-}"); do
-        case $id in
-            debian | ubuntu) echo debian ;;
-            rhel | centos) echo rhel ;;
-            fedora) echo fedora ;;
-            nixos) echo nixos ;;
-            arch) echo arch ;;
-            suse | opensuse*) echo suse ;;
-            alpine) echo alpine ;;
-            *) continue ;;
-        esac
-        return
-    done
-    echo other
-}
-
-install_command() {
-    case $1 in
-        debian) echo apt-get install --no-install-recommends ;;
-        fedora | rhel) echo dnf install ;;
-        nixos) echo nix-shell -p ;;
-        arch) echo pacman -S --needed ;;
-        suse) echo zypper install ;;
-        alpine) echo apk add ;;
-        *) echo "your package manager's install command with:" ;;
-    esac
-}
-
-as_root() { [ "$(id -u)" -eq 0 ] || echo sudo; }
-
-may_install() { # sets $may to yes or no, and $become to what has to stand before apt-get
-    become=
-    command -v apt-get >/dev/null && may=yes || may=no
-    if [ "$(id -u)" -ne 0 ]; then
-        become='sudo '
-        if ! command -v sudo >/dev/null; then may=no; elif [ ! -t 0 ] && ! sudo -n true 2>/dev/null; then may=no; fi
-    fi
-}
-
-fetch_lists() { # once
-    [ -z "${fetched:-}" ] || return 0
-    step_apt "fetching package lists" ${become:+sudo} apt-get -q update
-    fetched=yes
-}
-
-apt_install() { # PACKAGE…: those that were not there before are remembered for `guestmark clean --all`
-    fresh=
-    for each in "$@"; do
-        case $(dpkg-query -W -f='${Status}' "$each" 2>/dev/null) in
-            *' installed') ;;
-            *) fresh="$fresh $each" ;;
-        esac
-    done
-    [ -z "$(dpkg --audit 2>/dev/null)" ] ||
-        step_apt "finishing an interrupted package installation" ${become:+sudo} dpkg --configure -a
-    step_apt "installing these packages" ${become:+sudo} env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get \
-        -qy -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 --no-remove --no-install-recommends install "$@"
-    # shellcheck disable=SC2086
-    [ -z "$fresh" ] || printf '%s\n' $fresh >>"$state/packages"
-}
-
-# install_named PACKAGE…: for what the program finds missing later (foreign/installing.py). Ends with 2 where it may not.
-install_named() {
-    may_install
-    [ "$(family)" = debian ] && [ "$may" = yes ] || exit 2
-    fetch_lists
-    apt_install "$@"
-}
-
-# install_packages NAME…: has the system's packages installed, or says how and stops.
-install_packages() {
-    family=$(family)
-    [ "$family" = debian ] || { # no UML package elsewhere: that platform stays unusable, the rest works
-        kept=
-        for name in "$@"; do
-            if [ "$name" = uml ]; then
-                say "no User-Mode Linux kernel here (not packaged outside Debian): the platform uml will be unusable"
-            else kept="$kept $name"; fi
-        done
-        # shellcheck disable=SC2086
-        set -- $kept
-        [ $# -gt 0 ] || return 0
-    }
-    may_install
-    if [ "$family" = debian ] && [ "$may" = yes ]; then
-        fetch_lists
-    fi
-    packages=
-    say "missing on this system:"
-    for name in "$@"; do
-        names=$(package "$name" "$family")
-        printf '  %-26s %s\n' "$names" "$(why "$name")" >&2
-        packages="$packages $names"
-    done
-    if [ "$family" != debian ] || [ "$may" = no ]; then
-        [ "$family" = other ] || command="$become$(install_command "$family")$packages"
-        [ "$family" != other ] || command="the packages above, with your package manager"
-        fail 2 "these packages must be installed first" "as root: ${command#sudo }" "then start again"
-    fi
-    case " $packages " in *" openssh-server "*) mask ssh.service ;; esac
-    # shellcheck disable=SC2086
-    apt_install $packages
-}
-
-mask() { # UNIT, of a package that is not installed yet: installing it would start it
-    ${become:+sudo} mkdir -p /etc/systemd/system
-    [ -e "/etc/systemd/system/$1" ] || ${become:+sudo} ln -s /dev/null "/etc/systemd/system/$1"
-}
-
-# ---- the parts -------------------------------------------------------------------------------------------------
+. "$root/tools/steps.sh"
+. "$root/tools/packages.sh"
 
 key_of() { # FILE…: one hash over names and contents, independent of where the checkout is and of file times
     (cd "$root" && find "$@" -type f -exec sha256sum {} + | LC_ALL=C sort | sha256sum | cut -d' ' -f1)
 }
-venv_key() { key_of requirements.txt; }
-dev_key() { key_of requirements.txt requirements-dev.txt requirements-frames.txt; }
-fleet_key() { key_of requirements.txt requirements-fleet.txt; }
-history_key() { key_of requirements-history.txt; }
-library_key() { key_of "requirements-$1.txt"; }
+locked() { sh "$root/tools/locked" "$@"; } # GROUP…
+groups_of() { # PART: the groups that an environment with it has
+    case $1 in venv) echo run ;; dev) echo run dev frames ;; fleet) echo run fleet ;; *) echo "$1" ;; esac
+}
+# shellcheck disable=SC2046
+part_key() { locked $(groups_of "$1") | sha256sum | cut -d' ' -f1; } # PART
+venv_key() { part_key venv; }
 agent_key() { key_of Cargo.toml Cargo.lock .cargo crates/agent crates/wire; }
 capture_key() { key_of Cargo.toml Cargo.lock .cargo crates; }
 holds() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
@@ -418,11 +48,20 @@ capture_ready() { program_ready "$state/capture" "$(capture_key)"; }
 # Modules that no start imports: compiled they would take 20 MB.
 seldom='/site-packages/(pip|pygments/(lexers|styles)|numpy/(distutils|f2py|typing)|sqlalchemy/(ext|orm|testing))/'
 
-pip_install() { # WHAT PIP-ARGS…: exactly what the locks name, nothing built from source
-    what=$1
-    shift
+# Installs exactly what the lock names for a part, nothing built from source. uv does it in a fifth of the time, but knows
+# nothing of pip's settings: where there are any (an index, a certificate), pip is used.
+install_locked() { # WHAT PART OPTION…
+    what=$1 wanted=$state/$2.txt
+    # shellcheck disable=SC2046
+    write_file "$wanted" "$(locked $(groups_of "$2"))"
+    shift 2
+    if command -v uv >/dev/null && [ -z "$("$root/.venv/bin/python" -B -m pip config list 2>/dev/null)" ]; then
+        set -- uv pip install --python "$root/.venv/bin/python" "$@"
+    else
+        set -- "$root/.venv/bin/python" -B -m pip install --no-compile "$@"
+    fi
     step "$what" env -u PIP_TARGET -u PIP_PREFIX PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-        "$root/.venv/bin/python" -B -m pip install --quiet --no-compile --require-hashes --only-binary :all: "$@"
+        "$@" --quiet --require-hashes --only-binary :all: -r "$wanted"
     find "$root/.venv/lib" -type d -path '*/numpy/*' -name tests -prune -exec rm -rf {} +
     step "compiling Python modules" sh -c '"$@" || :' sh \
         "$root/.venv/bin/python" -I -m compileall -q -j 0 -x "$seldom" "$root/.venv/lib" "$root/python"
@@ -439,7 +78,7 @@ make_venv() {
         "$root/.venv/bin/python" -B -m pip --quiet uninstall --yes setuptools >>"$log" 2>&1 || :
         find "$root/.venv/lib" -type d -name __pycache__ -path '*/pip/*' -prune -exec rm -rf {} +
     fi
-    pip_install "installing the Python dependencies" -r "$root/requirements.txt"
+    install_locked "installing the Python dependencies" venv
     # Relative, so that the checkout can be moved.
     for site in "$root"/.venv/lib/python3*/site-packages; do
         write_file "$site/guestmark-src.pth" ../../../../python
@@ -476,15 +115,15 @@ $key"
 }
 
 # What takes the network goes on beside what takes the processors.
-make_beside() { # PYTHON-STEPS BUILDS: functions
+make_beside() { # PARTS BUILDS
     $die_with_us sh -c 'root=$0 python=$1 die_with_us=$2 alone= step_pid= ticker=
         . "$root/tools/setup.sh"
         alone= log=$state/python.log
         : >"$log"
         trap "stop_step 143" INT TERM HUP
-        for each in $3; do "$each"; done' "$root" "$python" "$die_with_us" "$1" &
+        for part in $3; do make "$part"; done' "$root" "$python" "$die_with_us" "$1" &
     beside=$!
-    for each in $2; do "$each"; done
+    for build in $2; do make "$build"; done
     wait "$beside" || { beside='' && fail 3 "the Python environment is not complete" "the log: $state/python.log"; }
     beside=
 }
@@ -496,95 +135,60 @@ make_manual() {
 }
 
 # What ./test needs besides. A program that cannot be had makes the check or the tests that need it fail.
-dev_ready() { holds "$root/.venv/.guestmark-dev" "$(dev_key)" && [ -d /lib/modules ] && [ -z "$(missing_dev)" ]; }
+dev_ready() { part_ready dev && [ -d /lib/modules ] && [ -z "$(missing_dev)" ]; }
 
-missing_dev() {
-    find_cargo
-    "$cargo" fmt --version >/dev/null 2>&1 || echo rustfmt
-    "$cargo" clippy --version >/dev/null 2>&1 || echo clippy
-    for place in "$("$rustc" --print sysroot)" /usr; do
-        [ ! -e "$place/lib/rustlib/src/rust/library/std/Cargo.toml" ] || break
-    done
-    [ -e "$place/lib/rustlib/src/rust/library/std/Cargo.toml" ] || echo rust-src
-    for program in $test_programs; do
-        command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || echo "$program"
-    done
-    [ -d /usr/share/OVMF ] || [ -d /usr/share/edk2 ] || echo ovmf
-    [ "$want_dev" = long ] || return 0
-    command -v mmdebstrap >/dev/null || echo mmdebstrap
-    [ -e /usr/include/lwip/lwip/tcpip.h ] || echo liblwip-dev
-    # Programs of other architectures: those of the tests are arm64's.
-    command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null || echo qemu-user-static
-}
+# The other parts of the environment: `dev`, `fleet` (the engine of `guestmark fleet`), `history` (change points) and
+# `frames` (polars, for data frames). The program asks for the last three when it first needs them.
+part_ready() { holds "$root/.venv/.guestmark-$1" "$(part_key "$1")"; } # PART
 
-# What the tests compare with, look at pages with, make file systems with, or measure.
-test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio
-virsh zsh fish zstd tmux mksquashfs bwrap crun runc podman runsc sshd hyperfine"
-
-make_dev() {
-    holds "$root/.venv/.guestmark-dev" "$(dev_key)" && return
-    rm -f "$root/.venv/.guestmark-dev"
-    pip_install "installing the Python tools for the checks" -r "$root/requirements.txt" \
-        -r "$root/requirements-dev.txt" -r "$root/requirements-frames.txt"
-    write_file "$root/.venv/.guestmark-dev" "$(dev_key)"
-}
-
-# The engine of `guestmark fleet`, and whatever else its extra in pyproject.toml names.
-fleet_ready() { holds "$root/.venv/.guestmark-fleet" "$(fleet_key)"; }
-
-make_fleet() {
-    rm -f "$root/.venv/.guestmark-fleet"
-    pip_install "installing the engine of fleets" -r "$root/requirements.txt" -r "$root/requirements-fleet.txt"
-    write_file "$root/.venv/.guestmark-fleet" "$(fleet_key)"
-}
-
-# The change points of `guestmark history`. Without the dependencies that its package names: it pins versions of NumPy and
-# SciPy, and most of the others are for reading from databases and writing to chats.
-history_ready() { holds "$root/.venv/.guestmark-history" "$(history_key)"; }
-
-make_history() {
-    rm -f "$root/.venv/.guestmark-history"
-    pip_install "installing Apache Otava" --no-deps --retries 1 -r "$root/requirements-history.txt"
-    write_file "$root/.venv/.guestmark-history" "$(history_key)"
-}
-
-# What only data frames (polars) need; the program asks for it when it first makes one.
-library_ready() { holds "$root/.venv/.guestmark-$1" "$(library_key "$1")"; }
-
-make_library() {
+make_part() { # PART
     rm -f "$root/.venv/.guestmark-$1"
-    pip_install "installing what $1 need" --retries 1 -r "$root/requirements-$1.txt"
-    write_file "$root/.venv/.guestmark-$1" "$(library_key "$1")"
+    case $1 in
+        dev) install_locked "installing the Python tools for the checks" dev ;;
+        fleet) install_locked "installing the engine of fleets" fleet ;;
+        # Without what it names itself: it pins versions of NumPy and SciPy, and most of the others are for reading from
+        # databases and writing to chats.
+        history) install_locked "installing Apache Otava" history --no-deps ;;
+        *) install_locked "installing what $1 need" "$1" ;;
+    esac
+    write_file "$root/.venv/.guestmark-$1" "$(part_key "$1")"
+}
+
+make() { # PART
+    case $1 in
+        venv | agent | capture) "make_$1" ;;
+        *) make_part "$1" ;;
+    esac
 }
 
 all_ready() {
-    # A capture engine that was built here once is kept up to date.
-    venv_ready && agent_ready && { { [ -z "$want_capture$want_dev" ] && ! capture_there; } || capture_ready; } &&
-        { [ -z "$want_dev" ] || dev_ready; } && { [ -z "$want_fleet" ] || fleet_ready; } &&
-        { [ -z "$want_history" ] || history_ready; } && { [ -z "$want_library" ] || library_ready "$want_library"; }
+    venv_ready && agent_ready && { [ -z "$want_capture" ] || capture_ready; } || return 1
+    for part in $want_parts; do
+        if [ "$part" = dev ]; then dev_ready; else part_ready "$part"; fi || return 1
+    done
 }
 
 stamp() { # as old as the beginning of set-up
     printf '%s\n' "$agent" >"$state/stamp.$$" && touch -r "$state/begin.$$" "$state/stamp.$$" &&
         mv -f "$state/stamp.$$" "$state/stamp"
     rm -f "$state/begin.$$"
-    # Newer than the locks: the launcher need not ask again.
-    [ -z "$want_fleet" ] || touch "$root/.venv/.guestmark-fleet"
-    [ -z "$want_history" ] || touch "$root/.venv/.guestmark-history"
+    # Newer than the lock: the launcher need not ask again.
+    for part in $want_parts; do touch "$root/.venv/.guestmark-$part"; done
 }
 
-# set_up [dev|long|fleet|history|capture|frames]: everything the command line needs (or ./test, or a fleet, or change points,
-# or captures, or frames); returns at once when it is there.
+# set_up [dev|long|fleet|history|frames|capture]: what the command line needs, and what is named besides: `dev` is for
+# ./test, `long` for ./test --long. Returns at once when it is there.
 set_up() {
     umask_before=$(umask)
     umask 022 # other users may use this checkout
-    want_dev=${1:-} want_fleet=${1:-} want_history=${1:-} want_capture='' want_library='' step_pid='' ticker='' die_with_us=
+    want_dev='' want_parts='' want_capture='' step_pid='' ticker='' die_with_us=
     case ${1:-} in
-        fleet) want_dev='' want_history='' ;;
-        history) want_dev='' want_fleet='' ;;
-        capture) want_dev='' want_fleet='' want_history='' want_capture=yes ;;
-        frames) want_dev='' want_fleet='' want_history='' want_library=$1 ;;
+        dev | long) want_dev=$1 want_parts='dev fleet history' want_capture=yes ;;
+        fleet | history | frames) want_parts=$1 ;;
+        capture) want_capture=yes ;;
     esac
+    # A capture engine that was built here once is kept up to date.
+    ! capture_there || want_capture=yes
     if [ -w "$state" ]; then : >"$state/begin.$$"; fi
     if ! all_ready; then
         prepare
@@ -625,19 +229,16 @@ prepare() {
             # supermin, which makes libguestfs's appliance, gives up without it; container images have none.
             [ -d /lib/modules ] || step_apt "making /lib/modules" $(as_root) mkdir -p /lib/modules
         fi
-        steps='' builds=''
-        venv_ready || steps=make_venv
-        [ -z "$want_dev" ] || steps="$steps make_dev"
-        [ -z "$want_fleet" ] || fleet_ready || steps="$steps make_fleet"
-        [ -z "$want_history" ] || history_ready || steps="$steps make_history"
-        agent_ready || builds=make_agent
-        if [ -n "$want_capture$want_dev" ] || capture_there; then capture_ready || builds="$builds make_capture"; fi
-        if [ -n "$steps" ] && [ -n "$builds" ]; then
-            make_beside "$steps" "$builds"
+        parts='' builds=''
+        venv_ready || parts=venv
+        for part in $want_parts; do part_ready "$part" || parts="$parts $part"; done
+        agent_ready || builds=agent
+        [ -z "$want_capture" ] || capture_ready || builds="$builds capture"
+        if [ -n "$parts" ] && [ -n "$builds" ]; then
+            make_beside "$parts" "$builds"
         else
-            for each in $steps $builds; do "$each"; done
+            for part in $parts $builds; do make "$part"; done
         fi
-        [ -z "$want_library" ] || library_ready "$want_library" || make_library "$want_library"
         make_manual
         sync -f "$root" 2>/dev/null || sync # a power cut must not leave a stamp without what it stands for
     fi

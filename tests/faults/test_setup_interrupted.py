@@ -102,7 +102,7 @@ def test_changed_lock_updates_the_environment_in_place(bare: Checkout) -> None:
     handed_over(bare.run())
     cfg = (bare.path / ".venv/pyvenv.cfg").stat().st_ino
     lock = bare.path / "requirements.txt"
-    lock.write_text(lock.read_text() + "# changed\n")
+    lock.write_text(lock.read_text().replace("    # run", "    # run dev"))
     run = bare.run()
     handed_over(run)
     assert "installing the Python dependencies" in run.stderr

@@ -120,7 +120,7 @@ def test_edited_agent_source_is_rebuilt_and_a_failing_build_shows_line_and_log(r
 def test_wrong_hash_is_refused(bare: Checkout) -> None:
     bare.tiny_lock()
     lock = bare.path / "requirements.txt"
-    lock.write_text(lock.read_text().split(" ")[0] + " --hash=sha256:" + "0" * 64 + "\n")
+    lock.write_text(lock.read_text().split(" ")[0] + " --hash=sha256:" + "0" * 64 + "\n    # run\n")
     run = bare.run()
     assert run.returncode == 3
     assert "installing the Python dependencies failed" in run.stderr
@@ -225,8 +225,7 @@ def without(part: str, folder: Path) -> Checkout:
 @pytest.mark.long
 def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
     checkout = without(".guestmark-fleet", tmp_path / "lab")
-    lock = checkout.path / "requirements-fleet.txt"
-    lock.write_text("this is not a requirement\n")
+    checkout.lock_group("fleet", "this is not a requirement")
     assert handed_over(checkout.run("fleet", "show", "last"))["argv"] == [
         "guestmark",
         "fleet",
@@ -236,7 +235,7 @@ def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
     failed = checkout.run("fleet", "run", "upload")
     assert failed.returncode == 3
     assert "installing the engine of fleets failed" in failed.stderr
-    lock.write_text("# nothing more than the rest\n")
+    checkout.lock_group("fleet", "")
     done = checkout.run("fleet", "run", "upload")
     handed_over(done)
     assert "installing the engine of fleets" in done.stderr
@@ -248,8 +247,7 @@ def test_a_fleet_brings_its_engine_on_first_use(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_history_is_shown_even_where_what_finds_change_points_cannot_be_had(tmp_path: Path) -> None:
     checkout = without(".guestmark-history", tmp_path / "lab")
-    lock = checkout.path / "requirements-history.txt"
-    lock.write_text("this is not a requirement\n")
+    checkout.lock_group("history", "this is not a requirement")
     for words in (("history", "--help"), ("runs", "history", "-h"), ("exec", "--", "history")):
         assert checkout.run(*words).stderr == ""  # installs nothing
     failed = checkout.run("runs", "history", "last")
@@ -258,6 +256,6 @@ def test_a_history_is_shown_even_where_what_finds_change_points_cannot_be_had(tm
     failed = checkout.run("history", "last")
     assert handed_over(failed)["argv"] == ["guestmark", "history", "last"]
     assert "installing Apache Otava failed" in failed.stderr
-    lock.write_text("# nothing more than the rest\n")
+    checkout.lock_group("history", "")
     assert "installing Apache Otava" in checkout.run("history", "last").stderr
     assert checkout.run("history", "last").stderr == ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -15,10 +16,6 @@ COPIED = (
     "guestmark",
     "tools",
     "requirements.txt",
-    "requirements-fleet.txt",
-    "requirements-dev.txt",
-    "requirements-history.txt",
-    "requirements-frames.txt",
     "Cargo.toml",
     "Cargo.lock",
     ".cargo",
@@ -71,14 +68,16 @@ class Checkout:
 
     def tiny_lock(self) -> None:
         """Replaces the lock by its smallest single package, so that a real environment takes seconds."""
-        blocks = (CHECKOUT / "requirements-dev.txt").read_text().split("\n    # via")
-        entry = next(
-            line
-            for block in blocks
-            for line in [block[block.find("iniconfig==") :]]
-            if "iniconfig==" in block
-        )
-        (self.path / "requirements.txt").write_text(entry.strip() + "\n")
+        entries = (CHECKOUT / "requirements.txt").read_text().split("\n    # ")
+        entry = next(entry[entry.find("iniconfig==") :] for entry in entries if "\niniconfig==" in entry)
+        (self.path / "requirements.txt").write_text(f"{entry}\n    # run\n")
+
+    def lock_group(self, group: str, entry: str) -> None:
+        """Replaces what the lock has for `group` by this entry."""
+        lock = self.path / "requirements.txt"
+        entries = re.findall(r"^[a-z].*?^    # .*?$", lock.read_text(), re.MULTILINE | re.DOTALL)
+        kept = [each for each in entries if group not in each.rpartition("# ")[2].split()]
+        lock.write_text("".join(f"{each}\n" for each in [*kept, f"{entry}\n    # {group}"]))
 
     def run(
         self,
