@@ -39,6 +39,11 @@ def state_directory() -> Path:
     return _below("XDG_STATE_HOME", ".local/state")
 
 
+def config_directory() -> Path:
+    """Return where users keep what they wrote for guestmark: `$XDG_CONFIG_HOME/guestmark`. It need not exist."""
+    return _below("XDG_CONFIG_HOME", ".config")
+
+
 def cache_home() -> Path:
     """What can be made again: `$XDG_CACHE_HOME/guestmark`. It need not exist."""
     return _below("XDG_CACHE_HOME", ".cache")

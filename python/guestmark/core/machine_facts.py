@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -151,6 +152,35 @@ class LibvirtMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     """A domain of libvirt, as the agent on it and libvirt see it."""
 
     libvirt: Libvirt
+
+
+class OwnKernel(StrEnum):
+    """Whose kernel answers system calls in a machine of the user's own."""
+
+    OWN = "its own"
+    HOSTS = "this host's"
+    GVISOR = "gVisor's"
+
+
+class OwnInside(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a machine of the user's own is, found out inside it."""
+
+    kernel_is: OwnKernel
+    signs: str = ""  # of container managers, in their words
+    processors: float  # that may really be used: by affinity and quota
+    memory_bytes: int  # that may really be used: of the kernel, or by its control group
+    root_filesystem: str = ""
+    distribution: str = ""
+
+
+class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
+    """A machine that commands of the user's made, as the agent inside sees it."""
+
+    definition: str  # its name
+    digest: str  # SHA-256 of the definition's text
+    version: str = ""  # what its command `version` printed
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
+    inside: OwnInside
 
 
 class Vmm(msgspec.Struct, kw_only=True):

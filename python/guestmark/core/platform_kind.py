@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import subprocess
 
 _PACKAGE = "guestmark.platforms"
+OWN_PARAMETER = "own."  # before a parameter of the user's own definition of a machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,10 @@ class PlatformKind:
     counter: str = (
         ""  # of `platforms.counters`: what its hypervisor counts when a system call leaves the guest
     )
+    starts_timed: bool = (
+        False  # whether this process knows when the start of such a remote machine was ordered
+    )
+    parameter_prefix: str = ""  # factors that begin so are parameters of its machines, whatever follows
     first: bool = False  # whether it is named before all others
     start_limit_s: float = 60.0  # a start that takes longer has failed
 
@@ -171,6 +176,8 @@ class PlatformKind:
 
     def takes(self, factor: str) -> bool:
         """Whether its machines accept the factor of this name."""
+        if self.parameter_prefix and factor.startswith(self.parameter_prefix):
+            return True
         return any(known.name == factor for known in self.accepted)
 
 

@@ -13,7 +13,7 @@ from guestmark.core.discovery import by_name, load
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Factor
 from guestmark.core.model import Cell
-from guestmark.core.platform_kind import Program, platform_kinds, platform_names
+from guestmark.core.platform_kind import OWN_PARAMETER, Program, platform_kinds, platform_names
 from guestmark.core.workload_kind import workload_kind, workload_kinds
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
 
 VARIABLE = "env:"  # before the name of an environment variable of the measured command
 _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PARAMETER = re.compile(r"own\.[a-z][a-z0-9_]{0,30}", re.ASCII)
 
 
 @functools.cache
@@ -61,6 +62,8 @@ def factor_of(name: str) -> Factor:
     """The factor of that name; `-` and `_` are equivalent. Raises `UsageError` suggesting the nearest known name."""
     if name.strip().startswith(VARIABLE):
         return _variable(name.strip())
+    if name.strip().startswith(OWN_PARAMETER):
+        return _own_parameter(name.strip())
     factor = factors().get(name.strip().replace("-", "_").lower())
     if factor is None:
         raise unknown("factor", name.strip(), factors())
@@ -83,6 +86,16 @@ def _variable(name: str) -> Factor:
         raise UsageError(f"{name!r} names no environment variable", hint="e.g. --set env:OMP_NUM_THREADS=1,2")
     variable = name.removeprefix(VARIABLE)
     return Factor(name, f"the command's environment variable {variable}", str)
+
+
+def _own_parameter(name: str) -> Factor:
+    if not _PARAMETER.fullmatch(name):
+        raise UsageError(
+            f"{name!r} names no parameter of a machine", hint="e.g. --set own.image=debian,alpine"
+        )
+    return Factor(
+        name, f"the parameter {name.removeprefix(OWN_PARAMETER)} of the machine's definition", str.strip
+    )
 
 
 def where(factor: Factor) -> str:

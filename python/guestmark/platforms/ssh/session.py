@@ -110,6 +110,8 @@ _SERVE = (
     "why=",
     'gone() { [ -z "$d" ] || rm -rf "$d"; }',
     "trap gone EXIT",
+    # The agent is run through its descriptor, which /proc names.
+    f'[ -e /proc/self/fd/0 ] || {{ echo "{REFUSED} /proc is not mounted"; exit 0; }}',
     "trap : HUP PIPE",
     'trap "exit 1" INT TERM',
     "c=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}",
@@ -164,6 +166,11 @@ def remote_command() -> str:
     assert not set("'\\!\n") & set(script)
     assert len(script) < _LONGEST_WORD
     return f"exec /bin/sh -c '{script}'"
+
+
+def shell_words() -> list[str]:
+    """Return the argument list of the same, for what starts a program without a login shell."""
+    return ["/bin/sh", "-c", "; ".join(_FIRST)]
 
 
 def serving(*, name: str, size: int, digest: str) -> bytes:

@@ -1,0 +1,44 @@
+"""Machines of the user's own, made by commands in a TOML file: any runtime, hypervisor or cloud."""
+
+from __future__ import annotations
+
+from guestmark.core.platform_kind import OWN_PARAMETER, PlatformKind
+from guestmark.platforms.descriptions import PlatformClass
+
+
+def advise_name(name: str) -> str:
+    """Return what to do about a name that no definition has; empty for one that is defined."""
+    from guestmark.core.errors import UsageError
+    from guestmark.platforms.own.store import find_definition
+
+    try:
+        find_definition(name)
+    except UsageError as error:
+        return f"{error.message}; {error.hint}"
+    return ""
+
+
+def load_platform_class() -> PlatformClass:
+    """Imports the class that makes the machines."""
+    from guestmark.platforms.own.platform import OwnPlatform
+
+    return OwnPlatform
+
+
+PLATFORMS = (
+    PlatformKind(
+        "own",
+        "a machine of your own, made by commands in a file",
+        load_platform_class,
+        guest=False,
+        remote=True,
+        on_this_host=True,
+        starts_timed=True,
+        destination="NAME",
+        example_destination="podman",
+        advice=advise_name,
+        parameter_prefix=OWN_PARAMETER,
+        # Runtimes pull images and clouds take their time: the definition's own timeouts end a start earlier.
+        start_limit_s=900.0,
+    ),
+)

@@ -1,0 +1,283 @@
+"""What a machine of the user's own is made by: commands in a TOML file, checked and typed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from guestmark.core.errors import UsageError, unknown
+from guestmark.core.toml import read_toml
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
+PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
+COMMAND, ID = "command", "id"  # placeholders that every definition has
+CPUS, MEMORY = "cpus", "memory"  # parameters whose values are checked inside the machine
+_PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}", re.ASCII)
+_WORDS = re.compile(r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII)  # a parameter that holds any number of words
+_HINT = "docs/guide/own-machines.md has the form of a machine's file; guestmark machine new writes one"
+_LONGEST_S = 3600.0
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One value of the commands that runs may vary: `--set own.NAME=…`."""
+
+    default: str
+    help: str = ""
+    levels: tuple[str, ...] = ()
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds after which a command has failed."""
+
+    create: float = 300.0
+    ready: float = 120.0
+    exec: float = 60.0  # until the agent inside has answered
+    destroy: float = 60.0
+
+
+Command = str | list[str]  # as the file has it: a line, or words
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file as it is written; commands are lines or lists of words."""
+
+    name: str
+    exec: Command
+    help: str = ""
+    create: Command = ""
+    destroy: Command = ""
+    ready: Command = ""
+    version: Command = ""
+    list: Command = ""
+    pid: Command = ""
+    console: Command = ""
+    env: dict[str, str] = {}
+    parameters: dict[str, str | int | float | Parameter] = {}
+    timeouts: Timeouts = Timeouts()
+    price_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A command line with placeholders, split into words before anything is filled in: values never become words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def placeholders(self) -> set[str]:
+        """The names in braces."""
+        found = {name for word in self.words for name in _PLACEHOLDER.findall(word)}
+        return found | {spread[1] for word in self.words if (spread := _WORDS.fullmatch(word))}
+
+    def fill(self, values: Mapping[str, str], command: Sequence[str] = ()) -> list[str]:
+        """Return the argument list.
+
+        A word `{command}` becomes the words of `command`; inside a word, their quoted join. A word `{name...}` becomes
+        the words of that value, split as by a shell. Raises `UsageError` for a value that cannot be split.
+        """
+        filled: list[str] = []
+        for word in self.words:
+            if word == f"{{{COMMAND}}}":
+                filled += command
+            elif spread := _WORDS.fullmatch(word):
+                filled += _split_words(values[spread[1]], spread[1])
+            else:
+                known = {**values, COMMAND: shlex.join(command)}
+                filled.append(_PLACEHOLDER.sub(lambda found: known[found[1]], word))
+        return filled
+
+    def __bool__(self) -> bool:
+        return bool(self.words)
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+
+def _split_words(value: str, name: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise UsageError(f"{name} is {value!r}: {error}", hint="quote as in a shell") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """How a kind of machine is made, entered and removed. `digest` tells this text from all others."""
+
+    name: str
+    path: Path
+    digest: str
+    shipped: bool
+    help: str
+    create: Template
+    exec: Template
+    destroy: Template
+    ready: Template
+    version: Template
+    list: Template
+    pid: Template
+    console: Template
+    env: Mapping[str, str]
+    parameters: Mapping[str, Parameter]
+    timeouts: Timeouts
+    price_per_hour: float | None = field(default=None)
+
+    def commands(self) -> Iterator[tuple[str, Template]]:
+        """Yield each command that the file has, with its key."""
+        for key in COMMANDS:
+            template: Template = getattr(self, key)
+            if template:
+                yield key, template
+
+    def values(self, levels: Mapping[str, str]) -> dict[str, str]:
+        """Return the value of each parameter, from `levels` (by the parameter's own name) or by default."""
+        return {name: levels.get(name, parameter.default) for name, parameter in self.parameters.items()}
+
+
+COMMANDS = ("create", "ready", "exec", "destroy", "version", "list", "pid", "console")
+# Those that may stand for the machine as a whole, and so have no id of one.
+_WITHOUT_ID = frozenset({"version", "list"})
+
+
+def read_definition(path: Path, *, shipped: bool = False) -> Definition:
+    """Read the file of a machine. Raises `UsageError`, with a line that says what to do, for whatever is wrong in it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8", hint=_HINT) from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from error
+    return parse_definition(text, path, shipped=shipped)
+
+
+def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definition:
+    """Parse the text of a machine's file that users know as `path`. Raises `UsageError`."""
+    tables = read_toml(text, str(path), _HINT)
+    file = _convert(tables, path)
+    if not NAME.fullmatch(file.name):
+        raise UsageError(
+            f"{path}: a machine cannot be named {file.name!r}",
+            hint="small letters, digits, and - . _ behind the first, at most 40 in all",
+        )
+    parameters = {name: _parameter(name, value, path) for name, value in file.parameters.items()}
+    templates = {key: _template(key, getattr(file, key), path) for key in COMMANDS}
+    _check_commands(templates, parameters, path)
+    _check_values(file, path)
+    return Definition(
+        name=file.name,
+        path=path,
+        digest=hashlib.sha256(text.encode()).hexdigest(),
+        shipped=shipped,
+        help=file.help,
+        env=file.env,
+        parameters=parameters,
+        timeouts=file.timeouts,
+        price_per_hour=file.price_per_hour,
+        **templates,
+    )
+
+
+def _convert(tables: dict[str, Any], path: Path) -> _File:
+    fields = {field.name for field in msgspec.structs.fields(_File)}
+    for key in tables:
+        if key not in fields:
+            error = unknown("key", key, fields)
+            raise UsageError(f"{path}: {error.message}", hint=error.hint)
+    try:
+        return msgspec.convert(tables, _File)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {_plain(str(error))}", hint=_HINT) from error
+
+
+def _plain(said: str) -> str:
+    """Say msgspec's complaint in a user's words."""
+    what, _, where = said.partition(" - at `$")
+    key = where.strip("`.").replace("[...]", "")
+    what = what.replace("Object missing required field", "it lacks the key").replace(
+        "Object contains unknown field", "no such key:"
+    )
+    what = re.sub(r"Expected `([^`]*)`, got `([^`]*)`", r"expected \1, got \2", what).replace(
+        "str | array", "a line or a list of words"
+    )
+    return f"{key}: {what}" if key else what
+
+
+def _parameter(name: str, value: str | float | Parameter, path: Path) -> Parameter:
+    if not PARAMETER.fullmatch(name) or name in {COMMAND, ID}:
+        raise UsageError(
+            f"{path}: a parameter cannot be named {name!r}",
+            hint=f"small letters, digits and _, and neither {ID} nor {COMMAND}",
+        )
+    parameter = value if isinstance(value, Parameter) else Parameter(default=str(value))
+    if parameter.levels and parameter.default not in parameter.levels:
+        raise UsageError(
+            f"{path}: {name} is {parameter.default!r} by default, which is none of its levels",
+            hint=f"its levels: {', '.join(parameter.levels)}",
+        )
+    return parameter
+
+
+def _template(key: str, command: Command, path: Path) -> Template:
+    if isinstance(command, list):
+        words = command
+    else:
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise UsageError(f"{path}: {key}: {error}", hint="quote as in a shell") from error
+    for word in words:
+        if any(ord(character) < 32 and character not in "\n\t" for character in word):
+            raise UsageError(f"{path}: {key} has control characters", hint="remove them")
+    return Template(tuple(words))
+
+
+def _check_commands(
+    templates: Mapping[str, Template], parameters: Mapping[str, Parameter], path: Path
+) -> None:
+    """Refuse placeholders that stand for nothing, and commands that could not work together."""
+    for key, template in templates.items():
+        known = {*parameters, *(() if key in _WITHOUT_ID else (ID,)), *((COMMAND,) if key == "exec" else ())}
+        for name in sorted(template.placeholders - known):
+            raise UsageError(
+                f"{path}: {key} has {{{name}}}, which stands for nothing",
+                hint=f"known there: {', '.join(f'{{{each}}}' for each in sorted(known))}; others go into [parameters]",
+            )
+    if COMMAND not in templates["exec"].placeholders:
+        raise UsageError(
+            f"{path}: exec has no {{command}}, so nothing can be run in the machine",
+            hint="e.g. podman exec -i {id} {command}",
+        )
+    if templates["create"]:
+        for key in ("create", "destroy"):
+            if ID not in templates[key].placeholders:
+                raise UsageError(
+                    f"{path}: {key} has no {{id}}, so machines cannot be told apart",
+                    hint="use {id} as the machine's name in create, exec and destroy",
+                )
+    elif templates["destroy"]:
+        raise UsageError(
+            f"{path}: destroy goes with create", hint="write both, or neither for a machine that is there"
+        )
+
+
+def _check_values(file: _File, path: Path) -> None:
+    for field_ in msgspec.structs.fields(Timeouts):
+        seconds = getattr(file.timeouts, field_.name)
+        if not 0 < seconds <= _LONGEST_S:
+            raise UsageError(
+                f"{path}: timeouts.{field_.name} is {seconds:g} s", hint=f"between 0 and {_LONGEST_S:g} s"
+            )
+    if file.price_per_hour is not None and not 0 <= file.price_per_hour < 1e6:
+        raise UsageError(
+            f"{path}: price_per_hour is {file.price_per_hour:g}", hint="the price of one hour, 0 or more"
+        )
+    for name in file.env:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(f"{path}: env: {name!r} is no variable's name", hint="letters, digits and _")

@@ -1,0 +1,128 @@
+"""What a machine of the user's own really is, found out from inside: nobody's declaration is taken for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from guestmark.agent.client import Agent
+from guestmark.core.errors import AttestationError
+from guestmark.core.machine_facts import OwnInside, OwnKernel, RemoteMachine
+from guestmark.core.units import format_size, parse_size
+from guestmark.page.text import inert
+from guestmark.platforms.own.definition import CPUS, MEMORY
+
+_LIMIT = 200  # characters of anything that is read inside
+_OUTPUT = 64 << 10
+_SCRIPT_S = 20.0
+# One file after the other, each below a line with its name. Small images have no more than cat, head and grep.
+_SCRIPT = r"""
+show() { printf '== %s\n' "$1"; shift; head -c 4096 "$@" 2>/dev/null; printf '\n'; }
+show os /etc/os-release
+show cgroup /proc/1/cgroup
+show maximum /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes
+show quota /sys/fs/cgroup/cpu.max
+show version /proc/version
+printf '== root\n'; grep ' / ' /proc/mounts | tail -n 1; printf '\n'
+printf '== allowed\n'; grep Cpus_allowed_list /proc/self/status; printf '\n'
+printf '== signs\n'
+[ ! -e /.dockerenv ] || echo docker
+[ ! -e /run/.containerenv ] || echo podman
+[ -z "$container" ] || echo "$container"
+tr '\0' '\n' < /proc/1/environ 2>/dev/null | grep '^container=' | head -c 100
+dmesg 2>/dev/null | grep -q -m1 -i 'gvisor' && echo gvisor
+[ ! -d /run/kata-containers ] || echo kata
+true
+"""
+_KERNEL_RESERVES = 0.15  # of the memory that was asked for may be the kernel's own
+_ROUNDING = 0.02
+
+
+def look_inside(agent: Agent, found: RemoteMachine) -> OwnInside:
+    """Ask the machine what it is: whose kernel answers, what it may use, and what its root is."""
+    parts = _read_parts(agent)
+    signs = " ".join(parts.get("signs", "").split())
+    allowed = _count_cpus(parts.get("allowed", "").partition(":")[2].strip()) or found.processors
+    quota = _quota(parts.get("quota", ""))
+    limit = _memory_limit(parts.get("maximum", ""))
+    root = parts.get("root", "").split()
+    return OwnInside(
+        kernel_is=_whose_kernel(found, signs, parts.get("version", "")),
+        signs=signs,
+        processors=min(float(allowed), quota) if quota else float(allowed),
+        memory_bytes=min(found.memory_bytes, limit) if limit else found.memory_bytes,
+        root_filesystem=root[2] if len(root) > 2 else "",
+        distribution=_pretty_name(parts.get("os", "")),
+    )
+
+
+def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
+    """Compare what was asked for with what is there. Raises `AttestationError` for the first that differs."""
+    if (cpus := values.get(CPUS)) is not None:
+        try:
+            asked = float(cpus)
+        except ValueError:
+            asked = 0.0
+        if asked and abs(found.processors / asked - 1) > _ROUNDING:
+            raise AttestationError(
+                f"{name} has {found.processors:g} processors, and {cpus} were asked for",
+                hint="does create pass {cpus} on? Without such a parameter nothing is asked for",
+            )
+    if (memory := values.get(MEMORY)) is not None:
+        try:
+            size = parse_size(memory)
+        except ValueError:
+            return
+        if not size * (1 - _KERNEL_RESERVES) <= found.memory_bytes <= size * (1 + _ROUNDING):
+            raise AttestationError(
+                f"{name} has {format_size(found.memory_bytes)} of memory, and {memory} were asked for",
+                hint="does create pass {memory} on? Without such a parameter nothing is asked for",
+            )
+
+
+def _read_parts(agent: Agent) -> dict[str, str]:
+    done = agent.exec(["/bin/sh", "-c", _SCRIPT], timeout_s=_SCRIPT_S, output_limit=_OUTPUT, question=True)
+    parts: dict[str, str] = {}
+    name = ""
+    for line in done.stdout.decode(errors="replace").splitlines():
+        if line.startswith("== "):
+            name = line[3:].strip()
+        elif name and line.strip():
+            parts[name] = f"{parts.get(name, '')}{inert(line).strip()}\n"
+    return parts
+
+
+def _whose_kernel(found: RemoteMachine, signs: str, version: str) -> OwnKernel:
+    if "gvisor" in signs or "gvisor" in version.lower():
+        return OwnKernel.GVISOR
+    return OwnKernel.HOSTS if found.is_this_host else OwnKernel.OWN
+
+
+def _count_cpus(listed: str) -> int:
+    """Count the processors of a list such as `0-3,8`."""
+    count = 0
+    for part in listed.split(","):
+        if not (numbers := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())):
+            return 0
+        count += int(numbers[2] or numbers[1]) - int(numbers[1]) + 1
+    return count
+
+
+def _quota(text: str) -> float:
+    """Return how many processors `cpu.max` allows; 0 where it sets no limit."""
+    words = text.split()
+    if len(words) >= 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+        return int(words[0]) / int(words[1])
+    return 0.0
+
+
+def _memory_limit(text: str) -> int:
+    """Return the control group's limit in bytes; 0 where it sets none."""
+    word = next((word for word in text.split() if word.isdigit()), "")
+    # Version 1 of control groups writes a number near 2**63 for no limit.
+    return int(word) if word and int(word) < 1 << 60 else 0
+
+
+def _pretty_name(release: str) -> str:
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?', release, re.MULTILINE)
+    return found[1][:_LIMIT] if found else ""

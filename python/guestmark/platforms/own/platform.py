@@ -1,0 +1,228 @@
+"""`own:NAME`: a machine that commands of the user's make, fresh for each trial; `exec` carries the agent's streams."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from guestmark.agent.client import Agent
+from guestmark.agent.results import CallError
+from guestmark.core.errors import (
+    AttestationError,
+    GuestmarkError,
+    MachineError,
+    PlatformUnusableError,
+    UsageError,
+    unknown,
+)
+from guestmark.core.machine_facts import OwnMachine
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_kind import OWN_PARAMETER
+from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.page.text import inert, last_line
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.own.definition import Definition
+from guestmark.platforms.own.inside import check_asked, look_inside
+from guestmark.platforms.own.lifecycle import Made, created, destroy_orphans, environment_of, run_command
+from guestmark.platforms.own.store import check_trust, find_definition
+from guestmark.platforms.ssh.connections import reached
+from guestmark.platforms.ssh.platform import Remote, check
+from guestmark.platforms.ssh.session import Session, shell_words
+
+_MARK = "guestmark-trial-"
+_VERSION_S = 20.0
+_PID_S = 20.0
+
+
+class ExecSession(Session):
+    """An agent's channel through a definition's command `exec`."""
+
+    def __init__(self, made: Made) -> None:
+        super().__init__(made.definition.name)
+        self.command = tuple(made.fill(made.definition.exec, shell_words()))
+        self.by_hand = shlex.join(made.fill(made.definition.exec, ["COMMAND"]))
+        self.environment = made.environment
+
+    def refused(self, printed: str = "") -> MachineError:
+        """Return the error for a command that did not bring the agent's greeting."""
+        said, status = self.said(), self.status()
+        last = last_line(said) or last_line(printed)
+        how = f"its command ended with status {status}" if status is not None else "its command says nothing"
+        return MachineError(
+            f"nothing can be run in {self.dest}: {last or how}",
+            hint=f"try it by hand, streams and all: echo hello | {self.by_hand.replace('COMMAND', 'cat')}",
+            console=said,
+        )
+
+    def failed(self, why: str) -> MachineError:
+        """Return the error for an agent that had begun."""
+        last = last_line(self.said())
+        what = f"the connection to {self.dest} ended" if self.gone else f"the agent in {self.dest} failed"
+        return MachineError(f"{what} ({why}){f': {last}' if last else ''}", console=self.said())
+
+
+@dataclass(slots=True)
+class Own(Remote):
+    """A machine that runs, with an agent in it. `began` is when its creation was ordered."""
+
+    made: Made | None = None
+    version: str = ""
+    pid: int | None = None  # of a process of this host that it consists of, where the definition tells
+    groups: tuple[Path, ...] = ()
+    began: float = 0.0
+
+    def attest(self) -> OwnMachine:
+        """Find out what the machine is. Raises `AttestationError` when it is not what was asked for."""
+        assert self.made is not None
+        found = Remote.attest(self)
+        inside = look_inside(self.agent, found)
+        check_asked(self.made.values, inside, self.made.definition.name)
+        # Another kernel than the host's, or the host's with all that a container has: no connection elsewhere.
+        mine = msgspec.structs.asdict(found) | {"is_this_host": False}
+        self._found = OwnMachine(
+            **mine,
+            definition=self.made.definition.name,
+            digest=self.made.definition.digest,
+            version=self.version,
+            parameters=dict(self.made.values),
+            inside=inside,
+        )
+        return self._found
+
+
+class OwnPlatform:
+    """Machines of one definition."""
+
+    def __init__(self, layer: Layer) -> None:
+        assert layer.dest is not None
+        self.name = str(layer)
+        self._spec = PlatformSpec((layer,))
+        self._definition: Definition | None = None
+        self._dest = layer.dest
+        self._version: str | None = None
+        self._mark = ""  # that the last trial left
+
+    @property
+    def definition(self) -> Definition:
+        """The definition, read once. Raises `UsageError`."""
+        if self._definition is None:
+            self._definition = find_definition(self._dest)
+        return self._definition
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Own]:
+        """Create a machine and bring an agent into it; leaving the context ends both."""
+        definition = self.definition
+        check_trust(definition)
+        check(cell)
+        values = definition.values(_parameters_of(cell, definition))
+        version = self._read_version(definition)
+        begin = time.monotonic()
+        with created(definition, values) as made:
+            deadline = time.monotonic() + (deadline_s or definition.timeouts.exec)
+            with reached(lambda: ExecSession(made), deadline, patient=False) as (opened, agent):
+                phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
+                fresh = f"made by own:{definition.name}" if definition.create else ""
+                machine = Own(agent, opened, agent.ping(), phases, fresh=fresh, made=made, version=version)
+                machine.began = made.began
+                machine.pid = _host_pid(made)
+                if definition.create:
+                    self._check_new(machine)
+                yield machine
+
+    def probe(
+        self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
+    ) -> Usable | Unusable:
+        """Create a machine, bring an agent into it, and let it say what it is."""
+        try:
+            cell = Cell("probe", WorkloadSpec("probe"), self._spec, dict(factors or {}))
+            with self.start(cell, deadline_s) as machine:
+                machine.attest()
+                return Usable(machine.phases["ready"])
+        except GuestmarkError as error:
+            return Unusable.of(error)
+
+    def clean(self, *, dry_run: bool) -> list[str]:
+        """Destroy machines that nobody answers for any more."""
+        return destroy_orphans(dry_run=dry_run)
+
+    def _read_version(self, definition: Definition) -> str:
+        """Return what the definition's command `version` prints, asked once. Raises `PlatformUnusableError`."""
+        if self._version is None:
+            self._version = ""
+            if definition.version:
+                try:
+                    said = run_command(
+                        definition.version.fill(definition.values({})),
+                        environment_of(definition),
+                        _VERSION_S,
+                    )
+                except MachineError as error:
+                    raise PlatformUnusableError(error.message, hint=error.hint) from error
+                self._version = " ".join(inert(said.stdout).split())[:200]
+        return self._version
+
+    def _check_new(self, machine: Own) -> None:
+        """Raise `AttestationError` when the machine is the last trial's, or has what that left on its disk."""
+        parent = PurePosixPath(machine.session.directory).parent
+        name = self.definition.name
+        if self._mark and _exists(machine.agent, self._mark):
+            self._mark = ""
+            raise AttestationError(
+                f"{name} is not fresh: what the last trial left in it is still there",
+                hint="create has to make a new machine each time, with a root or an overlay of its own",
+            )
+        mark = str(parent / f"{_MARK}{secrets.token_hex(8)}")
+        machine.agent.write_file(mark, b"")
+        self._mark = mark
+
+
+def _parameters_of(cell: Cell, definition: Definition) -> dict[str, str]:
+    """Return the levels of the definition's parameters. Raises `UsageError` for one that it does not have or take."""
+    levels = {
+        name.removeprefix(OWN_PARAMETER): level
+        for name, level in cell.factors.items()
+        if name.startswith(OWN_PARAMETER)
+    }
+    for name, level in levels.items():
+        parameter = definition.parameters.get(name)
+        if parameter is None:
+            error = unknown("parameter", name, definition.parameters)
+            raise UsageError(f"own:{definition.name}: {error.message}", hint=error.hint)
+        if parameter.levels and level not in parameter.levels:
+            raise UsageError(
+                f"own:{definition.name}: {name} cannot be {level!r}",
+                hint=f"its levels: {', '.join(parameter.levels)}",
+            )
+    return levels
+
+
+def _exists(agent: Agent, path: str) -> bool:
+    try:
+        agent.stat(path)
+    except CallError as error:
+        if error.errno == errno.ENOENT:
+            return False
+        raise
+    return True
+
+
+def _host_pid(made: Made) -> int | None:
+    """Return the process of this host that the definition's command `pid` names. Raises `MachineError`."""
+    if not made.definition.pid:
+        return None
+    said = made.run(made.definition.pid, _PID_S).strip()
+    if not said.isdigit() or not Path(f"/proc/{said}").exists():
+        raise MachineError(
+            f"{made.definition.name}: pid printed {inert(said)[:60]!r}, which is no process of this host",
+            hint="it prints the number of the machine's first process, and nothing else",
+        )
+    return int(said)
