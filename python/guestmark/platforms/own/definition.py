@@ -82,6 +82,7 @@ class Template:
         A word `{command}` becomes the words of `command`; inside a word, their quoted join. A word `{name...}` becomes
         the words of that value, split as by a shell. Raises `UsageError` for a value that cannot be split.
         """
+        known = {**values, COMMAND: shlex.join(command)}
         filled: list[str] = []
         for word in self.words:
             if word == f"{{{COMMAND}}}":
@@ -89,7 +90,6 @@ class Template:
             elif spread := _WORDS.fullmatch(word):
                 filled += _split_words(values[spread[1]], spread[1])
             else:
-                known = {**values, COMMAND: shlex.join(command)}
                 filled.append(_PLACEHOLDER.sub(lambda found: known[found[1]], word))
         return filled
 
@@ -147,7 +147,7 @@ _WITHOUT_ID = frozenset({"version", "list"})
 
 
 def read_definition(path: Path, *, shipped: bool = False) -> Definition:
-    """Read the file of a machine. Raises `UsageError`, with a line that says what to do, for whatever is wrong in it."""
+    """Read the file of a machine. Raises `UsageError`, which says what to do, for whatever is wrong in it."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -259,7 +259,7 @@ def _check_commands(
             if ID not in templates[key].placeholders:
                 raise UsageError(
                     f"{path}: {key} has no {{id}}, so machines cannot be told apart",
-                    hint="use {id} as the machine's name in create, exec and destroy",
+                    hint="{id} is the machine's name in create, exec and destroy",
                 )
     elif templates["destroy"]:
         raise UsageError(

@@ -172,9 +172,7 @@ def created(definition: Definition, values: Mapping[str, str]) -> Iterator[Made]
     with _guarded(record) as guard:
         began = time.monotonic()
         try:
-            run_command(
-                definition.create.fill(filled), environment, definition.timeouts.create, definition.name
-            )
+            run_command(definition.create.fill(filled), environment, definition.timeouts.create)
         except MachineError:
             # It may be half there. What destroy says of a machine that never was, is not told.
             guard.end(quiet=True)

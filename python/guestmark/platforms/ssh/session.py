@@ -110,8 +110,9 @@ _SERVE = (
     "why=",
     'gone() { [ -z "$d" ] || rm -rf "$d"; }',
     "trap gone EXIT",
-    # The agent is run through its descriptor, which /proc names.
-    f'[ -e /proc/self/fd/0 ] || {{ echo "{REFUSED} /proc is not mounted"; exit 0; }}',
+    # The agent is run through its descriptor, which /proc names, and room for it is tried with zeros.
+    "for path in /proc/self/fd/0 /dev/null /dev/zero; do "
+    f'[ -e "$path" ] || {{ echo "{REFUSED} it has no $path"; exit 0; }}; done',
     "trap : HUP PIPE",
     'trap "exit 1" INT TERM',
     "c=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}",

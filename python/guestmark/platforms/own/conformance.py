@@ -1,0 +1,357 @@
+"""Whether a definition keeps what measuring needs: each point tried for real, each failing one with what to change."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from guestmark.core.errors import GuestmarkError, MachineError
+from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.temporary import unnamed_file
+from guestmark.core.units import format_size
+from guestmark.page.text import inert, last_line
+from guestmark.platforms.own.definition import Definition
+from guestmark.platforms.own.lifecycle import Made, created, run_command
+from guestmark.platforms.own.platform import OwnPlatform
+
+_BINARY_BYTES = 64 << 20
+_SHORT_COMMANDS = 1000
+_STATUSES = (0, 1, 42, 126)
+# What a shell, a client or a terminal in the middle would change: spaces, quotes, variables, escapes, nothing at all.
+_ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
+_COMMAND_S = 60.0
+_GONE_S = 10.0
+_POLL_S = 0.2
+
+
+class PointFailedError(Exception):
+    """A point does not hold: what was seen, and what to change in the definition."""
+
+    def __init__(self, seen: str, change: str) -> None:
+        super().__init__(seen)
+        self.seen = seen
+        self.change = change
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point and how it came out; `failed` and `change` are empty where it holds."""
+
+    name: str
+    took_s: float
+    failed: str = ""
+    change: str = ""
+    note: str = ""
+
+
+def check_definition(definition: Definition, tell: Callable[[str], None]) -> list[Point]:
+    """Try all points, on machines that are destroyed in the end, and tell the name of each before it is tried."""
+    points: list[Point] = []
+
+    def attempt(name: str, work: Callable[[], str]) -> bool:
+        tell(name)
+        begin = time.monotonic()
+        try:
+            note = work()
+        except PointFailedError as error:
+            points.append(Point(name, time.monotonic() - begin, error.seen, error.change))
+            return False
+        except GuestmarkError as error:
+            points.append(Point(name, time.monotonic() - begin, error.message, error.hint))
+            return False
+        points.append(Point(name, time.monotonic() - begin, note=note))
+        return True
+
+    with contextlib.ExitStack() as stack:
+        machines: list[Made] = []
+
+        def create() -> str:
+            machines.append(stack.enter_context(created(definition, definition.values({}))))
+            return f"{machines[0].created - machines[0].began:.2g} s"
+
+        if not attempt("create makes a machine", create):
+            return points
+        made = machines[0]
+        if not attempt("a command runs in it at once", lambda: _check_entry(made)):
+            return points
+        for name, check in _CHECKS.items():
+            attempt(name, lambda check=check: check(made))  # type: ignore[misc]
+        for name, attended, check in _OPTIONAL:
+            if attended(definition):
+                attempt(name, lambda check=check: check(made))  # type: ignore[misc]
+        if definition.create:
+            attempt("destroy removes it, and nothing else", lambda: _check_destroy(made, stack))
+    platform = OwnPlatform(PlatformSpec.read(f"own:{definition.name}").inner)
+    attempt(f"the agent answers, and runs {_SHORT_COMMANDS:,} commands", lambda: _check_agent(platform))
+    if definition.create:
+        attempt("each machine is a new one", lambda: _check_agent(platform, commands=1))
+    return points
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+def _run(made: Made, command: Sequence[str], stdin: bytes = b"") -> _Done:
+    """Run a command by `exec` as it is, with `stdin`. Raises `PointFailedError` when it does not end."""
+    argv = made.fill(made.definition.exec, command)
+    try:
+        done = subprocess.run(
+            argv,
+            input=stdin,
+            capture_output=True,
+            env=made.environment,
+            timeout=_COMMAND_S,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PointFailedError(
+            f"{shlex.join(command)[:60]} did not end within {_COMMAND_S:g} s",
+            "exec has to end when the command does, and to pass on the end of standard input (podman exec wants -i)",
+        ) from error
+    except OSError as error:
+        raise PointFailedError(
+            f"{argv[0]} cannot be started: {error.strerror}", f"is {argv[0]} installed?"
+        ) from error
+    return _Done(done.returncode, done.stdout, done.stderr)
+
+
+def _check_entry(made: Made) -> str:
+    begin = time.monotonic()
+    done = _run(made, ["true"])
+    if done.status != 0:
+        said = last_line(inert(done.stderr.decode(errors="replace"), lines=True))
+        raise PointFailedError(
+            f"exec … true ended with status {done.status}{f': {said}' if said else ''}",
+            "if the machine needs time after create: write ready, a command that succeeds when exec works",
+        )
+    return f"{(time.monotonic() - begin) * 1e3:.0f} ms for each exec"
+
+
+def _check_output(made: Made) -> str:
+    done = _run(made, ["/bin/sh", "-c", "echo out; echo err >&2"])
+    if done.stdout.replace(b"\r", b"") == b"out\n" and b"\r" in done.stdout:
+        raise PointFailedError(
+            "lines end in a carriage return", "exec must not make a terminal: leave out -t, --tty"
+        )
+    if b"err" in done.stdout and b"out" in done.stdout:
+        raise PointFailedError(
+            "standard error arrives in standard output",
+            "exec has to keep both streams apart: leave out -t, 2>&1",
+        )
+    if done.stdout != b"out\n":
+        raise PointFailedError(
+            f"of `echo out` arrived {inert(done.stdout.decode(errors='replace'))[:60]!r}",
+            "exec may print nothing of its own: leave out banners, -v, prompts; login shells print messages of the day",
+        )
+    if b"err" not in done.stderr:
+        raise PointFailedError("standard error does not arrive", "exec has to pass standard error on")
+    return ""
+
+
+def _check_status(made: Made) -> str:
+    for status in _STATUSES:
+        found = _run(made, ["/bin/sh", "-c", f"exit {status}"]).status
+        if found != status:
+            raise PointFailedError(
+                f"a command that ended with status {status} is said to have ended with {found}",
+                "exec has to end with the command's own status",
+            )
+    return ""
+
+
+def _check_arguments(made: Made) -> str:
+    done = _run(made, ["printf", "%s\\n--\\n", *_ARGUMENTS])
+    found = done.stdout.decode(errors="replace").split("\n--\n")[:-1]
+    for wanted, arrived in zip(_ARGUMENTS, [*found, *[""] * len(_ARGUMENTS)], strict=False):
+        if wanted != arrived:
+            raise PointFailedError(
+                f"the argument {wanted!r} arrives as {inert(arrived)[:40]!r}",
+                "what takes a line for a shell wants {command} inside a word of its own: sh -c '{command}' or "
+                "ssh HOST '{command}'; what takes words wants {command} alone",
+            )
+    return ""
+
+
+def _check_binary(made: Made) -> str:
+    given = os.urandom(1 << 20) * (_BINARY_BYTES >> 20)
+    begin = time.monotonic()
+    done = _run(made, ["cat"], given)
+    took = time.monotonic() - begin
+    if len(done.stdout) != len(given):
+        raise PointFailedError(
+            f"of {format_size(len(given))} through cat {format_size(len(done.stdout))} came back",
+            "exec has to pass on standard input and output without a limit (podman exec wants -i; an API that returns "
+            "output only cannot carry the agent)",
+        )
+    if hashlib.sha256(done.stdout).digest() != hashlib.sha256(given).digest():
+        raise PointFailedError(
+            "bytes are changed on the way", "exec must be binary: no terminal, no re-coding"
+        )
+    return f"{format_size(int(2 * len(given) / took))}/s"
+
+
+def _check_end_of_input(made: Made) -> str:
+    """A command that is killed from outside has to notice: the agent inside ends when its input does."""
+    mark = f"guestmark-check-{secrets.token_hex(4)}"
+    argv = made.fill(made.definition.exec, ["/bin/sh", "-c", f"cat > /dev/null; : {mark}"])
+    with unnamed_file() as printed:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=printed,
+            stderr=printed,
+            env=made.environment,
+            start_new_session=True,
+        )
+        try:
+            _await(lambda: mark in _commands_in(made), f"{mark} is not seen among the machine's processes")
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    deadline = time.monotonic() + _GONE_S
+    while mark in _commands_in(made):
+        if time.monotonic() > deadline:
+            raise PointFailedError(
+                "a command whose exec was killed runs on in the machine",
+                "exec has to end the command's input when it is killed: what is interrupted would stay until destroy",
+            )
+        time.sleep(_POLL_S)
+    return ""
+
+
+def _commands_in(made: Made) -> str:
+    """Return the command lines of all processes that the machine sees, but for the one that asks."""
+    script = (
+        'for f in /proc/[0-9]*/cmdline; do [ "$f" = "/proc/$$/cmdline" ] || '
+        'tr "\\0" " " < "$f"; done 2>/dev/null; true'
+    )
+    return _run(made, ["/bin/sh", "-c", script]).stdout.decode(errors="replace")
+
+
+def _await(holds: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + _GONE_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise PointFailedError(otherwise, "the machine needs /proc of its own, and /bin/sh with tr")
+        time.sleep(_POLL_S)
+
+
+def _check_environment(made: Made) -> str:
+    done = _run(
+        made,
+        ["/bin/sh", "-c", 'for p in /proc/self/fd/0 /dev/null /dev/zero; do [ -e "$p" ] || echo "$p"; done'],
+    )
+    missing = done.stdout.decode(errors="replace").split()
+    if missing:
+        raise PointFailedError(
+            f"the machine has no {', '.join(missing)}", "the agent needs /proc and /dev: mount them"
+        )
+    missing = [
+        name
+        for name in ("uname", "head", "wc", "mkdir", "chmod")
+        if _run(made, ["/bin/sh", "-c", f"command -v {name}"]).status
+    ]
+    if missing:
+        raise PointFailedError(
+            f"the machine has no {', '.join(missing)}",
+            "an image with a shell and these programs (busybox has all)",
+        )
+    return ""
+
+
+def _check_list(made: Made) -> str:
+    printed = _listed(made.definition, made)
+    if made.id not in printed.split():
+        raise PointFailedError(
+            "list does not print the machine's id", "list prints the ids of all machines, one a line"
+        )
+    return ""
+
+
+def _listed(definition: Definition, made: Made) -> str:
+    return run_command(definition.list.fill(made.values), made.environment, _COMMAND_S).stdout
+
+
+def _check_pid(made: Made) -> str:
+    said = made.run(made.definition.pid, _COMMAND_S).strip()
+    if not (said.isdigit() and os.path.exists(f"/proc/{said}")):
+        raise PointFailedError(
+            f"pid prints {inert(said)[:40]!r}, which is no process of this host",
+            "pid prints the number of the machine's first process, and nothing else",
+        )
+    return f"process {said}"
+
+
+def _check_destroy(made: Made, stack: contextlib.ExitStack) -> str:
+    """End the first machine while a second one is there: exec has to fail in the one and to work in the other."""
+    with _another(made.definition) as second:
+        begin = time.monotonic()
+        stack.close()
+        took = time.monotonic() - begin
+        if _run(made, ["true"]).status == 0:
+            raise PointFailedError(
+                "commands still run in a machine that was destroyed", "destroy has to remove the machine {id}"
+            )
+        if made.definition.list and made.id in _listed(made.definition, made).split():
+            raise PointFailedError(
+                "list still prints the destroyed machine's id", "destroy has to remove it, not only stop it"
+            )
+        if _run(second, ["true"]).status != 0:
+            raise PointFailedError(
+                "another machine went with it",
+                "destroy may end only the machine {id}; create has to use {id} as its name",
+            )
+    return f"{took:.2g} s"
+
+
+@contextlib.contextmanager
+def _another(definition: Definition) -> Iterator[Made]:
+    try:
+        with created(definition, definition.values({})) as second:
+            yield second
+    except MachineError as error:
+        raise PointFailedError(
+            f"a second machine beside the first: {error.message}",
+            "two machines have to exist at once: use {id} for all that is theirs",
+        ) from error
+
+
+def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:
+    cell = Cell("check", WorkloadSpec("check"), PlatformSpec.read(platform.name))
+    with platform.start(cell) as machine:
+        machine.attest()
+        begin = time.monotonic()
+        for _ in range(commands):
+            machine.agent.exec(["true"], timeout_s=_COMMAND_S)
+        return f"{(time.monotonic() - begin) / commands * 1e3:.2g} ms each"
+
+
+_CHECKS: dict[str, Callable[[Made], str]] = {
+    "the agent finds what it needs": _check_environment,
+    "both outputs arrive, apart and unchanged": _check_output,
+    "exit statuses pass through": _check_status,
+    "arguments pass through": _check_arguments,
+    f"{format_size(_BINARY_BYTES)} pass both ways": _check_binary,
+    "what is killed outside ends inside": _check_end_of_input,
+}
+_OPTIONAL: tuple[tuple[str, Callable[[Definition], bool], Callable[[Made], str]], ...] = (
+    ("list prints it", lambda definition: bool(definition.list), _check_list),
+    ("pid is a process of this host", lambda definition: bool(definition.pid), _check_pid),
+)
