@@ -270,11 +270,11 @@ def _framed(page: str, title: str) -> str:
 
 def load(run: str = "last", *, ledger: str | os.PathLike[str] | None = None) -> Result:
     """A run of the ledger, by its id, the beginning or end of it, its name, or `last`."""
-    from guestmark.engine.run import judge
+    from guestmark.engine.judgement import judge_run
 
     where = None if ledger is None else os.fspath(ledger)
     with _opened(where, writable=False) as opened:
-        found = judge(opened, run)
+        found = judge_run(opened, run)
     return Result(found.stored, found.analysis, where)
 
 
@@ -368,16 +368,16 @@ def _measured(
     plan: Plan, where: str | os.PathLike[str] | None, labels: Mapping[str, str] | None, name: str
 ) -> Result:
     from guestmark.engine import preflight
-    from guestmark.engine.run import Audience, make
+    from guestmark.engine.audience import Audience
+    from guestmark.engine.run import RunOptions, execute_plan
     from guestmark.ledger.run_annotations import Remarks
     from guestmark.page.say import say
 
     path = None if where is None else os.fspath(where)
     preflight.check_requests(plan, plan.cells)
     with _opened(path, writable=True) as ledger:
-        run, _ = make(plan, ledger, Audience(say), said=Remarks(name=name, labels=dict(labels or {})))
-        judgement = run.judge()
-        judgement.remember()
+        options = RunOptions(said=Remarks(name=name, labels=dict(labels or {})))
+        judgement, _ = execute_plan(plan, ledger, Audience(say), options)
     return Result(judgement.stored, judgement.analysis, path)
 
 

@@ -148,7 +148,7 @@ def _usual(outputs: Outputs) -> str:
     """KVM where guests boot with it, which is found out by booting one; else TCG."""
     from guestmark.cli.session import audience_of
     from guestmark.core.platform_spec import parse_platform
-    from guestmark.engine.run import prober
+    from guestmark.engine.audience import make_prober
     from guestmark.platforms import registry
     from guestmark.platforms.base import Usable
     from guestmark.platforms.probe import DOCTOR_DEADLINE_S
@@ -156,5 +156,5 @@ def _usual(outputs: Outputs) -> str:
     if not os.path.exists("/dev/kvm"):
         return "tcg"
     platform = registry.get(parse_platform("kvm"))
-    found = prober(audience_of(outputs), DOCTOR_DEADLINE_S)([platform])
+    found = make_prober(audience_of(outputs), DOCTOR_DEADLINE_S)([platform])
     return "kvm" if isinstance(found[platform.name], Usable) else "tcg"

@@ -95,8 +95,8 @@ def command(
     from guestmark.core.errors import UsageError
     from guestmark.core.gate import is_about_power
     from guestmark.core.keeper import keeper
+    from guestmark.engine.audience import Audience
     from guestmark.engine.bisection import PARAMETER, Bisection, PowerCuts, Search, Wanted
-    from guestmark.engine.run import Audience
     from guestmark.ledger import open_ledger
     from guestmark.plan.outline import Overrides
     from guestmark.workloads.exec.plan import ExecOptions

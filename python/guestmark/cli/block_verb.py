@@ -34,7 +34,7 @@ def command(
     """
     from guestmark.cli import session
     from guestmark.core.errors import BlockStatus, LedgerError, TakenError
-    from guestmark.engine.run import block
+    from guestmark.engine.stored_run import measure_next_block
     from guestmark.ledger import open_ledger
     from guestmark.ledger.postgres import is_transient
     from guestmark.page.say import say
@@ -44,7 +44,9 @@ def command(
         with open_ledger(ledger) as opened:
             head = opened.head(run)
             run = head.id
-            status = block(head, opened, audience, machine or socket.gethostname(), wait=wait, trust=trust)
+            status = measure_next_block(
+                head, opened, audience, machine or socket.gethostname(), wait=wait, trust=trust
+            )
     except LedgerError as error:
         if not isinstance(error, TakenError) and not is_transient(error.__cause__ or error):
             raise

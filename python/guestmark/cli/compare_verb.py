@@ -160,7 +160,7 @@ def _confirm(
     """Plans both sides as one run, says what it can show, and measures it."""
     from guestmark.cli import session
     from guestmark.engine.confirmation import confirmation
-    from guestmark.engine.run import require_trust
+    from guestmark.engine.stored_run import require_trust
     from guestmark.ledger import open_ledger
     from guestmark.page.say import say
 

@@ -52,7 +52,7 @@ def command(
     Results of hyperfine, fio and the Phoronix Test Suite become runs of one session each, labelled `foreign`. They can
     be shown and compared, and never count among earlier runs.
     """
-    from guestmark.engine.run import show_actions
+    from guestmark.engine.stored_run import show_actions
     from guestmark.ledger import open_ledger, run_history
     from guestmark.ledger.model import Origin
     from guestmark.ledger.run_manager import Shelf

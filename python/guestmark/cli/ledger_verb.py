@@ -79,7 +79,7 @@ def command(
 def _sign(wanted: list[str], where: str | None, *, trust: bool) -> None:
     """Shows the runs that are not the user's own, and with `trust` signs them."""
     from guestmark.core.errors import UsageError
-    from guestmark.engine.run import show_actions
+    from guestmark.engine.stored_run import show_actions
     from guestmark.ledger import open_ledger
 
     with open_ledger(where) as opened:

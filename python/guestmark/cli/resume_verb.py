@@ -44,13 +44,13 @@ def command(
     from guestmark.cli import session
     from guestmark.core.errors import UsageError
     from guestmark.core.units import parse_fraction
-    from guestmark.engine.run import Further
+    from guestmark.engine.stored_run import ExtensionRequest
 
     if blocks is not None and (precision or time_limit):
         raise UsageError(
             "--blocks already fixes how long to measure", hint="leave out --precision and --time-limit"
         )
-    further = Further(
+    further = ExtensionRequest(
         blocks,
         options.value("--precision", parse_fraction, precision),
         options.positive_duration("--time-limit", time_limit),

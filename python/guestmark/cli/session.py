@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.cli import gates
 from guestmark.cli.style import Style
-from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
+from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
 from guestmark.core.findings import FailedRuns
 from guestmark.core.model import Plan, RunState, TrialStatus
 from guestmark.ledger.model import StoredRun
@@ -26,8 +26,11 @@ from guestmark.report.export_format import Format
 from guestmark.report.order import Sort, ordered
 
 if TYPE_CHECKING:
+    from guestmark.engine.audience import Audience
+    from guestmark.engine.judgement import Judgement
     from guestmark.engine.progress import Observer
-    from guestmark.engine.run import Audience, Further, Judgement
+    from guestmark.engine.run import RunOptions
+    from guestmark.engine.stored_run import ExtensionRequest
     from guestmark.ledger.run_annotations import Remarks
     from guestmark.page.nodes import Page
     from guestmark.stats.analysis import Analysis
@@ -89,6 +92,14 @@ class Outputs:
         return None if path is None else lambda data: write(data, path)
 
     @property
+    def run_options(self) -> RunOptions:
+        """How a new run is made."""
+        from guestmark.engine.run import RunOptions
+        from guestmark.ledger.run_annotations import NOTHING
+
+        return RunOptions(self.said or NOTHING, self.prove, self.budget_s, self.wait, self.partial)
+
+    @property
     def stdout_taken(self) -> bool:
         """Whether a document goes to standard output, so that nothing else may."""
         return self.junit == "-" or any(path == "-" for *_, path in self.files())
@@ -116,9 +127,8 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     from guestmark.core.gate import check_proofs, with_gates
     from guestmark.engine import preflight
     from guestmark.engine.clock import of_process
-    from guestmark.engine.run import make
+    from guestmark.engine.run import execute_plan
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.run_annotations import NOTHING
 
     gc.disable()  # looking for garbage while modules are loaded takes a tenth of the time
     outputs.check()
@@ -127,11 +137,8 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     audience = audience_of(outputs)
     with _quieted(outputs), open_ledger(ledger_path) as ledger:
-        run, state = make(
-            plan, ledger, audience, said=outputs.said or NOTHING, prove=outputs.prove,
-            budget_s=outputs.budget_s, clock=of_process(), wait=outputs.wait, partial=outputs.partial,
-        )  # fmt: skip
-        return _finish(run.judge(), state, outputs)
+        judgement, state = execute_plan(plan, ledger, audience, outputs.run_options, clock=of_process())
+        return _finish(judgement, state, outputs)
 
 
 @contextmanager
@@ -155,26 +162,24 @@ def _quieted(outputs: Outputs) -> Iterator[None]:
 def prepare(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:
     """Stores a new run of what can be measured here, and returns its id."""
     from guestmark.core.gate import with_gates
-    from guestmark.engine import preflight, run
+    from guestmark.engine import preflight
+    from guestmark.engine.run import prepare_run
     from guestmark.ledger import open_ledger
-    from guestmark.ledger.run_annotations import NOTHING
 
     plan = with_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)
     with open_ledger(ledger_path) as ledger:
-        made = run.prepare(
-            plan, ledger, audience_of(outputs), said=outputs.said or NOTHING, prove=outputs.prove,
-            budget_s=outputs.budget_s,
-        )  # fmt: skip
-        return made.id
+        return prepare_run(plan, ledger, audience_of(outputs), outputs.run_options).id
 
 
 def resume(
-    wanted: str, ledger_path: str | None, outputs: Outputs, further: Further, *, trust: bool = False
+    wanted: str, ledger_path: str | None, outputs: Outputs, further: ExtensionRequest, *, trust: bool = False
 ) -> int:
     """Continues a stored run, also beyond what it was made for, and returns the exit status."""
-    from guestmark.engine import run
     from guestmark.engine.clock import of_process
+    from guestmark.engine.judgement import judge_run
+    from guestmark.engine.run import present_and_remember
+    from guestmark.engine.stored_run import resume_run
     from guestmark.ledger import open_ledger
 
     outputs.check()
@@ -184,28 +189,32 @@ def resume(
             from guestmark.cli import options
 
             options.check_published(stored.plan)
-        state = stored.state
+        state, audience = stored.state, audience_of(outputs)
         if state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
             say(f"run {stored.id} is already {state.value}; nothing is left to do")
             say("resume --blocks or --precision takes it further", prefix="  ")
-            return _finish(run.judge(ledger, stored.id), state, outputs)
-        audience = audience_of(outputs)
+            judgement = judge_run(ledger, stored.id)
+            present_and_remember(judgement, audience)
+            return _finish(judgement, state, outputs)
         with _quieted(outputs):
-            taken_on, state = run.resume(
+            judgement, state = resume_run(
                 stored, ledger, audience, further, wait=outputs.wait, clock=of_process(), trust=trust
             )
-        return _finish(taken_on.judge(), state, outputs)
+        return _finish(judgement, state, outputs)
 
 
 def audience_of(outputs: Outputs) -> Audience:
     """The person at the terminal, who hears of progress unless they asked for quiet."""
-    from guestmark.engine.run import Audience
+    from guestmark.engine.audience import Audience
     from guestmark.foreign.progress import Lines
+
+    def present(judgement: Judgement) -> None:
+        show(judgement.stored, outputs, judgement.analysis)
 
     observed = functools.partial(_observed, outputs)
     if outputs.quiet:
-        return Audience(say, observed=observed)
-    return Audience(say, mention=say, progress=Lines(say), observed=observed)
+        return Audience(say, observe=observed, present=present)
+    return Audience(say, mention=say, progress=Lines(say), observe=observed, present=present)
 
 
 @contextmanager
@@ -227,11 +236,6 @@ def _observed(outputs: Outputs) -> Iterator[Observer]:
 
 
 def _finish(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
-    show(judgement.stored, outputs, judgement.analysis)
-    try:
-        judgement.remember()
-    except LedgerError as error:  # the result is shown and stored; only later runs lack it
-        say(f"later runs cannot be compared with this one: {error.message}")
     ended = _status(judgement.stored, state)
     judged = gates.judge(judgement.stored, judgement.analysis, outputs.save_junit)
     status = int(ended)

@@ -19,7 +19,8 @@ from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.factor import Labelled
 from guestmark.core.gate import gates_of, with_gates
 from guestmark.core.model import RunState
-from guestmark.engine.run import Audience, exclusively, prepare
+from guestmark.engine.audience import Audience, exclusive_use
+from guestmark.engine.run import RunOptions, prepare_run
 from guestmark.ledger.run_annotations import Remarks
 from guestmark.stats.gates import ALPHA, JudgedGate, Outcome, judge_gates
 from guestmark.workloads.exec.plan import ExecOptions, build
@@ -313,11 +314,11 @@ class Search:
             "bisect": f"{self._bisection.good.short}..{self._bisection.bad.short}",
             "commit": commit.hash,
         }
-        with exclusively(plan, self._audience.tell, wait=self._wanted.wait):
-            run = prepare(plan, self._ledger, self._audience, said=Remarks(labels=labels))
+        with exclusive_use(plan, self._audience.tell, wait=self._wanted.wait):
+            run = prepare_run(plan, self._ledger, self._audience, RunOptions(said=Remarks(labels=labels)))
             for blocks in self._looks:
                 self._looking(commit, blocks)
-                run = run.limited_to(blocks)
+                run = run.limit_to(blocks)
                 if run.measure() is RunState.INTERRUPTED:
                     raise KeyboardInterrupt
                 judged = self._judged(gates_of(run.plan), run.judge().analysis)

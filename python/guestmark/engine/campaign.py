@@ -26,7 +26,8 @@ from guestmark.core.home import home, state_directory
 from guestmark.core.model import Plan, RunState
 from guestmark.core.redaction import without_password
 from guestmark.core.temporary import replacing
-from guestmark.engine.run import Audience, Run, prepare
+from guestmark.engine.audience import Audience
+from guestmark.engine.run import Run, RunOptions, prepare_run
 from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.environment_variables import recorded, restored
 from guestmark.ledger.run_annotations import Remarks
@@ -240,7 +241,7 @@ class Campaign:
             context = replace(plan.context, boot_id=key[0], restarts=key[1])
             plan = replace(plan, context=context, policy=replace(plan.policy, seed=secrets.randbits(32)))
             labels = {"campaign": state.name, "side": side, "boot": str(len(state.done) + 1)}
-            run = prepare(plan, ledger, audience, said=Remarks(labels=labels))
+            run = prepare_run(plan, ledger, audience, RunOptions(said=Remarks(labels=labels)))
             self.keep(current=(run.id, *key))
         ended = run.measure()
         if ended is RunState.FAILED or (ended is RunState.STOPPED and not ledger.load_run(run.id).trials):

@@ -82,8 +82,9 @@ def one_block(order: bytes) -> bytes:
 
 
 def _one_block(order: FleetOrder, machine: str) -> Progress:
+    from guestmark.engine.audience import Audience, exclusive_use
     from guestmark.engine.interrupt import Interruption
-    from guestmark.engine.run import Audience, block, exclusively
+    from guestmark.engine.stored_run import measure_next_block
     from guestmark.fleet import pool_watchdog
     from guestmark.ledger import open_ledger
     from guestmark.platforms import affinity
@@ -93,7 +94,7 @@ def _one_block(order: FleetOrder, machine: str) -> Progress:
         ledger.patience.notice = tell
         run_id = run_of(ledger, order, machine)
         plan = _plan(order) if run_id is None else ledger.head(run_id).plan
-        with exclusively(plan, tell, name=f"{plan.name} ({order.fleet})"):
+        with exclusive_use(plan, tell, name=f"{plan.name} ({order.fleet})"):
             if run_id is None:
                 with _alone(ledger, order, machine):
                     run_id = run_of(ledger, order, machine)  # of a worker that was waited for
@@ -102,7 +103,7 @@ def _one_block(order: FleetOrder, machine: str) -> Progress:
                         _EXAMINED.add(run_id)
             if run_id not in _EXAMINED:
                 _join(ledger, order, machine, run_id)
-            status = block(
+            status = measure_next_block(
                 ledger.head(run_id), ledger, Audience(tell), machine, interruption=Interruption(), trust=True,
                 examined=run_id in _EXAMINED or not order.shared_by(machine),
             )  # fmt: skip
@@ -183,7 +184,8 @@ def _plan(order: FleetOrder) -> Plan:
 
 def _begun(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
     """The id of a new run of what can be measured here, with everything that says what it belongs to."""
-    from guestmark.engine.run import Audience, prepare
+    from guestmark.engine.audience import Audience
+    from guestmark.engine.run import RunOptions, prepare_run
     from guestmark.ledger.attempts import runs_with
     from guestmark.ledger.run_annotations import Remarks
 
@@ -194,7 +196,9 @@ def _begun(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
     own = {HOSTS + machine: host} if order.shared_by(machine) else {MACHINE: machine, HOST: host}
     labels = {FLEET: order.fleet, **own, **({KIND: kind} if kind else {})}
     # At once with all that belongs to it: one that a killed worker had left without its labels would be nobody's.
-    return prepare(plan, ledger, Audience(tell, remarks=False), said=Remarks(labels=labels)).id
+    return prepare_run(
+        plan, ledger, Audience(tell, tells_notes=False), RunOptions(said=Remarks(labels=labels))
+    ).id
 
 
 def _join(ledger: Ledger, order: FleetOrder, machine: str, run_id: str) -> None:

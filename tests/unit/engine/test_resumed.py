@@ -11,7 +11,7 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Plan, Policy, RunState, Trial, TrialStatus
 from guestmark.core.platform_spec import HOST
 from guestmark.core.rare import Rare
-from guestmark.engine.run import Further, extended
+from guestmark.engine.stored_run import ExtensionRequest, extend_plan
 from guestmark.engine.trial_schedule import count_iterations
 from guestmark.ledger.model import StoredRun
 from guestmark.stats.estimands import iteration_matrix
@@ -26,7 +26,11 @@ POLICIES = {
     "slow runs": Policy(find=Rare(2.0, 0.05)),
     "given": Policy(iterations=3),
 }
-FURTHER = [Further(blocks=12), Further(precision=0.001), Further(time_limit_s=600.0)]
+FURTHER = [
+    ExtensionRequest(blocks=12),
+    ExtensionRequest(precision=0.001),
+    ExtensionRequest(time_limit_s=600.0),
+]
 
 
 def measured(plan: Plan, blocks: range, before: Sequence[Trial] = (), run_s: float = 0.02) -> list[Trial]:
@@ -55,7 +59,7 @@ def measured(plan: Plan, blocks: range, before: Sequence[Trial] = (), run_s: flo
 @pytest.mark.parametrize("further", FURTHER, ids=["blocks", "precision", "time"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_run_that_goes_on_keeps_its_iterations(
-    policy: str, further: Further, done: int, started: bool
+    policy: str, further: ExtensionRequest, done: int, started: bool
 ) -> None:
     run = host_uml_tcg()
     plan = replace(run.plan, policy=POLICIES[policy])
@@ -64,16 +68,16 @@ def test_a_run_that_goes_on_keeps_its_iterations(
     whole = measured(plan, range(14))
     half = [trial for trial in whole if trial.block < done]
     stored = replace(run, plan=plan, trials=tuple(half), state=RunState.STOPPED)
-    assert measured(extended(stored, further), range(done, 14), half) == whole
+    assert measured(extend_plan(stored, further), range(done, 14), half) == whole
     again = _further(stored, further, whole, done)
     assert measured(again, range(done + 2, 14), [trial for trial in whole if trial.block < done + 2]) == whole
 
 
-def _further(stored: StoredRun, further: Further, whole: Sequence[Trial], done: int) -> Plan:
+def _further(stored: StoredRun, further: ExtensionRequest, whole: Sequence[Trial], done: int) -> Plan:
     """Taken further twice."""
-    once = replace(stored, plan=extended(stored, further))
+    once = replace(stored, plan=extend_plan(stored, further))
     once = replace(once, trials=tuple(trial for trial in whole if trial.block < done + 2))
-    return extended(once, Further(blocks=14))
+    return extend_plan(once, ExtensionRequest(blocks=14))
 
 
 def test_nothing_of_a_run_that_went_on_is_left_out(guestmark: CommandLine) -> None:

@@ -1,0 +1,90 @@
+"""Whoever follows a run, and what is told to them while machines are waited for and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import cast
+
+from guestmark.core.beside import told
+from guestmark.core.model import LeftOut, Plan
+from guestmark.core.reminder import Reminder
+from guestmark.core.units import format_duration
+from guestmark.engine.judgement import Judgement
+from guestmark.engine.progress import Observer, Silent
+from guestmark.foreign.parts import SILENT
+from guestmark.foreign.progress import Progress
+from guestmark.platforms import exclusive
+from guestmark.platforms.base import Platform, Unusable, Usable
+from guestmark.platforms.probe import Startable, probe_all
+
+_REMINDED_S = 30.0
+_PATIENCE_S = 0.5  # a check of platforms that takes longer is mentioned
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Callbacks that report a run's progress. The default is silent.
+
+    `tell` gets what a user has to know, such as what is left out, `mention` what only explains a wait, and `progress`
+    what is built before the run. `observe` opens an observer for the time of the measurements. `present` gets the
+    judgement once they have ended. With `tells_notes=False`, `tell` gets nothing that the run keeps: neither its notes
+    nor what is left out.
+    """
+
+    tell: Callable[[str], None] = _ignore
+    mention: Callable[[str], None] = _ignore
+    progress: Progress = SILENT
+    observe: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(Silent())
+    present: Callable[[Judgement], None] = _ignore
+    tells_notes: bool = True
+
+    def tell_left_out(self, left_out: Sequence[LeftOut]) -> None:
+        """Tell what cannot be measured here, and what would help."""
+        for entry in left_out if self.tells_notes else ():
+            hint = f"\n  {entry.hint}" if entry.hint else ""
+            self.tell(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}")
+
+    def tell_notes(self, notes: Sequence[str]) -> None:
+        """Tell the notes of a run."""
+        for note in notes if self.tells_notes else ():
+            self.tell(note)
+
+
+@contextmanager
+def exclusive_use(
+    plan: Plan, tell: Callable[[str], None], *, wait: bool = True, name: str = ""
+) -> Iterator[None]:
+    """Keep other guestmarks from measuring on the machines that the plan uses, once they are free.
+
+    `tell` hears who is waited for; others that wait see `name`, or the plan's. Raises `InUseError` instead of waiting
+    with `wait=False`.
+    """
+    here = any(cell.platform.uses_this_host for cell in plan.cells)
+    with exclusive.measuring(exclusive.Policy(name or plan.name, wait=wait, tell=tell), here=here):
+        yield
+
+
+def make_prober(
+    audience: Audience, deadline_s: float | None = None
+) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:
+    """Return `probe_all` for this audience, which hears of checks that take a while."""
+
+    def probe(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
+        # Where cells ask for files of their own, the state of these follows the platform's name: findings are
+        # remembered by both, but nobody wants to read it.
+        names = ", ".join(dict.fromkeys(platform.name.partition(" ")[0] for platform in platforms))
+
+        def mention(elapsed_s: float) -> None:
+            so_far = "" if elapsed_s < _REMINDED_S else f" {format_duration(elapsed_s)} so far"
+            audience.mention(f"checking whether {names} can be used here …{so_far}")
+
+        with Reminder(mention, first_s=_PATIENCE_S, every_s=_REMINDED_S), told(audience.tell):
+            return probe_all(cast("list[Startable]", platforms), deadline_s=deadline_s)
+
+    return probe

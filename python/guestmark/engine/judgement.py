@@ -1,0 +1,32 @@
+"""What a run shows, beside earlier runs, and what later runs are to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guestmark.ledger import run_history
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.store import Ledger
+from guestmark.stats.analysis import Analysis
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A stored run and its analysis."""
+
+    stored: StoredRun
+    analysis: Analysis
+    ledger: Ledger
+
+    def remember(self) -> None:
+        """Store what the run found for later runs to compare with. Raises `LedgerError` when that is not possible."""
+        run_history.remember(self.ledger, self.stored, self.analysis)
+
+
+def judge_run(ledger: Ledger, run: str) -> Judgement:
+    """Return what a stored run shows by now, beside earlier ones.
+
+    `run` is an id, the beginning or end of one, or a name. Raises `LedgerError` if it is none of a run.
+    """
+    stored = ledger.load_run(run)
+    return Judgement(stored, run_history.judged(ledger, stored), ledger)

@@ -1,0 +1,212 @@
+"""Runs that exist already: extended, resumed, or measured a block at a time by several processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from guestmark.core.actions import actions
+from guestmark.core.context import Extension
+from guestmark.core.errors import BlockStatus, Interrupted, PlatformUnusableError, UsageError
+from guestmark.core.model import Plan, RunState
+from guestmark.engine import block_worker, preflight
+from guestmark.engine.audience import Audience, exclusive_use, make_prober
+from guestmark.engine.clock import Clock, started
+from guestmark.engine.environment import record_for
+from guestmark.engine.interrupt import Interruption
+from guestmark.engine.judgement import Judgement
+from guestmark.engine.run import Run, present_and_remember
+from guestmark.engine.trial_schedule import count_iterations
+from guestmark.ledger.environment_variables import restored
+from guestmark.ledger.model import Origin, RunHead, StoredRun
+from guestmark.ledger.store import Ledger
+from guestmark.platforms import exclusive
+from guestmark.stats import stopping
+from guestmark.stats.conditions.surroundings import compare_environments, digest_environment
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionRequest:
+    """How much further a run is to go than it was made for; None: as it was."""
+
+    blocks: int | None = None
+    precision: float | None = None
+    time_limit_s: float | None = None
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """The limits that were given."""
+        given = {"blocks": self.blocks, "precision": self.precision, "time_limit_s": self.time_limit_s}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def extend_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
+    """Return the run's plan for as long as it is to go on now, which keeps what was asked for and when.
+
+    Raises `UsageError` for fewer blocks than the run has.
+    """
+    if not request.asked:
+        return stored.plan
+    done = len({trial.block for trial in stored.trials})
+    if request.blocks is not None and request.blocks <= done:
+        raise UsageError(
+            f"--blocks {request.blocks}: run {stored.id} has {done} blocks already",
+            hint=f"N counts all blocks, e.g. --blocks {2 * done}",
+        )
+    policy = stopping.extend_policy(
+        stored.plan.policy,
+        stored.trials,
+        blocks=request.blocks,
+        precision=request.precision,
+        time_limit_s=request.time_limit_s,
+        used_s=sum_spent_s(stored),
+    )
+    extension = Extension(done, request.blocks, request.precision, request.time_limit_s)
+    context = stored.plan.context
+    context = replace(context, extended=(*context.extended, extension), iterations=_keep_iterations(stored))
+    return replace(stored.plan, policy=policy, context=context)
+
+
+def _keep_iterations(stored: StoredRun) -> Mapping[str, int]:
+    """Return how many iterations the next trials of each cell hold: as before, whatever the run is to reach now.
+
+    Trials of another length would be left out of its answers.
+    """
+    last = max((trial.block for trial in stored.trials), default=-1)
+    # Before the first block nothing has been chosen yet.
+    if stored.plan.policy.iterations is not None or last < 0:
+        return stored.plan.context.iterations
+    return {
+        cell.id: count_iterations(stored.plan, cell, last + 1, stored.trials) for cell in stored.plan.cells
+    }
+
+
+def sum_spent_s(stored: StoredRun) -> float:
+    """Return the seconds of wall time that the run has taken; of runs of version 0.2, what its trials took."""
+    return float(stored.plan.context.elapsed_s or sum(trial.duration_s for trial in stored.trials))
+
+
+def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, trust: bool) -> None:
+    """Show what another user's run would run here. Raises `UsageError` for one that is not trusted."""
+    if stored.origin is None:
+        return
+    show_actions(stored.id, stored.plan, stored.origin, tell)
+    if not trust and not stored.origin.trusted:
+        raise UsageError(
+            f"run {stored.id} {stored.origin.describe()}",
+            hint="its commands, shown above, are run with --trust alone",
+        )
+
+
+def show_actions(run_id: str, plan: Plan, origin: Origin, tell: Callable[[str], None]) -> None:
+    """Tell everything that another user's run would run, exactly and in full."""
+    tell(f"run {run_id} {origin.describe()}, and this is what it runs:")
+    for name, value in actions(plan):
+        tell(f"  {name}: {value}")
+
+
+def resume_run(
+    stored: StoredRun,
+    ledger: Ledger,
+    audience: Audience,
+    request: ExtensionRequest = ExtensionRequest(),
+    *,
+    wait: bool = True,
+    clock: Clock | None = None,
+    trust: bool = False,
+) -> tuple[Judgement, RunState]:
+    """Measure a stored run from where it stopped, or further than it was made for, judge and remember it.
+
+    A run that comes from elsewhere is measured only with `trust`, after everything that it would run has been shown.
+    Raises `LedgerError` when another process executes it, and what `preflight.examine_again` raises.
+    """
+    require_trust(stored, audience.tell, trust=trust)
+    ledger.patience.notice = audience.tell
+    clock = (clock or started()).after(sum_spent_s(stored))
+    asked = time.monotonic()
+    plan = extend_plan(stored, request)
+    # Better now than after the machine has been waited for.
+    if ledger.is_claimed(stored.id):
+        with ledger.claim(stored.id):  # raises, naming the owner
+            pass
+    plan, missing = restored(plan, os.environ)
+    if missing:
+        audience.tell(f"changed since the run began: {', '.join(missing)}")
+    with exclusive_use(plan, audience.tell, wait=wait):
+        clock = clock.without(time.monotonic() - asked)
+        ready = preflight.examine_again(plan, stored.unusable, make_prober(audience))
+        if request.asked:
+            with ledger.claim(stored.id):
+                ledger.set_plan(stored.id, plan)
+        # It may be another kernel by now, or another load.
+        ledger.add_environment(stored.id, record_for(plan))
+        for entry in ready.left_out:
+            ledger.record_left_out(stored.id, entry)
+        audience.tell_left_out(ready.left_out)
+        run = Run(stored.id, plan, ledger, audience, clock)
+        state = run.measure()
+    judgement = run.judge()
+    present_and_remember(judgement, audience)
+    return judgement, state
+
+
+def measure_next_block(
+    head: RunHead,
+    ledger: Ledger,
+    audience: Audience,
+    machine: str,
+    *,
+    interruption: Interruption | None = None,
+    wait: bool = True,
+    trust: bool = False,
+    examined: bool = False,
+) -> BlockStatus:
+    """Measure one block of a stored run that no other process has, as the machine of that name, and store it.
+
+    Any number of processes may do so at the same time, on any machines that reach the ledger. Where a platform of the
+    run cannot be used here nothing is begun; with `examined` that is known already. Raises `TakenError` as
+    `block_worker.measure_block`.
+    """
+    require_trust(head, audience.tell, trust=trust)
+    ledger.patience.notice = audience.tell
+    plan, _ = restored(head.plan, os.environ)
+    own = Interruption()
+    with exclusive_use(plan, audience.tell, wait=wait):
+        if not examined:
+            if not _can_measure_all(plan, head, audience):
+                return BlockStatus.NOT_POSSIBLE
+            _add_environment(ledger, head.id, plan)
+        with (
+            nullcontext() if interruption is not None else own.handled(),
+            audience.observe() as observer,
+            exclusive.telling(observer.note),
+        ):
+            try:
+                return block_worker.measure_block(
+                    plan, ledger, head, machine=machine, observer=observer, interruption=interruption or own
+                )
+            except Interrupted:
+                return BlockStatus.INTERRUPTED
+
+
+def _can_measure_all(plan: Plan, head: RunHead, audience: Audience) -> bool:
+    """Whether all platforms of the run can be used here; tells why not."""
+    try:
+        missing = preflight.examine_again(plan, head.unusable, make_prober(audience)).left_out
+    except PlatformUnusableError as error:
+        audience.tell(f"{error.message}\n  {error.hint}")
+        return False
+    for entry in missing:
+        audience.tell(f"{entry.name} cannot be used on this machine: {entry.reason}\n  {entry.hint}")
+    return not missing
+
+
+def _add_environment(ledger: Ledger, run_id: str, plan: Plan) -> None:
+    """Record this machine's environment, unless the run has one that is the same in everything that matters."""
+    here = record_for(plan)
+    ledger.add_environment_of(
+        run_id, here, digest_environment(here), lambda known: compare_environments(known, here) == ({}, {})
+    )
