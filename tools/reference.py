@@ -62,7 +62,7 @@ def platforms() -> str:
 
     rows = []
     for kind in registry.platform_kinds().values():
-        if kind.supported:
+        if kind.is_supported:
             inside = "can hold guests" if kind.load_nested_class else ""
             name = f"{kind.name}@ARCH" if kind.needs_arch else kind.name
             name = f"{kind.name}:{kind.destination}" if kind.takes_destination else name

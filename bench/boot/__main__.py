@@ -47,7 +47,7 @@ class Starts:
         """A guest of ours; the seconds until it is ready."""
         spec = WorkloadSpec("boot", {"watch": {}} if watched else {})
         cell = Cell("bench", spec, PlatformSpec.read(platform), {"memory": memory})
-        with registry.get(platform).start(cell) as guest:
+        with registry.get_platform(platform).start(cell) as guest:
             ready = guest.phases["ready"]
             guest.switch_off(30.0)  # type: ignore[attr-defined]
         if not watched:

@@ -41,13 +41,13 @@ _LOAD = {"test": "read_only", "tables": 1, "rows": 1000, "time": "2s"}  # withou
 
 def _ready(name: str) -> float:
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(name))
-    with registry.get(name).start(cell) as guest:
+    with registry.get_platform(name).start(cell) as guest:
         return guest.phases["ready"]
 
 
 def _processes(name: str) -> float:
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(name))
-    with registry.get(name).start(cell) as guest:
+    with registry.get_platform(name).start(cell) as guest:
         # The least of several: what else runs on this host only makes it slower.
         return min(guest.agent.exec(_PROCESSES, timeout_s=_LIMIT_S).wall_s for _ in range(_REPEATS))
 
@@ -63,7 +63,7 @@ def _transaction(server: str) -> float:
     cell = Cell("bench", workload, HOST)
     user = Context(uid=os.getuid(), gid=os.getgid())
     oltp = OltpWorkload(Plan("bench", (cell,), Policy(trial_limit_s=_LIMIT_S), (), user), cell)
-    with oltp.machine(registry.get("host")) as machine:
+    with oltp.machine(registry.get_platform("host")) as machine:
         oltp.prepare(machine)
         try:
             found = {measurement.metric.name: measurement.value for measurement in oltp.run(machine)}

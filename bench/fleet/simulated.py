@@ -74,7 +74,7 @@ def one_block(told: bytes) -> bytes:
     waiting = Path(os.environ[WAITING])
     names = os.listdir(waiting)
     os.environ[block_task.NAME] = name = random.choice(names or ["sim000"])
-    os.environ[exclusive.VARIABLE] = str(waiting.parent / f"lock-{name}")
+    os.environ[exclusive.LOCK_VARIABLE] = str(waiting.parent / f"lock-{name}")
     simulated: Any = (
         ("run_trial", measurement_loop, trial),
         ("unusable_platforms", preflight, lambda *_: ()),

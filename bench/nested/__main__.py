@@ -44,7 +44,7 @@ def block(platform: str, trials: int, memory: str) -> Block:
     begin = time.monotonic()
     with OUTERS.block([cell]):
         for _ in range(trials):
-            with registry.get(platform).start(cell) as guest:
+            with registry.get_platform(platform).start(cell) as guest:
                 guest.attest()
                 found.inner_s.append(guest.phases["ready"])
                 found.outer_s += guest.phases.get("outer_ready", 0.0)

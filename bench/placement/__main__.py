@@ -50,7 +50,7 @@ def _trial(platform: str, work: str, level: str, iterations: int) -> float:
         factors = {name: text for name, text in factors.items() if name in ("placement", "location")}
     (spec,) = parse_platforms([platform])
     cell = Cell("bench", WorkloadSpec("bench"), spec, factors, processors=1)
-    with registry.get(spec).start(cell) as machine:
+    with registry.get_platform(spec).start(cell) as machine:
         machine.attest()
         target = machine.disks[0].mount(machine.agent) if work == _DISK else ""
         argv = [word.replace("{target}", target) for word in _WORK[work]]

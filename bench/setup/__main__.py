@@ -31,7 +31,8 @@ import sys
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
-with registry.get(sys.argv[1]).start(Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(sys.argv[1]))) as guest:
+cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(sys.argv[1]))
+with registry.get_platform(sys.argv[1]).start(cell) as guest:
     print(guest.phases["ready"])
 """
 

@@ -41,7 +41,7 @@ _WAITS_S = 0.05  # after which the shell waits
 
 def _ours(name: str) -> tuple[float, float]:
     spec = PlatformSpec.read(name)
-    started = Started.start(registry.get(spec), Cell("bench", WorkloadSpec("bench"), spec))
+    started = Started.start(registry.get_platform(spec), Cell("bench", WorkloadSpec("bench"), spec))
     answered = started.machine.phases[READY]
     ordered, gone = started.end()
     return answered, gone - ordered

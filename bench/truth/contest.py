@@ -153,7 +153,7 @@ def contest(scenario: Scenario, platform: str, seed: int, seconds: float) -> dic
     else:
         (spec,) = parse_platforms([platform])
         cell = Cell("bench", WorkloadSpec("bench"), spec, {}, processors=1)
-        with registry.get(spec).start(cell) as machine:
+        with registry.get_platform(spec).start(cell) as machine:
             pilot = statistics.median(peers.in_guest(machine, commands[:1], 3)[0])
             times = peers.in_guest(machine, listed, runs(seconds - (time.monotonic() - began), pilot))
     took = time.monotonic() - began

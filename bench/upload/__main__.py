@@ -61,7 +61,7 @@ def _trial(cell: Cell) -> float:
     """One fresh machine, one measurement: the workload's `wall_s`."""
     plan = Plan("bench", (cell,), Policy(trial_limit_s=3600.0), ())
     started = workloads.started_for(cell)
-    with registry.get(started.platform).start(started) as machine:
+    with registry.get_platform(started.platform).start(started) as machine:
         workload = workloads.create(plan, cell)
         try:
             workload.prepare(machine)

@@ -152,7 +152,7 @@ def _tried(
 @contextlib.contextmanager
 def _groups() -> Iterator[tuple[Path, ...]]:
     """The control groups of a machine with little memory, as root gets them."""
-    made = confinement.made("machine", _MEMORY_BYTES)
+    made = confinement.make_control_groups("machine", _MEMORY_BYTES)
     try:
         yield made
     finally:

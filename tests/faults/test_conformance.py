@@ -194,7 +194,7 @@ from guestmark.platforms.host_like import Host, HostLike, Surroundings
 
 
 class Plain(HostLike):
-    def check(self, cell, disks):
+    def check_cell(self, cell, disks):
         cell.factors.get("colour")
 
 
@@ -204,7 +204,7 @@ class Colourless(HostLike):
 
 class Leaky(HostLike):
     @contextlib.contextmanager
-    def surroundings(self, cell, disks):
+    def enter_surroundings(self, cell, disks):
         nothing = subprocess.DEVNULL
         subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=nothing, stderr=nothing)
         yield Surroundings()
@@ -216,7 +216,7 @@ class Unsure(Host):
 
 
 class Vague(HostLike):
-    def machine(self, agent, command, seat, pid):
+    def make_machine(self, agent, command, seat, pid):
         return Unsure(agent, command, seat=seat, pid=pid)
 
 
@@ -226,7 +226,7 @@ class Soon(Host):
 
 
 class Hasty(HostLike):
-    def machine(self, agent, command, seat, pid):
+    def make_machine(self, agent, command, seat, pid):
         return Soon(agent, command, seat=seat, pid=pid)
 
 
@@ -237,14 +237,14 @@ class Raising(HostLike):
 
 class Needy(HostLike):
     @contextlib.contextmanager
-    def surroundings(self, cell, disks):
+    def enter_surroundings(self, cell, disks):
         subprocess.run(["unshare", "--version"], check=True, stdout=subprocess.DEVNULL)
         yield Surroundings()
 
 
 class Fitful(HostLike):
     @contextlib.contextmanager
-    def surroundings(self, cell, disks):
+    def enter_surroundings(self, cell, disks):
         try:
             yield Surroundings()
         except Exception as error:

@@ -35,7 +35,7 @@ def cell(platform: str, needs: Mapping[str, Any] = SMALL, **factors: str) -> Cel
 
 
 def start(platform: str, needs: Mapping[str, Any] = SMALL, **factors: str) -> AbstractContextManager[Machine]:
-    return registry.get(platform).start(cell(platform, needs, **factors))
+    return registry.get_platform(platform).start(cell(platform, needs, **factors))
 
 
 def leftovers() -> list[Path]:
@@ -144,7 +144,7 @@ def test_a_storage_daemon_killed_while_it_writes_ends_the_guest() -> None:
     with contextlib.ExitStack() as stack:
         machine = stack.enter_context(start("uml", size="1G", uml_disk="vhost-user"))
         directory = machine.disks[0].mount(machine.agent)
-        below = machine.place.descendants(known(machine.vmm_pid))
+        below = machine.place.list_descendants(known(machine.vmm_pid))
         (daemon,) = [
             int(at.name) for at, words in others() if int(at.name) in below and b"--blockdev" in words
         ]
@@ -158,8 +158,8 @@ def test_a_storage_daemon_killed_while_it_writes_ends_the_guest() -> None:
 
 
 def test_a_storage_daemon_that_refuses_its_image_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drives, "_LISTENS_S", 1)
-    monkeypatch.setattr("guestmark.platforms.place.Here.link", lambda *_: "no-such-image")
+    monkeypatch.setattr(drives, "_DAEMON_START_S", 1)
+    monkeypatch.setattr("guestmark.platforms.place.ThisHost.link_image", lambda *_: "no-such-image")
     with pytest.raises(MachineError, match=r"the guest ended while starting.*no-such-image.*No such file"):
         start("uml", uml_disk="vhost-user").__enter__()
 

@@ -13,7 +13,14 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.platforms import exclusive
-from guestmark.platforms.exclusive import Holder, InUseError, Policy, lock_file, lock_remote, measuring
+from guestmark.platforms.exclusive import (
+    InUseError,
+    LockHolder,
+    LockPolicy,
+    find_lock_file,
+    lock_remote,
+    locking_machines,
+)
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.processes import wait_until
@@ -23,21 +30,21 @@ from tests.framework.processes import wait_until
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lock of this machine, for this test alone."""
     path = tmp_path / "lock"
-    monkeypatch.setenv(exclusive.VARIABLE, str(path))
+    monkeypatch.setenv(exclusive.LOCK_VARIABLE, str(path))
     return path
 
 
 @pytest.fixture
 def held(guestmark: CommandLine, lock: Path) -> Iterator[int]:
     """A guestmark that measures for as long as the test wants; its process id."""
-    environment = {exclusive.VARIABLE: str(lock)}
+    environment = {exclusive.LOCK_VARIABLE: str(lock)}
     with guestmark.running("exec", "--blocks", 1, "--", "sleep", "60", env=environment) as process:
         assert wait_until(lambda: lock.exists() and bool(lock.read_bytes()), 20)
         yield process.pid
 
 
 def test_the_machine_is_in_use(guestmark: CommandLine, lock: Path, held: int) -> None:
-    environment = {exclusive.VARIABLE: str(lock)}
+    environment = {exclusive.LOCK_VARIABLE: str(lock)}
     refused = guestmark("exec", "--no-wait", "--", "true", env=environment)
     assert refused.status == 3
     assert f"this machine is in use by process {held} of " in refused.stderr
@@ -56,7 +63,7 @@ def test_the_machine_is_in_use(guestmark: CommandLine, lock: Path, held: int) ->
 
 
 def test_waiting_can_be_interrupted(guestmark: CommandLine, lock: Path, held: int) -> None:
-    with guestmark.running("exec", "--", "true", env={exclusive.VARIABLE: str(lock)}) as waiting:
+    with guestmark.running("exec", "--", "true", env={exclusive.LOCK_VARIABLE: str(lock)}) as waiting:
         assert waiting.stderr is not None
         assert b"waiting for this machine" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
@@ -74,22 +81,22 @@ def test_an_agent_holds_the_same_lock(lock: Path) -> None:
             pytest.raises(
                 InUseError, match=r"in use by process 4711 of ann on desk, since 1970-01-01 .*: upload$"
             ),
-            measuring(Policy("mine", wait=False), here=True),
+            locking_machines(LockPolicy("mine", wait=False), here=True),
         ):
             pass
         with (
             start("host") as other,
-            measuring(Policy("mine", wait=False), here=False),
+            locking_machines(LockPolicy("mine", wait=False), here=False),
             pytest.raises(InUseError, match="lab1 is in use by process 4711"),
         ):
-            lock_remote(other.agent, "lab1", exclusive.holder())
-    with measuring(Policy("mine", wait=False), here=True):
-        assert Holder.read(lock.read_bytes()).is_us
+            lock_remote(other.agent, "lab1", exclusive.encode_own_holder())
+    with locking_machines(LockPolicy("mine", wait=False), here=True):
+        assert LockHolder.read(lock.read_bytes()).is_us
 
 
 def test_a_machine_that_is_this_host_is_locked_once(lock: Path) -> None:
-    with measuring(Policy("mine", wait=False), here=True), start("host") as machine:
-        lock_remote(machine.agent, "ssh:this-host", exclusive.holder())
+    with locking_machines(LockPolicy("mine", wait=False), here=True), start("host") as machine:
+        lock_remote(machine.agent, "ssh:this-host", exclusive.encode_own_holder())
 
 
 def test_a_measured_guestmark_does_not_wait_for_what_measures_it(guestmark: CommandLine, lock: Path) -> None:
@@ -100,33 +107,36 @@ def test_a_measured_guestmark_does_not_wait_for_what_measures_it(guestmark: Comm
     )
     command = (*inner, sys.executable)
     done = guestmark(
-        "exec", "--blocks", 1, "--warmup", 0, "--", *command, env={exclusive.VARIABLE: str(lock)}
+        "exec", "--blocks", 1, "--warmup", 0, "--", *command, env={exclusive.LOCK_VARIABLE: str(lock)}
     )
     assert done.status == 0, done.stderr
 
 
 def test_what_a_lock_says_is_not_trusted(lock: Path) -> None:
     lock.write_bytes(b"\xff" * 9000)
-    with measuring(Policy("mine", wait=False), here=True):
+    with locking_machines(LockPolicy("mine", wait=False), here=True):
         assert json.loads(lock.read_bytes())["what"] == "mine"
-    hostile = Holder(1, "\x1b[2J", "host", 1e300, "x", "")
+    hostile = LockHolder(1, "\x1b[2J", "host", 1e300, "x", "")
     assert "\x1b" not in str(hostile)
-    assert str(Holder.read(b"[1,2]")) == "another guestmark"
+    assert str(LockHolder.read(b"[1,2]")) == "another guestmark"
 
 
 def test_a_link_is_not_followed(lock: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     lock.symlink_to(victim)
-    with pytest.raises(GuestmarkError, match="cannot be opened"), measuring(Policy("mine"), here=True):
+    with (
+        pytest.raises(GuestmarkError, match="cannot be opened"),
+        locking_machines(LockPolicy("mine"), here=True),
+    ):
         pass
     assert victim.read_text() == "precious"
 
 
 def test_all_users_agree_on_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(exclusive.VARIABLE)
-    place = lock_file()
+    monkeypatch.delenv(exclusive.LOCK_VARIABLE)
+    place = find_lock_file()
     assert place is not None
     assert place.parent.stat().st_mode & 0o002
-    monkeypatch.setenv(exclusive.VARIABLE, exclusive.NONE)
-    assert lock_file() is None
+    monkeypatch.setenv(exclusive.LOCK_VARIABLE, exclusive.NO_LOCK)
+    assert find_lock_file() is None

@@ -96,7 +96,7 @@ def test_a_session_in_the_real_guestfish() -> None:
         "tcg", WorkloadSpec("guestfs-api", {"rounds": 1}), PlatformSpec.read("tcg"), {"memory": "512M"}
     )
     workload = create(Plan("api", (cell,), Policy(trial_limit_s=200.0), ()), cell)
-    with start_machine(workload, registry.get("tcg"), cell) as machine:
+    with start_machine(workload, registry.get_platform("tcg"), cell) as machine:
         workload.prepare(machine)
         values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
         calls = guestfs_session.number_of_calls(1)

@@ -156,7 +156,7 @@ def test_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "iPXE" in caught.value.console  # what stood on the screen
     assert "iVBORw0KGgo" in caught.value.console  # and the picture of it
     assert len(made) == 1
-    assert not made[0].running()
+    assert not made[0].is_running()
     assert not made[0].scratch.exists()
 
 
@@ -230,7 +230,10 @@ def test_no_room_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     booting = workload()
-    with booting.machine(registry.get("tcg")) as machine, pytest.raises(WorkloadError, match="may need"):
+    with (
+        booting.machine(registry.get_platform("tcg")) as machine,
+        pytest.raises(WorkloadError, match="may need"),
+    ):
         booting.prepare(machine)
 
 

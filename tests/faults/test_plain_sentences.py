@@ -96,7 +96,7 @@ def test_one_interruption_ends_a_run_whose_server_is_gone(guestmark: CommandLine
 def test_guests_inside_each_other_have_an_end(name: str) -> None:
     with pytest.raises(UsageError, match="guests inside each other are too many"):
         parse_platform(name)
-    assert parse_platform("ssh:lab1/tcg/tcg/kvm").nested
+    assert parse_platform("ssh:lab1/tcg/tcg/kvm").is_nested
 
 
 def test_an_installation_that_is_changed_under_a_run_is_no_bug(tmp_path: Path) -> None:

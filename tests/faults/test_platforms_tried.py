@@ -52,9 +52,9 @@ def test_ctrl_c_is_answered_at_once(guestmark: CommandLine, typed: tuple[str, ..
 def test_a_load_is_seen_at_once_and_not_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be too new for the mean of the last minute."""
     with _loaded(2 * len(os.sched_getaffinity(0)) + 2):
-        wait_until(lambda: probe.load() is not None, 10)
-    monkeypatch.setattr(probe, "_load", lambda: (0.5, 1.0))
-    assert probe.load() is None
+        wait_until(lambda: probe.measure_overload() is not None, 10)
+    monkeypatch.setattr(probe, "_read_load", lambda: (0.5, 1.0))
+    assert probe.measure_overload() is None
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ _TRY = """
 import sys
 from guestmark.platforms import registry
 from guestmark.platforms.probe import probe_all
-for name, found in probe_all([registry.get(name) for name in sys.argv[1:]]).items():
+for name, found in probe_all([registry.get_platform(name) for name in sys.argv[1:]]).items():
     print(name, found, file=sys.stderr)
 """
 

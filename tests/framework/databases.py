@@ -71,5 +71,5 @@ def started(
     """A machine with a workload that is not prepared yet."""
     cell = Cell(platform, spec("oltp", **{**SMALL, **given}), PlatformSpec.read(platform), factors or {})
     workload = OltpWorkload(plan_of(cell, context=Context(uid=os.getuid(), gid=os.getgid())), cell)
-    with workload.machine(registry.get(platform)) as machine:
+    with workload.machine(registry.get_platform(platform)) as machine:
         yield machine, workload

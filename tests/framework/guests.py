@@ -23,7 +23,7 @@ def start(platform: str, **factors: str) -> AbstractContextManager[Machine]:
 
 def start_cell(trial: Cell) -> AbstractContextManager[Machine]:
     """The fresh machine of that cell."""
-    return registry.get(trial.platform).start(trial)
+    return registry.get_platform(trial.platform).start(trial)
 
 
 @contextlib.contextmanager
@@ -31,7 +31,7 @@ def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Work
     """The cell's machine, and its workload, which is not prepared yet and is cleaned up whatever happened."""
     caller = Context(env={"PATH": os.environ["PATH"]}, cwd="/")
     workload = base.create(plan_of(trial, limit_s=limit_s, context=caller), trial)
-    platform = registry.get(base.started_for(trial).platform)
+    platform = registry.get_platform(base.started_for(trial).platform)
     with base.start_machine(workload, platform, trial) as machine:
         try:
             yield machine, workload
@@ -44,7 +44,7 @@ def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Work
 def prepared(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload[Any]]]:
     """The same with the workload ready on its machine; unlike there, a clean-up that fails fails the test."""
     workload = base.create(plan_of(trial, limit_s=limit_s), trial)
-    platform = registry.get(base.started_for(trial).platform)
+    platform = registry.get_platform(base.started_for(trial).platform)
     with base.start_machine(workload, platform, trial) as machine:
         try:
             workload.prepare(machine)

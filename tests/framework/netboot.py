@@ -41,7 +41,7 @@ def workload(
 def prepared(**given: Any) -> Iterator[tuple[NetbootWorkload, NetbootMachine]]:
     """A workload whose machine has booted, and the machine."""
     booting = workload(**given)
-    with booting.machine(registry.get("tcg")) as machine:
+    with booting.machine(registry.get_platform("tcg")) as machine:
         booting.prepare(machine)
         yield booting, a(NetbootMachine, machine)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.platforms.exclusive import NONE, VARIABLE
+from guestmark.platforms.exclusive import LOCK_VARIABLE, NO_LOCK
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 _READY_S = 10.0
@@ -77,7 +77,7 @@ def sshd(
     directory.chmod(0o700)
     host, user, port = key(directory / "host"), key(directory / "user"), _free_port()
     shutil.copy(user.with_suffix(".pub"), directory / "authorized")
-    set_there = {VARIABLE: NONE, "XDG_CACHE_HOME": str(directory / "cache"), **(environment or {})}
+    set_there = {LOCK_VARIABLE: NO_LOCK, "XDG_CACHE_HOME": str(directory / "cache"), **(environment or {})}
     settings += f"SetEnv {' '.join(shlex.quote(f'{name}={value}') for name, value in set_there.items())}\n"
     (directory / "sshd_config").write_text(
         f"ListenAddress {address}:{port}\nHostKey {host}\nPidFile {directory}/pid\n"

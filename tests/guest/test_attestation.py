@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.placement import read_list, write_list
-from guestmark.platforms.affinity import virtual_processors
+from guestmark.platforms.affinity import find_vcpu_threads
 from guestmark.platforms.base import Machine
 from tests.framework.guests import start
 from tests.framework.known import a, known
@@ -110,7 +110,7 @@ def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform: str)
 def test_every_virtual_processor_has_one_of_its_own() -> None:
     with start("tcg", placement="pinned", smp="2") as guest:
         assert known(guest.attest().placement).machine == write_list(USABLE[-2:])
-        threads = virtual_processors(known(guest.query)("query-cpus-fast"), guest.vmm_pid)
+        threads = find_vcpu_threads(known(guest.query)("query-cpus-fast"), guest.vmm_pid)
         masks = [os.sched_getaffinity(thread) for thread in threads]
         assert all(len(mask) == 1 for mask in masks)
         assert len(set.union(*masks)) == 2

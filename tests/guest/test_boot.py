@@ -28,7 +28,7 @@ def trial(
     plan = plan_of(cell, limit_s=limit_s, context=CALLER)
     workload = base.create(plan, cell)
     started = base.started_for(cell)
-    with base.start_machine(workload, registry.get(started.platform), cell) as machine:
+    with base.start_machine(workload, registry.get_platform(started.platform), cell) as machine:
         machine.attest()
         workload.prepare(machine)
         try:

@@ -167,7 +167,7 @@ def test_a_slow_runtime_of_a_sandbox_is_in_its_phase(
     (tmp_path / "crun").write_text(f"#!/bin/sh\n{script.format(s=SLEEP_S, real=real)}\n")
     (tmp_path / "crun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    only(of_one(registry.get(parse_platform("crun"))), where)
+    only(of_one(registry.get_platform(parse_platform("crun"))), where)
 
 
 # --- liars ------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_a_machine_that_says_that_it_began_late_is_found() -> None:
         def start(self, cell: Cell) -> Iterator[Any]:
             with super().start(cell) as machine:
                 time.sleep(0.1)
-                machine.began = time.monotonic()
+                machine.started_at = time.monotonic()
                 yield machine
 
     with pytest.raises(MachineError, match="first instruction was -"):
@@ -191,7 +191,7 @@ def test_a_machine_that_says_that_it_began_before_it_was_wanted_is_found() -> No
         @contextlib.contextmanager
         def start(self, cell: Cell) -> Iterator[Any]:
             with super().start(cell) as machine:
-                machine.began -= 100
+                machine.started_at -= 100
                 yield machine
 
     with pytest.raises(MachineError, match="before its start was decided"):

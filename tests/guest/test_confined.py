@@ -165,13 +165,16 @@ def test_root_in_a_nested_guest_and_in_the_one_around_it_likewise(kernel: str, t
     nested = cell("tcg/kvm", **factors)
     for part in ("inner", "outer"):
         (tmp_path / part).mkdir()
-    with a(NestedPlatform, registry.get("tcg/kvm")).outer(nested, 120.0) as outer:
+    with a(NestedPlatform, registry.get_platform("tcg/kvm")).outer(nested, 120.0) as outer:
         assert attempts(outer, tmp_path / "outer")[0] == ""
     if factors:
-        with pytest.raises(PlatformUnusableError, match="over 9p"), registry.get("tcg/kvm").start(nested):
+        with (
+            pytest.raises(PlatformUnusableError, match="over 9p"),
+            registry.get_platform("tcg/kvm").start(nested),
+        ):
             pass
     else:
-        with registry.get("tcg/kvm").start(nested) as inner:
+        with registry.get_platform("tcg/kvm").start(nested) as inner:
             assert attempts(inner, tmp_path / "inner")[0] == ""
 
 
@@ -238,7 +241,9 @@ print(number)
 """
 
 
-needs_groups = pytest.mark.skipif(not confinement.can_be_had(), reason="control groups cannot be had here")
+needs_groups = pytest.mark.skipif(
+    not confinement.can_make_groups(), reason="control groups cannot be had here"
+)
 
 
 @needs_groups
@@ -263,7 +268,9 @@ def test_a_hypervisor_that_takes_too_much_memory_is_ended(monkeypatch: pytest.Mo
     try:
         process.start(_EATER)
         assert process.wait(30) == 128 + signal.SIGKILL
-        assert "took more memory than this host could spare, 100M" in confinement.taken(process.groups)
+        assert "took more memory than this host could spare, 100M" in confinement.explain_exhaustion(
+            process.groups
+        )
     finally:
         process.stop()
 

@@ -83,7 +83,7 @@ def try_with_guestfish(given: Path, other: Path) -> None:
     found = known(timeline.confined)
     assert found.protects_files
     assert found.no_new_privileges
-    said = timeline.console.text()
+    said = timeline.console.read_text()
     assert "could " not in said
     assert "wrote there" in said, "libguestfs's own sockets need a /tmp"
     assert not Path("/tmp/guestmark-escape").exists()

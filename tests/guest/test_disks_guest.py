@@ -27,7 +27,7 @@ NEEDS = {
 def start(platform: str, **factors: str) -> AbstractContextManager[Machine]:
     """A fresh guest with a target and a source, on a disk where there is one."""
     placed = {"location": default_location(), **factors}
-    return registry.get(platform).start(
+    return registry.get_platform(platform).start(
         Cell("test", WorkloadSpec("test", NEEDS), PlatformSpec.read(platform), placed)
     )
 
@@ -136,7 +136,7 @@ def test_without_barriers_no_flush_is_sent() -> None:
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
 def test_a_guest_without_disks_has_no_modules_for_them(platform: str) -> None:
     cell = Cell("test", WorkloadSpec("test"), PlatformSpec.read(platform), {})
-    with registry.get(platform).start(cell) as machine:
+    with registry.get_platform(platform).start(cell) as machine:
         assert machine.disks == ()
         assert a(GuestMachine, machine.attest()).disks is None
         if platform == "tcg":
@@ -144,7 +144,7 @@ def test_a_guest_without_disks_has_no_modules_for_them(platform: str) -> None:
 
 
 def test_the_host_has_a_directory_and_a_file() -> None:
-    with registry.get("host").start(Cell("test", WorkloadSpec("test", NEEDS), HOST, {})) as machine:
+    with registry.get_platform("host").start(Cell("test", WorkloadSpec("test", NEEDS), HOST, {})) as machine:
         target, source = machine.disks
         directory = target.mount(machine.agent)
         machine.agent.copy(source.path, f"{directory}/copy", direct=True, timeout_s=60)

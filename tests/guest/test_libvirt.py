@@ -55,14 +55,14 @@ def test_what_cannot_be_used_is_said(
     virsh: str, domain: str, reason: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GUESTMARK_VIRSH", virsh)
-    found = registry.get(f"virsh:{domain}").probe()
+    found = registry.get_platform(f"virsh:{domain}").probe()
     assert isinstance(found, Unusable)
     assert reason in found.reason
     assert hint in found.hint
 
 
 def test_a_domain_is_known_without_being_started(test_driver: None) -> None:
-    assert isinstance(registry.get("virsh:test").probe(), Usable)
+    assert isinstance(registry.get_platform("virsh:test").probe(), Usable)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def lab() -> Iterator[Libvirt]:
 def test_every_trial_starts_from_throw_away_disks(lab: Libvirt) -> None:
     disk = lab.directory / "one.qcow2"
     before, files = hashlib.sha256(disk.read_bytes()).digest(), set(lab.directory.iterdir())
-    platform = registry.get("virsh:one")
+    platform = registry.get_platform("virsh:one")
     boots = set()
     for _ in range(2):
         with platform.start(cell("virsh:one")) as machine:
@@ -179,7 +179,7 @@ def test_every_trial_starts_from_throw_away_disks(lab: Libvirt) -> None:
 
 @pytest.mark.long
 def test_a_snapshot_that_runs_is_gone_back_to(lab: Libvirt) -> None:
-    platform = registry.get("virsh:two")
+    platform = registry.get_platform("virsh:two")
     for _ in range(2):
         with platform.start(cell("virsh:two", snapshot="clean")) as machine:
             found = machine.attest()
@@ -198,7 +198,7 @@ def test_a_manager_that_does_not_go_back_is_found_out(
     lying = tmp_path / "virsh"
     lying.write_text(f'#!/bin/sh\ncase "$*" in *snapshot-revert*) exit 0; esac\nexec {lab.virsh} "$@"\n')
     lying.chmod(0o755)
-    platform = registry.get("virsh:two")
+    platform = registry.get_platform("virsh:two")
     with platform.start(cell("virsh:two", snapshot="clean")):
         pass
     monkeypatch.setenv("GUESTMARK_VIRSH", str(lying))

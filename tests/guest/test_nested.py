@@ -43,7 +43,7 @@ def one_block() -> Iterator[None]:
 
 
 def start(cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[NestedGuest]:
-    return a(NestedPlatform, registry.get(cell.platform)).start(cell, deadline_s)
+    return a(NestedPlatform, registry.get_platform(cell.platform)).start(cell, deadline_s)
 
 
 def uploaded(cell: Cell, machine: Machine) -> tuple[dict[str, float], Mapping[str, Any]]:
@@ -118,7 +118,7 @@ def test_an_inner_guest_that_cannot_start_is_told_from_the_outer() -> None:
     begin = time.monotonic()
     with (
         pytest.raises(MachineError, match=r"inside tcg: .*no-such-model") as caught,
-        registry.get("tcg/tcg").start(cell_of("tcg/tcg", cpu="no-such-model")),
+        registry.get_platform("tcg/tcg").start(cell_of("tcg/tcg", cpu="no-such-model")),
     ):
         pass
     assert "--- outer guest ---" in caught.value.console
@@ -129,7 +129,7 @@ def test_an_outer_processor_without_virtualization_is_said() -> None:
     cell = cell_of("tcg/kvm", outer_cpu="max,svm=off")
     with (
         pytest.raises(PlatformUnusableError, match=r"max,svm=off.* no nested virtualization"),
-        registry.get("tcg/kvm").start(cell),
+        registry.get_platform("tcg/kvm").start(cell),
     ):
         pass
 
@@ -146,7 +146,7 @@ def test_too_little_memory_is_computed_before_anything_starts(guestmark: Command
 def test_an_inner_hypervisor_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(PlatformUnusableError, match=r"inside tcg: linux\.uml is not installed") as caught:
-        registry.get("tcg/uml").start(
+        registry.get_platform("tcg/uml").start(
             Cell("test", WorkloadSpec("test"), PlatformSpec.read("tcg/uml"))
         ).__enter__()
     assert "user-mode-linux" in caught.value.hint

@@ -154,7 +154,7 @@ def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_boot_ends_in_a_kernel_that_answers() -> None:
     with prepared(kernel=True) as (booting, machine):
         values = values_of(booting.run(machine))
-        assert machine.process.running()
+        assert machine.process.is_running()
     assert booting.ONCE
     assert values["kernel_s"] > 0
     assert values["handover_s"] > 0.3  # a kernel that starts under TCG
@@ -243,7 +243,7 @@ def test_kvm_inside_tcg() -> None:
     cell = replace(booting.cell, platform=PlatformSpec.read("tcg/kvm"))
     plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), netboot.ALL)
     nested = workloads.NetbootWorkload(plan, cell)
-    with nested.machine(registry.get("tcg/kvm")) as machine:
+    with nested.machine(registry.get_platform("tcg/kvm")) as machine:
         machine.attest()
         nested.prepare(machine)
         check_values(values_of(nested.run(machine)), MIB)

@@ -208,7 +208,7 @@ def test_one_whose_root_is_the_hosts_own_is_refused(tmp_path: Path, monkeypatch:
     )
     liar.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = registry.get(parse_platform("bwrap")).probe()
+    found = registry.get_platform(parse_platform("bwrap")).probe()
     assert getattr(found, "reason", "") == "the sandbox shares namespaces with the host: mnt, pid"
 
 

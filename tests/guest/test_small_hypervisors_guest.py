@@ -33,7 +33,7 @@ def _one_block() -> Iterator[None]:
 
 
 def start(cell: Cell) -> AbstractContextManager[NestedGuest]:
-    return a(NestedPlatform, registry.get(cell.platform)).start(cell)
+    return a(NestedPlatform, registry.get_platform(cell.platform)).start(cell)
 
 
 @every
@@ -92,7 +92,7 @@ def test_one_that_is_killed_is_told_from_the_outer_guest(name: str) -> None:
 def kill(guest: NestedGuest) -> None:
     """Its hypervisor, and asks what is gone then."""
     pid = str(known(guest.inner.vmm_pid))
-    with a(OuterPlace, guest.place).calling() as outer:
+    with a(OuterPlace, guest.place).using_agent() as outer:
         assert outer.exec(["kill", f"-{signal.SIGKILL}", pid], timeout_s=30).status == 0
     guest.agent.exec(["true"], timeout_s=30)
 

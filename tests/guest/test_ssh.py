@@ -95,7 +95,7 @@ def test_commands_run_as_the_user_there(there: tuple[Sshd, Path]) -> None:
 
 
 def test_a_probe_finds_out_by_connecting(there: tuple[Sshd, Path]) -> None:
-    assert isinstance(registry.get("ssh:lab1").probe(), Usable)
+    assert isinstance(registry.get_platform("ssh:lab1").probe(), Usable)
 
 
 def test_files_are_pushed_and_the_same_program_is_measured(

@@ -57,7 +57,7 @@ def test_tcg_translates_new_programs_and_flushes_its_tlb() -> None:
         query = known(guest.query)
         with pytest.raises(UnknownCommandError):
             query("query-no-such-stats")
-        older = counters.of_guest(
+        older = counters.read_guest_counters(
             guest.vmm_pid, lambda name, *arguments: query(ask.get(name, name), *arguments)
         )
         assert older.keys() == guest.counters().keys()

@@ -37,10 +37,10 @@ class UnsharePlatform(HostLike):
     """Every trial gets an agent in fresh namespaces."""
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
+    def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """Namespaces of its own."""
         yield Surroundings(_WITHIN)
 
-    def machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Unshared:
+    def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Unshared:
         """The host as it is in there."""
         return Unshared(agent, command, seat=seat, pid=pid)

@@ -90,13 +90,13 @@ def _cache_emptied(*, dry_run: bool) -> bool:
     import shutil
 
     from guestmark.appliance.paths import cache_directory
-    from guestmark.platforms.exclusive import Policy, measuring
+    from guestmark.platforms.exclusive import LockPolicy, locking_machines
 
     cache = cache_directory()
     if dry_run:
         tell(f"would remove {cache}")
         return True
-    with measuring(Policy("guestmark clean --all", wait=False), here=True):
+    with locking_machines(LockPolicy("guestmark clean --all", wait=False), here=True):
         try:
             shutil.rmtree(cache)
         except OSError as error:
@@ -154,15 +154,15 @@ def _elsewhere(names: str, *, dry_run: bool) -> None:
     """Cleans the machines of these names, each whatever becomes of the others."""
     from guestmark.core.errors import GuestmarkError
     from guestmark.platforms import registry
-    from guestmark.platforms.base import Keeps
+    from guestmark.platforms.base import KeepsRemoteFiles
 
     failed = False
     for name in filter(None, map(str.strip, names.split(","))):
-        platform = registry.get(name)
-        if not isinstance(platform, Keeps):
+        platform = registry.get_platform(name)
+        if not isinstance(platform, KeepsRemoteFiles):
             raise UsageError(f"guestmark keeps nothing on {name}", hint="name other machines: --on ssh:lab1")
         try:
-            removed = platform.clean(dry_run=dry_run)
+            removed = platform.clean_up(dry_run=dry_run)
         except GuestmarkError as error:
             say(f"{name} was not cleaned: {error.message}" + (f" ({error.hint})" if error.hint else ""))
             failed = True

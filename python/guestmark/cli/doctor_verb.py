@@ -91,7 +91,7 @@ def examine(again: bool, nested: bool = False) -> dict[str, Any]:
     names = platform_names()
     tools = programs()
     host_now = begin(partial(record_environment, programs=tools))
-    waiting = _Waiting(probe.load(), nested)
+    waiting = _Waiting(probe.measure_overload(), nested)
     with told(say):
         found = _try_all(names, again, waiting)
     host = host_now.result()
@@ -140,15 +140,15 @@ def _try_all(names: Sequence[str], again: bool, waiting: _Waiting) -> dict[str, 
     from guestmark.platforms.base import Unusable, Usable
 
     hosts = [name for name in names if not parse_platform(name).is_guest]
-    guests = cast("list[Startable]", [registry.get(name) for name in names if name not in hosts])
-    found: dict[str, Usable | Unusable | None] = {name: registry.get(name).probe() for name in hosts}
+    guests = cast("list[Startable]", [registry.get_platform(name) for name in names if name not in hosts])
+    found: dict[str, Usable | Unusable | None] = {name: registry.get_platform(name).probe() for name in hosts}
     found |= probe.probe_all(guests, deadline_s=waiting.deadline_s, refresh=again)
     if waiting.load is None and any(map(probe.was_late, found.values())):
-        waiting.load = probe.load()  # it has become busy
+        waiting.load = probe.measure_overload()  # it has become busy
     if waiting.load is not None:
         found |= {name: None for name, finding in found.items() if probe.was_late(finding)}
     if isinstance(found[str(parse_platform(_NESTED).outer)], Usable):
-        platform_in_tcg = cast("Startable", registry.get(_NESTED))
+        platform_in_tcg = cast("Startable", registry.get_platform(_NESTED))
         found[_NESTED] = probe.probe_nested(platform_in_tcg, waiting.left_s, refresh=again)
     elif waiting.load is not None:
         found[_NESTED] = None

@@ -192,13 +192,13 @@ def parameters(
 
 
 def _add(found: dict[str, tuple[str, ...]], name: str, machines: bool, levels: Sequence[str]) -> None:
-    from guestmark.core.platform_kind import of_machines
+    from guestmark.core.platform_kind import is_machine_factor
 
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be a parameter's name", hint="letters, digits, _ and -, e.g. -L level 1,3,9"
         )
-    if machines and of_machines(name):
+    if machines and is_machine_factor(name):
         raise UsageError(
             f"{name} is a factor of machines", hint=f"--set {name}=… sets it; give the parameter another name"
         )

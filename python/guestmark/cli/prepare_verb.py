@@ -68,12 +68,12 @@ def command(
     specs = parse_platforms(platforms or ())
     wanted: dict[Architecture, None] = {}
     for spec in specs:
-        if spec.foreign is None:
+        if spec.foreign_architecture is None:
             raise UsageError(
                 f"{spec} needs no parts made in advance",
                 hint="name a platform of another architecture, e.g. tcg@sparc64",
             )
-        wanted[spec.foreign] = None
+        wanted[spec.foreign_architecture] = None
     progress = Lines(say)
     for spec in specs:
         make_parts(spec, packages or [], progress)

@@ -62,7 +62,7 @@ def command(
 
     specs = parse_platforms([on])
     # Another architecture's root gets the package of the command, as it does for a trial.
-    foreign = bool(argv) and specs[0].foreign is not None
+    foreign = bool(argv) and specs[0].foreign_architecture is not None
     matrix = expand(
         WorkloadSpec("exec", {"argv": argv}) if foreign else WorkloadSpec("shell"),
         specs,
@@ -73,7 +73,7 @@ def command(
         raise UsageError("a shell runs in one machine", hint="give one platform and one level of each factor")
     (cell,) = matrix.cells
     caller = Caller.current()
-    row = cell.platform.foreign
+    row = cell.platform.foreign_architecture
     # Another architecture's machines have none of the caller's directories, and the usual shells only.
     words = argv or [(caller.env.get("SHELL") if row is None else "/bin/bash") or "/bin/sh"]
     where = caller.cwd if row is None else "/"
@@ -90,7 +90,7 @@ def command(
     if sys.stderr.isatty() and cell.platform.is_guest:
         say(f"booting {cell.id} …")
     try:
-        with registry.get(cell.platform).start(cell) as machine:
+        with registry.get_platform(cell.platform).start(cell) as machine:
             machine.attest()
             if isinstance(machine, LoggedIn):  # a shell of the user there
                 user = machine.caller()
@@ -113,7 +113,7 @@ def _make_parts(cell: Cell) -> None:
     from guestmark.engine.preflight import make_parts
     from guestmark.foreign.progress import Lines
 
-    row = cell.platform.foreign
+    row = cell.platform.foreign_architecture
     if row is not None and not row.root:
         raise PlatformUnusableError(
             f"no release of Debian has packages of {row.name}, so there is no shell to open",

@@ -79,7 +79,7 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
         raise UsageError("a tour compares guests with the host", hint="e.g. --on uml,tcg")
     if not quiet:
         say(f"finding out which of {', '.join(names)} can be used here …")
-    platforms = [registry.get(name) for name in names]
+    platforms = [registry.get_platform(name) for name in names]
     found: dict[str, Usable | Unusable] = {
         platform.name: platform.probe() for platform in platforms if platform.name == "host"
     }

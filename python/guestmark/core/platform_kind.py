@@ -39,13 +39,13 @@ class Program:
         return shutil.which(self.name) or next(there, None)
 
     @property
-    def called(self) -> str:
+    def command(self) -> str:
         """The word to run it by: its name where that is enough, else where it is."""
         return self.name if shutil.which(self.name) else self.path or self.name
 
 
 @contextlib.contextmanager
-def asking_versions() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def start_version_queries() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Starts programs that are asked for their version, with pipes for what they say, and ends them all.
 
     Some make a directory of theirs just to say it: it is removed when they have ended, which they do with us.
@@ -73,14 +73,14 @@ def asking_versions() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 _VERSION_S = 10.0
 
 
-def version_line(path: str) -> str:
+def read_version_line(path: str) -> str:
     """The first line of what a program says of its version.
 
     Raises `OSError`, `subprocess.SubprocessError` where it cannot be asked, and `IndexError` when it says nothing.
     """
     import subprocess
 
-    with asking_versions() as start, start(path) as asked:
+    with start_version_queries() as start, start(path) as asked:
         try:
             said, complaints = asked.communicate(timeout=_VERSION_S)
         except subprocess.TimeoutExpired:
@@ -91,7 +91,7 @@ def version_line(path: str) -> str:
     return said.decode(errors="replace").splitlines()[0]
 
 
-def _none(_destination: str) -> str:
+def _no_advice(_destination: str) -> str:
     return ""
 
 
@@ -126,7 +126,7 @@ class PlatformKind:
     destination: str = ""  # what its name is followed by after a colon, such as DEST
     example_destination: str = "lab1"  # one, for errors
     # What to do about a destination that it cannot have; empty for one that it can.
-    advice: Callable[[str], str] = _none
+    advice: Callable[[str], str] = _no_advice
     boots_firmware: bool = False  # whether it has firmware, and network cards that boot
     machine: Machine = Machine.NONE  # what runs its machines: factors that name it are theirs
     factors: tuple[Factor, ...] = ()  # others that its machines accept
@@ -150,7 +150,7 @@ class PlatformKind:
     start_limit_s: float = 60.0  # a start that takes longer has failed
 
     @property
-    def supported(self) -> bool:
+    def is_supported(self) -> bool:
         """Whether machines of this kind can be started at all by this version."""
         return self.load_class is not None
 
@@ -160,12 +160,12 @@ class PlatformKind:
         return bool(self.destination)
 
     @property
-    def example(self) -> str:
+    def example_name(self) -> str:
         """A name of one of its machines, for errors."""
         return f"{self.name}:{self.example_destination}" if self.takes_destination else self.name
 
     @property
-    def accepted(self) -> tuple[Factor, ...]:
+    def accepted_factors(self) -> tuple[Factor, ...]:
         """All factors that its machines accept."""
         return (*self.factors, *settings_of(self.machine))
 
@@ -174,11 +174,11 @@ class PlatformKind:
         """All factors that guests inside it accept in addition to their own."""
         return (*self.outer_factors, *settings_of(self.outer))
 
-    def takes(self, factor: str) -> bool:
+    def takes_factor(self, factor: str) -> bool:
         """Whether its machines accept the factor of this name."""
         if self.parameter_prefix and factor.startswith(self.parameter_prefix):
             return True
-        return any(known.name == factor for known in self.accepted)
+        return any(known.name == factor for known in self.accepted_factors)
 
 
 @functools.cache
@@ -200,7 +200,7 @@ def platform_names() -> tuple[str, ...]:
     return tuple(
         name
         for name, kind in platform_kinds().items()
-        if kind.supported and not kind.takes_destination and not kind.needs_arch
+        if kind.is_supported and not kind.takes_destination and not kind.needs_arch
     )
 
 
@@ -215,13 +215,13 @@ def platform_forms() -> tuple[str, ...]:
         if kind.takes_arch
         else name
         for name, kind in platform_kinds().items()
-        if kind.supported
+        if kind.is_supported
     )
 
 
-def of_machines(factor: str) -> bool:
+def is_machine_factor(factor: str) -> bool:
     """Whether machines of some kind, or the guest around one, can be given the factor of this name."""
     return any(
-        kind.takes(factor) or any(known.name == factor for known in kind.accepted_inside)
+        kind.takes_factor(factor) or any(known.name == factor for known in kind.accepted_inside)
         for kind in platform_kinds().values()
     )

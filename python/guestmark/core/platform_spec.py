@@ -27,7 +27,7 @@ class Layer:
     dest: str | None = None
 
     @property
-    def described(self) -> PlatformKind:
+    def description(self) -> PlatformKind:
         """The description of its kind. Raises `UsageError` for a kind that this version does not have."""
         kinds = platform_kinds()
         if self.kind not in kinds:
@@ -40,7 +40,7 @@ class Layer:
         return host_architecture() if self.arch is None else architecture(self.arch)
 
     @property
-    def foreign(self) -> bool:
+    def is_foreign(self) -> bool:
         """Whether its machines have another architecture than this host."""
         return self.arch is not None and not self.architecture.is_host
 
@@ -63,7 +63,7 @@ class PlatformSpec:
     @classmethod
     def read(cls, text: str) -> PlatformSpec:
         """A name that was checked when it was stored; kinds removed since then are accepted."""
-        return cls(_taken_apart(part) for part in text.split("/"))
+        return cls(_split_layer(part) for part in text.split("/"))
 
     @property
     def outer(self) -> Layer:
@@ -76,14 +76,14 @@ class PlatformSpec:
         return self.layers[-1]
 
     @property
-    def nested(self) -> bool:
+    def is_nested(self) -> bool:
         """Whether the platform has more than one layer."""
         return len(self.layers) > 1
 
     @property
     def is_guest(self) -> bool:
         """Whether the workload runs in a virtual machine that guestmark starts."""
-        return self.inner.described.guest
+        return self.inner.description.guest
 
     @property
     def is_this_host(self) -> bool:
@@ -105,29 +105,29 @@ class PlatformSpec:
     @property
     def uses_this_host(self) -> bool:
         """Whether some of it happens here, so that this host must not be measured by anybody else meanwhile."""
-        return not self.is_elsewhere or self.outer.described.on_this_host
+        return not self.is_elsewhere or self.outer.description.on_this_host
 
     @property
     def shares_root(self) -> bool:
         """Whether its machines have this host's own files."""
-        return not any(layer.foreign or layer.described.remote for layer in self.layers)
+        return not any(layer.is_foreign or layer.description.remote for layer in self.layers)
 
     @property
-    def foreign(self) -> Architecture | None:
+    def foreign_architecture(self) -> Architecture | None:
         """The architecture of its machines where that is not this host's, else None."""
         named = next((layer for layer in reversed(self.layers) if layer.arch is not None), None)
-        return named.architecture if named is not None and named.foreign else None
+        return named.architecture if named is not None and named.is_foreign else None
 
-    def takes(self, factor: str) -> bool:
+    def takes_factor(self, factor: str) -> bool:
         """Whether the machine that the workload runs on accepts the factor of this name."""
-        if self.inner.described.takes(factor):
+        if self.inner.description.takes_factor(factor):
             return True
-        outers = [layer.described for layer in self.layers[:-1]]
+        outers = [layer.description for layer in self.layers[:-1]]
         return any(known.name == factor for outer in outers for known in outer.accepted_inside)
 
     def processors(self, levels: Levels) -> int:
         """How many processors its machines have at these levels of their factors."""
-        return self.inner.described.processors(levels)
+        return self.inner.description.processors(levels)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
@@ -158,13 +158,13 @@ def parse_platform(text: str) -> PlatformSpec:
     if not stripped:
         raise UsageError("a platform's name is empty", hint=f"known: {', '.join(platform_forms())}")
     layers = tuple(_parse_layer(part, stripped) for part in stripped.split("/"))
-    if (deep := sum(layer.described.guest for layer in layers)) > _DEEPEST:
+    if (deep := sum(layer.description.guest for layer in layers)) > _DEEPEST:
         raise UsageError(
             f"platform {stripped!r}: {deep} guests inside each other are too many",
             hint=f"guestmark nests up to {_DEEPEST}, e.g. {'/'.join(part for part in stripped.split('/')[-_DEEPEST:])}",
         )
     for outer, layer in itertools.pairwise(layers):
-        kind = layer.described
+        kind = layer.description
         if not kind.guest:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot be nested inside {outer.kind}",
@@ -173,11 +173,11 @@ def parse_platform(text: str) -> PlatformSpec:
                 else f"to compare them, name both: {stripped.replace('/', ',')}",
             )
     for layer, inner in itertools.pairwise(layers):
-        kind = layer.described
+        kind = layer.description
         if not kind.holds_guests:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot hold another platform",
-                hint=f"nest in {_any_of(name for name in platform_names() if _holds(name))}"
+                hint=f"nest in {_join_with_or(name for name in platform_names() if _holds_guests(name))}"
                 if kind.guest
                 else f"write {inner!s} alone",
             )
@@ -192,7 +192,7 @@ def parse_platforms(values: Iterable[str]) -> tuple[PlatformSpec, ...]:
     return tuple(parse_platform(name) for name in names)
 
 
-def _taken_apart(part: str) -> Layer:
+def _split_layer(part: str) -> Layer:
     text = part.strip()
     head, _, arch = text.partition("@")
     kind, colon, _ = head.partition(":")
@@ -202,22 +202,22 @@ def _taken_apart(part: str) -> Layer:
 
 
 def _parse_layer(part: str, whole: str) -> Layer:
-    layer = _taken_apart(part)
+    layer = _split_layer(part)
     if part.strip().endswith(("@", ":")):  # announces something that is missing
         layer = Layer(layer.kind, *(("", None) if part.strip().endswith("@") else (None, "")))
     kind = platform_kinds().get(layer.kind)
     if kind is not None and kind.takes_destination:
         dest = layer.dest or ""
-        advice = kind.advice(dest) if _DEST.fullmatch(dest) else f"e.g. {kind.example}"
+        advice = kind.advice(dest) if _DEST.fullmatch(dest) else f"e.g. {kind.example_name}"
         if advice:
             raise UsageError(
                 f"platform {whole!r}: {dest!r} cannot be {kind.name}'s {kind.destination}", hint=advice
             )
         return layer
     if layer.dest is not None:
+        examples = [known.example_name for known in platform_kinds().values() if known.takes_destination]
         raise UsageError(
-            f"platform {whole!r}: {layer.kind} takes no destination",
-            hint=f"e.g. {', '.join(known.example for known in platform_kinds().values() if known.takes_destination)}",
+            f"platform {whole!r}: {layer.kind} takes no destination", hint=f"e.g. {', '.join(examples)}"
         )
     if kind is None:
         raise unknown("platform", layer.kind, platform_forms())
@@ -239,10 +239,10 @@ def _parse_layer(part: str, whole: str) -> Layer:
     return Layer(layer.kind, architecture(layer.arch).name)
 
 
-def _holds(name: str) -> bool:
+def _holds_guests(name: str) -> bool:
     return platform_kinds()[name].holds_guests
 
 
-def _any_of(names: Iterable[str]) -> str:
+def _join_with_or(names: Iterable[str]) -> str:
     *others, last = sorted(names)
     return f"{', '.join(others)} or {last}" if others else last

@@ -43,7 +43,7 @@ def factors() -> Mapping[str, Factor]:
     """All factors by name: those of platforms, then those of workloads."""
     found: list[Factor] = []
     for platform in platform_kinds().values():
-        found += [*platform.accepted, *platform.accepted_inside]
+        found += [*platform.accepted_factors, *platform.accepted_inside]
     for workload in workload_kinds().values():
         found += workload.factors
     return by_name(found, "factor")
@@ -102,8 +102,8 @@ def where(factor: Factor) -> str:
     """What can be given it, in words: kinds of platforms, else workloads."""
     if is_variable(factor.name):
         return "the workload exec"
-    kinds = [kind for kind in platform_kinds().values() if kind.supported]
-    if takers := sorted(kind.name for kind in kinds if kind.takes(factor.name)):
+    kinds = [kind for kind in platform_kinds().values() if kind.is_supported]
+    if takers := sorted(kind.name for kind in kinds if kind.takes_factor(factor.name)):
         return ", ".join(takers)
     if any(factor in kind.accepted_inside for kind in kinds):
         return "nested platforms such as tcg/kvm"

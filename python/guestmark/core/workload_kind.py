@@ -14,7 +14,7 @@ from guestmark.core.errors import unknown
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_kind import Program, of_machines
+from guestmark.core.platform_kind import Program, is_machine_factor
 from guestmark.core.platform_spec import PlatformSpec
 
 if TYPE_CHECKING:
@@ -146,11 +146,11 @@ class WorkloadKind:
     def accepts(self, factor: str, platform: PlatformSpec) -> bool:
         """Whether its cells on that platform have the factor, whatever the parameters are."""
         mine = any(known.name == factor for known in self.factors)
-        return (mine or platform.takes(factor)) and self.takes(factor, platform)
+        return (mine or platform.takes_factor(factor)) and self.takes(factor, platform)
 
     def applies(self, workload: WorkloadSpec, factor: str, platform: PlatformSpec) -> bool:
         """Return whether cells of such a workload on that platform have the factor."""
-        if not any(known.name == factor for known in self.factors) and not of_machines(factor):
+        if not any(known.name == factor for known in self.factors) and not is_machine_factor(factor):
             return False
         decided = self.decides(self.params_of(workload), factor, platform)
         return self.accepts(factor, platform) if decided is None else decided

@@ -74,7 +74,7 @@ def located(cells: Sequence[Cell]) -> list[Cell]:
         beside = _may_have_directory(cell) and any(cell.compares_with(other) for other in compared)
         if beside or _says_nothing(cell):
             found = found or default_location()
-            level = SHARED_MEMORY if cell.platform.nested and not _logged(cell) else found
+            level = SHARED_MEMORY if cell.platform.is_nested and not _logged(cell) else found
             cell = replace(cell, factors={**cell.factors, LOCATION.name: level})  # noqa: PLW2901
         result.append(cell)
     return result
@@ -103,7 +103,7 @@ def _says_nothing(cell: Cell) -> bool:
 def _may_have_directory(cell: Cell) -> bool:
     """Whether it can run in any directory of this host, and has not been given one."""
     kind = workload_kinds().get(cell.workload.name)
-    here = cell.platform.is_this_host and cell.platform.takes(LOCATION.name)
+    here = cell.platform.is_this_host and cell.platform.takes_factor(LOCATION.name)
     return here and LOCATION.name not in cell.factors and kind is not None and kind.runs_on_disk
 
 

@@ -82,7 +82,7 @@ def diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
         )
         for cell in cells
         if cell.null_of is None
-        and (cell.platform.is_elsewhere or cell.platform.inner.described.only_programs)
+        and (cell.platform.is_elsewhere or cell.platform.inner.description.only_programs)
         if cell in on_disk or (_runs_anywhere(cell) and any(cell.compares_with(other) for other in on_disk))
     )
 

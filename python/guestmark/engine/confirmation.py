@@ -28,7 +28,7 @@ from guestmark.core.registry import is_variable
 from guestmark.core.workload_kind import workload_kind
 from guestmark.ledger.environment_variables import restored
 from guestmark.ledger.model import StoredRun
-from guestmark.platforms.probe import FILES
+from guestmark.platforms.probe import FILE_FACTORS
 from guestmark.setting.machine import KERNEL, PROGRAM
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.workloads.common.program import sha256_here
@@ -132,7 +132,7 @@ def _question(cell: Cell, one_workload: bool) -> tuple[Any, ...]:
 
 
 def _may_differ(factor: str) -> bool:
-    return factor in FILES or is_variable(factor)
+    return factor in FILE_FACTORS or is_variable(factor)
 
 
 def _side(run: StoredRun, cell: Cell) -> _Side:
@@ -194,7 +194,7 @@ def _had(side: _Side, names: Sequence[str]) -> Cell:
             levels["kernel"] = _kernel(side)
         elif name == "qemu":
             levels["qemu"] = _qemu(side)
-        elif name in FILES and name in levels and not os.path.exists(levels[name]):
+        elif name in FILE_FACTORS and name in levels and not os.path.exists(levels[name]):
             raise _GoneError(f"{levels[name]} of run {side.run.id} is gone")
     return replace(cell, workload=replace(cell.workload, params=params), factors=levels)
 
@@ -252,7 +252,7 @@ def _beside(pair: Sequence[_Side], had: Sequence[Cell]) -> Iterator[Cell]:
     for side, name, cell in zip(pair, SIDES, had, strict=True):
         key = f"{name}-{cell.workload.key}" if cell.workload.key else name
         label = f"{cell.workload.label or cell.workload.name} ({name})"
-        shown = {factor: name for factor in cell.factors if factor in FILES}
+        shown = {factor: name for factor in cell.factors if factor in FILE_FACTORS}
         yield replace(
             cell,
             id=f"{name} {side.cell.id}",

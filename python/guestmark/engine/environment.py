@@ -21,7 +21,7 @@ from guestmark.core.environment import Environment
 from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Plan
 from guestmark.core.own_program import agent_binary
-from guestmark.core.platform_kind import Program, asking_versions
+from guestmark.core.platform_kind import Program, start_version_queries
 from guestmark.core.redaction import redact_words
 from guestmark.core.workload_kind import packages_measured
 from guestmark.engine.quiet_host import attested
@@ -245,7 +245,7 @@ def _load(file: Path) -> list[float]:
 def _versions(programs: Iterable[Program]) -> dict[str, str]:
     """The first line that each installed program prints for --version; all are run at the same time."""
     found, started = {}, {}
-    with asking_versions() as start:
+    with start_version_queries() as start:
         for program in programs:
             if (path := program.path) and program.name not in started:
                 with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ from guestmark.disks.location import default_location
 from guestmark.disks.logged import unmount_below
 from guestmark.disks.processes import is_stopped, status
 from guestmark.platforms import confinement
-from guestmark.platforms.confinement import memory_directory
+from guestmark.platforms.confinement import find_memory_directory
 
 # Of older versions, beside those of machines, which are called after their platforms. What a user calls
 # `guestmark-results` is not ours.
@@ -171,7 +171,7 @@ def find(more: Iterable[Path] = ()) -> list[Leaving]:
     """All of this user's leavings where guestmark puts things, and in the directories `more`; the oldest first."""
     candidates = [path for parent in dict.fromkeys(_parents(more)) for path in _named(parent)]
     candidates += [path for path in _parts() if path not in candidates]
-    candidates += confinement.empty()
+    candidates += confinement.find_leftover_groups()
     used = _in_use_by_processes() if candidates else ""
     mounted = [Path(mount.where) for mount in mounts() if mount.kind != "fuse"]
     found = []
@@ -192,7 +192,7 @@ def _parents(more: Iterable[Path]) -> Iterator[Path]:
     named = [
         scratch_parent(),
         Path(default_location()),
-        memory_directory(),
+        find_memory_directory(),
         *more,
     ]
     named += [Path(os.environ[name]) for name in ("TMPDIR", "XDG_RUNTIME_DIR") if os.environ.get(name)]

@@ -22,7 +22,7 @@ from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
-from guestmark.platforms.probe import Given, Startable, already_found, given
+from guestmark.platforms.probe import PlatformVariant, Startable, list_deciding_factors, recall_findings
 from guestmark.setting.machine import KERNEL, MACHINE, MEMORY
 from guestmark.setting.memory import why_not
 from guestmark.workloads import base as workloads
@@ -35,7 +35,7 @@ def unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[Le
     """
     groups: dict[str, dict[tuple[str, ...], list[Cell]]] = {}
     for cell in cells:
-        if cell.platform.foreign and cell.null_of is None:
+        if cell.platform.foreign_architecture and cell.null_of is None:
             groups.setdefault(str(cell.platform), {}).setdefault(packages_of(cell), []).append(cell)
     return tuple(left_out for name, theirs in groups.items() for left_out in _unmade(name, theirs, progress))
 
@@ -56,7 +56,7 @@ def _unmade(name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Pr
 
 def make_parts(spec: PlatformSpec, packages: Sequence[str], progress: Progress) -> None:
     """Makes what machines of a foreign platform boot. Raises `GuestmarkError`."""
-    cast("NeedsParts", registry.get(spec)).make_parts(packages, progress)
+    cast("NeedsParts", registry.get_platform(spec)).make_parts(packages, progress)
 
 
 class NeedsParts(Protocol):
@@ -71,8 +71,8 @@ def misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     return tuple(
         LeftOut(str(cell.platform), reason, hint, cell=cell.id)
         for cell in cells
-        if cell.null_of is None and cell.platform.foreign
-        for reason, hint in _misplaced(cell, cell.platform.foreign)
+        if cell.null_of is None and cell.platform.foreign_architecture
+        for reason, hint in _misplaced(cell, cell.platform.foreign_architecture)
     )
 
 
@@ -88,7 +88,7 @@ def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
             f"no release of Debian has packages of {row.name}, so there are no programs to run",
             f"its agent alone can do: boot, {able}",
         )
-    elif not kind.has_root(cell.workload) and cell.platform.inner.described.only_programs:
+    elif not kind.has_root(cell.workload) and cell.platform.inner.description.only_programs:
         yield (
             f"{kind.name} is done by guestmark's agent, which is not emulated there",
             f"measure it on host, or on tcg@{row.name}",
@@ -137,7 +137,7 @@ def foresee(plan: Plan) -> Readiness:
     plan = with_locations(plan)
     left_out = _refused_here(plan.cells)
     left_out += unusable_platforms(
-        runnable(plan.cells, left_out), lambda platforms: already_found(cast("list[Startable]", platforms))
+        runnable(plan.cells, left_out), lambda platforms: recall_findings(cast("list[Startable]", platforms))
     )
     left_out += impossible_cells(runnable(plan.cells, left_out))
     plan, notes = with_usable_baselines(plan, left_out)
@@ -162,7 +162,7 @@ def without_such_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
         if cell.null_of is None and spec.is_guest and not spec.is_elsewhere:
             levels = cell.levels.with_defaults({MEMORY.name: spec.inner.architecture.memory})
             try:
-                why_not(levels, here=not spec.nested, on_pci=not machine.startswith("microvm"))
+                why_not(levels, here=not spec.is_nested, on_pci=not machine.startswith("microvm"))
             except PlatformUnusableError as error:
                 found.append(LeftOut(str(cell.platform), error.message, error.hint, cell=cell.id))
     return tuple(found)
@@ -200,7 +200,7 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
         workloads.of(name).check_request(plan, [cell for cell in cells if cell.workload.name == name])
     disks.check_filesystems(cells)
     check_kernels(cells)
-    affinity.check(cells)
+    affinity.check_processor_lists(cells)
 
 
 def check_kernels(cells: Iterable[Cell]) -> None:
@@ -230,7 +230,7 @@ def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     found = []
     for cell in cells:
         memory = cell.levels.get(MEMORY)
-        here = cell.platform.is_guest and not cell.platform.nested and not cell.platform.is_elsewhere
+        here = cell.platform.is_guest and not cell.platform.is_nested and not cell.platform.is_elsewhere
         if memory is None or not here or cell.null_of is not None:
             continue
         if memory + HYPERVISOR_BYTES > total:
@@ -254,17 +254,17 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
     with_levels: dict[str, list[Cell]] = {}  # the cells of what is tried with levels of their own
     for spec, mine in _by_platform(cells).items():
         try:
-            platform = registry.get(spec)
-            if spec.nested and not spec.is_elsewhere and (short := _shortage(mine)) is not None:
+            platform = registry.get_platform(spec)
+            if spec.is_nested and not spec.is_elsewhere and (short := _shortage(mine)) is not None:
                 raise short
         except PlatformUnusableError as error:
-            found[str(spec)] = Unusable.of(error)
+            found[str(spec)] = Unusable.from_error(error)
             continue
         if spec.is_this_host:
             found[str(spec)] = platform.probe()
             continue
         for levels, theirs in _by_given(mine).items():
-            tried = Given(cast("Startable", platform), dict(levels)) if levels else platform
+            tried = PlatformVariant(cast("Startable", platform), dict(levels)) if levels else platform
             waiting.append(tried)
             if levels:
                 with_levels[tried.name] = theirs
@@ -286,10 +286,14 @@ def _left_out(name: str, found: Unusable, cells: Sequence[Cell] | None) -> Itera
 
 
 def _by_given(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
-    """The cells by what decides whether their platform can be used: see `probe.given`."""
+    """The cells by what decides whether their platform can be used: see `probe.list_deciding_factors`."""
     found: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
-        levels = [(name, cell.factors[name]) for name in given(cell.platform) if name in cell.factors]
+        levels = [
+            (name, cell.factors[name])
+            for name in list_deciding_factors(cell.platform)
+            if name in cell.factors
+        ]
         found.setdefault(tuple(levels), []).append(cell)
     return found
 
@@ -389,9 +393,9 @@ def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
 
 
 def _check_disks(cells: Sequence[Cell]) -> None:
-    disks.check([cell for cell in cells if not cell.platform.nested or cell.platform.is_elsewhere])
+    disks.check([cell for cell in cells if not cell.platform.is_nested or cell.platform.is_elsewhere])
     for cell in cells:
-        if cell.platform.nested and not cell.platform.is_elsewhere:
+        if cell.platform.is_nested and not cell.platform.is_elsewhere:
             from guestmark.platforms.qemu.nested import images
 
             images.check(cell)

@@ -70,7 +70,11 @@ def _find_row_params(cell: Cell) -> Mapping[str, Any]:
 
 def _read_settings(cell: Cell) -> dict[str, str]:
     """Return every level that matters to a proof: hypervisor, kernel and root decide as much as a cache mode."""
-    return {name: level for name, level in cell.factors.items() if keeps(name) and cell.platform.takes(name)}
+    return {
+        name: level
+        for name, level in cell.factors.items()
+        if keeps(name) and cell.platform.takes_factor(name)
+    }
 
 
 def make_proof_cell(cell: Cell) -> Cell:
@@ -135,7 +139,9 @@ def _prove_one(plan: Plan, cell: Cell, observer: Observer, interruption: Interru
         return None
     observer.note(f"{cell.id}: cutting the power …")
     alone = replace(plan, cells=(cell,))
-    trial = run_trial(alone, Slot(cell, 0, 0, 1), registry.get(cell.platform), interruption, observer)
+    trial = run_trial(
+        alone, Slot(cell, 0, 0, 1), registry.get_platform(cell.platform), interruption, observer
+    )
     found = trial.facts.of(Proof)
     if found is None:
         observer.note(f"{cell.id}: nothing is proven: {trial.reason}")

@@ -33,7 +33,7 @@ from guestmark.engine.hooks import HostAgent
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.platforms import confinement, counters
-from guestmark.platforms.base import Remarks, innermost
+from guestmark.platforms.base import MakesRemarks, find_innermost
 from guestmark.platforms.place import HERE
 from guestmark.workloads import base as workloads
 
@@ -159,9 +159,9 @@ def _measure(
             attested = machine.attest()
             recorder.watch(placement_of(attested))
             record.findings.add(attested)
-            record.warnings += confinement.remarks(attested)
+            record.warnings += confinement.list_remarks(attested)
             if machine.disks:
-                place = innermost(machine).place
+                place = find_innermost(machine).place
                 here = place is HERE or any(disk.image.logged for disk in machine.disks)
                 mounts = None if here else place.read("/proc/self/mounts")
                 record.findings.add(location.storage(started, mounts))
@@ -170,7 +170,7 @@ def _measure(
                 workload.prepare(machine)
                 traffic = Watch(machine)
                 with recorder:
-                    counting = Counting(machine, apart=slot.cell.platform.nested)
+                    counting = Counting(machine, apart=slot.cell.platform.is_nested)
                     _iterate(
                         plan, slot, workload, machine, record=record, observer=observer, counting=counting
                     )
@@ -190,7 +190,7 @@ def _measure(
             record.console = machine.console()
             if workload.printed:
                 record.console = f"{record.console.rstrip()}\n{workload.printed}".lstrip("\n")
-            if isinstance(machine, Remarks):
+            if isinstance(machine, MakesRemarks):
                 record.warnings += machine.remarks()
 
 
@@ -326,23 +326,23 @@ class Counting:
         """Reads the counters after the iteration."""
         after = self._read()
         advanced = {name: after[name] - value for name, value in self._before.items() if name in after}
-        for name, value in counters.steady(advanced).items():
+        for name, value in counters.drop_restarted(advanced).items():
             self._each.setdefault(name, []).append(value)
 
     def finish(self) -> None:
         """Finds out what each tick causes, where that is counted apart; after the last iteration."""
         if self._apart and self._each:
             with contextlib.suppress(GuestmarkError):
-                self._per_tick = counters.per_tick(self._machine)
+                self._per_tick = counters.measure_per_tick(self._machine)
 
     def each(self) -> dict[str, float]:
         """Averages over the iterations, by the names of `platforms.counters`; empty where nothing can be counted."""
         averages = {name: fmean(values) for name, values in self._each.items()}
         if not self._apart:
             return averages
-        return counters.without_ticks(averages, self._per_tick) if self._per_tick else {}
+        return counters.subtract_ticks(averages, self._per_tick) if self._per_tick else {}
 
     def _read(self) -> Mapping[str, float]:
         with contextlib.suppress(GuestmarkError):
-            return counters.with_ticks(self._machine) if self._apart else self._machine.counters()
+            return counters.count_with_ticks(self._machine) if self._apart else self._machine.counters()
         return {}

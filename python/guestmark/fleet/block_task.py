@@ -226,7 +226,7 @@ def _host() -> str:
     """Tells this machine from others, whatever they are called: what is locked here, of the system that runs here."""
     from guestmark.platforms import exclusive
 
-    lock = exclusive.lock_file()
+    lock = exclusive.find_lock_file()
     if lock is None or not lock.exists():
         return secrets.token_hex(8)
     boot, file = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), lock.stat()

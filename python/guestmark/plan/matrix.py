@@ -61,7 +61,7 @@ class Entry:
         if registry.is_variable(factor):
             return (self.kind or workload_kind(self.workload.name)).command is not None
         if self.kind is None:
-            return platform.takes(factor)
+            return platform.takes_factor(factor)
         return self.kind.applies(self.workload, factor, platform)
 
 
@@ -245,7 +245,7 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
 
 def factor_fits(name: str, specs: Sequence[PlatformSpec]) -> bool:
     """Whether any of these platforms takes the factor."""
-    return any(spec.takes(name) for spec in specs)
+    return any(spec.takes_factor(name) for spec in specs)
 
 
 # --- groups and baselines -----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def question_of(
 def level_of(cell: Cell, name: str) -> str | None:
     """As `pattern.level_of`, and whether the cell's machine is inside another guest."""
     if name == NESTED:
-        return _YES_NO[not cell.platform.nested]
+        return _YES_NO[not cell.platform.is_nested]
     return pattern.level_of(cell, name)
 
 

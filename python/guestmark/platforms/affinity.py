@@ -30,7 +30,7 @@ from guestmark.core.placement import (
     write_list,
 )
 from guestmark.disks import processes
-from guestmark.platforms.qmp import understood
+from guestmark.platforms.qmp import require_shape
 
 if TYPE_CHECKING:
     from guestmark.core.model import Cell
@@ -46,7 +46,7 @@ class Seat:
     placement: Placement | None = None
     virtual: tuple[int, ...] = field(default=())  # threads that are virtual processors, by their number
 
-    def settle(self, virtual: Sequence[int]) -> None:
+    def move_threads(self, virtual: Sequence[int]) -> None:
         """Moves the threads of a hypervisor that has started: its virtual processors, and all others."""
         self.virtual = tuple(virtual)
         if self.placement is None or not virtual:
@@ -54,10 +54,12 @@ class Seat:
         hypervisor = [_process_of(virtual[0])]
         for number, thread in enumerate(virtual):  # a listing of threads may lack some while others end
             with contextlib.suppress(OSError):
-                os.sched_setaffinity(thread, self._asked(thread, {thread: number}))
+                os.sched_setaffinity(thread, self._wanted_processors(thread, {thread: number}))
         for _ in range(_PASSES):
             wrong = [
-                (thread, asked) for thread, asked, found, _ in self._threads(hypervisor) if asked != found
+                (thread, asked)
+                for thread, asked, found, _ in self._list_threads(hypervisor)
+                if asked != found
             ]
             for thread, asked in wrong:
                 with contextlib.suppress(OSError):  # what did not take effect is found by `attest`
@@ -76,11 +78,11 @@ class Seat:
             return None
         if pid is None:
             raise AttestationError("where the machine runs cannot be found out: its process is gone")
-        for _, asked, found, name in self._threads([pid, *processes.descendants(pid)]):
-            _same(name, asked, found)
+        for _, asked, found, name in self._list_threads([pid, *processes.descendants(pid)]):
+            _require_processors(name, asked, found)
         for thread in _tasks(os.getpid()):
-            if found := _allowed(os.getpid(), thread):
-                _same("the control plane", frozenset(placement.control), found)
+            if found := _read_allowed(os.getpid(), thread):
+                _require_processors("the control plane", frozenset(placement.control), found)
         return Placed(
             level=placement.level,
             processors=placement.processors,
@@ -91,17 +93,22 @@ class Seat:
             remarks=list(placement.remarks) or None,
         )
 
-    def _threads(self, pids: Iterable[int]) -> Iterator[tuple[int, frozenset[int], frozenset[int], str]]:
+    def _list_threads(self, pids: Iterable[int]) -> Iterator[tuple[int, frozenset[int], frozenset[int], str]]:
         """Every thread: its id, the processors it was given, those it has, and what it is called."""
         numbers = {thread: number for number, thread in enumerate(self.virtual)}
         for pid in pids:
             for thread in _tasks(pid):
-                found = _allowed(pid, thread)
+                found = _read_allowed(pid, thread)
                 if not found:
                     continue  # it has ended
-                yield thread, self._asked(thread, numbers), found, _called(pid, thread, numbers.get(thread))
+                yield (
+                    thread,
+                    self._wanted_processors(thread, numbers),
+                    found,
+                    _describe_thread(pid, thread, numbers.get(thread)),
+                )
 
-    def _asked(self, thread: int, numbers: Mapping[int, int]) -> frozenset[int]:
+    def _wanted_processors(self, thread: int, numbers: Mapping[int, int]) -> frozenset[int]:
         placement = self.placement
         assert placement is not None
         if thread in numbers and placement.one_each:
@@ -109,7 +116,7 @@ class Seat:
         return frozenset(placement.machine if thread in numbers or not self.virtual else placement.emulator)
 
 
-class _Places:
+class _ActivePlacements:
     """The placements that are in force in this process, the innermost last.
 
     Those of outer guests that several trials share last longer than the trials'.
@@ -121,7 +128,7 @@ class _Places:
         self._own: frozenset[int] = frozenset()  # this process's processors before it was moved
         self._along: tuple[int, ...] = ()  # processes that are where this one is
 
-    def usable(self) -> frozenset[int]:
+    def usable_processors(self) -> frozenset[int]:
         """The processors that this process may use: its own mask, as its caller set it."""
         with self._lock:
             return self._own if self._active else frozenset(os.sched_getaffinity(0))
@@ -146,7 +153,7 @@ class _Places:
             _move_all(self._active[-1].control if self._active else self._own, self._along)
 
     @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
+    def starting_machine(self) -> Iterator[None]:
         """What this thread starts inside is a machine, and where machines belong."""
         with self._lock:
             placement = self._active[-1] if self._active else None
@@ -161,14 +168,14 @@ class _Places:
             os.sched_setaffinity(0, placement.control)
 
 
-_places = _Places()
-starting = _places.starting
-usable = _places.usable
-take_along = _places.take_along
+_active = _ActivePlacements()
+starting_machine = _active.starting_machine
+usable_processors = _active.usable_processors
+take_along = _active.take_along
 
 
 @contextlib.contextmanager
-def placed(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
+def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
     """Around the whole life of a machine of `cell`; `emulator` as in `choose`.
 
     Nothing happens for a cell without the factor. Raises `UsageError` for a list that cannot be used.
@@ -178,27 +185,27 @@ def placed(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
         yield Seat()
         return
     wanted = cell.processors or (cell.platform.processors(cell.levels) if cell.platform.is_guest else 0)
-    placement = choose(_topology(usable()), level, wanted, emulator=emulator)
-    _places.enter(placement)
+    placement = choose(_cached_topology(usable_processors()), level, wanted, emulator=emulator)
+    _active.enter(placement)
     try:
         yield Seat(placement)
     finally:
-        _places.leave(placement)
+        _active.leave(placement)
 
 
-def check(cells: Iterable[Cell]) -> None:
+def check_processor_lists(cells: Iterable[Cell]) -> None:
     """Raises `UsageError` when a list of processors names some that this process may not use."""
     for level in dict.fromkeys(cell.factors[NAME] for cell in cells if NAME in cell.factors):
-        choose(_topology(usable()), level, 1)
+        choose(_cached_topology(usable_processors()), level, 1)
 
 
-def virtual_processors(told: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
+def find_vcpu_threads(told: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
     """The threads of QEMU's virtual processors, from its answer to `query-cpus-fast`; its process here is `pid`.
 
     Raises `MachineError` when one of them is not among that process's: nobody else's threads are moved on its word.
     """
     ours = processes.threads(pid) if pid is not None else {}
-    with understood():
+    with require_shape():
         numbers = [
             int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"])
         ]
@@ -208,7 +215,7 @@ def virtual_processors(told: Iterable[Mapping[str, Any]], pid: int | None) -> tu
 
 
 @functools.cache
-def _topology(numbers: frozenset[int]) -> Topology:
+def _cached_topology(numbers: frozenset[int]) -> Topology:
     return read_topology(numbers)
 
 
@@ -217,32 +224,32 @@ def read_topology(numbers: Collection[int], cpus: Path = _CPUS) -> Topology:
     node_of = {
         number: int(node.name.removeprefix("node"))
         for node in (cpus.parent / "node").glob("node[0-9]*")
-        for number in _listed(node / "cpulist")
+        for number in _read_cpu_list(node / "cpulist")
     }
     return Topology(
         tuple(
             Processor(
                 number,
                 (
-                    _number(cpus / f"cpu{number}/topology/physical_package_id", 0),
-                    _number(cpus / f"cpu{number}/topology/core_id", number),
+                    _read_number(cpus / f"cpu{number}/topology/physical_package_id", 0),
+                    _read_number(cpus / f"cpu{number}/topology/core_id", number),
                 ),
                 node_of.get(number, 0),
-                _number(cpus / f"cpu{number}/cpu_capacity", FULL_CAPACITY),
+                _read_number(cpus / f"cpu{number}/cpu_capacity", FULL_CAPACITY),
             )
             for number in sorted(numbers)
         )
     )
 
 
-def _listed(file: Path) -> tuple[int, ...]:
+def _read_cpu_list(file: Path) -> tuple[int, ...]:
     try:
         return read_list(file.read_text())
     except (OSError, ValueError):  # a node may have memory only
         return ()
 
 
-def _number(file: Path, otherwise: int) -> int:
+def _read_number(file: Path, otherwise: int) -> int:
     try:
         return int(file.read_text())
     except (OSError, ValueError):
@@ -270,7 +277,7 @@ def _tasks(pid: int) -> list[int]:
     return procfs.list_threads(pid)
 
 
-def _allowed(pid: int, thread: int) -> frozenset[int]:
+def _read_allowed(pid: int, thread: int) -> frozenset[int]:
     """Empty when the thread has ended."""
     try:
         status = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace")
@@ -286,7 +293,7 @@ def _allowed(pid: int, thread: int) -> frozenset[int]:
     )
 
 
-def _called(pid: int, thread: int, number: int | None) -> str:
+def _describe_thread(pid: int, thread: int, number: int | None) -> str:
     if number is not None:
         return f"virtual processor {number}"
     try:
@@ -296,7 +303,7 @@ def _called(pid: int, thread: int, number: int | None) -> str:
     return f"thread {name or thread}"
 
 
-def _same(what: str, asked: frozenset[int], found: frozenset[int]) -> None:
+def _require_processors(what: str, asked: frozenset[int], found: frozenset[int]) -> None:
     if asked != found:
         raise AttestationError(
             f"{Cause.PLACEMENT.words} {what} is not what was asked for: asked processor {write_list(asked)}, "

@@ -12,7 +12,7 @@ from typing import Any
 from guestmark.agent.results import CallError
 from guestmark.core.machine_facts import Backing, Disk, Inside
 from guestmark.disks.attached import AttachedDisk
-from guestmark.platforms.guest import Guest, mismatch
+from guestmark.platforms.guest import Guest, make_mismatch
 from guestmark.setting.base import Check, Drive, Served, levels_of
 from guestmark.setting.disk import Role
 from guestmark.setting.drive import Bus
@@ -20,7 +20,7 @@ from guestmark.setting.filesystem import Filesystem, cache_of, security_model_of
 from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
 
 
-def facts_of_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
+def query_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
     """What QEMU says about each of our drives: format, cache switches, cluster size, node."""
     return {
         entry["device"]: entry["inserted"]
@@ -32,17 +32,17 @@ def facts_of_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
 _MOST_DESCRIPTORS = 64
 
 
-def attest_disks(guest: Guest) -> dict[str, Disk]:
+def attest_each_disk(guest: Guest) -> dict[str, Disk]:
     """The facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
-    drives = facts_of_drives(guest.query) if guest.query else {}
-    used = engines(guest, guest.vmm_pid) if guest.query else frozenset()
+    drives = query_drives(guest.query) if guest.query else {}
+    used = find_async_engines(guest, guest.vmm_pid) if guest.query else frozenset()
     facts = {}
     for disk in guest.disks:
         if disk.spec.shared:
-            facts[disk.spec.name] = _shared(guest, disk)
+            facts[disk.spec.name] = _attest_directory(guest, disk)
             continue
-        size, write_cache = _inside(guest, disk)
-        _same(disk, "size in the guest", disk.spec.size, size, guest)
+        size, write_cache = _read_block_device(guest, disk)
+        _require_disk_value(disk, "size in the guest", disk.spec.size, size, guest)
         drive = drives.get(disk.spec.name, {})
         if disk.spec.bus is Bus.VHOST_USER:
             _check_served(guest, disk, write_cache)
@@ -63,7 +63,7 @@ def attest_disks(guest: Guest) -> dict[str, Disk]:
     return facts
 
 
-def _shared(guest: Guest, disk: AttachedDisk) -> Disk:
+def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
     """The facts of a directory of the host. What the guest mounts is attested when it does (`AttachedDisk.mount`).
 
     Raises `AttestationError` when QEMU was told something else of a directory it serves itself.
@@ -76,7 +76,7 @@ def _shared(guest: Guest, disk: AttachedDisk) -> Disk:
         told = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
         path = str(directory).replace(",", ",,")
         found = told.removeprefix(f"local,id={spec.name},path={path},")
-        _same(disk, "security model", f"security_model={wanted}", found, guest)
+        _require_disk_value(disk, "security model", f"security_model={wanted}", found, guest)
         how += f", security model {wanted}"
     if cache := cache_of(spec):
         how += f", cache={cache}"
@@ -96,28 +96,30 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
     """Holds what QEMU says of a drive against what was asked for. Raises `AttestationError`."""
     spec = disk.spec
     if not drive:
-        raise mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
+        raise make_mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
     image = drive["image"]
     if not spec.format.encrypted:  # its name is its whole description then
         opened, found = disk.image.opened, image["filename"]
         if disk.image.socket is None:
             opened, found = os.path.realpath(opened), os.path.realpath(found)
-        _same(disk, "image", opened, found, guest)
+        _require_disk_value(disk, "image", opened, found, guest)
     assert guest.query is not None
     seen = Drive(
         spec,
         drive,
         engines,
         guest.agent.facts().cpus_online,
-        lambda name: _in_sysfs(guest, disk, name),
+        lambda name: _read_sysfs(guest, disk, name),
         guest.query,
     )
-    _hold(disk, (check for factor, level in levels_of(spec) for check in factor.attest(level, seen)), guest)
+    _require_disk_checks(
+        disk, (check for factor, level in levels_of(spec) for check in factor.attest(level, seen)), guest
+    )
 
 
-def _hold(disk: AttachedDisk, checks: Iterable[Check], guest: Guest) -> None:
+def _require_disk_checks(disk: AttachedDisk, checks: Iterable[Check], guest: Guest) -> None:
     for check in checks:
-        _same(disk, check.what, check.asked, check.found, guest)
+        _require_disk_value(disk, check.what, check.asked, check.found, guest)
 
 
 def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
@@ -129,22 +131,22 @@ def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
     if guest.vmm_pid is None:
         return
     image = os.path.realpath(disk.image.path)
-    for process in guest.place.descendants(guest.vmm_pid):
-        flags = _opened(guest, process, image)
+    for process in guest.place.list_descendants(guest.vmm_pid):
+        flags = _find_open_flags(guest, process, image)
         if flags is None:
             continue
-        seen = Served(flags, engines(guest, process), write_cache)
+        seen = Served(flags, find_async_engines(guest, process), write_cache)
         checks = (check for factor, level in levels_of(spec) for check in factor.attest_served(level, seen))
-        _hold(disk, checks, guest)
+        _require_disk_checks(disk, checks, guest)
         return
-    raise mismatch(f"the {spec.name} disk", "served by a process beside the guest", "by none", guest)
+    raise make_mismatch(f"the {spec.name} disk", "served by a process beside the guest", "by none", guest)
 
 
-def _opened(guest: Guest, process: int, image: str) -> int | None:
+def _find_open_flags(guest: Guest, process: int, image: str) -> int | None:
     """The flags with which a process has opened an image; None when it has not."""
     for descriptor in range(_MOST_DESCRIPTORS):
         try:
-            if guest.place.links(f"/proc/{process}/fd/{descriptor}") != [image]:
+            if guest.place.read_links(f"/proc/{process}/fd/{descriptor}") != [image]:
                 continue
             told = guest.place.read(f"/proc/{process}/fdinfo/{descriptor}")
         except OSError:
@@ -155,24 +157,24 @@ def _opened(guest: Guest, process: int, image: str) -> int | None:
     return None
 
 
-def engines(guest: Guest, pid: int | None) -> frozenset[str]:
+def find_async_engines(guest: Guest, pid: int | None) -> frozenset[str]:
     """What a process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
     process = f"/proc/{pid}"
     try:
         found = {"native"} if "/[aio]" in guest.place.read(f"{process}/maps") else set()
-        if any("[io_uring]" in target for target in guest.place.links(f"{process}/fd")):
+        if any("[io_uring]" in target for target in guest.place.read_links(f"{process}/fd")):
             found.add("io_uring")
     except OSError:
         return frozenset()
     return frozenset(found)
 
 
-def _inside(guest: Guest, disk: AttachedDisk) -> tuple[int, str]:
+def _read_block_device(guest: Guest, disk: AttachedDisk) -> tuple[int, str]:
     """Size in bytes and write cache, as the guest's kernel has them."""
-    return int(_in_sysfs(guest, disk, "size") or 0) * 512, _in_sysfs(guest, disk, "queue/write_cache")
+    return int(_read_sysfs(guest, disk, "size") or 0) * 512, _read_sysfs(guest, disk, "queue/write_cache")
 
 
-def _in_sysfs(guest: Guest, disk: AttachedDisk, name: str) -> str:
+def _read_sysfs(guest: Guest, disk: AttachedDisk, name: str) -> str:
     path = f"/sys/block/{disk.device.removeprefix('/dev/')}/{name}"
     try:
         return guest.agent.read_file(path, limit=4096).decode().strip()
@@ -180,21 +182,21 @@ def _in_sysfs(guest: Guest, disk: AttachedDisk, name: str) -> str:
         return ""
 
 
-def _same(disk: AttachedDisk, what: str, asked: object, found: object, guest: Guest) -> None:
+def _require_disk_value(disk: AttachedDisk, what: str, asked: object, found: object, guest: Guest) -> None:
     if asked != found:
-        raise mismatch(f"the {disk.spec.name} disk's {what}", asked, found, guest)
+        raise make_mismatch(f"the {disk.spec.name} disk's {what}", asked, found, guest)
 
 
-def disks(guest: Guest) -> dict[str, Disk] | None:
+def attest_disks(guest: Guest) -> dict[str, Disk] | None:
     """The facts of the guest's disks by name; None where there are none. Raises `AttestationError`."""
-    return attest_disks(guest) if guest.disks else None
+    return attest_each_disk(guest) if guest.disks else None
 
 
-def inside_of(guest: Guest) -> Inside:
+def describe_inside(guest: Guest) -> Inside:
     """What the guest's own kernel says it is."""
     facts = guest.agent.facts()
     hello = guest.agent.hello()
-    foreign = guest.cell.platform.foreign is not None
+    foreign = guest.cell.platform.foreign_architecture is not None
     return Inside(
         kernel=hello.kernel,
         root=next(
@@ -207,12 +209,12 @@ def inside_of(guest: Guest) -> Inside:
         memory_bytes=facts.mem_total_kib * 1024,
         clocksource=facts.clocksource,
         # Another architecture's have other names, which would say nothing.
-        cpu_flags_missing=[] if foreign else sorted(host_cpu_flags() - set(facts.cpu_flags)),
-        cpu_flags_more=[] if foreign else sorted(set(facts.cpu_flags) - host_cpu_flags()),
+        cpu_flags_missing=[] if foreign else sorted(read_host_cpu_flags() - set(facts.cpu_flags)),
+        cpu_flags_more=[] if foreign else sorted(set(facts.cpu_flags) - read_host_cpu_flags()),
     )
 
 
-def backing_of(guest: Guest) -> Backing | None:
+def measure_backing(guest: Guest) -> Backing | None:
     """What the guest's memory is on this host: the largest mapping of its hypervisor but for code that it has made.
 
     None when that has gone.
@@ -248,18 +250,18 @@ def backing_of(guest: Guest) -> Backing | None:
         policy=places.get(start, places.get(start.lstrip("0"), "")),
         left_bytes=told["actual"] if told else None,
         mergeable=start in mergeable,
-        merged_bytes=_merged(process),
-        reports_free=_reports_free(guest) if FREE_PAGE_REPORTING in guest.cell.levels else None,
+        merged_bytes=_read_merged_bytes(process),
+        reports_free=_negotiated_free_reporting(guest) if FREE_PAGE_REPORTING in guest.cell.levels else None,
     )
 
 
-def _merged(process: Path) -> int | None:
+def _read_merged_bytes(process: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int((process / "ksm_merging_pages").read_text()) * mmap.PAGESIZE
     return None
 
 
-def _reports_free(guest: Guest) -> bool:
+def _negotiated_free_reporting(guest: Guest) -> bool:
     """Whether its kernel has agreed with a balloon on that: bit 5 of the features, which sysfs has in order."""
     for number in range(_MOST_VIRTIO):
         device = f"/sys/bus/virtio/devices/virtio{number}"
@@ -275,7 +277,7 @@ _MAPPING = re.compile(r"([0-9a-f]+)-[0-9a-f]+ (...)[ps] ")
 
 
 @functools.cache
-def host_cpu_flags() -> frozenset[str]:
+def read_host_cpu_flags() -> frozenset[str]:
     """The features of this host's first processor, as its kernel names them."""
     for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
@@ -289,17 +291,17 @@ def check_kernel(asked: str, inside: Inside, guest: Guest, root: str = "overlay"
 
     `root` is the type of the root filesystem where it is not that.
     """
-    same("the kernel", asked, inside.kernel, guest)
-    same("the root filesystem", root, inside.root, guest)
+    require_same("the kernel", asked, inside.kernel, guest)
+    require_same("the root filesystem", root, inside.root, guest)
 
 
-def same(what: str, asked: object, found: object, guest: Guest) -> None:
+def require_same(what: str, asked: object, found: object, guest: Guest) -> None:
     """Raises `AttestationError` with both values when they differ."""
     if asked != found:
-        raise mismatch(what, asked, found, guest)
+        raise make_mismatch(what, asked, found, guest)
 
 
-def hold(checks: Iterable[Check], guest: Guest) -> None:
+def require_checks(checks: Iterable[Check], guest: Guest) -> None:
     """Raises `AttestationError` for the first comparison that fails."""
     for check in checks:
-        same(check.what, check.asked, check.found, guest)
+        require_same(check.what, check.asked, check.found, guest)

@@ -41,7 +41,7 @@ class Unusable:
     cause: Cause = Cause.OTHER
 
     @classmethod
-    def of(cls, error: GuestmarkError) -> Unusable:
+    def from_error(cls, error: GuestmarkError) -> Unusable:
         """What kept a machine of it from starting."""
         return cls(error.message, error.hint, error.cause)
 
@@ -98,7 +98,7 @@ class Machine(BareMachine, Protocol):
 
 
 @runtime_checkable
-class Nests(Protocol):
+class HasInnerMachine(Protocol):
     """What a machine inside another guest has in addition."""
 
     inner: Machine  # the same machine as seen from the outer guest, with process ids and paths there
@@ -109,7 +109,7 @@ class StartedHere(Protocol):
     """What a machine that this host starts has in addition."""
 
     @property
-    def began(self) -> float:
+    def started_at(self) -> float:
         """When its hypervisor or runtime (on the host its agent) was executed, on the host's monotonic clock."""
 
     @property
@@ -118,7 +118,7 @@ class StartedHere(Protocol):
 
 
 @runtime_checkable
-class Remarks(Protocol):
+class MakesRemarks(Protocol):
     """What a machine has that can say something of itself at the end of a trial."""
 
     def remarks(self) -> list[str]:
@@ -138,16 +138,16 @@ class LoggedIn(Protocol):
 
 
 @runtime_checkable
-class Keeps(Protocol):
+class KeepsRemoteFiles(Protocol):
     """What a platform has that keeps something on other machines for later runs."""
 
-    def clean(self, *, dry_run: bool) -> list[str]:
+    def clean_up(self, *, dry_run: bool) -> list[str]:
         """Removes what is kept there, and what crashes have left: the paths. With `dry_run` only says which."""
 
 
-def innermost(machine: Machine) -> Machine:
+def find_innermost(machine: Machine) -> Machine:
     """The innermost machine, as seen from the host that runs its hypervisor."""
-    return machine.inner if isinstance(machine, Nests) else machine
+    return machine.inner if isinstance(machine, HasInnerMachine) else machine
 
 
 class Platform(Protocol):

@@ -24,10 +24,10 @@ from guestmark.disks.location import filesystem_of
 from guestmark.disks.processes import program_of
 
 _MEMBERS = "cgroup.procs"
-_MADE = re.compile(r"guestmark-machine-[0-9a-f]{12}")
-_OLD_S = 2.0  # a younger one may have been made this moment
-_SHARE = 16  # of the host's memory: what is always left to it
-_LEAST_LEFT = 256 << 20
+_GROUP_NAME = re.compile(r"guestmark-machine-[0-9a-f]{12}")
+_LEFTOVER_AGE_S = 2.0  # a younger one may have been made this moment
+_HOST_SHARE = 16  # of the host's memory: what is always left to it
+_HOST_LEAST = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +39,28 @@ class _Parent:
     processes: str = ""
 
 
-def made(name: str, memory: int | None = None) -> tuple[Path, ...]:
+def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...]:
     """Fresh groups, which the keeper removes with what is in them; none where they cannot be had.
 
     The memory of all their processes, with the files that these have read and written, is bounded by `memory` bytes; if
     not given, by what nobody else uses now, less a sixteenth of the host's.
     """
     groups = []
-    _sweep()
-    for parent in _parents():
+    _remove_leftover_groups()
+    for parent in _find_parents():
         with contextlib.suppress(OSError):
             group = keeper().directory(name, parent.directory)
             groups.append(group)
             if parent.memory:
-                (group / parent.memory).write_text(str(memory or spare(_SHARE, _LEAST_LEFT)))
+                (group / parent.memory).write_text(str(memory or spare(_HOST_SHARE, _HOST_LEAST)))
             if parent.processes:
                 (group / parent.processes).write_text(str(PROCESSES))
     return tuple(groups)
 
 
-def can_be_had() -> bool:
+def can_make_groups() -> bool:
     """Whether this process can make groups."""
-    return bool(_parents())
+    return bool(_find_parents())
 
 
 def is_group(path: Path) -> bool:
@@ -68,7 +68,7 @@ def is_group(path: Path) -> bool:
     return (path / _MEMBERS).exists()
 
 
-def empty() -> list[Path]:
+def find_leftover_groups() -> list[Path]:
     """Groups of machines, in every place where this kernel has groups, that hold no process and are nobody's."""
     roots = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
     found = []
@@ -77,46 +77,48 @@ def empty() -> list[Path]:
             found += [
                 Path(folder, name)
                 for name in names
-                if _MADE.fullmatch(name) and _is_empty(Path(folder, name))
+                if _GROUP_NAME.fullmatch(name) and _is_empty(Path(folder, name))
             ]
     return found
 
 
 def _is_empty(group: Path) -> bool:
     with contextlib.suppress(OSError):
-        old = time.time() - group.stat().st_mtime > _OLD_S
+        old = time.time() - group.stat().st_mtime > _LEFTOVER_AGE_S
         return old and not (group / _MEMBERS).read_text() and not is_in_use(group)
     return False
 
 
 @functools.cache
-def _sweep() -> None:
+def _remove_leftover_groups() -> None:
     """Removes what is left where groups are made, of runs whose keepers were killed with them; once in a process."""
-    for parent in _parents():
+    for parent in _find_parents():
         with contextlib.suppress(OSError):
             for group in parent.directory.iterdir():
-                if _MADE.fullmatch(group.name) and _is_empty(group):
+                if _GROUP_NAME.fullmatch(group.name) and _is_empty(group):
                     group.rmdir()
 
 
-def limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
+def read_limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
     """What the kernel says that a machine in these groups has at most: bytes of memory, and processes."""
-    memory = [_number(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
-    processes = [_number(group / "pids.max") for group in groups]
+    memory = [
+        _read_limit(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")
+    ]
+    processes = [_read_limit(group / "pids.max") for group in groups]
     return next(filter(None, memory), None), next(filter(None, processes), None)
 
 
-def taken(groups: tuple[Path, ...]) -> str:
+def explain_exhaustion(groups: tuple[Path, ...]) -> str:
     """What happened to a machine in these groups because it took all that it may have; empty: nothing."""
-    memory, processes = limits(groups)
-    if memory and _count(groups, ("memory.events", "memory.oom_control"), "oom_kill"):
+    memory, processes = read_limits(groups)
+    if memory and _count_event(groups, ("memory.events", "memory.oom_control"), "oom_kill"):
         return f"one of its processes was killed: it took more memory than this host could spare, {format_size(memory)}"
-    if processes and _count(groups, ("pids.events",), "max"):
+    if processes and _count_event(groups, ("pids.events",), "max"):
         return f"it was refused more than {processes} processes"
     return ""
 
 
-def _count(groups: tuple[Path, ...], names: tuple[str, ...], key: str) -> int:
+def _count_event(groups: tuple[Path, ...], names: tuple[str, ...], key: str) -> int:
     for file in (group / name for group in groups for name in names):
         with contextlib.suppress(OSError, ValueError, KeyError):
             if number := int(dict(line.split() for line in file.read_text().splitlines())[key]):
@@ -124,14 +126,14 @@ def _count(groups: tuple[Path, ...], names: tuple[str, ...], key: str) -> int:
     return 0
 
 
-def _number(file: Path) -> int | None:
+def _read_limit(file: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int(file.read_text())
     return None
 
 
 @functools.cache
-def _parents() -> tuple[_Parent, ...]:
+def _find_parents() -> tuple[_Parent, ...]:
     """Groups beside or below the one that this process is in, so that the limits above it hold on."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     found = []
@@ -147,12 +149,12 @@ def _parents() -> tuple[_Parent, ...]:
                 # Of the second version, only groups without processes have others with limits below them.
                 for directory in (here.parent, here) if second and path != root else (here,):
                     if os.access(directory, os.W_OK) and os.access(directory / _MEMBERS, os.W_OK):
-                        found.append(_of(directory, controllers))
+                        found.append(_read_parent(directory, controllers))
                         break
     return tuple(found)
 
 
-def _of(directory: Path, controllers: str) -> _Parent:
+def _read_parent(directory: Path, controllers: str) -> _Parent:
     if controllers:
         memory = "memory.limit_in_bytes" if controllers == "memory" else ""
         return _Parent(directory, memory, "pids.max" if controllers == "pids" else "")
@@ -162,16 +164,16 @@ def _of(directory: Path, controllers: str) -> _Parent:
     )
 
 
-_SAID = "GUESTMARK_CONFINED="
+_REPORT_VARIABLE = "GUESTMARK_CONFINED="
 _MEMORY = "/dev/shm"  # where User-Mode Linux has its guest's memory
-_OF_ITS_OWN = {"temporary": "/tmp", "memory": _MEMORY}  # by the word that says so
+_OWN_MOUNTS = {"temporary": "/tmp", "memory": _MEMORY}  # by the word that says so
 SERVES_ROOT = "virtiofsd"  # the helper that serves the host's root
 _FILTER, _NO_RINGS = "filter", "no-rings"  # words of it
 _NAMESPACES = ("pid", "net", "ipc", "uts", "mnt", "user")
 _FILTERED = "2"  # of `Seccomp:` in /proc/PID/status
 
 
-def memory_directory() -> Path | None:
+def find_memory_directory() -> Path | None:
     """A directory in memory that this process may write to; None where there is none."""
     with contextlib.suppress(OSError):
         if filesystem_of(_MEMORY) == "tmpfs" and os.access(_MEMORY, os.W_OK | os.X_OK):
@@ -179,7 +181,7 @@ def memory_directory() -> Path | None:
     return None
 
 
-class Running(Protocol):
+class ConfinedProcess(Protocol):
     """What of a supervised process is asked here."""
 
     @property
@@ -191,21 +193,21 @@ class Running(Protocol):
         """Its control groups."""
 
     @property
-    def helpers(self) -> Mapping[str, Running]:
+    def helpers(self) -> Mapping[str, ConfinedProcess]:
         """What it ends with."""
 
     def pid(self) -> int | None:
         """Its process id."""
 
 
-def attested_with_helpers(process: Running) -> Confined | None:
+def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
     """As `attested`, with what holds for its helpers, one of which may be the daemon that serves the host's root."""
-    found = attested(process.pid(), process.writable)
+    found = attest_process(process.pid(), process.writable)
     if found is None:
         return None
-    found.memory_bytes, found.processes = limits(process.groups)
+    found.memory_bytes, found.processes = read_limits(process.groups)
     for name, helper in process.helpers.items():
-        holds = attested(helper.pid(), helper.writable) or Confined()
+        holds = attest_process(helper.pid(), helper.writable) or Confined()
         if name == SERVES_ROOT:
             found.shares = holds
         else:
@@ -213,7 +215,7 @@ def attested_with_helpers(process: Running) -> Confined | None:
     return found
 
 
-def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
+def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None:
     """What holds for a process, by what its kernel says; None when it is not there, or may not be looked at.
 
     `writable` are the directories and files that it was given.
@@ -229,21 +231,23 @@ def attested(pid: int | None, writable: Iterable[Path]) -> Confined | None:
     except OSError:
         return None
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    said = next((word.removeprefix(_SAID) for word in environment if word.startswith(_SAID)), "").split(",")
-    own = {where for word, where in _OF_ITS_OWN.items() if word in said}
+    said = next(
+        (word.removeprefix(_REPORT_VARIABLE) for word in environment if word.startswith(_REPORT_VARIABLE)), ""
+    ).split(",")
+    own = {where for word, where in _OWN_MOUNTS.items() if word in said}
     return Confined(
-        mounts=_read_only(seen, {os.path.realpath(path) for path in writable} | own),
+        mounts=_mounts_are_read_only(seen, {os.path.realpath(path) for path in writable} | own),
         landlock="landlock" in said,
         seccomp=status.get("Seccomp") == _FILTERED,
         no_new_privileges=status.get("NoNewPrivs") == "1",
         capabilities=int(status.get("CapEff", "0"), 16).bit_count(),
-        namespaces=own_namespaces(folder),
-        sockets=_sockets(said),
+        namespaces=list_own_namespaces(folder),
+        sockets=_list_socket_kinds(said),
         rings=_NO_RINGS not in said,
     )
 
 
-def own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list[str]:
+def list_own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list[str]:
     """The namespaces of a process that are not those of another one (by default this one), as the kernel calls them."""
     found = []
     for name in _NAMESPACES:
@@ -253,19 +257,19 @@ def own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list[str]
     return found
 
 
-def _sockets(said: list[str]) -> list[str] | None:
+def _list_socket_kinds(said: list[str]) -> list[str] | None:
     if _FILTER not in said:
         return None
     local = [] if "no-sockets" in said else ["own"] if "own-sockets" in said else ["local"]
     return local + ([] if "no-network" in said else ["network"])
 
 
-def _read_only(seen: Sequence[Mount], writable: set[str]) -> bool:
+def _mounts_are_read_only(seen: Sequence[Mount], writable: set[str]) -> bool:
     """Whether every mount is read-only but for what may be written to."""
     return bool(seen) and all("ro" in mount.own or mount.where in writable for mount in seen)
 
 
-def said(confined: Confined) -> str:
+def describe_confinement(confined: Confined) -> str:
     """In words: `read-only mounts, Landlock, seccomp`."""
     own = confined.namespaces or ()
     parts = [
@@ -278,7 +282,7 @@ def said(confined: Confined) -> str:
     return ", ".join(name for holds, name in parts if holds) or "nothing"
 
 
-def remarks(found: MachineFacts) -> list[str]:
+def list_remarks(found: MachineFacts) -> list[str]:
     """A warning about a guest whose root could change this host."""
     if found.confined is None or found.confined.protects_files:
         return []

@@ -29,15 +29,17 @@ from guestmark.core.errors import MachineError
 from guestmark.disks import processes
 from guestmark.page import figures
 from guestmark.platforms.place import HERE, Place
-from guestmark.platforms.qmp import UnknownCommandError, understood
+from guestmark.platforms.qmp import UnknownCommandError, require_shape
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 Query = Callable[..., Any]
 _CPUCLOCK_SCHED = 2  # Linux, include/linux/posix-timers.h: the processor time of a whole process
-_KINDS = frozenset({"exits", "pf_taken", "pf_fixed", "tlb_flush", "invlpg", "insn_emulation", "hypercalls"})
-_JIT = {
+_KVM_COUNTERS = frozenset(
+    {"exits", "pf_taken", "pf_fixed", "tlb_flush", "invlpg", "insn_emulation", "hypercalls"}
+)
+_TCG_COUNTERS = {
     "gen code size": "tcg_code_bytes",
     "TB count": "tcg_blocks",
     "TB flush count": "tcg_flushes",
@@ -46,23 +48,23 @@ _JIT = {
     "TLB partial flushes": "tcg_tlb_flushes",
 }
 _DEBUGFS = Path("/sys/kernel/debug/kvm")
-COUNTS = {  # counters of `platforms.counters`, and what their columns are called
+COLUMN_NAMES = {  # counters of `platforms.counters`, and what their columns are called
     "kvm_exits": "exits",
     "uml_stops": "stops",
     "tcg_tlb_flushes": "flushes",
     "tcg_blocks": "blocks",
 }
-LEGEND = {
+COLUMN_MEANINGS = {
     "exits": "exits from the guest to KVM",
     "stops": "ptrace stops",
     "flushes": "flushes of an emulated TLB",
     "blocks": "blocks of code that TCG translated",
 }
-PREFIX = "kvm_"
-_TOLD = 0.02  # the share of all exits above which a kind is named
+KVM_PREFIX = "kvm_"
+_NOTABLE_SHARE = 0.02  # the share of all exits above which a kind is named
 
 
-def of_guest(
+def read_guest_counters(
     pid: int | None, query: Query | None, place: Place = HERE, scratch: Path | None = None
 ) -> dict[str, float]:
     """Counters of the hypervisor with this process id at `place`: QEMU if it has a monitor, else UML or a small one.
@@ -71,13 +73,13 @@ def of_guest(
     does not answer.
     """
     if query is None:
-        found = of_uml(scratch, place) if scratch else {}
-        return found or (_of_debugfs(pid, _DEBUGFS) if place is HERE else {})
-    with understood():
-        return of_kvm(query, pid if place is HERE else None) or of_tcg(query)
+        found = read_uml_stops(scratch, place) if scratch else {}
+        return found or (_read_debugfs(pid, _DEBUGFS) if place is HERE else {})
+    with require_shape():
+        return read_kvm_counters(query, pid if place is HERE else None) or read_tcg_counters(query)
 
 
-def steady(advanced: Mapping[str, float]) -> dict[str, float]:
+def drop_restarted(advanced: Mapping[str, float]) -> dict[str, float]:
     """Differences of two readings without those of counters that began again in between.
 
     When its buffer is full TCG drops all blocks, and counts from 0 what it translates from then on.
@@ -94,7 +96,7 @@ _FEWEST_TICKS = 20
 _INTERRUPTS = ("kvm_irq_exits", "kvm_irq_window_exits")
 
 
-def with_ticks(machine: Machine) -> dict[str, float]:
+def count_with_ticks(machine: Machine) -> dict[str, float]:
     """The machine's counters and the timer interrupts that its guest has had. Raises `MachineError`."""
     ticks = 0
     for line in machine.agent.read_file("/proc/interrupts").decode(errors="replace").splitlines():
@@ -104,7 +106,7 @@ def with_ticks(machine: Machine) -> dict[str, float]:
     return {**machine.counters(), _TICKS: float(ticks)}
 
 
-def per_tick(machine: Machine) -> dict[str, float]:
+def measure_per_tick(machine: Machine) -> dict[str, float]:
     """What the hypervisor counts for each tick of the guest's clock, without interrupts of the kernel below.
 
     The agent computes on one of the guest's processors meanwhile and asks for nothing, so that ticks are all there is.
@@ -115,26 +117,28 @@ def per_tick(machine: Machine) -> dict[str, float]:
         operations=1,
         time_s=_BACKGROUND_S,
         names=[COMPUTE],
-        counters=lambda: with_ticks(machine),
+        counters=lambda: count_with_ticks(machine),
         timeout_s=_BACKGROUND_S * 20 + 60,
     )
     ticks = computing.counted.get(_TICKS, 0.0)
     if ticks < _FEWEST_TICKS:
         return {}
-    return {name: value / ticks for name, value in without_interrupts(steady(computing.counted)).items()}
+    return {
+        name: value / ticks for name, value in subtract_interrupts(drop_restarted(computing.counted)).items()
+    }
 
 
-def without_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> dict[str, float]:
+def subtract_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> dict[str, float]:
     """The counts of `with_ticks` without what ticks and interrupts caused; `each` is what `per_tick` found."""
     ticks = counted.get(_TICKS, 0.0)
     return {
         name: max(0.0, value - ticks * each.get(name, 0.0))
-        for name, value in without_interrupts(counted).items()
+        for name, value in subtract_interrupts(counted).items()
         if name != _TICKS
     }
 
 
-def without_interrupts(counted: Mapping[str, float]) -> dict[str, float]:
+def subtract_interrupts(counted: Mapping[str, float]) -> dict[str, float]:
     """The counts without exits that an interrupt of the kernel below caused, whoever it was for."""
     rest = {name: value for name, value in counted.items() if name not in _INTERRUPTS}
     if "kvm_exits" in rest:
@@ -145,50 +149,50 @@ def without_interrupts(counted: Mapping[str, float]) -> dict[str, float]:
 _STOPS_BYTES = 8
 
 
-def of_uml(scratch: Path, place: Place = HERE) -> dict[str, float]:
+def read_uml_stops(scratch: Path, place: Place = HERE) -> dict[str, float]:
     """What the library that the agent puts before UML's libc has counted: its requests to resume a process.
 
     Each is one stop, whichever of the two processes ran first. Empty where none was counted: a kernel that was linked
     statically does not load the library, and one that does not trace makes no such request.
     """
     with contextlib.suppress(OSError):
-        content = place.content(f"{scratch}/{STOPS}")
+        content = place.read_bytes(f"{scratch}/{STOPS}")
         if len(content) == _STOPS_BYTES and (stops := int.from_bytes(content, sys.byteorder)):
             return {"uml_stops": float(stops)}
     return {}
 
 
-def of_kvm(query: Query, pid: int | None, debugfs: Path = _DEBUGFS) -> dict[str, float]:
+def read_kvm_counters(query: Query, pid: int | None, debugfs: Path = _DEBUGFS) -> dict[str, float]:
     """KVM's statistics from QEMU's monitor; of QEMU older than 7.1, from debugfs. Empty without KVM."""
     totals: dict[str, float] = {}
     try:
         answer = query("query-stats", {"target": "vcpu"})
     except UnknownCommandError:
-        return _of_debugfs(pid, debugfs)
+        return _read_debugfs(pid, debugfs)
     for processor in answer:
         for one in processor["stats"]:
-            if _counts(one["name"]) and isinstance(one["value"], int):
+            if _is_counted(one["name"]) and isinstance(one["value"], int):
                 key = f"kvm_{one['name']}"
                 totals[key] = totals.get(key, 0.0) + one["value"]
     return totals
 
 
-def _of_debugfs(pid: int | None, debugfs: Path) -> dict[str, float]:
+def _read_debugfs(pid: int | None, debugfs: Path) -> dict[str, float]:
     """The same counts, which KVM keeps in a directory `PID-FD` for each machine, for root to read."""
     totals: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
         for folder in debugfs.glob(f"{pid}-*"):
             for file in folder.iterdir():
-                if _counts(file.name) and file.is_file():
+                if _is_counted(file.name) and file.is_file():
                     totals[f"kvm_{file.name}"] = float(file.read_text())
     return totals
 
 
-def _counts(name: str) -> bool:
-    return name in _KINDS or name.endswith("_exits")
+def _is_counted(name: str) -> bool:
+    return name in _KVM_COUNTERS or name.endswith("_exits")
 
 
-def of_tcg(query: Query) -> dict[str, float]:
+def read_tcg_counters(query: Query) -> dict[str, float]:
     """What TCG translated and flushed. Empty if QEMU cannot tell or does not use TCG."""
     try:
         text = query("x-query-jit")["human-readable-text"]
@@ -199,13 +203,13 @@ def of_tcg(query: Query) -> dict[str, float]:
             return {}
         raise
     totals: dict[str, float] = {}
-    for name, key in _JIT.items():
+    for name, key in _TCG_COUNTERS.items():
         if match := re.search(rf"^{name}\s+(\d+)", text, re.MULTILINE):
             totals[key] = totals.get(key, 0.0) + float(match.group(1))
     return totals
 
 
-def processor_s(pid: int | None) -> float | None:
+def read_processor_s(pid: int | None) -> float | None:
     """Processor time of a process of this host and all below it, seconds; None once it is gone.
 
     By the kernel's clocks, in nanoseconds; of children that have ended, in ticks.
@@ -215,24 +219,24 @@ def processor_s(pid: int | None) -> float | None:
     total = None
     for one in (pid, *processes.descendants(pid)):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            total = (total or 0.0) + _of_process(one)
+            total = (total or 0.0) + _read_process_s(one)
     return total
 
 
-def _of_process(pid: int) -> float:
+def _read_process_s(pid: int) -> float:
     fields = processes.status(pid)
     ticks = int(fields[13]) + int(fields[14])  # cutime and cstime
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def by_kind(counted: Mapping[str, float]) -> str:
+def describe_kinds(counted: Mapping[str, float]) -> str:
     """What else KVM counted: the kinds that are a notable share of the exits, the most frequent first."""
     every = counted.get("kvm_exits", 0.0)
     told = sorted(
         (
-            (value, name.removeprefix(PREFIX))
+            (value, name.removeprefix(KVM_PREFIX))
             for name, value in counted.items()
-            if name.startswith(PREFIX) and name != "kvm_exits" and value >= _TOLD * every > 0
+            if name.startswith(KVM_PREFIX) and name != "kvm_exits" and value >= _NOTABLE_SHARE * every > 0
         ),
         reverse=True,
     )

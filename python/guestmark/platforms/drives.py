@@ -30,21 +30,23 @@ if TYPE_CHECKING:
     from guestmark.platforms.place import Place
 
 
-_LISTENS_S = 5  # at most until it does
+_DAEMON_START_S = 5  # at most until it does
 
 
-def _driver(image: Image) -> str:
+def _choose_driver(image: Image) -> str:
     """A block device has another driver than a file: one of this host, or the outer guest's own disk."""
     path = str(image.path)
     return "host_device" if path.startswith("/dev/") and not path.startswith(f"{SHARED_MEMORY}/") else "file"
 
 
-def socket_of(spec: DiskSpec) -> str:
+def socket_name(spec: DiskSpec) -> str:
     """The name of a disk's socket, in the hypervisor's scratch directory."""
     return f"{spec.name}.socket"
 
 
-def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
+def add_storage_daemon(
+    command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place"
+) -> list[str]:
     """`command`, which starts a hypervisor in `scratch`, with the daemon for those of its disks that need one.
 
     The daemon is started first and stays a descendant of the hypervisor: it ends with it, and its work is accounted to
@@ -57,20 +59,20 @@ def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: 
     arguments: list[str] = []
     for image in served:
         spec = image.spec
-        path = place.link(image.path, scratch, f"disk-{spec.name}")
+        path = place.link_image(image.path, scratch, f"disk-{spec.name}")
         blockdev = comma(options(spec, lambda factor: factor.blockdev))
         export = comma(options(spec, lambda factor: factor.export))
         arguments += [
-            "--blockdev", f"driver={_driver(image)},node-name={spec.name},"
+            "--blockdev", f"driver={_choose_driver(image)},node-name={spec.name},"
             f"filename={path},read-only={switch(spec.read_only)}{blockdev}",
             "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
-            f"addr.path={socket_of(spec)},writable={switch(not spec.read_only)}{export}",
+            f"addr.path={socket_name(spec)},writable={switch(not spec.read_only)}{export}",
         ]  # fmt: skip
-    there = " && ".join(f"[ -S {socket_of(image.spec)} ]" for image in served)
+    there = " && ".join(f"[ -S {socket_name(image.spec)} ]" for image in served)
     script = (
         # Of a shell that still waits, the first signal is an end in order.
         f"trap 'exit 1' USR1; {{ {shlex.join([DAEMON, *arguments])}; kill -USR1 $$; sleep 0.1; kill -9 $$; }} & n=0; "
-        f"until {there}; do [ $((n += 1)) -lt {_LISTENS_S * 100} ] "
+        f"until {there}; do [ $((n += 1)) -lt {_DAEMON_START_S * 100} ] "
         f"|| exit 1; sleep 0.01; done; exec {shlex.join(command)}"
     )
     return ["sh", "-c", script]
@@ -79,13 +81,13 @@ def beside(command: Sequence[str], made: Sequence[Image], scratch: Path, place: 
 def vhost_user_arguments(spec: DiskSpec) -> list[str]:
     """A disk on QEMU's command line; its guest's memory must be shared."""
     return [
-        "-chardev", f"socket,id={spec.name},path={socket_of(spec)}",
+        "-chardev", f"socket,id={spec.name},path={socket_name(spec)}",
         # The daemon serves one queue; QEMU would want one for each processor.
         "-device", f"vhost-user-blk-pci,id={spec.name},chardev={spec.name},num-queues=1",
     ]  # fmt: skip
 
 
-def tell_cache(agent: "Agent", device: str, spec: DiskSpec) -> None:
+def announce_write_cache(agent: "Agent", device: str, spec: DiskSpec) -> None:
     """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
     path = f"/sys/block/{device.removeprefix('/dev/')}/cache_type"
     agent.write_file(path, f"{spec.cache.write_cache}\n".encode())
@@ -100,20 +102,20 @@ class VirtioBus:
     legacy: bool = False  # devices keep the interface from before virtio 1
 
     @classmethod
-    def of(cls, architecture: Architecture, machine: str) -> "VirtioBus":
+    def for_machine(cls, architecture: Architecture, machine: str) -> "VirtioBus":
         """The bus of a machine type; microvm has no PCI."""
         if machine.startswith("microvm"):
             return cls(MachineBus.MMIO)
         return cls(architecture.bus, architecture.pci_bus, architecture.legacy_virtio)
 
-    def device(self, name: str) -> str:
+    def format_device(self, name: str) -> str:
         """The `-device` of that name, `virtio-blk` for instance, with its first options."""
-        return f"{name}-{self.bus}{self._modern()}{self._attached()}"
+        return f"{name}-{self.bus}{self._format_legacy()}{self._format_bus()}"
 
-    def _modern(self) -> str:
+    def _format_legacy(self) -> str:
         return ",disable-legacy=on" if self.on_pci and not self.legacy else ""
 
-    def _attached(self) -> str:
+    def _format_bus(self) -> str:
         return f",bus={self.pci_bus}" if self.on_pci and self.pci_bus else ""
 
     @property
@@ -132,7 +134,7 @@ class VirtioBus:
 _VIRTIO_ID_BLOCK = 2  # linux/virtio_ids.h
 
 
-def qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def list_qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Modules the guest needs for its disks: those of the bus, and those for filesystems, of which some may be built
     in or absent. `also`: what else it is to have, if it has a filesystem.
     """
@@ -147,14 +149,14 @@ def qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tuple[str
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(optional))
 
 
-def plan9(
+def plan9_arguments(
     tag: str, directory: Path | str, security_model: str, virtio: VirtioBus, *, read_only: bool
 ) -> list[str]:
     """A directory of the host on QEMU's command line, for a guest that mounts it by 9p."""
     return [
-        "-fsdev", f"local,id={tag},path={_escaped(directory)},security_model={security_model}"
+        "-fsdev", f"local,id={tag},path={_escape_commas(directory)},security_model={security_model}"
         f"{',readonly=on,multidevs=remap' if read_only else ''}",
-        "-device", f"{virtio.device('virtio-9p')},fsdev={tag},mount_tag={tag}",
+        "-device", f"{virtio.format_device('virtio-9p')},fsdev={tag},mount_tag={tag}",
     ]  # fmt: skip
 
 
@@ -164,7 +166,9 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
     for index, image in enumerate(made):
         spec = image.spec
         if spec.filesystem is Filesystem.NINE_P:
-            arguments += plan9(spec.name, image.path, security_model_of(spec), virtio, read_only=False)
+            arguments += plan9_arguments(
+                spec.name, image.path, security_model_of(spec), virtio, read_only=False
+            )
         if spec.shared:
             continue
         if not virtio.on_pci and virtio.bus not in spec.bus.without_pci:
@@ -183,45 +187,45 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
             *reported,
             *options(spec, lambda factor: factor.drive),
         ]
-        arguments += ["-drive", f"if=none,id={spec.name},file={_escaped(image.opened)}{comma(drive)}"]
+        arguments += ["-drive", f"if=none,id={spec.name},file={_escape_commas(image.opened)}{comma(drive)}"]
         for made_once in options(spec, lambda factor: factor.objects):
             arguments += ["-object", made_once] if made_once not in arguments else []
         if spec.bus is Bus.VIRTIO_SCSI:
             shared = comma(options(spec, lambda factor: factor.controller))
-            controller = f"{virtio.device(spec.bus)},id=scsi{shared}"
+            controller = f"{virtio.format_device(spec.bus)},id=scsi{shared}"
             arguments += ["-device", controller] if controller not in arguments else []
         properties = comma(options(spec, lambda factor: factor.device))
         arguments += [
             "-device",
-            f"{_device(spec.bus, index, virtio)},drive={spec.name},serial={spec.name}{properties}",
+            f"{_format_disk_device(spec.bus, index, virtio)},drive={spec.name},serial={spec.name}{properties}",
         ]
     return arguments
 
 
-def without_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
+def replace_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
     """The same arguments with the size of each disk, which its guest sees, in place of where its image lies."""
     words = list(arguments)
     for image in made:
-        path = _escaped(image.path if image.spec.shared else image.opened)
+        path = _escape_commas(image.path if image.spec.shared else image.opened)
         words = [word.replace(path, f"{image.spec.name} of {image.spec.size}") for word in words]
     return words
 
 
-def _escaped(path: Path | str) -> str:
+def _escape_commas(path: Path | str) -> str:
     return str(path).replace(",", ",,")
 
 
-def written(made: Sequence[Image]) -> list[Path]:
+def list_writable_paths(made: Sequence[Image]) -> list[Path]:
     """The images that a hypervisor opens for writing, and the sockets that others are served at."""
     # An emulated IDE disk cannot be read-only.
     images = [image.path for image in made if not image.spec.read_only or image.spec.bus is Bus.IDE]
     return images + [image.socket for image in made if image.socket]
 
 
-def _device(bus: Bus, index: int, virtio: VirtioBus) -> str:
+def _format_disk_device(bus: Bus, index: int, virtio: VirtioBus) -> str:
     match bus:
         case Bus.VIRTIO_BLK:
-            return virtio.device(bus)
+            return virtio.format_device(bus)
         case Bus.VIRTIO_SCSI:
             return "scsi-hd,bus=scsi.0"
         case Bus.IDE:
@@ -230,7 +234,7 @@ def _device(bus: Bus, index: int, virtio: VirtioBus) -> str:
             return other
 
 
-def uml_modules(cell: Cell) -> ModuleList:
+def list_uml_modules(cell: Cell) -> ModuleList:
     """Modules that a UML guest needs for its root and its disks."""
     specs = cell.view(Disks)
     modules = [module for spec in specs for module in spec.bus.modules]
@@ -249,14 +253,14 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
         if spec.shared:
             continue
         if spec.bus is Bus.VHOST_USER:
-            arguments.append(f"virtio_uml.device={socket_of(spec)}:{_VIRTIO_ID_BLOCK}")
+            arguments.append(f"virtio_uml.device={socket_name(spec)}:{_VIRTIO_ID_BLOCK}")
         else:
-            path = place.link(image.path, scratch, f"disk-{spec.name}")
+            path = place.link_image(image.path, scratch, f"disk-{spec.name}")
             arguments.append(f"ubd{index}{'r' if spec.read_only else ''}={path}")
-    return beside([*command, *arguments], made, scratch, place)
+    return add_storage_daemon([*command, *arguments], made, scratch, place)
 
 
-def attached(
+def find_attached_disks(
     made: Sequence[Image], agent: "Agent", serials: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[AttachedDisk, ...]:
     """The disks of a started guest, each with its device there. Raises `MachineError` when one does not appear.
@@ -267,16 +271,16 @@ def attached(
     for index, unsettled in enumerate(made):
         image = unsettled.settle()
         if image.spec.shared:
-            disks.append(AttachedDisk(image.spec, image, image.spec.name, mounted_at(image.spec)))
+            disks.append(AttachedDisk(image.spec, image, image.spec.name, mount_point(image.spec)))
             continue
         device = find_device(agent, image.spec, index, serials.get(image.spec.name, ""))
         if image.spec.bus is Bus.VHOST_USER:
-            tell_cache(agent, device, image.spec)
-        target = "" if image.spec.filesystem is Filesystem.NONE else mounted_at(image.spec)
+            announce_write_cache(agent, device, image.spec)
+        target = "" if image.spec.filesystem is Filesystem.NONE else mount_point(image.spec)
         disks.append(AttachedDisk(image.spec, image, device, target))
     return tuple(disks)
 
 
-def mounted_at(spec: DiskSpec) -> str:
+def mount_point(spec: DiskSpec) -> str:
     """The directory of a guest at which a disk is mounted."""
     return f"/run/guestmark/{spec.name}"

@@ -29,9 +29,9 @@ from guestmark.page.text import inert
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
 
-VARIABLE = "GUESTMARK_LOCK"
-NONE = "none"
-_PLACES = (
+LOCK_VARIABLE = "GUESTMARK_LOCK"
+NO_LOCK = "none"
+_SHARED_DIRECTORIES = (
     "/run/lock",
     "/dev/shm",
     "/tmp",
@@ -40,11 +40,11 @@ _NAME = "guestmark.lock"
 _EVERYBODY = 0o666
 _MAX_HOLDER = 4096
 _PAUSE_S = 0.2
-_TELL_S = 60.0  # how often a long wait is told of
-_WORDS = 120  # characters of what is measured
+_ANNOUNCE_EVERY_S = 60.0  # how often a long wait is told of
+_MAX_WHAT = 120  # characters of what is measured
 
 
-class Holder(msgspec.Struct, frozen=True):
+class LockHolder(msgspec.Struct, frozen=True):
     """What whoever holds a lock says of itself; written for people, and never trusted."""
 
     pid: int = 0
@@ -55,16 +55,16 @@ class Holder(msgspec.Struct, frozen=True):
     token: str = ""
 
     @classmethod
-    def ours(cls, what: str) -> Holder:
+    def describe_us(cls, what: str) -> LockHolder:
         """This process, which measures `what`."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # a user without a name
             user = f"user {os.getuid()}"
-        return cls(os.getpid(), user, socket.gethostname(), time.time(), what[:_WORDS], _token())
+        return cls(os.getpid(), user, socket.gethostname(), time.time(), what[:_MAX_WHAT], _own_token())
 
     @classmethod
-    def read(cls, text: bytes) -> Holder:
+    def read(cls, text: bytes) -> LockHolder:
         """What a lock's file says; nothing of what cannot be understood."""
         try:
             return msgspec.json.decode(text, type=cls)
@@ -76,7 +76,9 @@ class Holder(msgspec.Struct, frozen=True):
         """Whether it is this process, or one that measures this process."""
         if not self.token:
             return False
-        return self.token == _token() or (self.host == socket.gethostname() and self.pid in _ancestors())
+        return self.token == _own_token() or (
+            self.host == socket.gethostname() and self.pid in _list_ancestors()
+        )
 
     def __str__(self) -> str:
         if not self.pid:
@@ -90,13 +92,13 @@ class Holder(msgspec.Struct, frozen=True):
 _RANDOM = secrets.token_hex(8)
 
 
-def _token() -> str:
+def _own_token() -> str:
     """Tells this process from all others, also from those it was forked from."""
     return f"{_RANDOM}-{os.getpid()}"
 
 
 @dataclass(slots=True)
-class Policy:
+class LockPolicy:
     """What to do about a machine that is in use, and what others are told of us while we use one."""
 
     what: str = ""
@@ -109,131 +111,131 @@ class InUseError(GuestmarkError):
 
 
 @dataclass(slots=True)
-class _Measuring:
+class _LockState:
     """What this process does at the moment."""
 
-    policy: Policy | None = None
+    policy: LockPolicy | None = None
     depth: int = 0
     file: int = -1
     ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     told: dict[str, float] = field(default_factory=dict)
 
 
-_now = _Measuring()
+_state = _LockState()
 
 
 @contextlib.contextmanager
-def measuring(policy: Policy, *, here: bool) -> Iterator[None]:
+def locking_machines(policy: LockPolicy, *, here: bool) -> Iterator[None]:
     """Inside, machines are locked before they are measured; this host at once, when some of it happens `here`.
 
     Blocks may be nested; the outermost counts. Raises `InUseError` when the machine is in use and the policy is not to
     wait, `GuestmarkError` when there is no way to lock it.
     """
-    outermost = _now.depth == 0
+    outermost = _state.depth == 0
     if outermost:
-        _now.policy = policy
-    _now.depth += 1
+        _state.policy = policy
+    _state.depth += 1
     taken = -1
     try:
-        if here and _now.file < 0:
-            taken = _now.file = _held(policy)
+        if here and _state.file < 0:
+            taken = _state.file = _acquire_lock(policy)
         yield
     finally:
-        _now.depth -= 1
+        _state.depth -= 1
         if outermost:
-            _now.policy = None
-            _now.ends.close()
+            _state.policy = None
+            _state.ends.close()
         if taken >= 0:
             os.close(taken)
-            _now.file = -1
+            _state.file = -1
 
 
 @contextlib.contextmanager
-def telling(tell: Callable[[str], None]) -> Iterator[None]:
+def announcing_waits(tell: Callable[[str], None]) -> Iterator[None]:
     """Inside, who is waited for is told this way."""
-    if _now.policy is None:
+    if _state.policy is None:
         yield
         return
-    before, _now.policy.tell = _now.policy.tell, tell
+    before, _state.policy.tell = _state.policy.tell, tell
     try:
         yield
     finally:
-        if _now.policy is not None:
-            _now.policy.tell = before
+        if _state.policy is not None:
+            _state.policy.tell = before
 
 
-def at_end(end: Callable[[], object]) -> bool:
+def call_at_end(end: Callable[[], object]) -> bool:
     """Has `end` called when nobody is `measuring` any more; False where that is now."""
-    if _now.policy is None:
+    if _state.policy is None:
         return False
-    _now.ends.callback(end)
+    _state.ends.callback(end)
     return True
 
 
-def holder() -> bytes | None:
+def encode_own_holder() -> bytes | None:
     """What others are to read of this process while it has another machine's lock; None while nobody is `measuring`."""
-    return None if _now.policy is None else msgspec.json.encode(Holder.ours(_now.policy.what))
+    return None if _state.policy is None else msgspec.json.encode(LockHolder.describe_us(_state.policy.what))
 
 
 def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
     """Waits for the machine's lock, which its agent then holds for `ours`; nothing where nobody is `measuring`."""
-    policy = _now.policy
+    policy = _state.policy
     if policy is None or ours is None:
         return
     begin = time.monotonic()
     while True:
         found = agent.lock(ours)
-        other = Holder.read(found.holder[:_MAX_HOLDER])
+        other = LockHolder.read(found.holder[:_MAX_HOLDER])
         if found.held or other.is_us:
             return
-        _wait(policy, name, inert(os.fsdecode(found.path)), other, begin)
+        _wait_for_holder(policy, name, inert(os.fsdecode(found.path)), other, begin)
 
 
-def lock_file() -> Path | None:
+def find_lock_file() -> Path | None:
     """Where this machine's lock is; None when none is wanted."""
-    chosen = os.environ.get(VARIABLE, "")
-    if chosen == NONE:
+    chosen = os.environ.get(LOCK_VARIABLE, "")
+    if chosen == NO_LOCK:
         return None
     if chosen:
         return Path(chosen)
-    shared = (place for place in map(Path, _PLACES) if _is_shared(place))
+    shared = (place for place in map(Path, _SHARED_DIRECTORIES) if _is_world_writable(place))
     return next(shared, Path("/tmp")) / _NAME
 
 
-def _held(policy: Policy) -> int:
+def _acquire_lock(policy: LockPolicy) -> int:
     """The descriptor of this machine's lock, once it is ours; -1 when it needs none."""
-    path = lock_file()
+    path = find_lock_file()
     if path is None:
         return -1
     begin = time.monotonic()
     while True:
         try:
-            file = _opened(path)
+            file = _open_lock_file(path)
         except OSError as error:
             raise GuestmarkError(
                 f"the lock of this machine, {path}, cannot be opened: {error.strerror}",
-                hint=f"{VARIABLE} names another file, which everyone who measures here must use",
+                hint=f"{LOCK_VARIABLE} names another file, which everyone who measures here must use",
             ) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            other = Holder.read(os.pread(file, _MAX_HOLDER, 0))
+            other = LockHolder.read(os.pread(file, _MAX_HOLDER, 0))
             os.close(file)
             if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
                 raise GuestmarkError(f"{path} cannot be locked: {error.strerror}") from error
             if other.is_us:
                 return -1
-            _wait(policy, "this machine", str(path), other, begin)
+            _wait_for_holder(policy, "this machine", str(path), other, begin)
             continue
-        if _is_at(file, path):
+        if _is_still_at(file, path):
             with contextlib.suppress(OSError):  # a full filesystem only keeps others from reading who it is
                 os.ftruncate(file, 0)
-                os.pwrite(file, msgspec.json.encode(Holder.ours(policy.what)), 0)
+                os.pwrite(file, msgspec.json.encode(LockHolder.describe_us(policy.what)), 0)
             return file
         os.close(file)  # somebody removed it meanwhile
 
 
-def _wait(policy: Policy, name: str, path: str, other: Holder, begin: float) -> None:
+def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder, begin: float) -> None:
     """Says who is waited for, now and then, and pauses. Raises `InUseError` when that is not wanted."""
     if not policy.wait:
         raise InUseError(
@@ -241,14 +243,14 @@ def _wait(policy: Policy, name: str, path: str, other: Holder, begin: float) -> 
             hint="measure without --no-wait to wait for it; measurements at once would disturb each other",
         )
     said, now = f"waiting for {name}, which is in use by {other}", time.monotonic()
-    if now - _now.told.get(said, -_TELL_S) >= _TELL_S:
+    if now - _state.told.get(said, -_ANNOUNCE_EVERY_S) >= _ANNOUNCE_EVERY_S:
         waited = f" ({now - begin:.0f} s so far)" if now - begin > 1 else ""
         policy.tell(f"{said}{waited}\n  {path} is its lock")
-        _now.told[said] = now
+        _state.told[said] = now
     time.sleep(_PAUSE_S)
 
 
-def _opened(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     """Opens the file, made if there is none. Where everybody may make files the kernel lets nobody open another
     user's with `O_CREAT` (`fs.protected_regular`), and links are not followed.
     """
@@ -262,7 +264,7 @@ def _opened(path: Path) -> int:
             return file
 
 
-def _is_at(file: int, path: Path) -> bool:
+def _is_still_at(file: int, path: Path) -> bool:
     try:
         there = path.lstat()
     except FileNotFoundError:
@@ -271,7 +273,7 @@ def _is_at(file: int, path: Path) -> bool:
     return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _is_shared(place: Path) -> bool:
+def _is_world_writable(place: Path) -> bool:
     try:
         mode = place.stat().st_mode
     except OSError:
@@ -279,7 +281,7 @@ def _is_shared(place: Path) -> bool:
     return stat.S_ISDIR(mode) and bool(mode & stat.S_IWOTH)
 
 
-def _ancestors() -> set[int]:
+def _list_ancestors() -> set[int]:
     """Ids of the processes that this one descends from."""
     found: set[int] = set()
     pid = os.getppid()

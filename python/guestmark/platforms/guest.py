@@ -21,18 +21,18 @@ from guestmark.platforms import confinement, counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import Platform, Unusable
-from guestmark.platforms.place import HERE, Place, Process
+from guestmark.platforms.place import HERE, HypervisorProcess, Place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.place import Process
+    from guestmark.platforms.place import HypervisorProcess
 
 
 _SIGKILLED = (128 + signal.SIGKILL, -signal.SIGKILL)  # the hypervisor, and its supervisor
-DYING_S = 5.0  # at most between the end of the channel and that of the process
+EXIT_DEADLINE_S = 5.0  # at most between the end of the channel and that of the process
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Guest:
     """A started guest; `check` holds it against what its cell asked for."""
 
     cell: Cell
-    process: Process
+    process: HypervisorProcess
     agent: Agent
     check: Callable[[Guest], GuestMachine]
     phases: dict[str, float] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Guest:
     restored: Restored | None = None  # what it has gone on from, where it was not booted
 
     @property
-    def began(self) -> float:
+    def started_at(self) -> float:
         """When the hypervisor was started, on this host's monotonic clock."""
         return self.process.started_at
 
@@ -75,7 +75,7 @@ class Guest:
         found = self.check(self)
         found.placement = self.seat.attest(self.vmm_pid)
         if self.place is HERE:
-            found.confined = confinement.attested_with_helpers(self.process)
+            found.confined = confinement.attest_with_helpers(self.process)
         return found
 
     def switch_off(self, timeout_s: float) -> None:
@@ -87,11 +87,11 @@ class Guest:
         self.phases[steps.ORDERED] = ordered - self.process.started_at
         if gone is None:
             raise MachineError(
-                f"the guest did not shut down within {timeout_s:.0f} s{_last_words(self.process, hangs=True)}",
+                f"the guest did not shut down within {timeout_s:.0f} s{_quote_console(self.process, hangs=True)}",
                 console=self.console(),
             )
-        self.process.console.join()
-        self.phases |= steps.seen(self.process)
+        self.process.console.wait_for_end()
+        self.phases |= steps.collect_phases(self.process)
         self.phases[steps.GONE] = gone - self.process.started_at
 
     def remarks(self) -> list[str]:
@@ -102,7 +102,7 @@ class Guest:
 
     def console(self) -> str:
         """What the guest's kernel and the hypervisor printed."""
-        return self.process.console.text()
+        return self.process.console.read_text()
 
     def vmm_stats(self) -> Mapping[str, float]:
         """Processor seconds and peak resident bytes of the hypervisor's process, from /proc; empty once it is gone."""
@@ -125,10 +125,12 @@ class Guest:
 
     def counters(self) -> Mapping[str, float]:
         """The hypervisor's counters, which explain the times; see `platforms.counters`."""
-        return counters.of_guest(self.vmm_pid, self.query, self.place, self.process.scratch)
+        return counters.read_guest_counters(self.vmm_pid, self.query, self.place, self.process.scratch)
 
 
-def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[str, float]) -> None:
+def await_ready(
+    agent: Agent, process: HypervisorProcess, deadline_s: float, phases: dict[str, float]
+) -> None:
     """Waits for the agent's hello and records the phases of the start.
 
     Raises `MachineError` with the console: the guest died, or was silent until the deadline.
@@ -137,54 +139,58 @@ def await_ready(agent: Agent, process: Process, deadline_s: float, phases: dict[
         hello = agent.hello(timeout_s=deadline_s)
     except AgentError as error:
         waited = time.monotonic() - process.started_at
-        if ended := _ended_helper(process):
+        if ended := _find_ended_helper(process):
             message, cause = ended
             raise MachineError(
                 message,
                 hint=error.hint,
                 cause=cause,
-                console=process.console.text(),
-                phases=steps.seen(process),
+                console=process.console.read_text(),
+                phases=steps.collect_phases(process),
             ) from error
-        if not process.running() or process.wait(0.5) is not None:
-            process.console.join()
+        if not process.is_running() or process.wait(0.5) is not None:
+            process.console.wait_for_end()
             _check_limits(process, " while starting")
             cause = Cause.KILLED if process.wait(0) in _SIGKILLED else Cause.ENDED
-            reason = f"the guest {cause.words} while starting, after {waited:.1f} s{_last_words(process)}"
-            if heard(Speaker.QEMU, process.console.text()).cause is Cause.NO_ROOM:
+            reason = f"the guest {cause.words} while starting, after {waited:.1f} s{_quote_console(process)}"
+            if heard(Speaker.QEMU, process.console.read_text()).cause is Cause.NO_ROOM:
                 cause = Cause.NO_ROOM
         else:
             cause = Cause.LATE
-            reason = f"the guest {cause.words} {waited:.1f} s{_last_words(process, hangs=True)}"
+            reason = f"the guest {cause.words} {waited:.1f} s{_quote_console(process, hangs=True)}"
         raise MachineError(
-            reason, hint=error.hint, cause=cause, console=process.console.text(), phases=steps.seen(process)
+            reason,
+            hint=error.hint,
+            cause=cause,
+            console=process.console.read_text(),
+            phases=steps.collect_phases(process),
         ) from error
     phases[steps.READY] = time.monotonic() - process.started_at
     if process.console.first_output_at is not None:
         phases["first_output"] = process.console.first_output_at - process.started_at
     for phase in hello.phases:
         phases[f"guest_{phase.name}"] = phase.at_ns / 1e9
-    phases |= steps.seen(process)
+    phases |= steps.collect_phases(process)
 
 
-def _check_limits(process: Process, when: str) -> None:
+def _check_limits(process: HypervisorProcess, when: str) -> None:
     """Of a process that has ended: raises `MachineError` if its control groups refused it something."""
-    if taken := confinement.taken(process.groups):
+    if taken := confinement.explain_exhaustion(process.groups):
         raise MachineError(
             f"the guest ended{when}; {taken}",
             hint="give its guests less, with --set memory=…, or end other programs",
             cause=Cause.ENDED,
-            console=process.console.text(),
+            console=process.console.read_text(),
         )
 
 
-def _ended_helper(process: Process) -> tuple[str, Cause] | None:
+def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
     """What a helper said whose end has ended the guest, and how that came; None when there is none."""
     for name, helper in process.helpers.items():
         status = helper.wait(0.2)
         if status is not None:
-            helper.console.join()
-            lines = [line.strip() for line in helper.console.text().splitlines() if line.strip()]
+            helper.console.wait_for_end()
+            lines = [line.strip() for line in helper.console.read_text().splitlines() if line.strip()]
             said = f": {lines[-1][:400]}" if lines else "; it printed nothing"
             if status in _SIGKILLED:
                 return f"{name} {Cause.KILLED.words}", Cause.KILLED
@@ -192,22 +198,22 @@ def _ended_helper(process: Process) -> tuple[str, Cause] | None:
     return None
 
 
-def _last_words(process: Process, *, hangs: bool = False) -> str:
+def _quote_console(process: HypervisorProcess, *, hangs: bool = False) -> str:
     """The most informative line of the console: an error of the agent or kernel, else the last line.
 
     What a guest that `hangs` printed last need not have to do with it.
     """
-    lines = [line.strip() for line in process.console.text().splitlines() if line.strip()]
+    lines = [line.strip() for line in process.console.read_text().splitlines() if line.strip()]
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
         for line in lines:
             if mark in line:
-                return f": {_without_option(line)[:400]}"
+                return f": {_shorten_option(line)[:400]}"
     if not lines:
         return "; it printed nothing"
     return f"; the last line of its console is {lines[-1][:200]!r}" if hangs else f": {lines[-1][:200]}"
 
 
-def _without_option(line: str) -> str:
+def _shorten_option(line: str) -> str:
     """QEMU repeats the whole option that it complains about; its name is enough."""
     program, _, rest = line.partition(": -")
     option, colon, message = rest.partition(": ")
@@ -215,7 +221,7 @@ def _without_option(line: str) -> str:
 
 
 @contextlib.contextmanager
-def stopping(process: Process, *closers: Callable[[], None]) -> Iterator[None]:
+def stop_on_exit(process: HypervisorProcess, *closers: Callable[[], None]) -> Iterator[None]:
     """On leaving, however that happens, calls the closers and stops the process with everything that belongs to it.
 
     If the agent falls silent, raises a `MachineError` that says what became of the guest, with its console.
@@ -225,16 +231,16 @@ def stopping(process: Process, *closers: Callable[[], None]) -> Iterator[None]:
     except CallError:
         raise
     except AgentError as error:
-        ended = not process.running() or process.wait(DYING_S) is not None
+        ended = not process.is_running() or process.wait(EXIT_DEADLINE_S) is not None
         if ended:
-            process.console.join()
+            process.console.wait_for_end()
             _check_limits(process, f" ({error.message})")
         cause = Cause.ENDED if ended else Cause.HANGS
         raise MachineError(
-            f"the guest {cause.words}{_last_words(process)} ({error.message})",
+            f"the guest {cause.words}{_quote_console(process)} ({error.message})",
             hint=error.hint,
             cause=cause,
-            console=process.console.text(),
+            console=process.console.read_text(),
         ) from error
     finally:
         for close in closers:
@@ -243,11 +249,11 @@ def stopping(process: Process, *closers: Callable[[], None]) -> Iterator[None]:
         process.stop()
 
 
-def mismatch(what: str, asked: object, found: object, guest: Guest) -> AttestationError:
+def make_mismatch(what: str, asked: object, found: object, guest: Guest) -> AttestationError:
     """The error for a guest that is not what was asked for, with both values."""
     return AttestationError(
         f"{what} is not what was asked for: asked {asked}, found {found}",
-        console=guest.process.console.text(),
+        console=guest.process.console.read_text(),
     )
 
 
@@ -276,9 +282,9 @@ class GuestWithin:
         return self.inner.agent
 
     @property
-    def began(self) -> float:
+    def started_at(self) -> float:
         """When its hypervisor was started."""
-        return self.inner.began
+        return self.inner.started_at
 
     @property
     def groups(self) -> tuple[Path, ...]:
@@ -291,7 +297,7 @@ class GuestWithin:
         return self.inner.phases
 
     @property
-    def process(self) -> Process:
+    def process(self) -> HypervisorProcess:
         """Its hypervisor."""
         return self.inner.process
 

@@ -22,11 +22,11 @@ from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.own_program import agent_binary
-from guestmark.core.platform_kind import of_machines
+from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import HOST, Layer, PlatformSpec
 from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, directories
-from guestmark.platforms.affinity import Seat, placed, starting
+from guestmark.platforms.affinity import Seat, starting_machine, take_seat
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.place import HERE, Place
 from guestmark.setting.base import On, is_disk_setting
@@ -47,13 +47,13 @@ class Surroundings:
     """
 
     command: Sequence[str] = ()
-    named: bool = False
+    agent_in_command: bool = False
     passed: tuple[int, ...] = ()
     begin: Callable[[], float] | None = None
     groups: tuple[Path, ...] = ()
     console: Path | None = None
 
-    def said(self) -> str:
+    def read_console(self) -> str:
         """What is in `console`."""
         if self.console is not None:
             with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ class Host:
     seat: Seat = field(default_factory=Seat)
     pid: int | None = None  # of the agent, or of what it is started inside of
     within: Surroundings = field(default_factory=Surroundings)
-    began: float = 0.0
+    started_at: float = 0.0
 
     @property
     def groups(self) -> tuple[Path, ...]:
@@ -101,7 +101,7 @@ class Host:
 
     def console(self) -> str:
         """Nothing on the host itself; what a runtime around the agent said."""
-        return self.within.said()
+        return self.within.read_console()
 
     def vmm_stats(self) -> Mapping[str, float]:
         """Nothing: there is no hypervisor."""
@@ -122,23 +122,23 @@ class HostLike:
     def __init__(self, layer: Layer) -> None:
         self.name = str(layer)
 
-    def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
+    def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
         """Raises `UsageError` or `PlatformUnusableError` for a cell that cannot be started."""
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
+    def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """What the agent is started inside of; what that needs is there inside the context."""
         yield Surroundings()
 
-    def agent(self, transport: Transport) -> Agent:
+    def make_agent(self, transport: Transport) -> Agent:
         """The client of the agent."""
         return Agent(transport)
 
-    def machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Host:
+    def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Host:
         """The machine, whose agent has answered."""
         return Host(agent, command, seat=seat, pid=pid)
 
-    def refused(self, error: MachineError, within: Surroundings) -> MachineError:
+    def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
         """The error for an agent that did not answer."""
         return error
 
@@ -149,35 +149,37 @@ class HostLike:
         Raises what `check` does, and `MachineError` when the agent does not answer in time.
         """
         disks = cell.view(Disks)
-        self.check(cell, disks)
+        self.check_cell(cell, disks)
         with contextlib.ExitStack() as stack:
-            within = stack.enter_context(self.surroundings(cell, disks))
+            within = stack.enter_context(self.enter_surroundings(cell, disks))
             begin = time.monotonic()
-            command = (*within.command, *(() if within.named else (str(agent_binary()), "serve")))
-            seat = stack.enter_context(placed(cell, emulator=False))
+            command = (*within.command, *(() if within.agent_in_command else (str(agent_binary()), "serve")))
+            seat = stack.enter_context(take_seat(cell, emulator=False))
             # What logs an image is mounted before the agent's namespace is made: it would not be seen there.
             made = stack.enter_context(directories(disks)) if any(disk.logged for disk in disks) else None
             try:
-                with starting():
+                with starting_machine():
                     process, transport = start_host_agent(
-                        within.command, hold=(*keeper().handles, *within.passed), named=within.named
+                        within.command,
+                        hold=(*keeper().handles, *within.passed),
+                        named=within.agent_in_command,
                     )
             except OSError as error:
                 raise MachineError(
                     f"{command[0]} cannot be started: {error.strerror}", cause=of_errno(error.errno)
                 ) from error
-            stack.callback(_stop, process)
+            stack.callback(_stop_agent, process)
             if within.begin is not None:
                 begin = within.begin()
-            agent = self.agent(transport)
+            agent = self.make_agent(transport)
             stack.callback(agent.close)
             try:
                 agent.hello(timeout_s=_READY_DEADLINE_S)
             except MachineError as error:
-                raise self.refused(error, within) from error
-            host = self.machine(agent, command, seat, process.pid)
+                raise self.explain_silence(error, within) from error
+            host = self.make_machine(agent, command, seat, process.pid)
             host.phases["ready"] = time.monotonic() - begin
-            host.began = begin
+            host.started_at = begin
             host.within = within
             host.disks = stack.enter_context(directories(disks)) if made is None else made
             yield host
@@ -191,10 +193,10 @@ class HostLike:
                 machine.attest()
                 return Usable(machine.phases["ready"])
         except GuestmarkError as error:
-            return Unusable.of(error)
+            return Unusable.from_error(error)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop_agent(process: subprocess.Popen[bytes]) -> None:
     """The end of its channel ends the agent and what it runs; if not, a signal does."""
     try:
         process.wait(_STOP_DEADLINE_S)
@@ -209,13 +211,15 @@ class HostPlatform(HostLike):
     def __init__(self, layer: Layer = HOST.inner) -> None:
         super().__init__(layer)
 
-    def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
+    def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
         """Raises `UsageError` for factors, which a host cannot be given."""
         looped = any(disk.loop for disk in disks)
         others = [
             name
             for name in cell.factors
-            if not (looped and is_disk_setting(name, On.LOOP)) and of_machines(name) and not HOST.takes(name)
+            if not (looped and is_disk_setting(name, On.LOOP))
+            and is_machine_factor(name)
+            and not HOST.takes_factor(name)
         ]
         if others:
             raise UsageError(
@@ -223,7 +227,7 @@ class HostPlatform(HostLike):
             )
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
+    def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """Mounts of its own, where it has images to mount."""
         looped = any(disk.loop for disk in disks)
         if looped:

@@ -52,7 +52,7 @@ class Watch:
     initcalls: bool = False
 
     @classmethod
-    def of(cls, cell: Cell) -> Watch | None:
+    def for_cell(cls, cell: Cell) -> Watch | None:
         """What the cell's workload wants to watch; None for most."""
         initcalls = watches_initcalls(cell)
         return None if initcalls is None else cls(initcalls)
@@ -77,7 +77,7 @@ class Watch:
         return ["GUESTMARK_MARKS=1", *debug]
 
 
-class Heard(Protocol):
+class HasConsole(Protocol):
     """What a process has printed since it was started."""
 
     @property
@@ -89,12 +89,12 @@ class Heard(Protocol):
         """On the clock of the console's times."""
 
 
-def seen(process: Heard) -> dict[str, float]:
+def collect_phases(process: HasConsole) -> dict[str, float]:
     """The phases whose lines are on the console, in the order of time."""
-    found = {name: _when(process.console, name) for name in _LINES}
+    found = {name: _find_phase_end(process.console, name) for name in _LINES}
     times = {name: at - process.started_at for name, at in found.items() if at is not None}
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
-def _when(console: Console, name: str) -> float | None:
-    return console.when(re.compile(_LINES[name]), last=name in _LAST)
+def _find_phase_end(console: Console, name: str) -> float | None:
+    return console.find_arrival(re.compile(_LINES[name]), last=name in _LAST)

@@ -29,7 +29,7 @@ _CHANNEL_BUFFER = 4 << 20
 _SMALL_BYTES = 16 << 20
 
 
-def given(path: Path | str) -> BinaryIO:
+def open_plain_file(path: Path | str) -> BinaryIO:
     """A file that another program may have put there, opened to be read: a plain one.
 
     Raises `OSError` for anything else: a link leads elsewhere, a pipe may wait for ever, a device never ends.
@@ -42,16 +42,16 @@ def given(path: Path | str) -> BinaryIO:
     return file
 
 
-def given_content(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
+def read_plain_file(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
     """What is in a small file of the kind of `given`. Raises `OSError` for others, and for a larger one."""
-    with given(path) as file:
+    with open_plain_file(path) as file:
         content = file.read(at_most + 1)
     if len(content) > at_most:
         raise OSError(errno.EFBIG, f"more than {at_most} bytes", str(path))
     return content
 
 
-class FileNumbers(NamedTuple):
+class FileIdentity(NamedTuple):
     """What tells a file from others."""
 
     device: int
@@ -59,7 +59,7 @@ class FileNumbers(NamedTuple):
     inode: int
 
 
-class Process(Protocol):
+class HypervisorProcess(Protocol):
     """One hypervisor; see `SupervisedProcess`, which is the one on this host."""
 
     scratch: Path
@@ -78,7 +78,7 @@ class Process(Protocol):
     ) -> None:
         """Starts `command`, which can change only what is `writable`. Raises `MachineError`."""
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it is still there."""
 
     def pid(self) -> int | None:
@@ -102,7 +102,7 @@ class Stream(Protocol):
     def transport(self) -> Transport:
         """Our end, for an agent."""
 
-    def handed(self) -> None:
+    def close_inherited(self) -> None:
         """Closes our copies of what the process inherited, once it has been started."""
 
     def close(self) -> None:
@@ -112,10 +112,10 @@ class Stream(Protocol):
 class Line(Stream, Protocol):
     """A character device of QEMU."""
 
-    def chardev(self, name: str) -> str:
+    def format_chardev(self, name: str) -> str:
         """The `-chardev` of QEMU whose id is `name`."""
 
-    def socket(self) -> socket.socket:
+    def own_socket(self) -> socket.socket:
         """Our end, for QEMU's monitor."""
 
 
@@ -130,67 +130,67 @@ class InheritedLine(Stream, Protocol):
 class SerialLine(Stream, Protocol):
     """A serial line of User-Mode Linux."""
 
-    def serial(self) -> str:
+    def format_serial(self) -> str:
         """What stands behind `ssl0=`."""
 
 
-class Beside(Protocol):
+class HelperProgram(Protocol):
     """A helper program that runs in the background."""
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it is still running."""
 
-    def end(self, number: int, timeout_s: float) -> str:
+    def end_by_signal(self, number: int, timeout_s: float) -> str:
         """Sends a signal, waits for the program to exit and returns its output; kills it after `timeout_s`."""
 
 
 class Place(Protocol):
     """This host or an outer guest. Processes and paths are those there."""
 
-    def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
+    def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
         """A hypervisor to be. Inside an outer guest it is not confined: that is thrown away."""
 
-    def line(self, name: str) -> Line:
+    def make_line(self, name: str) -> Line:
         """A stream for QEMU: `agent` or `monitor`."""
 
-    def inherited_line(self) -> InheritedLine:
+    def make_inherited_line(self) -> InheritedLine:
         """A stream for the agent, where the hypervisor has none that could be told."""
 
-    def serial_line(self) -> SerialLine:
+    def make_serial_line(self) -> SerialLine:
         """A stream for UML."""
 
-    def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
+    def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """Fresh images of the cell's disks."""
 
-    def link(self, image: Path, scratch: Path, name: str) -> str:
+    def link_image(self, image: Path, scratch: Path, name: str) -> str:
         """A name for an image, relative to `scratch`, without characters that are special to UML."""
 
     def read(self, path: str) -> str:
         """Content of a small text file. Raises `OSError`."""
 
-    def content(self, path: str) -> bytes:
+    def read_bytes(self, path: str) -> bytes:
         """Bytes of a small plain file. Raises `OSError`, for others, too."""
 
-    def links(self, directory: str) -> list[str]:
+    def read_links(self, directory: str) -> list[str]:
         """Where the links in a directory lead. Raises `OSError`."""
 
-    def descendants(self, pid: int) -> list[int]:
+    def list_descendants(self, pid: int) -> list[int]:
         """All descendants of a process."""
 
-    def beside(self, command: Sequence[str]) -> Beside:
+    def start_helper(self, command: Sequence[str]) -> HelperProgram:
         """Starts a program."""
 
-    def numbers(self, path: Path) -> FileNumbers:
+    def identify_file(self, path: Path) -> FileIdentity:
         """By which its kernel tells a file that is there from others. Raises `OSError`."""
 
-    def file(self, path: Path) -> str:
+    def locate_file(self, path: Path) -> str:
         """Where a file of this host is found there."""
 
     def tsc_khz(self) -> int | None:
         """The rate of the time-stamp counter there, where it is known."""
 
 
-def channel() -> tuple[socket.socket, socket.socket]:
+def make_channel() -> tuple[socket.socket, socket.socket]:
     """A connected pair: ours, and the one the hypervisor inherits. Buffers are large, for bulk transfers."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
@@ -203,7 +203,7 @@ class Socketpair:
     """A connected pair of sockets."""
 
     def __init__(self) -> None:
-        self._ours, self._theirs = channel()
+        self._ours, self._theirs = make_channel()
         self.fds: tuple[int, ...] = (self._theirs.fileno(),)
 
     @property
@@ -211,11 +211,11 @@ class Socketpair:
         """Of the socket that is inherited."""
         return self.fds[0]
 
-    def chardev(self, name: str) -> str:
+    def format_chardev(self, name: str) -> str:
         """The socket that QEMU inherits, by its descriptor."""
         return f"socket,id={name},fd={self.descriptor}"
 
-    def socket(self) -> socket.socket:
+    def own_socket(self) -> socket.socket:
         """Our half of the pair."""
         return self._ours
 
@@ -223,7 +223,7 @@ class Socketpair:
         """Reads and writes our half of the pair."""
         return Transport.of_socket(self._ours)
 
-    def handed(self) -> None:
+    def close_inherited(self) -> None:
         """Closes the half that QEMU has inherited."""
         self._theirs.close()
 
@@ -241,11 +241,11 @@ class Pipes:
     """
 
     def __init__(self) -> None:
-        self._to_guest, self._from_us = _pipe()
-        self._from_guest, self._to_us = _pipe()
+        self._to_guest, self._from_us = _open_pipe()
+        self._from_guest, self._to_us = _open_pipe()
         self.fds: tuple[int, ...] = (self._to_guest.fileno(), self._to_us.fileno())
 
-    def serial(self) -> str:
+    def format_serial(self) -> str:
         """The descriptors of the pipes that UML reads from and writes to."""
         return f"fd:{self.fds[0]},fd:{self.fds[1]}"
 
@@ -253,7 +253,7 @@ class Pipes:
         """Reads one pipe and writes the other."""
         return Transport(self._from_guest.fileno(), self._from_us.fileno(), self._from_us.close)
 
-    def handed(self) -> None:
+    def close_inherited(self) -> None:
         """Closes the two ends that UML has inherited."""
         self._to_guest.close()
         self._to_us.close()
@@ -264,61 +264,61 @@ class Pipes:
             end.close()
 
 
-class Here:
+class ThisHost:
     """This host."""
 
-    def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
+    def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
         """A hypervisor under a supervisor, which ends it when we die."""
         return SupervisedProcess(name, confinement)
 
-    def line(self, name: str) -> Line:
+    def make_line(self, name: str) -> Line:
         """A pair of sockets."""
         return Socketpair()
 
-    def inherited_line(self) -> InheritedLine:
+    def make_inherited_line(self) -> InheritedLine:
         """A pair of sockets."""
         return Socketpair()
 
-    def serial_line(self) -> SerialLine:
+    def make_serial_line(self) -> SerialLine:
         """Two pipes."""
         return Pipes()
 
-    def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
+    def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """Images in this host's store."""
         return images(cell.view(Disks))
 
-    def link(self, image: Path, scratch: Path, name: str) -> str:
+    def link_image(self, image: Path, scratch: Path, name: str) -> str:
         """A symbolic link in `scratch`: paths on this host may hold anything."""
         (scratch / name).symlink_to(image)
         return name
 
     def read(self, path: str) -> str:
         """Read directly; bytes that are no text are replaced."""
-        return self.content(path).decode(errors="replace")
+        return self.read_bytes(path).decode(errors="replace")
 
-    def content(self, path: str) -> bytes:
+    def read_bytes(self, path: str) -> bytes:
         """Read directly."""
-        return given_content(path)
+        return read_plain_file(path)
 
-    def links(self, directory: str) -> list[str]:
+    def read_links(self, directory: str) -> list[str]:
         """Of a directory's entries, or of the path itself when it is a link."""
         path = Path(directory)
         return [str(entry.readlink()) for entry in ([path] if path.is_symlink() else path.iterdir())]
 
-    def descendants(self, pid: int) -> list[int]:
+    def list_descendants(self, pid: int) -> list[int]:
         """From this host's /proc."""
         return processes.descendants(pid)
 
-    def beside(self, command: Sequence[str]) -> Beside:
+    def start_helper(self, command: Sequence[str]) -> HelperProgram:
         """A child of this process."""
-        return _Child(command)
+        return _LocalHelper(command)
 
-    def numbers(self, path: Path) -> FileNumbers:
+    def identify_file(self, path: Path) -> FileIdentity:
         """From its status."""
         found = path.stat()
-        return FileNumbers(found.st_dev, found.st_rdev, found.st_ino)
+        return FileIdentity(found.st_dev, found.st_rdev, found.st_ino)
 
-    def file(self, path: Path) -> str:
+    def locate_file(self, path: Path) -> str:
         """Its own path."""
         return str(path)
 
@@ -327,7 +327,7 @@ class Here:
         return tsc_khz()
 
 
-class _Child:
+class _LocalHelper:
     """A helper program on this host. What it prints has to fit into a pipe."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -335,11 +335,11 @@ class _Child:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Asks the kernel, and reaps a child that has ended."""
         return self._process.poll() is None
 
-    def end(self, number: int, timeout_s: float) -> str:
+    def end_by_signal(self, number: int, timeout_s: float) -> str:
         """What it printed is read only now."""
         self._process.send_signal(number)
         try:
@@ -350,10 +350,10 @@ class _Child:
         return said.decode(errors="replace")
 
 
-HERE = Here()
+HERE = ThisHost()
 
 
-def _pipe() -> tuple[io.FileIO, io.FileIO]:
+def _open_pipe() -> tuple[io.FileIO, io.FileIO]:
     """The two ends of a pipe, closed when they are dropped."""
     read_fd, write_fd = os.pipe()
     return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")

@@ -24,7 +24,7 @@ from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.temporary import replacing
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.confinement import said
+from guestmark.platforms.confinement import describe_confinement
 from guestmark.setting.machine import VMM
 
 if TYPE_CHECKING:
@@ -72,28 +72,28 @@ def probe_by_start(
     try:
         with platform.start(cell, deadline_s) as guest:
             found = guest.attest().confined
-            return Usable(guest.phases["ready"], said(found) if found else "")
+            return Usable(guest.phases["ready"], describe_confinement(found) if found else "")
     except GuestmarkError as error:
-        return Unusable.of(error)
+        return Unusable.from_error(error)
 
 
-FILES = tuple(
+FILE_FACTORS = tuple(
     known.name for known in settings_of(factor.Machine.GUEST) if known.path
 )  # that cells may ask for
 
 
-def given(spec: PlatformSpec) -> tuple[str, ...]:
+def list_deciding_factors(spec: PlatformSpec) -> tuple[str, ...]:
     """The factors whose levels decide whether the platform can be used.
 
     Those are the files of a guest, and what makes another machine fresh. Files of nested guests are for several of
     them, which are tried as usual; but a small hypervisor is the innermost one's alone.
     """
-    outer = spec.outer.described
+    outer = spec.outer.description
     fresh = tuple(factor.name for factor in outer.accepted_inside) if outer.remote else ()
-    return (*((VMM.name,) if spec.nested else FILES), *fresh)
+    return (*((VMM.name,) if spec.is_nested else FILE_FACTORS), *fresh)
 
 
-class Given:
+class PlatformVariant:
     """A platform whose machines have a kernel, a QEMU or whatever else of `given` that cells ask for.
 
     `name` says which, and in which state files are.
@@ -102,7 +102,10 @@ class Given:
     def __init__(self, platform: Startable, levels: Mapping[str, str]) -> None:
         self._platform = platform
         self._levels = dict(levels)
-        told = (f"{name}={_stamp(level) if name in FILES else level}" for name, level in levels.items())
+        told = (
+            f"{name}={_stamp_file(level) if name in FILE_FACTORS else level}"
+            for name, level in levels.items()
+        )
         self.name = " ".join([platform.name, *told])
 
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
@@ -124,11 +127,11 @@ def probe_all(
     neither is one that was killed, as by a kernel that was short of memory, or for which there was no room.
     """
     wanted = list(platforms)
-    known = {} if refresh else _remembered()
+    known = {} if refresh else _read_findings()
     missing = [platform for platform in wanted if platform.name not in known]
     if missing:
         # Guests inside guests take the processors of several: one after the other, when the rest has been tried.
-        nested = [platform for platform in missing if parse_platform(platform.name.split(" ")[0]).nested]
+        nested = [platform for platform in missing if parse_platform(platform.name.split(" ")[0]).is_nested]
         single = [platform for platform in missing if platform not in nested]
         results = together(partial(platform.probe, deadline_s) for platform in single)
         for platform in nested:
@@ -136,15 +139,17 @@ def probe_all(
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
         lasting = {
-            name: finding for name, finding in found.items() if _lasts(name, finding) and not _elsewhere(name)
+            name: finding
+            for name, finding in found.items()
+            if _is_lasting(name, finding) and not _is_about_elsewhere(name)
         }
-        _remember({**_remembered(), **lasting})
+        _store_findings({**_read_findings(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
 
 
-def already_found(platforms: Iterable[Startable]) -> dict[str, Usable | Unusable]:
+def recall_findings(platforms: Iterable[Startable]) -> dict[str, Usable | Unusable]:
     """What is remembered of the platforms; what was not tried yet is taken as usable."""
-    known = _remembered()
+    known = _read_findings()
     return {platform.name: known.get(platform.name, Usable(0.0)) for platform in platforms}
 
 
@@ -156,25 +161,25 @@ def probe_nested(
     A remembered finding is used unless `refresh` is set. None if there was not enough time to find out.
     """
     if left_s is not None and left_s < _LEAST_NESTED_S:
-        return None if refresh else _remembered().get(platform.name)
+        return None if refresh else _read_findings().get(platform.name)
     found = probe_all([platform], deadline_s=left_s, refresh=refresh)[platform.name]
     return None if left_s is not None and was_late(found) else found
 
 
-def load() -> float | None:
+def measure_overload() -> float | None:
     """How many threads of others want this host's processors, where that is more than there are; else None.
 
     That is the mean of the last minute, or what wants to run at this moment, if that is more.
     """
-    averages, now = _load()
+    averages, now = _read_load()
     for _ in range(_LOOKS - 1):
         time.sleep(_APART_S)
-        now = min(now, _load()[1])
+        now = min(now, _read_load()[1])
     found = max(averages, now)
     return found if found > len(os.sched_getaffinity(0)) else None
 
 
-def _load() -> tuple[float, float]:
+def _read_load() -> tuple[float, float]:
     words = procfs.read_text(procfs.PROC / "loadavg").split()
     if len(words) < 4:
         return 0.0, 0.0
@@ -186,27 +191,27 @@ def was_late(finding: Usable | Unusable | None) -> bool:
     return isinstance(finding, Unusable) and finding.cause is Cause.LATE
 
 
-def _lasts(name: str, finding: Usable | Unusable) -> bool:
+def _is_lasting(name: str, finding: Usable | Unusable) -> bool:
     """Whether a finding holds until the host restarts or a program changes.
 
     What another architecture needs may be installed any time, and is not among the programs that are watched.
     """
-    return isinstance(finding, Usable) or not (_may_pass(finding) or "@" in name)
+    return isinstance(finding, Usable) or not (_is_temporary(finding) or "@" in name)
 
 
-def _elsewhere(name: str) -> bool:
+def _is_about_elsewhere(name: str) -> bool:
     """Whether what was found is about another machine, which may be another one by now."""
     return parse_platform(name.split(" ", maxsplit=1)[0]).is_elsewhere
 
 
-def _may_pass(finding: Usable | Unusable) -> bool:
+def _is_temporary(finding: Usable | Unusable) -> bool:
     return isinstance(finding, Unusable) and finding.cause.passes
 
 
-def _remembered() -> dict[str, Usable | Unusable]:
+def _read_findings() -> dict[str, Usable | Unusable]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        stored: Mapping[str, Any] = json.loads(_store().read_text())
-        if stored["valid_for"] == _circumstances():
+        stored: Mapping[str, Any] = json.loads(_findings_path().read_text())
+        if stored["valid_for"] == _describe_circumstances():
             return {
                 name: Usable(finding["ready_s"], finding["confined"])
                 if finding["usable"]
@@ -216,9 +221,9 @@ def _remembered() -> dict[str, Usable | Unusable]:
     return {}
 
 
-def _remember(findings: Mapping[str, Usable | Unusable]) -> None:
+def _store_findings(findings: Mapping[str, Usable | Unusable]) -> None:
     stored = {
-        "valid_for": _circumstances(),
+        "valid_for": _describe_circumstances(),
         "at": time.time(),
         "findings": {
             name: {"usable": True, "ready_s": finding.ready_s, "confined": finding.confined}
@@ -233,15 +238,15 @@ def _remember(findings: Mapping[str, Usable | Unusable]) -> None:
         },
     }
     # A finding that cannot be stored is found again next time.
-    with contextlib.suppress(OSError), replacing(_store(), 0o644) as part:
+    with contextlib.suppress(OSError), replacing(_findings_path(), 0o644) as part:
         part.write_text(json.dumps(stored, indent=1))
 
 
-def _store() -> Path:
+def _findings_path() -> Path:
     return cache_directory() / "probes.json"
 
 
-def _circumstances() -> list[str]:
+def _describe_circumstances() -> list[str]:
     programs = [
         *(shutil.which(program.name) for program in registry.programs(workloads=())),
         str(agent_binary()),
@@ -250,12 +255,12 @@ def _circumstances() -> list[str]:
     return [
         Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         str(os.getuid()),
-        *_restrictions(),
-        *map(_stamp, programs),
+        *_list_restrictions(),
+        *map(_stamp_file, programs),
     ]
 
 
-def _restrictions() -> list[str]:
+def _list_restrictions() -> list[str]:
     """What this process may not do although others of the same user may: UML needs ptrace."""
     named = ("CapEff:", "NoNewPrivs:", "Seccomp:")
     with contextlib.suppress(OSError):
@@ -264,7 +269,7 @@ def _restrictions() -> list[str]:
     return []
 
 
-def _stamp(path: str | None) -> str:
+def _stamp_file(path: str | None) -> str:
     if path is None:
         return "none"
     try:

@@ -27,8 +27,8 @@ from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks.processes import program_of
 from guestmark.platforms import confinement
-from guestmark.platforms.affinity import starting
-from guestmark.platforms.confinement import memory_directory
+from guestmark.platforms.affinity import starting_machine
+from guestmark.platforms.confinement import find_memory_directory
 
 _CONSOLE_LIMIT = 1 << 20
 _STOP_DEADLINE_S = 5.0
@@ -48,10 +48,10 @@ class Console:
         self.last_output_at: float | None = None
         self._stamps: list[tuple[int, float]] = []  # how much had arrived, and when
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._read, name="console", daemon=True)
+        self._thread = threading.Thread(target=self._collect_output, name="console", daemon=True)
         self._thread.start()
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """Everything kept so far, as text; undecodable bytes are replaced."""
         with self._lock:
             parts = [b"".join(self._head)]
@@ -60,7 +60,7 @@ class Console:
             parts.append(b"".join(self._tail))
         return b"".join(parts).decode("utf-8", "replace").replace("\r\n", "\n")
 
-    def when(self, pattern: re.Pattern[bytes], *, last: bool = False) -> float | None:
+    def find_arrival(self, pattern: re.Pattern[bytes], *, last: bool = False) -> float | None:
         """When the first (or last) match of `pattern` had arrived, on the monotonic clock; None when there is none."""
         with self._lock:
             parts = [(self._head_size + self._dropped, b"".join(self._tail)), (0, b"".join(self._head))]
@@ -72,11 +72,11 @@ class Console:
                     return self._stamps[min(at, len(self._stamps) - 1)][1]
         return None
 
-    def join(self, timeout_s: float = 1.0) -> None:
+    def wait_for_end(self, timeout_s: float = 1.0) -> None:
         """Waits for the end of the output, which comes when the last process that holds it has ended."""
         self._thread.join(timeout_s)
 
-    def _read(self) -> None:
+    def _collect_output(self) -> None:
         with contextlib.suppress(OSError):
             while chunk := os.read(self._stream, 65536):
                 now = time.monotonic()
@@ -84,13 +84,13 @@ class Console:
                     if self.first_output_at is None:
                         self.first_output_at = now
                     self.last_output_at = now
-                    self._keep(chunk)
+                    self._keep_chunk(chunk)
                     if len(self._stamps) == _MAX_STAMPS:
                         self._stamps.pop()
                     self._stamps.append((self._head_size + self._dropped + self._tail_size, now))
         os.close(self._stream)
 
-    def _keep(self, chunk: bytes) -> None:
+    def _keep_chunk(self, chunk: bytes) -> None:
         if self._head_size < self._limit // 2:
             self._head.append(chunk)
             self._head_size += len(chunk)
@@ -138,12 +138,12 @@ class SupervisedProcess:
         output, output_write = os.pipe()
         inner = os.dup(lifeline)  # that its cage watches, should the supervisor be stopped
         held = keeper().handles
-        wrapped = supervised(self._confined(command, writable, inner), lifeline_fd=lifeline, hold=held)
+        wrapped = supervised(self._wrap_confined(command, writable, inner), lifeline_fd=lifeline, hold=held)
         # Before the process, so that an interruption finds it, and not where the machine belongs: its thread is ours.
         self._console = Console(output)
         self.started_at = time.monotonic()
         try:
-            with starting():
+            with starting_machine():
                 self._process = subprocess.Popen(
                     wrapped,
                     stdin=subprocess.DEVNULL,
@@ -161,27 +161,27 @@ class SupervisedProcess:
             os.close(lifeline)
             os.close(inner)
             os.close(output_write)
-        threading.Thread(target=self._take_along, name=f"end of {command[0]}", daemon=True).start()
+        threading.Thread(target=self._end_dependents, name=f"end of {command[0]}", daemon=True).start()
 
-    def _take_along(self) -> None:
+    def _end_dependents(self) -> None:
         """Waits for the end, and brings about that of all that would stay."""
         if (self.wait(None) or 0) < 0:  # the supervisor was killed, and cannot have done it
             end_confined_in(self.scratch)
         for helper in self.helpers.values():
-            helper._end()
+            helper._close_lifeline()
 
-    def _confined(self, command: Sequence[str], writable: Iterable[Path], lifeline: int) -> list[str]:
+    def _wrap_confined(self, command: Sequence[str], writable: Iterable[Path], lifeline: int) -> list[str]:
         if self._confinement is None:
             return list(command)
         temporary = over_temporary = None
         if self._confinement.writes_tmp:
             over_temporary = self.scratch / "over-tmp"
             over_temporary.mkdir()
-        if self._confinement.memory_file and (parent := memory_directory()):
+        if self._confinement.memory_file and (parent := find_memory_directory()):
             temporary = keeper().directory("memory", parent)
             self._directories.append(temporary)
         self.writable = (self.scratch, *writable, *([temporary] if temporary else []))
-        self.groups = confinement.made("machine")
+        self.groups = confinement.make_control_groups("machine")
         self._directories += self.groups
         return self._confinement.around(
             command,
@@ -208,11 +208,11 @@ class SupervisedProcess:
 
         def watch() -> None:
             helper.wait(None)
-            self._end()
+            self._close_lifeline()
 
         threading.Thread(target=watch, name=f"watch {name}", daemon=True).start()
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the hypervisor is still running."""
         return self._process is not None and self._process.poll() is None
 
@@ -242,7 +242,7 @@ class SupervisedProcess:
         """
         assert self._process is not None, "not started"
         # Until the hypervisor exists, its supervisor stands in for it.
-        handle = os.pidfd_open(self.pid() or self._process.pid) if self.running() else -1
+        handle = os.pidfd_open(self.pid() or self._process.pid) if self.is_running() else -1
         try:
             ordered = time.monotonic()
             order()
@@ -254,18 +254,18 @@ class SupervisedProcess:
 
     def stop(self) -> None:
         """Stops the hypervisor and all its helpers and removes the scratch directory. May be called twice."""
-        self._end()
+        self._close_lifeline()
         if self._process is not None:
             try:
                 self._process.wait(_STOP_DEADLINE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()  # its child dies with it (PR_SET_PDEATHSIG)
                 self._process.wait()
-            self.console.join()
+            self.console.wait_for_end()
         for directory in self._directories:
             keeper().remove(directory)
 
-    def _end(self) -> None:
+    def _close_lifeline(self) -> None:
         with self._ending:
             self._ended = True
             if self._lifeline >= 0:
@@ -280,14 +280,14 @@ def end_confined_in(scratch: Path) -> None:
     those are killed, the helpers stay, and with them the machine's channels. See also `crates/agent/src/keep.rs`.
     """
     deadline = time.monotonic() + _STOP_DEADLINE_S
-    while (found := list(_confined_in(scratch))) and time.monotonic() < deadline:
+    while (found := list(_find_confined_in(scratch))) and time.monotonic() < deadline:
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
 
 
-def _confined_in(scratch: Path) -> Iterator[int]:
+def _find_confined_in(scratch: Path) -> Iterator[int]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -298,13 +298,13 @@ def _confined_in(scratch: Path) -> Iterator[int]:
                     yield int(folder.name)
 
 
-def watchdog(process: SupervisedProcess, what: str) -> Callable[[], None]:
+def make_watchdog(process: SupervisedProcess, what: str) -> Callable[[], None]:
     """For loops that wait for a machine: raises `MachineError` with the console once it has ended."""
 
     def check() -> None:
-        if not process.running():
-            process.console.join()
+        if not process.is_running():
+            process.console.wait_for_end()
             status = process.wait(0)
-            raise MachineError(f"{what} ended with status {status}", console=process.console.text())
+            raise MachineError(f"{what} ended with status {status}", console=process.console.read_text())
 
     return check

@@ -20,7 +20,7 @@ _NO_ANSWERS = (
 
 
 @contextlib.contextmanager
-def understood() -> Iterator[None]:
+def require_shape() -> Iterator[None]:
     """An answer of another shape than QEMU's, looked into inside, is a `MachineError`."""
     try:
         yield
@@ -53,7 +53,7 @@ class Monitor:
         try:
             if self._client is None:
                 self._connect(timeout_s)
-            return self._run(self._client.execute(command, dict(arguments or {})), timeout_s)
+            return self._await_answer(self._client.execute(command, dict(arguments or {})), timeout_s)
         except TimeoutError:
             raise MachineError(f"QEMU's monitor did not answer {command} within {timeout_s:g} s") from None
         except (QMPError, OSError, EOFError, *_NO_ANSWERS) as error:
@@ -63,7 +63,7 @@ class Monitor:
                 f"QEMU's monitor failed at {command}: {error}", cause=heard(Speaker.QEMU, str(error)).cause
             ) from error
 
-    def hand(self, name: str, descriptor: int) -> None:
+    def send_descriptor(self, name: str, descriptor: int) -> None:
         """Gives QEMU a copy of a descriptor, which its commands call `name`. Raises `MachineError`."""
         self.execute("query-status")  # connects, if that has not been done
         try:
@@ -76,7 +76,7 @@ class Monitor:
         """Ends the connection; QEMU goes on. May be called twice."""
         if self._runner is not None:
             with contextlib.suppress(Exception):  # QEMU may already have exited
-                self._run(self._client.disconnect(), 1.0)
+                self._await_answer(self._client.disconnect(), 1.0)
             self._runner.close()
             self._runner = None
         self._client = None
@@ -89,9 +89,9 @@ class Monitor:
         self._client = QMPClient("guestmark")
         self._client.logger.setLevel("CRITICAL")
         self._client.events.event_filter = lambda _event: False  # nobody reads them, and they would pile up
-        self._run(self._client.connect(self._socket), timeout_s)
+        self._await_answer(self._client.connect(self._socket), timeout_s)
 
-    def _run(self, awaitable: Any, timeout_s: float) -> Any:
+    def _await_answer(self, awaitable: Any, timeout_s: float) -> Any:
         assert self._runner is not None
 
         async def bounded() -> Any:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _platforms: dict[PlatformSpec, Platform] = {}
 
 
-def get(platform: PlatformSpec | str) -> Platform:
+def get_platform(platform: PlatformSpec | str) -> Platform:
     """The platform of that name; the same object each time.
 
     Raises `UsageError` for a name outside the grammar or a platform this version cannot start,
@@ -22,28 +22,28 @@ def get(platform: PlatformSpec | str) -> Platform:
     """
     spec = parse_platform(platform) if isinstance(platform, str) else platform
     if spec not in _platforms:
-        _platforms[spec] = _made(spec)
+        _platforms[spec] = _create_platform(spec)
     return _platforms[spec]
 
 
-def of_layer(layer: Layer) -> Platform:
+def get_layer_platform(layer: Layer) -> Platform:
     """What starts a machine of one layer alone."""
-    return get(PlatformSpec((layer,)))
+    return get_platform(PlatformSpec((layer,)))
 
 
-def _made(spec: PlatformSpec) -> Platform:
+def _create_platform(spec: PlatformSpec) -> Platform:
     for layer in spec.layers:
-        if not layer.described.supported:
+        if not layer.description.is_supported:
             raise UsageError(
                 f"platform {str(spec)!r}: {layer.kind} is not supported by this version",
                 hint=f"known: {', '.join(sorted(registry.platform_names()))}",
             )
-    kind = spec.outer.described
-    load_class = kind.load_nested_class if spec.nested else kind.load_class
+    kind = spec.outer.description
+    load_class = kind.load_nested_class if spec.is_nested else kind.load_class
     if load_class is None:
         raise UsageError(
             f"platform {str(spec)!r}: guests on {kind.help.partition(',')[0]} are not supported by this version",
             hint=f"measure the machine itself: {spec.outer}",
         )
-    platform: Platform = load_class()(spec if spec.nested else spec.inner)
+    platform: Platform = load_class()(spec if spec.is_nested else spec.inner)
     return platform

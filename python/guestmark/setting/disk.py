@@ -245,7 +245,7 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     loop = cell.platform.is_this_host and need.get("host") == "loop"
     if loop:
         levels |= {BUS.name: Bus.LOOP, FORMAT.name: Format.RAW, AIO.name: Aio.THREADS}
-    machine = cell.platform.inner.described
+    machine = cell.platform.inner.description
     if machine.disk:
         levels |= machine.disk
         levels[BUS.name] = levels.pop(machine.bus_factor, levels[BUS.name])
@@ -335,7 +335,7 @@ def _check_device(disk: DiskSpec, cell: Cell) -> None:
         raise _as_it_is(disk, f"format={disk.format}", cell)
     if disk.tree:
         raise _as_it_is(disk, "prepared files", cell)
-    if cell.platform.nested:
+    if cell.platform.is_nested:
         raise UsageError(
             f"{cell.id}: a guest inside a guest is not given devices of this host",
             hint="exclude the combination",
@@ -364,8 +364,8 @@ def impossible(disk: DiskSpec, cell: Cell) -> str:
     """Why the cell's machine cannot mount a directory of this host; empty when it can, or need not."""
     if not disk.shared:
         return ""
-    if cell.platform.nested:
+    if cell.platform.is_nested:
         return f"a guest inside a guest has no {disk.filesystem} of this host"
-    if disk.filesystem not in cell.platform.inner.described.shares:
+    if disk.filesystem not in cell.platform.inner.description.shares:
         return f"{cell.platform.inner} has no {disk.filesystem}"
     return ""

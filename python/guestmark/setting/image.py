@@ -269,7 +269,7 @@ class Protocol(StrEnum):
 def _reachable(protocol: Protocol, disk: Disk, cell: Cell) -> Refusal | None:
     if protocol is not Protocol.NBD:
         return None
-    if cell.platform.nested:
+    if cell.platform.is_nested:
         return Refusal(
             "nothing serves images inside another guest", "use disk_protocol=file for nested platforms"
         )

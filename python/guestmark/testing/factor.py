@@ -68,7 +68,7 @@ def _on_other_buses(
     factor: DiskSetting[Any], factors: Mapping[str, str], platform: PlatformSpec
 ) -> Iterator[Violation]:
     """A level of the factor on each bus that it can be combined with, which starts a guest or is refused."""
-    if not platform.takes(BUS.name):
+    if not platform.takes_factor(BUS.name):
         return
     for level in BUS.levels:
         cell = Cell("checked", WorkloadSpec("checked"), platform, {**factors, BUS.name: level})
@@ -93,7 +93,7 @@ def _used_if_it_can_be(cell: Cell) -> Iterator[Violation]:
 
 
 def _used_once(cell: Cell) -> Iterator[Violation]:
-    used(platforms.get(cell.platform), cell)
+    used(platforms.get_platform(cell.platform), cell)
     yield from ()
 
 

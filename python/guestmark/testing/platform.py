@@ -35,7 +35,7 @@ def check_platform(name: str) -> list[Violation]:
     """What the platform breaks whose machines are called so, `unshare` for instance; they run on this host."""
     try:
         spec = PlatformSpec.read(name)
-        kind = spec.inner.described
+        kind = spec.inner.description
     except (GuestmarkError, ValueError) as error:
         return [not_found(error)]
     loaders = {"load_class": kind.load_class, "load_nested_class": kind.load_nested_class}
@@ -43,7 +43,7 @@ def check_platform(name: str) -> list[Violation]:
     if found := list(loads(kind.help, given)):
         return found
     found += is_cheap("PLATFORMS", kind.name, [load().__module__ for load in given.values()])
-    platform, broken = guarded(f"making {name}", lambda: platforms.get(name))
+    platform, broken = guarded(f"making {name}", lambda: platforms.get_platform(name))
     if platform is None:
         return [*found, *broken]
     usable, broken = guarded("probe()", platform.probe)
@@ -71,7 +71,7 @@ def check_platform(name: str) -> list[Violation]:
 
 
 def _read_by_platform(cell: Cell) -> None:
-    used(platforms.get(cell.platform), cell)
+    used(platforms.get_platform(cell.platform), cell)
 
 
 def used(platform: Platform, cell: Cell) -> None:
@@ -121,7 +121,7 @@ def _attested(machine: Machine, cell: Cell) -> Iterator[Violation]:
     if Facts(kept).of(type(found)) != found:
         yield Violation(Rule.ATTESTED, "the ledger does not return what was attested", "use plain types")
     kernel = getattr(found, "kernel", os.uname().release)
-    own = cell.platform.inner.described.own_kernel
+    own = cell.platform.inner.description.own_kernel
     if cell.platform.is_this_host and not own and kernel != os.uname().release:
         yield Violation(
             Rule.ATTESTED,
@@ -173,7 +173,7 @@ def _machine_dies(platform: Platform, cell: Cell) -> Iterator[Violation]:
 
 def _without_programs(platform: Platform, cell: Cell) -> Iterator[Violation]:
     """Nothing is in `PATH`."""
-    if not cell.platform.inner.described.programs:
+    if not cell.platform.inner.description.programs:
         return
     path = os.environ["PATH"]
     os.environ["PATH"] = "/nonexistent"

@@ -55,7 +55,7 @@ def plan(cell: Cell, metrics: Sequence[Metric] = (), limit_s: float = _LIMIT_S) 
 def prepared(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workload[Any], Machine]]:
     """The workload of a cell, ready on a machine of its own."""
     workload = base.create(plan(cell, limit_s=limit_s), cell)
-    platform = platforms.get(base.started_for(cell).platform)
+    platform = platforms.get_platform(base.started_for(cell).platform)
     levels = cell.factors.levels if isinstance(cell.factors, _Watched) else cell.factors
     with base.start_machine(workload, platform, replace(cell, factors=levels)) as machine:
         workload.prepare(machine)
@@ -203,7 +203,7 @@ def one_trial(order: str) -> int:
     threading.Thread(target=_say_when_it_runs, args=[threading.get_ident()], daemon=True).start()
     with interruption.handled():
         slot = Slot(cell, 0, 0, iterations=_MANY, warmups=0)
-        platform = platforms.get(base.started_for(cell).platform)
+        platform = platforms.get_platform(base.started_for(cell).platform)
         try:
             run_trial(plan(cell), slot, platform, interruption, Silent())
         except Interrupted:

@@ -132,7 +132,7 @@ def _metrics(declared: Sequence[Metric], trial: Trial, optional: Collection[str]
 def _trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
     """One trial of the plan's only cell, with a warm-up and two iterations."""
     (cell,) = plan.cells
-    platform = platforms.get(base.started_for(cell).platform)
+    platform = platforms.get_platform(base.started_for(cell).platform)
     workload = base.of(cell.workload.name)
 
     def run() -> Trial:

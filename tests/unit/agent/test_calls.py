@@ -427,7 +427,7 @@ def test_the_agent_is_static_and_small() -> None:
 
 
 def test_what_runs_out_of_memory_elsewhere_is_no_reason(agent: Agent) -> None:
-    limited = confinement.made("test", 32 << 20)
+    limited = confinement.make_control_groups("test", 32 << 20)
     if not limited:
         pytest.skip("this process may not make control groups")
     joins = " ".join(f"echo $$ > {group}/cgroup.procs;" for group in limited)

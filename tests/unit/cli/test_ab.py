@@ -117,8 +117,8 @@ def test_files_of_a_machine_are_looked_at(tmp_path: Path) -> None:
     for name in ("bios", "modules", "rootfs"):
         with pytest.raises(UsageError, match=r"is no|there is no"):
             registry.parse_settings([f"{name}={tmp_path / 'nothing'}"])
-    assert parse_platforms(["tcg"])[0].takes("qemu")
-    assert not parse_platforms(["uml"])[0].takes("qemu")
+    assert parse_platforms(["tcg"])[0].takes_factor("qemu")
+    assert not parse_platforms(["uml"])[0].takes_factor("qemu")
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from guestmark.cli.verbs import VERBS
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Policy, RunState
-from guestmark.core.platform_kind import of_machines
+from guestmark.core.platform_kind import is_machine_factor
 from guestmark.plan.matrix import Null
 from guestmark.stats import stopping
 from guestmark.workloads.exec.command import factor_of
@@ -491,7 +491,7 @@ def test_texts_are_compared_by_ab_too(guestmark: CommandLine) -> None:
     assert len(done.document()["cells"]) == 2
 
 
-MACHINES_FACTORS = sorted(name for name in registry.factors() if of_machines(name))
+MACHINES_FACTORS = sorted(name for name in registry.factors() if is_machine_factor(name))
 
 
 @pytest.mark.parametrize("name", [*MACHINES_FACTORS[::7], "cache", "memory", "platform", "workload"])

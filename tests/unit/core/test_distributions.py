@@ -103,5 +103,5 @@ def test_a_program_outside_of_path_is_run_by_its_path(tmp_path: Path) -> None:
     program = Program("no-such-program-in-path", "qemu-system-x86", (str(hidden),))
     assert program.path is None
     hidden.chmod(0o755)
-    assert program.called == program.path == str(hidden)
-    assert Program("sh", "dash", (str(hidden),)).called == "sh"
+    assert program.command == program.path == str(hidden)
+    assert Program("sh", "dash", (str(hidden),)).command == "sh"

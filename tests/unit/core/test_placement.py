@@ -173,9 +173,9 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
     other = threading.Thread(target=released.wait)
     other.start()
     try:
-        with affinity.placed(cell(PINNED), emulator=False) as seat:
+        with affinity.take_seat(cell(PINNED), emulator=False) as seat:
             assert seat.placement is not None
-            with affinity.starting():
+            with affinity.starting_machine():
                 child = subprocess.Popen(["sleep", "60"])
             try:
                 assert os.sched_getaffinity(child.pid) == set(seat.placement.machine)
@@ -185,7 +185,9 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
                 facts = seat.attest(child.pid)
                 assert facts is not None
                 assert facts.machine == write_list(seat.placement.machine)
-                assert affinity.usable() == set(USABLE)  # what others may have is not what this one has now
+                assert affinity.usable_processors() == set(
+                    USABLE
+                )  # what others may have is not what this one has now
                 os.sched_setaffinity(child.pid, USABLE)
                 with pytest.raises(AttestationError, match=f"asked processor .*, found {write_list(USABLE)}"):
                     seat.attest(child.pid)
@@ -200,8 +202,8 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
 
 @pytest.mark.skipif(len(USABLE) < 2, reason="one processor is everybody's")
 def test_a_control_plane_that_was_moved_fails_the_trial() -> None:
-    with affinity.placed(cell(PINNED), emulator=False) as seat:
-        with affinity.starting():
+    with affinity.take_seat(cell(PINNED), emulator=False) as seat:
+        with affinity.starting_machine():
             child = subprocess.Popen(["sleep", "60"])
         os.sched_setaffinity(0, USABLE)
         try:
@@ -214,8 +216,8 @@ def test_a_control_plane_that_was_moved_fails_the_trial() -> None:
 
 def test_a_machine_that_outlives_a_trial_leaves_everything_as_it_was() -> None:
     """As outer guests do, which several trials share."""
-    outer = affinity.placed(cell("cpus=" + str(USABLE[0])), emulator=False)
-    another = affinity.placed(cell("cpus=" + str(USABLE[-1])), emulator=False)
+    outer = affinity.take_seat(cell("cpus=" + str(USABLE[0])), emulator=False)
+    another = affinity.take_seat(cell("cpus=" + str(USABLE[-1])), emulator=False)
     outer.__enter__()
     another.__enter__()
     outer.__exit__(None, None, None)
@@ -224,7 +226,7 @@ def test_a_machine_that_outlives_a_trial_leaves_everything_as_it_was() -> None:
 
 
 def test_a_cell_from_before_there_were_placements_is_left_alone() -> None:
-    with affinity.placed(cell(None), emulator=False) as seat:
+    with affinity.take_seat(cell(None), emulator=False) as seat:
         assert seat.placement is None
         assert sorted(os.sched_getaffinity(0)) == USABLE
         assert seat.attest(os.getpid()) is None

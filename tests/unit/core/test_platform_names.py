@@ -35,7 +35,7 @@ def test_architectures_may_be_called_otherwise(name: str) -> None:
 def test_parts_of_a_nested_name() -> None:
     spec = parse_platform("tcg@sparc64/kvm")
     assert (spec.outer.kind, spec.outer.arch, spec.inner.kind) == ("tcg", "sparc64", "kvm")
-    assert spec.nested
+    assert spec.is_nested
     assert spec.is_guest
     assert not parse_platform("host").is_guest
 

@@ -18,7 +18,7 @@ PART_OF_A_DISK = {factor.name for factor in disk_settings() if factor.default or
 
 def taken(platform: str) -> dict[str, str]:
     """The settings that its machines take, each with a level that is not its default."""
-    factors = PlatformSpec.read(platform).inner.described.accepted
+    factors = PlatformSpec.read(platform).inner.description.accepted_factors
     return {factor.name: factor.levels[-1] if factor.levels else "2" for factor in factors}
 
 

@@ -77,15 +77,15 @@ def test_an_unknown_architecture_names_the_nearest() -> None:
 
 def test_the_hosts_own_architecture_is_no_other() -> None:
     own = parse_platform(f"tcg@{host_architecture().machine_name}")
-    assert own.foreign is None
+    assert own.foreign_architecture is None
     assert own.shares_root
-    assert [parse_platform(f"tcg@{row.name}").foreign for row in FOREIGN] == FOREIGN
+    assert [parse_platform(f"tcg@{row.name}").foreign_architecture for row in FOREIGN] == FOREIGN
     assert not any(parse_platform(f"tcg@{row.name}").shares_root for row in FOREIGN)
 
 
 def test_kvm_of_another_architecture_is_refused_with_what_works() -> None:
     with pytest.raises(UsageError) as caught:
-        registry.get(f"kvm@{ROW.name}")
+        registry.get_platform(f"kvm@{ROW.name}")
     assert "own processor" in caught.value.message
     assert f"tcg@{ROW.name}" in caught.value.hint
 
@@ -95,13 +95,13 @@ def test_user_needs_an_architecture_with_programs_that_is_not_the_hosts() -> Non
         parse_platform("user")
     for name in (host_architecture().name, "sparc64"):
         with pytest.raises(PlatformUnusableError):
-            registry.get(f"user@{name}")
+            registry.get_platform(f"user@{name}")
 
 
 def test_guests_of_another_architecture_hold_no_others_and_say_why() -> None:
     for inner in ("kvm", "tcg", f"kvm@{ROW.name}"):
         with pytest.raises(PlatformUnusableError, match="neither this host's files"):
-            registry.get(f"tcg@{ROW.name}/{inner}")
+            registry.get_platform(f"tcg@{ROW.name}/{inner}")
 
 
 def test_every_row_is_complete() -> None:

@@ -14,7 +14,7 @@ def found_of(command: list[str], writable: tuple[Path, ...]) -> Confined | None:
     """What is attested of a process that runs `command`, which ends with `sleep 60`."""
     with subprocess.Popen(command) as process:
         assert wait_until(lambda: called(program_of(process.pid)) == "sleep\n", 10)
-        found = confinement.attested(process.pid, writable)
+        found = confinement.attest_process(process.pid, writable)
         process.kill()
     return found
 
@@ -31,7 +31,7 @@ def test_it_is_measured(tmp_path: Path) -> None:
     assert not free.protects_files
     assert confined.protects_files
     assert confined.no_new_privileges
-    assert confinement.said(confined) != confinement.said(free) == "nothing"
+    assert confinement.describe_confinement(confined) != confinement.describe_confinement(free) == "nothing"
 
 
 def test_a_path_that_nobody_was_given_is_noticed(tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ def test_a_path_that_nobody_was_given_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_guest_that_nothing_confines_is_warned_about() -> None:
-    assert confinement.remarks(MachineFacts()) == []
-    assert confinement.remarks(MachineFacts(confined=Confined(landlock=True))) == []
-    assert "this host's files" in confinement.remarks(MachineFacts(confined=Confined(seccomp=True)))[0]
+    assert confinement.list_remarks(MachineFacts()) == []
+    assert confinement.list_remarks(MachineFacts(confined=Confined(landlock=True))) == []
+    assert "this host's files" in confinement.list_remarks(MachineFacts(confined=Confined(seccomp=True)))[0]
     weak_share = Confined(landlock=True, mounts=True, shares=Confined())
-    assert confinement.remarks(MachineFacts(confined=weak_share)) != []
+    assert confinement.list_remarks(MachineFacts(confined=weak_share)) != []

@@ -15,7 +15,7 @@ def words(script: str, deadline_s: float) -> str:
     line = Socketpair()
     try:
         process.start(["sh", "-c", script], pass_fds=line.fds)
-        line.handed()
+        line.close_inherited()
         with pytest.raises(MachineError) as error:
             await_ready(Agent(line.transport()), process, deadline_s, {})
         return error.value.message
@@ -47,7 +47,7 @@ def test_an_agent_that_is_silent_is_told_in_a_sentence() -> None:
     line = Socketpair()
     try:
         process.start(["sleep", "60"], pass_fds=line.fds)
-        line.handed()
+        line.close_inherited()
         with pytest.raises(AgentError, match="the agent gave no answer in time"):
             Agent(line.transport()).hello(timeout_s=0.2)
     finally:

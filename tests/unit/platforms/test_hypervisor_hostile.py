@@ -19,9 +19,9 @@ from guestmark.agent.confinement import STOPS
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
-from guestmark.platforms.affinity import virtual_processors
-from guestmark.platforms.counters import of_guest, of_uml
-from guestmark.platforms.place import given, given_content
+from guestmark.platforms.affinity import find_vcpu_threads
+from guestmark.platforms.counters import read_guest_counters, read_uml_stops
+from guestmark.platforms.place import open_plain_file, read_plain_file
 from guestmark.platforms.qemu.platform import facts_of_vmm
 from guestmark.platforms.qmp import Monitor
 
@@ -48,7 +48,7 @@ _IN_PLACE_OF_A_FILE: dict[str, Callable[[Path], object]] = {
 def test_what_is_put_in_place_of_a_file_costs_nothing(tmp_path: Path, what: str) -> None:
     _IN_PLACE_OF_A_FILE[what](tmp_path / STOPS)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(of_uml, tmp_path)
+        asked = pool.submit(read_uml_stops, tmp_path)
         try:
             assert asked.result(_LIMIT_S) == {}
         finally:  # whoever waits for a writer
@@ -58,17 +58,17 @@ def test_what_is_put_in_place_of_a_file_costs_nothing(tmp_path: Path, what: str)
 
 def test_stops_are_counted(tmp_path: Path) -> None:
     (tmp_path / STOPS).write_bytes((7).to_bytes(8, "little"))
-    assert of_uml(tmp_path) == {"uml_stops": 7.0}
+    assert read_uml_stops(tmp_path) == {"uml_stops": 7.0}
 
 
 def test_plain_files_alone_are_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
-    assert given_content(tmp_path / "file", 7) == b"content"
+    assert read_plain_file(tmp_path / "file", 7) == b"content"
     for path, at_most in (("file", 6), ("link", 7), ("none", 7)):
         with pytest.raises(OSError, match=rf"more than|symbolic links|{path}"):
-            given_content(tmp_path / path, at_most)
-    with given(tmp_path / "file") as file:
+            read_plain_file(tmp_path / path, at_most)
+    with open_plain_file(tmp_path / "file") as file:
         assert file.read() == b"content"
 
 
@@ -144,9 +144,9 @@ def test_an_answer_of_another_shape_costs_the_trial(shape: object) -> None:
         with pytest.raises(MachineError, match="of another shape"):
             facts_of_vmm(monitor, host_architecture())
         with contextlib.suppress(MachineError):
-            of_guest(None, monitor.execute)
+            read_guest_counters(None, monitor.execute)
         with contextlib.suppress(MachineError):
-            virtual_processors(monitor.execute("query-cpus-fast"), os.getpid())
+            find_vcpu_threads(monitor.execute("query-cpus-fast"), os.getpid())
     finally:
         monitor.close()
         theirs.close()
@@ -196,8 +196,8 @@ def _talks(line: socket.socket) -> None:
 def test_threads_of_others_are_not_moved_on_its_word() -> None:
     (own,) = [number for number in processes.threads(os.getpid()) if number == threading.get_native_id()]
     told = [{"cpu-index": 0, "thread-id": own}]
-    assert virtual_processors(told, os.getpid()) == (own,)
+    assert find_vcpu_threads(told, os.getpid()) == (own,)
     for number in (1, os.getppid()):
         for pid in (os.getpid(), None):
             with pytest.raises(MachineError, match="does not have"):
-                virtual_processors([*told, {"cpu-index": 1, "thread-id": number}], pid)
+                find_vcpu_threads([*told, {"cpu-index": 1, "thread-id": number}], pid)

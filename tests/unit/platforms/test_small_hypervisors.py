@@ -48,7 +48,7 @@ def cell(name: str, **factors: str) -> Cell:
 
 
 def test_each_is_a_platform_on_kvm() -> None:
-    described = {name: kind for name, kind in platform_kinds().items() if kind.takes(VMM.name)}
+    described = {name: kind for name, kind in platform_kinds().items() if kind.takes_factor(VMM.name)}
     assert set(described) == set(HYPERVISORS)
     assert all(kind.needs_kvm and kind.guest for kind in described.values())
 
@@ -80,21 +80,21 @@ def test_a_disk_of_firecracker_is_known_by_its_file(tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.touch()
     found = image.stat()
-    serial = HYPERVISORS["firecracker"].serial("target", HERE.numbers(image))
+    serial = HYPERVISORS["firecracker"].serial("target", HERE.identify_file(image))
     assert serial == f"{found.st_dev}0{found.st_ino}"[:20]
 
 
 def test_none_is_started_on_other_hosts_than_x86(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hypervisors, "host_architecture", lambda: ARCHITECTURES["arm64"])
     for name in HYPERVISORS:
-        found = registry.get(name).probe()
+        found = registry.get_platform(name).probe()
         assert isinstance(found, Unusable)
         assert found.reason == f"{name} is started on x86-64 hosts alone"
 
 
 def test_no_kernel_is_a_program_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_mode, "host_architecture", lambda: ARCHITECTURES["arm64"])
-    found = registry.get("uml").probe()
+    found = registry.get_platform("uml").probe()
     assert isinstance(found, Unusable)
     assert found.reason == "there is no User-Mode Linux for this host's architecture"
     assert "install" not in found.hint
@@ -108,7 +108,7 @@ on_x86 = pytest.mark.skipif(not host_architecture().kernel_unpacked, reason="non
 def test_one_that_is_missing_says_what_to_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     for platform in (name, f"tcg/{name}"):
-        found = registry.get(platform).probe()
+        found = registry.get_platform(platform).probe()
         assert isinstance(found, Unusable)
         assert f"{name} is not installed" in found.reason
         assert "--set vmm=FILE" in found.hint
@@ -120,7 +120,7 @@ def test_one_that_is_missing_says_what_to_do(name: str, monkeypatch: pytest.Monk
 def test_another_program_is_refused(name: str, line: str, tmp_path: Path) -> None:
     with (
         pytest.raises(PlatformUnusableError, match=r"does not say its version|says it is") as caught,
-        registry.get(f"tcg/{name}").start(cell(f"tcg/{name}", vmm=saying(tmp_path, line))),
+        registry.get_platform(f"tcg/{name}").start(cell(f"tcg/{name}", vmm=saying(tmp_path, line))),
     ):
         pass
     assert "--set vmm=FILE" in caught.value.hint
@@ -150,7 +150,7 @@ def test_the_program_that_runs_is_held_against_the_one_that_was_named(tmp_path: 
 
 def test_its_own_process_is_watched_for_flushes() -> None:
     """Its descendants carry the channel and serve the root: they make none, which is no loss."""
-    place = SimpleNamespace(descendants=lambda pid: [pid + 1], read=lambda _: "\nTracerPid:\t0\n")
+    place = SimpleNamespace(list_descendants=lambda pid: [pid + 1], read=lambda _: "\nTracerPid:\t0\n")
     seen: dict[Bus, list[int]] = {}
     for bus in (Bus.VIRTIO_BLK, Bus.UBD):
         disk = SimpleNamespace(spec=SimpleNamespace(bus=bus, shared=False), server=None)

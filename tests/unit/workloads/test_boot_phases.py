@@ -64,7 +64,7 @@ def replay(name: str, limit: int = 1 << 20, *, upto: bytes | None = None) -> Hea
         while waiting(read_fd):  # each piece is heard at a time of its own, however busy the host is
             time.sleep(0.0005)
     os.close(write_fd)
-    console.join()
+    console.wait_for_end()
     return Heard(console, began)
 
 
@@ -73,7 +73,7 @@ def replay(name: str, limit: int = 1 << 20, *, upto: bytes | None = None) -> Hea
     [("qemu.txt", [steps.FIRMWARE, steps.HANDOVER, steps.FIRST_LINE, *STARTING[1:]]), ("uml.txt", STARTING)],
 )
 def test_phases_of_a_recorded_console_in_the_order_of_time(log: str, expected: list[str]) -> None:
-    found = steps.seen(replay(log))
+    found = steps.collect_phases(replay(log))
     assert list(found) == expected
     times = list(found.values())
     assert times == sorted(times)
@@ -82,7 +82,7 @@ def test_phases_of_a_recorded_console_in_the_order_of_time(log: str, expected: l
 
 
 def test_a_console_that_ends_early_has_the_phases_until_then() -> None:
-    found = steps.seen(replay("qemu.txt", upto=b"guestmark-agent: kernel done"))
+    found = steps.collect_phases(replay("qemu.txt", upto=b"guestmark-agent: kernel done"))
     assert list(found) == [steps.FIRMWARE, steps.HANDOVER, steps.FIRST_LINE, steps.KERNEL]
 
 
@@ -96,11 +96,11 @@ def test_the_last_line_is_found_behind_a_flood() -> None:
     before = time.monotonic()
     os.write(write_fd, b"\nreboot: Power down\n")
     os.close(write_fd)
-    console.join()
+    console.wait_for_end()
     line = re.compile(rb"reboot: Power down")
-    assert known(console.when(line, last=True)) >= before
-    assert known(console.when(line)) < before
-    assert console.when(re.compile(rb"never said")) is None
+    assert known(console.find_arrival(line, last=True)) >= before
+    assert known(console.find_arrival(line)) < before
+    assert console.find_arrival(re.compile(rb"never said")) is None
 
 
 def test_the_end_of_a_process_is_told_apart_from_its_order() -> None:
@@ -233,7 +233,7 @@ def test_the_plan_of_the_verb() -> None:
     plan = planned()
     assert [cell.id for cell in plan.cells] == ["tcg", "uml"]
     assert plan.metrics[0].name == "ready_s"
-    assert steps.Watch.of(plan.cells[0]) == steps.Watch(initcalls=False)
+    assert steps.Watch.for_cell(plan.cells[0]) == steps.Watch(initcalls=False)
 
 
 def test_libguestfs_stands_in_the_same_table_on_what_it_runs_on() -> None:
@@ -269,9 +269,9 @@ def test_iterations_that_cannot_be_are_said() -> None:
 
 
 def test_only_watched_guests_are_made_to_talk() -> None:
-    assert steps.Watch.of(Cell("c", WorkloadSpec("exec"), PlatformSpec.read("tcg"))) is None
+    assert steps.Watch.for_cell(Cell("c", WorkloadSpec("exec"), PlatformSpec.read("tcg"))) is None
     params = registry.workload_kind("boot").checked({"initcalls": True})
-    watch = steps.Watch.of(Cell("c", WorkloadSpec("boot", params), PlatformSpec.read("tcg")))
+    watch = steps.Watch.for_cell(Cell("c", WorkloadSpec("boot", params), PlatformSpec.read("tcg")))
     assert "initcall_debug" in known(watch).kernel_arguments()
     assert "initcall_debug" not in steps.Watch().kernel_arguments()
 

@@ -179,7 +179,7 @@ def test_kvm_counts_of_all_processors_are_summed() -> None:
             processor(exits=7, histogram=[1]),
         ]
     )
-    assert counters.of_kvm(ask, 1) == {"kvm_exits": 12.0, "kvm_io_exits": 2.0}
+    assert counters.read_kvm_counters(ask, 1) == {"kvm_exits": 12.0, "kvm_io_exits": 2.0}
 
 
 def test_an_older_qemu_has_debugfs_or_nothing(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_an_older_qemu_has_debugfs_or_nothing(tmp_path: Path) -> None:
     (folder / "vcpu0").mkdir(parents=True)
     for name, value in (("exits", 40), ("mmio_exits", 3), ("halt_wait_ns", 8)):
         (folder / name).write_text(f"{value}\n")
-    assert counters.of_kvm(monitor(), 4711, tmp_path) == {"kvm_exits": 40.0, "kvm_mmio_exits": 3.0}
-    assert counters.of_kvm(monitor(), 471, tmp_path) == {}
-    assert counters.of_kvm(monitor(), 4711, tmp_path / "none") == {}
+    assert counters.read_kvm_counters(monitor(), 4711, tmp_path) == {"kvm_exits": 40.0, "kvm_mmio_exits": 3.0}
+    assert counters.read_kvm_counters(monitor(), 471, tmp_path) == {}
+    assert counters.read_kvm_counters(monitor(), 4711, tmp_path / "none") == {}
 
 
 JIT = """Translation buffer state:
@@ -210,15 +210,15 @@ def test_tcg_counts_are_read_by_whichever_command_there_is() -> None:
         "tcg_code_bytes": 46573011.0, "tcg_blocks": 85196.0, "tcg_flushes": 1.0,
         "tcg_invalidations": 14348.0, "tcg_tlb_flushes": 4544.0,
     }  # fmt: skip
-    assert counters.of_tcg(monitor(x_query_jit={"human-readable-text": JIT})) == expected
-    assert counters.of_tcg(monitor(human_monitor_command=JIT.replace("\n", "\r\n"))) == expected
+    assert counters.read_tcg_counters(monitor(x_query_jit={"human-readable-text": JIT})) == expected
+    assert counters.read_tcg_counters(monitor(human_monitor_command=JIT.replace("\n", "\r\n"))) == expected
     refused = MachineError(
         "QEMU's monitor failed at x-query-jit",
         cause=heard(Speaker.QEMU, "JIT information is only available with accel=tcg").cause,
     )
-    assert counters.of_tcg(monitor(x_query_jit=refused)) == {}
+    assert counters.read_tcg_counters(monitor(x_query_jit=refused)) == {}
     with pytest.raises(MachineError, match="did not answer"):
-        counters.of_tcg(
+        counters.read_tcg_counters(
             monitor(x_query_jit=MachineError("QEMU's monitor did not answer x-query-jit within 10 s"))
         )
 
@@ -229,12 +229,12 @@ def test_processor_time_is_that_of_the_whole_tree() -> None:
     with subprocess.Popen(["python3", "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        spent = counters.processor_s(process.pid)
+        spent = counters.read_processor_s(process.pid)
         process.communicate(b"")
     assert spent is not None
     assert 0.15 <= spent < 5
-    assert counters.processor_s(process.pid) is None
-    assert counters.processor_s(None) is None
+    assert counters.read_processor_s(process.pid) is None
+    assert counters.read_processor_s(None) is None
 
 
 def test_without_counts_there_is_a_remark_not_a_zero() -> None:
@@ -247,7 +247,7 @@ def test_without_counts_there_is_a_remark_not_a_zero() -> None:
             self.agent = agent
 
         def counters(self) -> Mapping[str, float]:
-            return counters.of_kvm(monitor(), None, Path("/nonexistent"))
+            return counters.read_kvm_counters(monitor(), None, Path("/nonexistent"))
 
     cell = dataclasses.replace(
         CELL,

@@ -148,7 +148,7 @@ class OwnPlatform:
                 machine.attest()
                 return Usable(machine.phases["ready"])
         except GuestmarkError as error:
-            return Unusable.of(error)
+            return Unusable.from_error(error)
 
     def clean(self, *, dry_run: bool) -> list[str]:
         """Destroy machines that nobody answers for any more."""

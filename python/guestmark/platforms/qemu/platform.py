@@ -30,19 +30,26 @@ from guestmark.disks.image import Image
 from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import drives
-from guestmark.platforms.affinity import placed, virtual_processors
-from guestmark.platforms.attest import backing_of, check_kernel, disks, hold, inside_of, same
+from guestmark.platforms.affinity import find_vcpu_threads, take_seat
+from guestmark.platforms.attest import (
+    attest_disks,
+    check_kernel,
+    describe_inside,
+    measure_backing,
+    require_checks,
+    require_same,
+)
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.drives import VirtioBus
-from guestmark.platforms.guest import Guest, await_ready, mismatch, stopping
+from guestmark.platforms.guest import Guest, await_ready, make_mismatch, stop_on_exit
 from guestmark.platforms.phases import ANSWERED, Watch
-from guestmark.platforms.place import HERE, Line, Place, Process
+from guestmark.platforms.place import HERE, HypervisorProcess, Line, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import restored, virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
-from guestmark.platforms.qmp import Monitor, understood
+from guestmark.platforms.qmp import Monitor, require_shape
 from guestmark.setting import memory
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio, Bus
@@ -91,21 +98,23 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMach
 
     Raises `AttestationError` with both values.
     """
-    inside = inside_of(guest)
+    inside = describe_inside(guest)
     loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
-    same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
-    backing = backing_of(guest) if memory.is_asked(guest.cell.levels) else None
-    hold(checks(levels, Started(inside, vmm, _program(guest), loaded, backing)), guest)
+    require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
+    backing = measure_backing(guest) if memory.is_asked(guest.cell.levels) else None
+    require_checks(checks(levels, Started(inside, vmm, _program(guest), loaded, backing)), guest)
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
     if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
-        same("the root filesystem", str(boot.root), _shared_directory(guest.vmm_pid, boot.root), guest)
-    expected = guest.cell.platform.foreign or host_architecture()
-    same("the architecture", expected.machine_name, inside.arch, guest)
+        require_same(
+            "the root filesystem", str(boot.root), _shared_directory(guest.vmm_pid, boot.root), guest
+        )
+    expected = guest.cell.platform.foreign_architecture or host_architecture()
+    require_same("the architecture", expected.machine_name, inside.arch, guest)
     return GuestMachine(
         asked=dict(levels.texts),
         vmm=vmm,
         guest=inside,
-        disks=disks(guest),
+        disks=attest_disks(guest),
         restored=guest.restored,
         backing=backing,
     )
@@ -163,7 +172,7 @@ class QemuPlatform:
         self.name = str(layer)
         self.architecture = layer.architecture
         self.accelerator = ACCELERATORS[layer.kind]
-        if layer.foreign and not self.accelerator.emulates:
+        if layer.is_foreign and not self.accelerator.emulates:
             host = host_architecture().name
             raise UsageError(
                 f"platform {self.name!r}: {layer.kind} runs programs on the host's own processor, which is {host}",
@@ -186,24 +195,24 @@ class QemuPlatform:
         levels = cell.levels.with_defaults(self._defaults())
         self._check(levels)
         boot = boot_of(self.architecture, cell, levels, self._notify)
-        program = levels.get(PROGRAM) or self.architecture.emulator.called
-        virtio = VirtioBus.of(self.architecture, levels[MACHINE])
+        program = levels.get(PROGRAM) or self.architecture.emulator.command
+        virtio = VirtioBus.for_machine(self.architecture, levels[MACHINE])
         initramfs = build_initramfs(
             boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell), extras.programs
         )
         memory.why_not(levels, here=place is HERE, on_pci=virtio.on_pci)
-        watch = Watch.of(cell)
+        watch = Watch.for_cell(cell)
         is_restored = levels[START] is Start.RESTORED
         generation_id = is_restored and extras.generation_id and _has_generation_id(self.architecture)
         if is_restored:
             _check_restored(cell, boot, place, virtio, watched=watch is not None)
-        process = place.process(self.name, _confinement(cell, boot, extras, self.accelerator))
-        line, monitor_line = place.line("agent"), place.line("monitor")
-        monitor = Monitor(monitor_line.socket())
+        process = place.make_process(self.name, _confinement(cell, boot, extras, self.accelerator))
+        line, monitor_line = place.make_line("agent"), place.make_line("monitor")
+        monitor = Monitor(monitor_line.own_socket())
         with contextlib.ExitStack() as stack:
-            seat = stack.enter_context(placed(cell, emulator=True))
-            stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
-            made = stack.enter_context(place.disks(cell))
+            seat = stack.enter_context(take_seat(cell, emulator=True))
+            stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
+            made = stack.enter_context(place.prepare_disks(cell))
             arguments = [
                 *_base(self.architecture, self.accelerator, levels, program),
                 *(sandbox(program) if place is HERE else ()),
@@ -224,8 +233,8 @@ class QemuPlatform:
                     " ".join([self._kernel_args(place, boot.share, levels, watch), *extras.kernel]),
                 ),
             ]  # fmt: skip
-            written = (*drives.written(made), *extras.writable)
-            command = drives.beside(arguments, made, process.scratch, place)
+            written = (*drives.list_writable_paths(made), *extras.writable)
+            command = drives.add_storage_daemon(arguments, made, process.scratch, place)
             template, state = None, -1
             if is_restored:
                 template = stack.enter_context(self._template(cell, arguments, levels, boot, made))
@@ -237,8 +246,8 @@ class QemuPlatform:
                 ]
                 written = (*written, template.memory)
             process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
-            line.handed()
-            monitor_line.handed()
+            line.close_inherited()
+            monitor_line.close_inherited()
             agent = Agent(line.transport())
             guest = Guest(
                 cell,
@@ -258,14 +267,14 @@ class QemuPlatform:
                     generation_id=generation_id,
                 )
                 answered = restored.go_on(
-                    monitor, state, line.socket(), deadline_s or self.accelerator.start_limit_s
+                    monitor, state, line.own_socket(), deadline_s or self.accelerator.start_limit_s
                 )
                 if answered is not None:
                     guest.phases[ANSWERED] = answered - process.started_at
             await_ready(agent, process, deadline_s or self.accelerator.start_limit_s, guest.phases)
             stack.callback(agent.close)
             guest.query = monitor.execute
-            guest.disks = drives.attached(made, agent)
+            guest.disks = drives.find_attached_disks(made, agent)
             _check_served(guest)
             _order(monitor, levels)
             yield guest
@@ -287,23 +296,23 @@ class QemuPlatform:
         def make(template: restored.Template) -> None:
             with contextlib.ExitStack() as stack:
                 process = SupervisedProcess(self.name, _confinement(cell, boot, NO_EXTRAS, self.accelerator))
-                line, monitor_line = HERE.line("agent"), HERE.line("monitor")
-                monitor = Monitor(monitor_line.socket())
-                stack.enter_context(stopping(process, line.close, monitor.close, monitor_line.close))
+                line, monitor_line = HERE.make_line("agent"), HERE.make_line("monitor")
+                monitor = Monitor(monitor_line.own_socket())
+                stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
                 state = stack.enter_context(restored.opened(template.state, os.O_WRONLY | os.O_CREAT))
                 named = dict(zip(_descriptors(arguments), (*line.fds, *monitor_line.fds), strict=True))
                 command = [
                     *_with_descriptors(arguments, named),
                     *restored.memory_arguments(template.memory, levels[MEMORY], shared=True),
                 ]
-                written = (template.memory, *drives.written(made))
+                written = (template.memory, *drives.list_writable_paths(made))
                 process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
-                line.handed()
-                monitor_line.handed()
+                line.close_inherited()
+                monitor_line.close_inherited()
                 restored.save(process, monitor, state, self.accelerator.start_limit_s)
 
         program = shutil.which(arguments[0]) or arguments[0]
-        key = restored.key_of(drives.without_paths(arguments, made), os.path.realpath(program))
+        key = restored.key_of(drives.replace_paths(arguments, made), os.path.realpath(program))
         with restored.TEMPLATES.take(key, levels[MEMORY], make) as template:
             yield template
 
@@ -344,7 +353,7 @@ class QemuPlatform:
         try:
             parts.check(row, self._programs())
         except PlatformUnusableError as error:
-            return Unusable.of(error)
+            return Unusable.from_error(error)
         return None
 
     def probe(
@@ -430,7 +439,7 @@ def _settle(guest: Guest, monitor: Monitor) -> None:
     A QEMU that has ended by then is looked at where its start is waited for.
     """
     with contextlib.suppress(MachineError):
-        guest.seat.settle(virtual_processors(monitor.execute("query-cpus-fast"), guest.vmm_pid))
+        guest.seat.move_threads(find_vcpu_threads(monitor.execute("query-cpus-fast"), guest.vmm_pid))
 
 
 def _order(monitor: Monitor, levels: Levels) -> None:
@@ -472,7 +481,7 @@ def missing_program(program: Program) -> Unusable | None:
 
 def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
     """What QEMU says it is running: version, accelerator, processors and their model, memory in bytes."""
-    with understood():
+    with require_shape():
         kvm = monitor.execute("query-kvm")
         processors = monitor.execute("query-cpus-fast")
         model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
@@ -490,7 +499,7 @@ def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
 def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:
     shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
     also = restored.TEMPLATES.filesystems if cell.levels.get(START) is Start.RESTORED else ()
-    for_disks, filesystems = drives.qemu_modules(cell, also)
+    for_disks, filesystems = drives.list_qemu_modules(cell, also)
     required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.modules(cell.levels))
     return ModuleList(required, (*filesystems, *extras.modules))
 
@@ -524,9 +533,11 @@ def _console(watch: Watch | None, architecture: Architecture) -> list[str]:
     ]  # fmt: skip
 
 
-def _root(stack: contextlib.ExitStack, process: Process, virtio: VirtioBus, boot: Boot) -> list[str]:
+def _root(
+    stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, boot: Boot
+) -> list[str]:
     if boot.share == NINE_P:
-        return drives.plan9(_SHARE_TAG, boot.root, "none", virtio, read_only=True)
+        return drives.plan9_arguments(_SHARE_TAG, boot.root, "none", virtio, read_only=True)
     if not isinstance(process, SupervisedProcess):
         raise PlatformUnusableError(
             "a guest inside a guest gets its root over 9p, which its kernel does not have",
@@ -536,7 +547,7 @@ def _root(stack: contextlib.ExitStack, process: Process, virtio: VirtioBus, boot
 
 
 def _shares(
-    stack: contextlib.ExitStack, process: Process, virtio: VirtioBus, made: Sequence[Image]
+    stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, made: Sequence[Image]
 ) -> list[str]:
     """Directories of the host that virtiofsd serves; nested guests have none."""
     arguments: list[str] = []
@@ -562,7 +573,7 @@ def _check_served(guest: Guest) -> None:
         server = guest.process.helpers[share.name]
         disk.server = server.pid()
         if differs := virtiofs.difference(server, share):
-            raise mismatch(f"the {disk.spec.name}'s daemon", share.cache, differs, guest)
+            raise make_mismatch(f"the {disk.spec.name}'s daemon", share.cache, differs, guest)
 
 
 def _is_shared(boot: Boot, made: Sequence[Image]) -> bool:
@@ -575,16 +586,16 @@ def _channel(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
     # through all of them each time.
     vectors = f",vectors={2 * ports + 4}" if virtio.on_pci else ""
     return [
-        "-device", f"{virtio.device('virtio-serial')},max_ports={ports}{vectors}",
-        "-chardev", line.chardev("agent"),
+        "-device", f"{virtio.format_device('virtio-serial')},max_ports={ports}{vectors}",
+        "-chardev", line.format_chardev("agent"),
         "-device", "virtserialport,chardev=agent,name=guestmark",
     ]  # fmt: skip
 
 
 def _monitor(line: Line) -> list[str]:
-    return ["-chardev", line.chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
+    return ["-chardev", line.format_chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
 
 
 def _kernel(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
-    image = place.file(Path(kernel.elf or kernel.image))
-    return ["-kernel", image, "-initrd", place.file(initramfs), "-append", arguments]
+    image = place.locate_file(Path(kernel.elf or kernel.image))
+    return ["-kernel", image, "-initrd", place.locate_file(initramfs), "-append", arguments]

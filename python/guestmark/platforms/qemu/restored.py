@@ -29,7 +29,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size
-from guestmark.platforms.process import SupervisedProcess, watchdog
+from guestmark.platforms.process import SupervisedProcess, make_watchdog
 from guestmark.platforms.qmp import Monitor
 from guestmark.setting.disk import Disks
 from guestmark.setting.filesystem import Filesystem
@@ -149,20 +149,20 @@ def save(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: f
 
     Raises `MachineError` with the console.
     """
-    check, end = watchdog(process, "the template"), time.monotonic() + deadline_s
-    while _READY not in process.console.text():
+    check, end = make_watchdog(process, "the template"), time.monotonic() + deadline_s
+    while _READY not in process.console.read_text():
         check()
         if time.monotonic() > end:
-            raise MachineError("the template was not ready in time", console=process.console.text())
+            raise MachineError("the template was not ready in time", console=process.console.read_text())
         time.sleep(_POLL_S)
     monitor.execute("stop")
     monitor.execute("migrate-set-capabilities", _CAPABILITY)
-    monitor.hand(_STATE, state)
+    monitor.send_descriptor(_STATE, state)
     monitor.execute("migrate", {"uri": f"fd:{_STATE}"})
     end = time.monotonic() + _SAVE_S
     while (status := monitor.execute("query-migrate").get("status")) != "completed":
         if status in ("failed", "cancelled") or time.monotonic() > end:
-            raise MachineError(f"the template was not saved: {status}", console=process.console.text())
+            raise MachineError(f"the template was not saved: {status}", console=process.console.read_text())
         time.sleep(_POLL_S)
 
 
@@ -172,7 +172,7 @@ def go_on(monitor: Monitor, state: int, channel: socket.socket, deadline_s: floa
     Returns when it answered, on the monotonic clock; None if not in time, or when it has gone.
     """
     monitor.execute("migrate-set-capabilities", _CAPABILITY)
-    monitor.hand(_STATE, state)
+    monitor.send_descriptor(_STATE, state)
     monitor.execute("migrate-incoming", {"uri": f"fd:{_STATE}"})
     end = time.monotonic() + deadline_s
     while monitor.execute("query-status")["status"] == "inmigrate":

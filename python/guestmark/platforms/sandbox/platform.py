@@ -29,7 +29,7 @@ from guestmark.core.platform_spec import Layer
 from guestmark.core.user_namespaces import how_to_allow
 from guestmark.disks import processes
 from guestmark.platforms.affinity import Seat
-from guestmark.platforms.confinement import limits, made, own_namespaces
+from guestmark.platforms.confinement import list_own_namespaces, make_control_groups, read_limits
 from guestmark.platforms.host_like import Host, HostLike, Surroundings
 from guestmark.platforms.sandbox.runtimes import RUNTIMES, Runtime, Sandbox
 from guestmark.setting.disk import DiskSpec
@@ -54,7 +54,7 @@ class SandboxPlatform(HostLike):
         super().__init__(layer)
         self.runtime = RUNTIMES[layer.kind]
 
-    def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
+    def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
         """Raises `PlatformUnusableError` for a runtime that is not there or not this user's, and a cell with disks."""
         _ = self.runtime.version
         if os.geteuid() != 0 and not self.runtime.for_users:
@@ -65,10 +65,10 @@ class SandboxPlatform(HostLike):
             )
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
+    def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """A root, control groups and a runtime that waits to be let go on."""
         scratch = keeper().directory(self.name, scratch_parent())
-        limited = made("machine", memory_of(cell))
+        limited = make_control_groups("machine", memory_of(cell))
         below, console = scratch / "m", scratch / "console"
         below.mkdir()
         # Podman wants a short name for it.
@@ -92,14 +92,14 @@ class SandboxPlatform(HostLike):
             def begin() -> float:
                 prepared.shut_write()
                 if not select.select([prepared.read], [], [], _SETUP_S)[0] or not os.read(prepared.read, 16):
-                    raise self.refused(MachineError("its root cannot be made"), within)
+                    raise self.explain_silence(MachineError("its root cannot be made"), within)
                 began = time.monotonic()
                 os.write(go.write, b"go\n")
                 return began
 
             within = Surroundings(
                 supervised(command, lifeline_fd=lifeline.read, hold=keeper().handles),
-                named=True,
+                agent_in_command=True,
                 passed=(lifeline.read, prepared.write, go.read),
                 begin=begin,
                 groups=limited,
@@ -107,15 +107,15 @@ class SandboxPlatform(HostLike):
             )
             yield within
 
-    def machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> SandboxMachine:
+    def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> SandboxMachine:
         """The sandbox, whose agent has answered."""
         # Below the supervisor and what makes the namespaces is the first process in them, with which all others end.
         first = next(iter(processes.descendants(pid)[1:2]), pid)
         return SandboxMachine(agent, command, seat=seat, pid=first, runtime=self.runtime)
 
-    def refused(self, error: MachineError, within: Surroundings) -> MachineError:
+    def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
         """With what the runtime, or what prepares its root, has said last."""
-        lines = [line.strip() for line in within.said().splitlines() if line.strip()]
+        lines = [line.strip() for line in within.read_console().splitlines() if line.strip()]
         explained = self.runtime.explained(within.console.parent) if within.console else ""
         reason = explained or (lines[-1] if lines else error.message)
         return MachineError(
@@ -123,7 +123,7 @@ class SandboxPlatform(HostLike):
             hint=(os.geteuid() and how_to_allow())
             or "sandboxes need mount and process namespaces and overlays; guestmark doctor tries them",
             cause=error.cause,
-            console=within.said(),
+            console=within.read_console(),
         )
 
 
@@ -202,7 +202,7 @@ class SandboxMachine(Host):
         except OSError as error:
             raise AttestationError(f"the sandbox has ended: {error.strerror}") from error
         root = [line.split(" ")[2] for line in seen.mounts.splitlines() if line.split(" ")[1:2] == ["/"]]
-        memory, _ = limits(self.within.groups)
+        memory, _ = read_limits(self.within.groups)
         self._unlimited = memory is None
         found = Sandboxed(
             kernel=hello.kernel,
@@ -217,7 +217,7 @@ class SandboxMachine(Host):
             own_kernel=self._runtime.own_kernel,
             mechanism=_mechanism(holder) if self._runtime.own_kernel else "",
             # Not those that the runtime was started in, which would be there whatever it does.
-            namespaces=own_namespaces(folder, Path(f"/proc/{self.pid}")),
+            namespaces=list_own_namespaces(folder, Path(f"/proc/{self.pid}")),
             seccomp=_SECCOMP.get(status.get("Seccomp", ""), "unknown"),
             filters=int(status.get("Seccomp_filters", "0")),
             no_new_privileges=status.get("NoNewPrivs") == "1",

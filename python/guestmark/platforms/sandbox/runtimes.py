@@ -13,7 +13,7 @@ from typing import Any
 
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.core.platform_kind import Program, version_line
+from guestmark.core.platform_kind import Program, read_version_line
 from guestmark.platforms.sandbox.programs import BWRAP, CRUN, PODMAN, RUNC, RUNSC
 
 _NAME = "guestmark"
@@ -72,7 +72,7 @@ class Runtime:
 @functools.cache
 def _version(path: str) -> str:
     try:
-        return version_line(path).split(" ")[-1].strip()
+        return read_version_line(path).split(" ")[-1].strip()
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise PlatformUnusableError(
             f"{path} does not say its version: {error}",

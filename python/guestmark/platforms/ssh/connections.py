@@ -110,7 +110,7 @@ class Connections:
         with contextlib.suppress(GuestmarkError):
             connection.leave(cell_id)
             with self._lock:
-                if self._kept is None and exclusive.at_end(self.close):
+                if self._kept is None and exclusive.call_at_end(self.close):
                     self._kept = connection
                     return True
         return False

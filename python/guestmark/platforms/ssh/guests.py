@@ -35,11 +35,11 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import GuestWithin
-from guestmark.platforms.place import Line, Process, SerialLine
+from guestmark.platforms.place import HypervisorProcess, Line, SerialLine
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.nested.outer import lodge
-from guestmark.platforms.qemu.nested.place import InnerProcess, OuterPlace, Ported
+from guestmark.platforms.qemu.nested.place import InnerProcess, OuterPlace, PortStream
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
 from guestmark.setting.disk import Disks
 from guestmark.setting.machine import MEMORY, PLACEMENT
@@ -83,7 +83,7 @@ class RemotePlace(OuterPlace):
     """A machine that ssh reaches; it holds one guest at a time. `close` ends its lines."""
 
     def __init__(self, remote: Remote) -> None:
-        super().__init__(cast("Guest", _Reached(remote)), self._line)
+        super().__init__(cast("Guest", _RemoteAsGuest(remote)), self._open_line)
         self._remote = remote
         self._directory = Path(remote.scratch)
         self._connections: list[_Connection] = []
@@ -93,25 +93,25 @@ class RemotePlace(OuterPlace):
         for connection in self._connections:
             connection.close()
 
-    def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
+    def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
         """In a directory of its own in the agent's."""
         self._count += 1
         scratch = self._directory / f"{name}-{self._count}"
         return InnerProcess(self, scratch, traces=confinement.memory_file)
 
-    def line(self, name: str) -> Line:
+    def make_line(self, name: str) -> Line:
         """Two named pipes there."""
-        line = _Pipes(self.connect(name), self.port(name))
+        line = _Pipes(self.connect_port(name), self.port_path(name))
         if name == "agent":
             self._channel = line
         return line
 
-    def serial_line(self) -> SerialLine:
+    def make_serial_line(self) -> SerialLine:
         """The agent's pipes."""
-        self._channel = line = _SerialPipes(self.connect("agent"))
+        self._channel = line = _SerialPipes(self.connect_port("agent"))
         return line
 
-    def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
+    def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """None yet."""
         if cell.view(Disks):
             raise PlatformUnusableError(
@@ -120,31 +120,31 @@ class RemotePlace(OuterPlace):
             )
         return contextlib.nullcontext(())
 
-    def file(self, path: Path) -> str:
+    def locate_file(self, path: Path) -> str:
         """A copy in the agent's directory, which goes with it."""
         there = str(self._directory / f"{len(path.name)}-{path.name}")
-        with self.calling() as agent:
-            agent.write_file(there, _pieces(path), timeout_s=_FILE_S)
+        with self.using_agent() as agent:
+            agent.write_file(there, _read_pieces(path), timeout_s=_FILE_S)
         return there
 
     def tsc_khz(self) -> int | None:
         """As the agent's program says there; its file is gone, the process has it still."""
-        with self.calling() as agent:
+        with self.using_agent() as agent:
             done = agent.exec([f"/proc/{agent.hello().pid}/exe", "tsc"], timeout_s=10.0)
         text = done.stdout.strip()
         return int(text) if text.isdigit() else None
 
-    def environment(self) -> Mapping[str, str] | None:
+    def choose_environment(self) -> Mapping[str, str] | None:
         """None: the environment of the user there."""
         return None
 
-    def port(self, name: str) -> str:
+    def port_path(self, name: str) -> str:
         """What a line's pipes are called, but for `.in` and `.out`."""
         return f"{self._directory}/inner-{name}"
 
-    def _line(self, name: str) -> socket.socket:
-        pipe = shlex.quote(self.port(name))
-        with self.calling() as agent:
+    def _open_line(self, name: str) -> socket.socket:
+        pipe = shlex.quote(self.port_path(name))
+        with self.using_agent() as agent:
             made = agent.exec(["sh", "-c", f"mkfifo {pipe}.in {pipe}.out"], timeout_s=10.0)
         if made.status != 0:
             said = made.stderr.decode(errors="replace").strip()
@@ -152,7 +152,7 @@ class RemotePlace(OuterPlace):
         session = self._remote.session
         connection = _Connection(session.way, _LINE.format(pipe=pipe))
         self._connections.append(connection)
-        if not connection.greeted(time.monotonic() + _CONNECT_S):
+        if not connection.wait_for_greeting(time.monotonic() + _CONNECT_S):
             raise MachineError(
                 f"{session.dest} gives no further connection, and a guest there needs three",
                 hint="see its limits, MaxSessions and MaxStartups of its sshd, and try it: "
@@ -162,7 +162,7 @@ class RemotePlace(OuterPlace):
 
 
 @dataclass(slots=True)
-class _Reached:
+class _RemoteAsGuest:
     """What a place needs of its outer guest, for a machine that we did not start."""
 
     remote: Remote
@@ -172,10 +172,10 @@ class _Reached:
         return self.remote.agent
 
     @property
-    def process(self) -> _Reached:
+    def process(self) -> _RemoteAsGuest:
         return self
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether its agent can be talked to."""
         return not self.remote.agent.closed
 
@@ -204,7 +204,7 @@ class _Connection:
             os.close(lifeline)
             theirs.close()
 
-    def greeted(self, deadline: float) -> bool:
+    def wait_for_greeting(self, deadline: float) -> bool:
         """Waits until the script runs; what the login printed before is passed over.
 
         What follows on the socket is the guest's, so that is read byte by byte.
@@ -236,7 +236,7 @@ class _Connection:
         self._process.wait()
 
 
-class _Pipes(Ported):
+class _Pipes(PortStream):
     """Named pipes of QEMU on the other machine."""
 
     script = _QEMU
@@ -245,22 +245,22 @@ class _Pipes(Ported):
         super().__init__(end)
         self._path = path
 
-    def chardev(self, name: str) -> str:
+    def format_chardev(self, name: str) -> str:
         """QEMU opens the path with `.in` and with `.out`."""
         return f"pipe,id={name},path={self._path.replace(',', ',,')}"
 
 
-class _SerialPipes(Ported):
+class _SerialPipes(PortStream):
     """A serial line of UML on the other machine."""
 
     script = _UML
 
-    def serial(self) -> str:
+    def format_serial(self) -> str:
         """The descriptors are those that the starting script makes."""
         return "fd:0,fd:4"
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _read_pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             yield piece
@@ -277,15 +277,15 @@ class RemoteGuestPlatform:
 
     def __init__(self, spec: PlatformSpec) -> None:
         for layer in spec.layers[1:]:
-            if layer.foreign:
+            if layer.is_foreign:
                 raise PlatformUnusableError(
                     "guests of another architecture are not supported on other machines",
                     hint=f"measure {layer} here",
                 )
         self.name = str(spec)
         self._spec = spec
-        self._outer = cast("SshPlatform", registry.of_layer(spec.outer))
-        self._inner = cast("GuestPlatform", registry.of_layer(spec.inner))
+        self._outer = cast("SshPlatform", registry.get_layer_platform(spec.outer))
+        self._inner = cast("GuestPlatform", registry.get_layer_platform(spec.inner))
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[RemoteGuest]:
@@ -299,11 +299,13 @@ class RemoteGuestPlatform:
             self._check_program(remote)
             own = RemotePlace(remote)
             stack.callback(own.close)
-            with self._faults():
+            with self._locate_errors():
                 place: OuterPlace = own
                 for layer in range(1, len(self._spec.layers) - 1):
                     place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
-                others = _NOT_THE_GUEST | {factor.name for factor in self._spec.outer.described.accepted}
+                others = _NOT_THE_GUEST | {
+                    factor.name for factor in self._spec.outer.description.accepted_factors
+                }
                 factors = {name: level for name, level in cell.factors.items() if name not in others}
                 left_s = max(1.0, deadline - time.monotonic())
                 made = self._inner.start(replace(cell, factors=factors), left_s, place=place)
@@ -330,7 +332,7 @@ class RemoteGuestPlatform:
             ) from error
 
     @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _locate_errors(self) -> Iterator[None]:
         """Adds to an error where it came from."""
         try:
             yield
@@ -376,13 +378,13 @@ class RemoteGuest(GuestWithin):
 
     def caller(self) -> Caller:
         """The user of the machine, whom the guest runs as root."""
-        with self._own.calling():
+        with self._own.using_agent():
             return self._remote.caller()
 
     def attest(self) -> RemoteGuestMachine:
         """The guest as it is seen there, and the machine that it runs on."""
         found = self.inner.attest()
-        with self._own.calling():
+        with self._own.using_agent():
             return RemoteGuestMachine(**msgspec.structs.asdict(found), on=self._remote.attest())
 
     def console(self) -> str:
@@ -399,5 +401,5 @@ class RemoteGuest(GuestWithin):
 
     def remarks(self) -> list[str]:
         """Of the machine it runs on."""
-        with self._own.calling():
+        with self._own.using_agent():
             return self._remote.remarks()

@@ -29,14 +29,14 @@ from guestmark.core.errors import (
 )
 from guestmark.core.machine_facts import Connection, RemoteMachine
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_kind import of_machines
+from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.temporary import unnamed_file
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import Lines, tell
 from guestmark.page.text import inert, last_line
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.exclusive import holder, lock_remote
+from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.freshness import READY, RESTART
@@ -233,7 +233,7 @@ class SshPlatform:
         the next trial. Raises `UsageError` for what the machine cannot be given, `MachineError` for whatever ssh or the
         machine refuse.
         """
-        ours = holder()
+        ours = encode_own_holder()
         with self._reached(cell, deadline_s, ours) as remote:
             yield remote
 
@@ -314,7 +314,9 @@ def check(cell: Cell) -> None:
             f"{cell.platform}: disks of another machine are not supported",
             hint="measure what needs no disk there",
         )
-    given = [name for name in cell.factors if of_machines(name) and not cell.platform.takes(name)]
+    given = [
+        name for name in cell.factors if is_machine_factor(name) and not cell.platform.takes_factor(name)
+    ]
     if given:
         raise UsageError(
             f"{cell.platform} cannot be given {', '.join(sorted(given))}", hint="factors are for guests"

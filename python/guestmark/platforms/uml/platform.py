@@ -21,10 +21,16 @@ from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
-from guestmark.platforms.affinity import placed
-from guestmark.platforms.attest import check_kernel, disks, hold, inside_of, same
+from guestmark.platforms.affinity import take_seat
+from guestmark.platforms.attest import (
+    attest_disks,
+    check_kernel,
+    describe_inside,
+    require_checks,
+    require_same,
+)
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import Guest, await_ready, mismatch, stopping
+from guestmark.platforms.guest import Guest, await_ready, make_mismatch, stop_on_exit
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
@@ -51,13 +57,13 @@ def explained(error: MachineError) -> MachineError:
 
 def attest_uml(guest: Guest, levels: Levels, kernel: str) -> GuestMachine:
     """Kernel kind and release, processors and memory from inside. Raises `AttestationError` with both values."""
-    inside = inside_of(guest)
+    inside = describe_inside(guest)
     if inside.cpu != "UML":
-        raise mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
-    same("the number of processors", 1, inside.processors, guest)
+        raise make_mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
+    require_same("the number of processors", 1, inside.processors, guest)
     check_kernel(kernel, inside, guest)
-    hold(checks(levels, Started(inside)), guest)
-    return GuestMachine(asked=dict(levels.texts), guest=inside, disks=disks(guest))
+    require_checks(checks(levels, Started(inside)), guest)
+    return GuestMachine(asked=dict(levels.texts), guest=inside, disks=attest_disks(guest))
 
 
 UML = "linux.uml"
@@ -85,31 +91,35 @@ class UmlPlatform:
         if missing := self.missing(levels):
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         release = release_of(Path(shutil.which(program) or program))
-        initramfs = build_initramfs(agent_binary(), _modules_of(program, release), drives.uml_modules(cell))
-        watch = Watch.of(cell)
+        initramfs = build_initramfs(
+            agent_binary(), _modules_of(program, release), drives.list_uml_modules(cell)
+        )
+        watch = Watch.for_cell(cell)
         served = any(disk.bus is Bus.VHOST_USER for disk in cell.view(Disks))
-        process = place.process(self.name, replace(WITH_MEMORY_FILE, sockets=served))
-        line = place.serial_line()
+        process = place.make_process(self.name, replace(WITH_MEMORY_FILE, sockets=served))
+        line = place.make_serial_line()
         with (
-            placed(cell, emulator=False) as seat,
-            stopping(process, line.close),
-            place.disks(cell) as made,
+            take_seat(cell, emulator=False) as seat,
+            stop_on_exit(process, line.close),
+            place.prepare_disks(cell) as made,
         ):
-            command = command_line(program, place.file(initramfs), levels, line.serial(), process.scratch)
+            command = command_line(
+                program, place.locate_file(initramfs), levels, line.format_serial(), process.scratch
+            )
             command += _without_parity_trials(cell)
             command += watch.uml_arguments() if watch else ["quiet"]
             command = drives.uml_command(command, made, process.scratch, place)
-            process.start(command, pass_fds=line.fds, writable=drives.written(made))
-            line.handed()
+            process.start(command, pass_fds=line.fds, writable=drives.list_writable_paths(made))
+            line.close_inherited()
             agent = Agent(line.transport())
             check = functools.partial(attest_uml, levels=levels, kernel=release)
             guest = Guest(cell, process, agent, check, place=place, seat=seat)
             try:
-                await_ready(agent, process, deadline_s or LAYER.described.start_limit_s, guest.phases)
+                await_ready(agent, process, deadline_s or LAYER.description.start_limit_s, guest.phases)
             except MachineError as error:
                 raise explained(error) from error
             try:
-                guest.disks = drives.attached(made, agent)
+                guest.disks = drives.find_attached_disks(made, agent)
                 yield guest
             finally:
                 agent.close()
@@ -127,7 +137,7 @@ class UmlPlatform:
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
         return self.missing(Levels(factors)) or probe_by_start(
-            self, deadline_s or LAYER.described.start_limit_s, factors=factors
+            self, deadline_s or LAYER.description.start_limit_s, factors=factors
         )
 
 

@@ -110,7 +110,7 @@ class UserPlatform(HostLike):
     def __init__(self, layer: Layer) -> None:
         super().__init__(layer)
         self.architecture = layer.architecture
-        if not layer.foreign:
+        if not layer.is_foreign:
             raise PlatformUnusableError(
                 f"this host runs programs of {self.architecture.name} itself",
                 hint="measure host",
@@ -121,7 +121,7 @@ class UserPlatform(HostLike):
                 hint=f"its agent's own workloads run on tcg@{self.architecture.name}",
             )
 
-    def check(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
+    def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
         """Raises `PlatformUnusableError` for a cell with disks."""
         if disks:
             raise PlatformUnusableError(
@@ -130,7 +130,7 @@ class UserPlatform(HostLike):
             )
 
     @contextlib.contextmanager
-    def surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
+    def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """The architecture's root as the agent's own, in namespaces where its programs are emulated."""
         program = self._emulator()
         root = parts.root(self.architecture, packages_of(cell))
@@ -140,18 +140,18 @@ class UserPlatform(HostLike):
         finally:
             keeper().remove(scratch)
 
-    def agent(self, transport: Transport) -> Translating:
+    def make_agent(self, transport: Transport) -> Translating:
         """One that has programs emulated."""
         return Translating(transport)
 
-    def machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Emulated:
+    def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Emulated:
         """Finds out whether the kernel or the agent starts the emulator."""
         assert isinstance(agent, Translating)
         agent.translates = not _runs(agent)
         covers = _BY_AGENT if agent.translates else _BY_KERNEL
         return Emulated(agent, command, seat=seat, pid=pid, row=self.architecture, covers=covers)
 
-    def refused(self, error: MachineError, within: Surroundings) -> MachineError:
+    def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
         """The namespaces cannot be had."""
         return MachineError(
             f"the root of {self.architecture.name} cannot be entered: {error.message}",

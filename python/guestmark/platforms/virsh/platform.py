@@ -29,7 +29,7 @@ from guestmark.core.machine_facts import Libvirt, LibvirtDisk, LibvirtMachine
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.page.text import inert
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.exclusive import holder, lock_remote
+from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.ssh.connections import reached
 from guestmark.platforms.ssh.freshness import READY
 from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check
@@ -242,7 +242,7 @@ class VirshPlatform:
                 phases = {"ready": time.monotonic() - made_fresh, "made_fresh": made_fresh - begin}
                 if fresh:
                     self._leave_mark(agent)
-                lock_remote(agent, self.name, holder())
+                lock_remote(agent, self.name, encode_own_holder())
                 yield Domain(agent, opened, agent.ping(), phases, fresh=fresh, domain=self._domain)
 
     def probe(
@@ -253,7 +253,7 @@ class VirshPlatform:
         try:
             call(self._domain, "domstate", self._domain)
         except GuestmarkError as error:
-            return Unusable.of(error)
+            return Unusable.from_error(error)
         return Usable(time.monotonic() - begin)
 
     def _session_for(self, dest: str) -> Callable[[], Session]:

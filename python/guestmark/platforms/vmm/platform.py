@@ -30,14 +30,21 @@ from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, RunBy
 from guestmark.core.model import Cell
 from guestmark.core.own_program import agent_binary
-from guestmark.core.platform_kind import Program, version_line
+from guestmark.core.platform_kind import Program, read_version_line
 from guestmark.platforms import drives
-from guestmark.platforms.affinity import placed
-from guestmark.platforms.attest import check_kernel, disks, engines, hold, inside_of, same
+from guestmark.platforms.affinity import take_seat
+from guestmark.platforms.attest import (
+    attest_disks,
+    check_kernel,
+    describe_inside,
+    find_async_engines,
+    require_checks,
+    require_same,
+)
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import Guest, await_ready, stopping
+from guestmark.platforms.guest import Guest, await_ready, stop_on_exit
 from guestmark.platforms.phases import Watch
-from guestmark.platforms.place import HERE, FileNumbers, Place
+from guestmark.platforms.place import HERE, FileIdentity, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.boots import with_modules
 from guestmark.platforms.qemu.platform import kvm_hint, with_kvm_hint
@@ -85,7 +92,7 @@ class Hypervisor:
     modules: tuple[str, ...]  # of the guest's kernel that find devices
     words: str  # for the guest's kernel
     command: Callable[[str, Machine], list[str]]
-    serial: Callable[[str, FileNumbers], str]  # of a disk, by its name and its image
+    serial: Callable[[str, FileIdentity], str]  # of a disk, by its name and its image
 
 
 def _firecracker(program: str, machine: Machine) -> list[str]:
@@ -125,7 +132,7 @@ def _firecracker(program: str, machine: Machine) -> list[str]:
     ]
 
 
-def _firecracker_serial(_name: str, image: FileNumbers) -> str:
+def _firecracker_serial(_name: str, image: FileIdentity) -> str:
     """The drive's name is its own affair."""
     return "".join(map(str, image))[:_SERIAL]
 
@@ -179,7 +186,7 @@ class VmmPlatform:
     def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
         self.name = str(layer)
         self._hypervisor = HYPERVISORS[layer.kind]
-        self._start_limit_s = layer.described.start_limit_s
+        self._start_limit_s = layer.description.start_limit_s
         self._notify = notify
 
     @contextlib.contextmanager
@@ -198,42 +205,42 @@ class VmmPlatform:
         version = _version(program, hypervisor.says)
         kernel = with_modules(find_kernel(levels.get(KERNEL) or "", self._notify, _rank), levels)
         initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(hypervisor, cell))
-        watch = Watch.of(cell)
+        watch = Watch.for_cell(cell)
         rings = any(disk.aio is Aio.IO_URING for disk in cell.view(Disks))
-        process = place.process(self.name, Confinement(sockets=True, rings=rings, kvm=True))
-        line = place.inherited_line()
+        process = place.make_process(self.name, Confinement(sockets=True, rings=rings, kvm=True))
+        line = place.make_inherited_line()
         with (
-            placed(cell, emulator=False) as seat,
-            stopping(process, line.close),
-            place.disks(cell) as made,
+            take_seat(cell, emulator=False) as seat,
+            stop_on_exit(process, line.close),
+            place.prepare_disks(cell) as made,
         ):
             machine = Machine(
-                place.file(kernel.elf or kernel.image),
-                place.file(initramfs),
+                place.locate_file(kernel.elf or kernel.image),
+                place.locate_file(initramfs),
                 _kernel_words(hypervisor, levels, watch),
                 levels[SMP],
                 levels[MEMORY],
                 made,
                 tuple(map(int, re.findall(r"[0-9]+", version))),
             )
-            agent_there = place.file(agent_binary())
+            agent_there = place.locate_file(agent_binary())
             command = [
                 *_served(agent_there, _CHANNEL, [agent_there, "relay", str(line.descriptor)]),
                 *_served(agent_there, _ROOT, [agent_there, "share", "/"]),
                 *hypervisor.command(program, machine),
             ]
-            process.start(command, pass_fds=line.fds, writable=drives.written(made))
-            line.handed()
+            process.start(command, pass_fds=line.fds, writable=drives.list_writable_paths(made))
+            line.close_inherited()
             agent = Agent(line.transport())
             check = functools.partial(self._attest, levels=levels, release=kernel.release, version=version)
             guest = Guest(cell, process, agent, check, place=place, seat=seat)
             await_ready(agent, process, deadline_s or self._start_limit_s, guest.phases)
             try:
                 serials = {
-                    image.spec.name: hypervisor.serial(image.spec.name, place.numbers(image.path))
+                    image.spec.name: hypervisor.serial(image.spec.name, place.identify_file(image.path))
                     for image in made
                 }
-                guest.disks = drives.attached(made, agent, serials)
+                guest.disks = drives.find_attached_disks(made, agent, serials)
                 yield guest
             finally:
                 agent.close()
@@ -251,7 +258,7 @@ class VmmPlatform:
         try:
             _version(program, self._hypervisor.says)
         except PlatformUnusableError as error:
-            return Unusable.of(error)
+            return Unusable.from_error(error)
         return None
 
     def probe(
@@ -271,17 +278,19 @@ class VmmPlatform:
 
         Raises `AttestationError` with both values.
         """
-        inside = inside_of(guest)
-        running = "".join(guest.place.links(f"/proc/{guest.vmm_pid}/exe"))
-        same("the machine's maker", self._hypervisor.maker, _maker(guest), guest)
+        inside = describe_inside(guest)
+        running = "".join(guest.place.read_links(f"/proc/{guest.vmm_pid}/exe"))
+        require_same("the machine's maker", self._hypervisor.maker, _maker(guest), guest)
         check_kernel(release, inside, guest)
-        hold(checks(levels, Started(inside, program=running)), guest)
-        found = disks(guest)
-        rings = bool(guest.disks) and "io_uring" in engines(guest, guest.vmm_pid)
+        require_checks(checks(levels, Started(inside, program=running)), guest)
+        found = attest_disks(guest)
+        rings = bool(guest.disks) and "io_uring" in find_async_engines(guest, guest.vmm_pid)
         for disk in guest.disks:
-            same(f"the {disk.spec.name} disk's ring", disk.spec.aio is Aio.IO_URING, rings, guest)
+            require_same(f"the {disk.spec.name} disk's ring", disk.spec.aio is Aio.IO_URING, rings, guest)
             cache = found[disk.spec.name].write_cache if found else ""
-            same(f"the {disk.spec.name} disk's write cache", disk.spec.cache.write_cache, cache, guest)
+            require_same(
+                f"the {disk.spec.name} disk's write cache", disk.spec.cache.write_cache, cache, guest
+            )
         return GuestMachine(
             asked=dict(levels.texts),
             run_by=RunBy(name=self._hypervisor.program.name, version=version),
@@ -321,7 +330,7 @@ def _kernel_words(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -
 
 
 def _modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:
-    for_disks, filesystems = drives.qemu_modules(cell)
+    for_disks, filesystems = drives.list_qemu_modules(cell)
     return ModuleList((*hypervisor.modules, *_MODULES, *for_disks), filesystems)
 
 
@@ -337,7 +346,7 @@ def _rank(kernel: Kernel) -> int | None:
 def _version(program: str, says: str) -> str:
     """What it says. Raises `PlatformUnusableError` for a program that is another one."""
     try:
-        line = version_line(program)
+        line = read_version_line(program)
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise PlatformUnusableError(
             f"{program} does not say its version: {error}", hint="name the right program: --set vmm=FILE"

@@ -50,7 +50,7 @@ def _who_is_faster(workload: WorkloadResult, analysis: Analysis) -> list[Inline]
         there = [
             result
             for result in workload.shown_cells
-            if result.cell.platform.nested is nested and metric in result.summary
+            if result.cell.platform.is_nested is nested and metric in result.summary
         ]
         uml = next((result for result in there if _kind(result) == "uml"), None)
         others = [result for result in there if result is not uml and result.cell.platform.is_guest]
@@ -100,7 +100,9 @@ def _where_starting_goes(workload: WorkloadResult) -> list[Inline]:
         ready = result.summary.get(boot.READY.name)
         if ready is None or not ready.typical > 0 or boot.KERNEL.name not in result.summary:
             continue
-        if result.cell.platform.foreign and not any(part.name in result.summary for part in _BEFORE_KERNEL):
+        if result.cell.platform.foreign_architecture and not any(
+            part.name in result.summary for part in _BEFORE_KERNEL
+        ):
             continue  # its firmware does not say when it is done
         before, inside, kernel = (
             sum(result.summary[metric.name].typical for metric in metrics if metric.name in result.summary)
@@ -156,7 +158,7 @@ def _slow_channel(channels: dict[str, CellResult], analysis: Analysis) -> list[I
     """How many times the quickest channel the others are, bare and nested apart."""
     lines = []
     for nested in (False, True):
-        there = [result for name, result in channels.items() if parse_platform(name).nested is nested]
+        there = [result for name, result in channels.items() if parse_platform(name).is_nested is nested]
         if len(there) < 2:
             continue
         best = min(there, key=lambda result: result.summary["wall_s"].typical)
@@ -178,7 +180,7 @@ def _slow_channel(channels: dict[str, CellResult], analysis: Analysis) -> list[I
 
 def _durable(disk: CellResult) -> str:
     said = verdicts(disk)
-    whose = "the outer guest's" if disk.cell.platform.nested else "the host's"
+    whose = "the outer guest's" if disk.cell.platform.is_nested else "the host's"
     if said == {Durability.LOST}:
         return f" Its flushes do not reach {whose} disk: these times leave that part out."
     if said == {Durability.MEMORY}:

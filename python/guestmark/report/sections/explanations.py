@@ -7,7 +7,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.platforms.counters import COUNTS, LEGEND, by_kind
+from guestmark.platforms.counters import COLUMN_MEANINGS, COLUMN_NAMES, describe_kinds
 from guestmark.stats.analysis import WorkloadResult
 from guestmark.workloads.syscalls.sections import calls_of
 
@@ -22,12 +22,12 @@ def counted(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
             [found.each for trial in result.trials if (found := trial.facts.of(Counted)) is not None]
         )
         counts = [
-            f"{figures.number(averages[counter], 0)} {LEGEND[name]}"
-            for counter, name in COUNTS.items()
+            f"{figures.number(averages[counter], 0)} {COLUMN_MEANINGS[name]}"
+            for counter, name in COLUMN_NAMES.items()
             if averages.get(counter)
         ]
         if counts:
-            kinds = by_kind(averages)
+            kinds = describe_kinds(averages)
             said = ", ".join(counts) + (f" ({kinds})" if kinds else "")
             items.append(spans(Span(f"{result.cell.id}: ", Tone.STRONG), said))
     return [Bullets(line("In each iteration:", Tone.STRONG), tuple(items))] if items else []

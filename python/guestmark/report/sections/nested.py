@@ -94,7 +94,7 @@ def table(analysis: Analysis) -> list[Table]:
 
 
 def _bare(nested: CellResult, others: Sequence[CellResult]) -> CellResult | None:
-    if not nested.cell.platform.nested:
+    if not nested.cell.platform.is_nested:
         return None
     inner = PlatformSpec(nested.cell.platform.layers[-1:])
     own = {name: level for name, level in nested.cell.factors.items() if not name.startswith("outer")}

@@ -193,7 +193,7 @@ def check_storage(compared: ComparedCells) -> Iterator[Finding]:
     """
     unnamed = set(compared.plan.context.default_locations)
     found = [cell for cell in compared.cells if any(map(_in_memory, compared.good_trials(cell)))]
-    surprising = [cell for cell in found if _copied_cell_id(cell) in unnamed and not cell.platform.nested]
+    surprising = [cell for cell in found if _copied_cell_id(cell) in unnamed and not cell.platform.is_nested]
     expected = [cell for cell in found if cell not in surprising and cell.null_of is None]
     if surprising:
         ids = [cell.id for cell in surprising]

@@ -69,7 +69,7 @@ class BootWorkload(Workload[Booted]):
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        self._watch = steps.Watch.of(cell) or steps.Watch()
+        self._watch = steps.Watch.for_cell(cell) or steps.Watch()
         self._work: ExecWorkload | None = None
         if command := self.params.command:
             self._work = ExecWorkload(plan, replace(cell, workload=WorkloadSpec("exec", {"argv": command})))
@@ -93,8 +93,8 @@ class BootWorkload(Workload[Booted]):
         """The platform's guest, started within the trial's limit if that is short."""
         limit_s = self.plan.policy.trial_limit_s
         startable = cast("Startable", platform)
-        if not self.cell.platform.nested:
-            limit_s = min(limit_s, self.cell.platform.inner.described.start_limit_s)
+        if not self.cell.platform.is_nested:
+            limit_s = min(limit_s, self.cell.platform.inner.description.start_limit_s)
         with startable.start(self.cell, limit_s) as machine:
             yield machine
 
@@ -124,7 +124,7 @@ class BootWorkload(Workload[Booted]):
         return done.stdout.decode(errors="replace")
 
     def _measured(self, phases: Mapping[str, float]) -> list[Measurement]:
-        ends = _ENDS if self.cell.platform.inner.described.boots_firmware else _WITHOUT_FIRMWARE
+        ends = _ENDS if self.cell.platform.inner.description.boots_firmware else _WITHOUT_FIRMWARE
         values, missing = durations(phases, ends)
         if missing:
             said = ", ".join(metric.name for metric in missing)

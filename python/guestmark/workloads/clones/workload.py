@@ -86,7 +86,7 @@ class ClonesWorkload(Workload[Clones]):
             raise MachineError(
                 "the clones are not of one template", hint="this is a bug of guestmark; please report it"
             )
-        with registry.get(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
+        with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
             here = self._look(host, SOURCES)
         own_kernel = self.cell.platform.is_guest
         found = [
@@ -184,7 +184,7 @@ class ClonesWorkload(Workload[Clones]):
         first = (BOOT_ID, GETRANDOM, URANDOM)
         looks = self._of_control(Extras(kernel=_UNRENEWED, generation_id=False), first)
         yield self._identical("neither renewed nor with a generation ID", looks, first, some=any)
-        if self.cell.platform.foreign in (None, host_architecture()):
+        if self.cell.platform.foreign_architecture in (None, host_architecture()):
             looks = self._of_control(Extras(programs=resident()), RESIDENTS)
             yield self._identical("a program that lived before", looks, RESIDENTS, some=all)
 

@@ -159,7 +159,7 @@ def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inlin
 
 def _carrier(result: CellResult) -> str:
     """Whose start it is, before its program's."""
-    kind = result.cell.platform.inner.described
+    kind = result.cell.platform.inner.description
     if kind.guest:
         return "its hypervisor's"
     return "its" if result.cell.platform == HOST else "its runtime's"

@@ -20,7 +20,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_duration, parse_size
 from guestmark.disks import processes
 from guestmark.plan.schema import Strict, param
-from guestmark.platforms.affinity import placed
+from guestmark.platforms.affinity import take_seat
 from guestmark.setting.machine import MEMORY
 from guestmark.workloads import coldstart
 from guestmark.workloads.base import Workload
@@ -110,8 +110,8 @@ class ColdstartWorkload(Workload[Launching]):
         if cell.platform.is_elsewhere:
             return "its machines run elsewhere: their starts cannot be timed from here"
         launch = cls.read(cell.workload).launch
-        kind = cell.platform.inner.described
-        if launch is Launch.RESUMED and (cell.platform.nested or (kind.own_kernel and not kind.guest)):
+        kind = cell.platform.inner.description
+        if launch is Launch.RESUMED and (cell.platform.is_nested or (kind.own_kernel and not kind.guest)):
             return "its processes trace each other, and cannot be stopped from outside"
         if launch is Launch.RESUMED and kind.guest and not kind.boots_firmware:
             return "it has no monitor that stops it, and its processes trace each other"
@@ -156,7 +156,7 @@ class ColdstartWorkload(Workload[Launching]):
         first.end()
         took = first.answered - first.decided + time.monotonic() - begin
         count = self._count(took)
-        with placed(self.cell, emulator=False), self._cold_cache() as chill:
+        with take_seat(self.cell, emulator=False), self._cold_cache() as chill:
             if self._pattern.every_s:
                 chill()
                 return self._staggered(platform, count)

@@ -37,7 +37,7 @@ from guestmark.workloads.common import metrics
 if TYPE_CHECKING:
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.base import Machine
-    from guestmark.platforms.place import Beside, Place
+    from guestmark.platforms.place import HelperProgram, Place
 
 
 _ATTACH_S = 5.0
@@ -147,7 +147,7 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
     assert pid is not None
     try:
         # Outer guests have this host's root, so the program is the same one.
-        program = Path(machine.place.links(f"/proc/{pid}/exe")[0])
+        program = Path(machine.place.read_links(f"/proc/{pid}/exe")[0])
         stamp = program.stat()
     except (OSError, IndexError):
         return _unknown("the hypervisor has ended")
@@ -179,7 +179,7 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     command = ["strace", *following, "-e", "trace=fsync,fdatasync,sync_file_range"]
     for process in watched:
         command += ["-p", str(process)]
-    trace = place.beside(command)
+    trace = place.start_helper(command)
     said = ""
     try:
         if not _attached(place, trace, watched):
@@ -192,7 +192,7 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
         except AgentError as error:
             return _unknown(f"no block could be flushed to see: {error.message}")
     finally:
-        said = trace.end(signal.SIGINT, _ATTACH_S)
+        said = trace.end_by_signal(signal.SIGINT, _ATTACH_S)
     return _told(disk, said)
 
 
@@ -203,7 +203,7 @@ def _watched(machine: Machine, disk: AttachedDisk, pid: int) -> list[int]:
     if not _done_by_child(disk):
         return [pid]
     place = machine.place
-    return [process for process in place.descendants(pid) if _untraced(place, process)]
+    return [process for process in place.list_descendants(pid) if _untraced(place, process)]
 
 
 def _done_by_child(disk: AttachedDisk) -> bool:
@@ -220,9 +220,9 @@ def _told(disk: AttachedDisk, said: str) -> Verdict:
     return Verdict(Reached.YES, f"{who} makes {what} (seen with strace)", Durability.REACHED)
 
 
-def _attached(place: Place, trace: Beside, watched: list[int]) -> bool:
+def _attached(place: Place, trace: HelperProgram, watched: list[int]) -> bool:
     deadline = time.monotonic() + _ATTACH_S
-    while time.monotonic() < deadline and trace.running():
+    while time.monotonic() < deadline and trace.is_running():
         if not any(_untraced(place, process) for process in watched):
             return True
         time.sleep(0.01)
@@ -302,9 +302,9 @@ class Below:
     @classmethod
     def before(cls, machine: Machine) -> Below:
         """Reads the counters, outside the timing."""
-        from guestmark.platforms.base import innermost
+        from guestmark.platforms.base import find_innermost
 
-        machine = innermost(machine)
+        machine = find_innermost(machine)
         return cls(machine, _read(machine))
 
     def after(self, *, flushed: bool | None = True) -> Changes:
@@ -394,7 +394,7 @@ def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
     total = {"wchar": 0, "syscw": 0, "rchar": 0}
     servers = [disk.server for disk in machine.disks if disk.server is not None]
     # Other descendants carry the channel and serve the root.
-    children = machine.place.descendants(pid) if any(map(_done_by_child, machine.disks)) else []
+    children = machine.place.list_descendants(pid) if any(map(_done_by_child, machine.disks)) else []
     for process in servers or (pid, *children):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             try:
@@ -412,7 +412,7 @@ def _daemons(machine: Machine, pid: int) -> list[int]:
     """The processes that serve disks and directories beside the hypervisor, whose work is part of what those cost."""
     servers = [disk.server for disk in machine.disks if disk.server is not None]
     if any(disk.spec.bus is Bus.VHOST_USER for disk in machine.disks):
-        for process in machine.place.descendants(pid):
+        for process in machine.place.list_descendants(pid):
             with contextlib.suppress(OSError):
                 if DAEMON.startswith(machine.place.read(f"/proc/{process}/comm").strip()):
                     servers.append(process)

@@ -204,7 +204,7 @@ def _killed_by(result: ExecResult) -> str:
 
 def build_of(cell: Cell, name: str, host_path: str) -> Build | None:
     """What is known of the program on the cell's machine and on this host; None where they are one and the same."""
-    architecture = cell.platform.foreign
+    architecture = cell.platform.foreign_architecture
     if architecture is None:
         return None
     here = package_of(host_path) if host_path else None

@@ -96,9 +96,9 @@ class Started:
         """When what carries the machine was executed. Raises `MachineError` where that was before the decision."""
         if not isinstance(self.machine, StartedHere):
             raise MachineError("when the machine was executed is not known")
-        if self.machine.began < self.decided:
+        if self.machine.started_at < self.decided:
             raise MachineError("the machine says that it existed before its start was decided")
-        return self.machine.began
+        return self.machine.started_at
 
     def _program(self) -> float:
         """When its first instruction was: of a restored guest the first one after that, else of its first program."""
@@ -205,7 +205,7 @@ def at_once(works: Sequence[Callable[[], None]]) -> None:
 
 def declared(cell: Cell) -> int:
     """Bytes of memory that each machine of the cell is given; 0 for a plain process, which is given none."""
-    if not cell.platform.takes(MEMORY.name):
+    if not cell.platform.takes_factor(MEMORY.name):
         return 0
     return cell.levels.with_defaults({MEMORY.name: _DECLARED})[MEMORY]
 

@@ -145,7 +145,9 @@ def _memory(groups: Sequence[_Group]) -> Table:
 
 def _declared(group: _Group) -> str:
     return (
-        group.largest.cell.factors.get("memory", "" if group.largest.cell.platform.takes("memory") else "–")
+        group.largest.cell.factors.get(
+            "memory", "" if group.largest.cell.platform.takes_factor("memory") else "–"
+        )
         or "1G"
     )
 

@@ -95,7 +95,7 @@ class DensityWorkload(Workload[Crowd]):
     @classmethod
     def impossible(cls, cell: Cell) -> str:
         """Machines of another host, or inside another guest, whose memory cannot be seen."""
-        if cell.platform.is_elsewhere or cell.platform.nested:
+        if cell.platform.is_elsewhere or cell.platform.is_nested:
             return "its machines are not processes of this host, whose memory could be read"
         return ""
 

@@ -9,7 +9,7 @@ import msgspec
 from guestmark.agent.wire import StandardOutput
 from guestmark.core.factor import ARGUMENT
 from guestmark.core.metric_spec import MetricSpec
-from guestmark.core.platform_kind import of_machines
+from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.workload_kind import workload_kinds
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class File(msgspec.Struct, frozen=True):
 
 def factor_of(parameter: str) -> str:
     """The factor that holds a parameter's levels: of its own name, unless machines have that one."""
-    taken = of_machines(parameter) or parameter in {"platform", "workload"}
+    taken = is_machine_factor(parameter) or parameter in {"platform", "workload"}
     return f"{ARGUMENT}{parameter}" if taken else parameter
 
 

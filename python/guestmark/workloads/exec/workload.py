@@ -108,7 +108,7 @@ class ExecWorkload(Workload[Command]):
         }
         if cell.platform.is_guest:  # elsewhere the agent has the right identity already
             self._caller |= {"uid": context.uid, "gid": context.gid, "groups": context.groups}
-        if cell.platform.foreign:  # the caller's directories are not there
+        if cell.platform.foreign_architecture:  # the caller's directories are not there
             self._caller["cwd"] = "/"
         self._shell_start: ShellStart | None = None
         self._typed = context.typed  # the command, rather than written in a plan

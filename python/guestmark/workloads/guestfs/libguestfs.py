@@ -30,7 +30,7 @@ from guestmark.core.keeper import keeper
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import Confined
 from guestmark.disks import processes
-from guestmark.platforms.confinement import attested
+from guestmark.platforms.confinement import attest_process
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.accelerators import KVM, TCG
 from guestmark.setting.machine import MEMORY, SMP
@@ -132,10 +132,10 @@ def _follow(
             reached[name] = now
         if not qemu:
             qemu = _attest(process, accelerator)
-            confined = attested(process.pid(), process.writable)
+            confined = attest_process(process.pid(), process.writable)
     _, ended_at = process.end_after(lambda: None, _EXIT_S)
     status = None if ended_at is None else process.wait(_EXIT_S)
-    process.console.join()
+    process.console.wait_for_end()
     if ended_at is None or status != 0 or len(reached) < len(names):
         ending = "did not end" if status is None else f"ended with status {status}"
         raise WorkloadError(f"guestfish {ending}{_last_words(process)}")
@@ -253,7 +253,7 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
         process.stop()
     if status is None:
         raise MachineError(f"libguestfs did not make its appliance within {_BUILD_S:.0f} s")
-    _check(status, process.console.text(), "libguestfs")
+    _check(status, process.console.read_text(), "libguestfs")
     for path in appliance.glob("*"):
         os.utime(path, (begin, begin))
 
@@ -309,7 +309,7 @@ def _descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
 
 
 def _last_words(process: SupervisedProcess) -> str:
-    lines = [line.strip() for line in process.console.text().splitlines() if line.strip()]
+    lines = [line.strip() for line in process.console.read_text().splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return f": {(errors or lines)[-1][:300]}" if lines else ""
 

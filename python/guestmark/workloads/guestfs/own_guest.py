@@ -243,12 +243,12 @@ class GuestfsApiWorkload(OwnGuestWorkload[session.Rounds]):
 
     def _told(self, machine: Machine, script: Sequence[str | Mark]) -> tuple[float, Mapping[str, float], str]:
         """When guestfish was started, when it reached its marks, and what it printed."""
-        if self._spec.nested:
+        if self._spec.is_nested:
             inside = run(machine, self._accelerator, script, self.limit_s)
             return inside.started_at, inside.marks, inside.printed
         timeline = libguestfs.run(self._accelerator, script, self.limit_s)
         self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
-        return timeline.started_at, timeline.marks, timeline.console.text()
+        return timeline.started_at, timeline.marks, timeline.console.read_text()
 
 
 _LAUNCHED, _CLOSED = "launched", "closed"
@@ -274,9 +274,11 @@ class GuestfsRunWorkload(OwnGuestWorkload[RunParams]):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launch and close, and the phases of a second launch."""
-        values = durations(self._launch_inside(machine) if self._spec.nested else reached(self._launch()))[0]
+        values = durations(self._launch_inside(machine) if self._spec.is_nested else reached(self._launch()))[
+            0
+        ]
         kept = {metric: values[metric] for metric in (boot.READY, boot.TOTAL, *_ENDING)}
-        if self.params.phases and not self._spec.nested:
+        if self.params.phases and not self._spec.is_nested:
             traced = self._launch(verbose=True)
             values, missing = durations(reached(traced))
             starting = boot.PHASES[: boot.PHASES.index(boot.WORK)]
@@ -314,7 +316,7 @@ def reached(timeline: Timeline) -> dict[str, float]:
     times = {
         name: at
         for name, line in _LINES.items()
-        if (at := timeline.console.when(re.compile(line))) is not None
+        if (at := timeline.console.find_arrival(re.compile(line))) is not None
     }
     times[steps.READY] = times[steps.ORDERED] = timeline.marks[_LAUNCHED]
     times[steps.DOWN], times[steps.GONE] = timeline.marks[_CLOSED], timeline.ended_at
@@ -329,7 +331,7 @@ def before_start(timeline: Timeline) -> Sequence[float | None]:
     found: list[float | None] = []
     before = timeline.started_at
     for line in _BEFORE:
-        at = timeline.console.when(re.compile(line))
+        at = timeline.console.find_arrival(re.compile(line))
         found.append(None if at is None else at - before)
         before = before if at is None else at
     return found

@@ -150,7 +150,7 @@ class GuestfishWorkload(Workload[MovedBytes]):
 def accelerator_of(cell: Cell) -> str:
     """What guestfish's QEMU must run with. Raises `UsageError` on platforms libguestfs is not measured on."""
     kind = cell.platform.inner.kind
-    if cell.platform.nested or kind not in ACCELERATORS:
+    if cell.platform.is_nested or kind not in ACCELERATORS:
         raise UsageError(
             f"{cell.id}: guestfish runs on tcg and kvm only",
             hint='give the workload platforms = ["tcg", "kvm"]',

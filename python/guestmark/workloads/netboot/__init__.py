@@ -154,7 +154,7 @@ class InnerBoot(msgspec.Struct, kw_only=True):
 
 def _takes(factor: str, platform: PlatformSpec) -> bool:
     return factor in _MACHINE or (
-        any(factor == own.name for own in FACTORS) and platform.inner.described.boots_firmware
+        any(factor == own.name for own in FACTORS) and platform.inner.description.boots_firmware
     )
 
 

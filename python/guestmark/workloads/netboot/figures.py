@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from guestmark.capture.startup import lease_of
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
-from guestmark.platforms.place import given
+from guestmark.platforms.place import open_plain_file
 from guestmark.workloads import netboot
 from guestmark.workloads.netboot import Lease, LeaseStep
 
@@ -138,7 +138,7 @@ def analysed(capture: Path) -> Trace | None:
     from guestmark.capture.binary import analyse_file
 
     try:
-        given(capture).close()
+        open_plain_file(capture).close()
         return analyse_file(capture)
     except (GuestmarkError, OSError):
         return None

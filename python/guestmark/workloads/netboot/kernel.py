@@ -12,7 +12,7 @@ from guestmark.appliance.kernel import find_kernel
 from guestmark.core.architectures import X86_64
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import await_ready
-from guestmark.platforms.place import HERE, Line, Process
+from guestmark.platforms.place import HERE, HypervisorProcess, Line
 from guestmark.platforms.qemu.boots import rank
 
 KERNEL, INITRAMFS = "kernel", "initrd"  # as files are named
@@ -35,7 +35,7 @@ class BootedKernel:
         """The kernel that guests boot here, too. Raises `GuestmarkError` when there is none."""
         from guestmark.core.own_program import agent_binary
 
-        virtio = VirtioBus.of(X86_64, machine_type)
+        virtio = VirtioBus.for_machine(X86_64, machine_type)
         kernel = find_kernel(rank=rank)
         modules = ModuleList((*virtio.modules, "virtio_console"))
         initramfs = build_initramfs(agent_binary(), kernel.modules, modules)
@@ -43,8 +43,8 @@ class BootedKernel:
             f"initrd={INITRAMFS} console={X86_64.console} quiet panic=-1 guestmark.channel=virtio:guestmark "
             "guestmark.root=none"
         )
-        device = f"{virtio.device('virtio-serial')},max_ports={_PORTS}"
-        return cls(kernel.image, initramfs, kernel.release, arguments, HERE.line("agent"), device)
+        device = f"{virtio.format_device('virtio-serial')},max_ports={_PORTS}"
+        return cls(kernel.image, initramfs, kernel.release, arguments, HERE.make_line("agent"), device)
 
     @property
     def files(self) -> dict[str, Path]:
@@ -59,12 +59,12 @@ class BootedKernel:
     def qemu_arguments(self) -> list[str]:
         """The channel of the agent."""
         return [
-            "-device", self.device, "-chardev", self.line.chardev("agent"),
+            "-device", self.device, "-chardev", self.line.format_chardev("agent"),
             "-device", "virtserialport,chardev=agent,name=guestmark",
         ]  # fmt: skip
 
 
-def await_answer(process: Process, kernel: BootedKernel, limit_s: float) -> float:
+def await_answer(process: HypervisorProcess, kernel: BootedKernel, limit_s: float) -> float:
     """Seconds from now, when iPXE is told to go on, until the kernel's agent has answered.
 
     Raises `MachineError` with the console when it does not.

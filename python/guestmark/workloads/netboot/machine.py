@@ -20,11 +20,11 @@ from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import Confined
 from guestmark.core.model import Cell
 from guestmark.platforms import counters
-from guestmark.platforms.affinity import Seat, placed, virtual_processors
-from guestmark.platforms.confinement import attested
-from guestmark.platforms.guest import stopping
-from guestmark.platforms.place import HERE, Place, channel, given, given_content
-from guestmark.platforms.process import Console, SupervisedProcess, watchdog
+from guestmark.platforms.affinity import Seat, find_vcpu_threads, take_seat
+from guestmark.platforms.confinement import attest_process
+from guestmark.platforms.guest import stop_on_exit
+from guestmark.platforms.place import HERE, Place, make_channel, open_plain_file, read_plain_file
+from guestmark.platforms.process import Console, SupervisedProcess, make_watchdog
 from guestmark.platforms.qemu.accelerators import KVM
 from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
 from guestmark.platforms.qmp import Monitor
@@ -83,7 +83,7 @@ class NetbootMachine:
 
     def check(self) -> None:
         """Raises `MachineError` when QEMU has ended."""
-        watchdog(self.process, "QEMU")()
+        make_watchdog(self.process, "QEMU")()
 
     def attest(self) -> BootingMachine:
         """QEMU by its monitor, iPXE by what it said itself. Raises `AttestationError` with both values."""
@@ -107,10 +107,10 @@ class NetbootMachine:
                     f"{what} is not what was asked for: asked {wanted}, found {actual}",
                     console=self.console(),
                 )
-        confined = attested(self.vmm_pid, self.process.writable)
+        confined = attest_process(self.vmm_pid, self.process.writable)
         if confined is not None:
             confined.helpers = {
-                name: attested(pid, ()) or Confined() for name, pid in self.link.helpers.items()
+                name: attest_process(pid, ()) or Confined() for name, pid in self.link.helpers.items()
             }
         return BootingMachine(
             confined=confined,
@@ -129,20 +129,20 @@ class NetbootMachine:
 
     def console(self) -> str:
         """What went to the serial line, then what stands on the screen."""
-        text = self.process.console.text()
-        if self.settings.console == "vga" and self.process.running():
+        text = self.process.console.read_text()
+        if self.settings.console == "vga" and self.process.is_running():
             with contextlib.suppress(MachineError):
                 text += f"\n--- screen ---\n{screen_text(self.monitor, self.scratch)}"
         return text
 
     def screenshot(self) -> str:
         """The screen as PNG in base64; empty when there is no screen (any more)."""
-        if self.settings.console != "vga" or not self.process.running():
+        if self.settings.console != "vga" or not self.process.is_running():
             return ""
         file = self.scratch / "screen.png"
         with contextlib.suppress(MachineError, OSError):
             self.monitor.execute("screendump", {"filename": str(file), "format": "png"})
-            return base64.b64encode(given_content(file)).decode()
+            return base64.b64encode(read_plain_file(file)).decode()
         return ""
 
     def vmm_stats(self) -> Mapping[str, float]:
@@ -151,7 +151,7 @@ class NetbootMachine:
 
     def counters(self) -> Mapping[str, float]:
         """QEMU's counters, which explain the times."""
-        return counters.of_guest(self.vmm_pid, self.query)
+        return counters.read_guest_counters(self.vmm_pid, self.query)
 
     @contextlib.contextmanager
     def capture(self, file: Path) -> Iterator[None]:
@@ -180,14 +180,14 @@ def started(
     Raises `MachineError` with what can be seen of it when that does not happen before the deadline.
     """
     process = SupervisedProcess("netboot", replace(WITH_NETWORK, kvm=settings.accelerator == KVM.name))
-    ours, theirs = channel()
+    ours, theirs = make_channel()
     monitor = Monitor(ours)
     control_url = link.control_url
     with contextlib.ExitStack() as stack:
         if kernel:
             stack.callback(kernel.line.close)
-        seat = stack.enter_context(placed(cell, emulator=True))
-        stack.enter_context(stopping(process, monitor.close, theirs.close))
+        seat = stack.enter_context(take_seat(cell, emulator=True))
+        stack.enter_context(stop_on_exit(process, monitor.close, theirs.close))
         boot = process.scratch / f"{_BOOT_CAPTURE}.pcap"
         card_log = CardLog()
         stack.callback(card_log.handed)
@@ -214,12 +214,12 @@ def started(
         theirs.close()
         card_log.handed()
         if kernel:
-            kernel.line.handed()
+            kernel.line.close_inherited()
         if seat.placement:
             with contextlib.suppress(MachineError):  # a QEMU that has ended is found by what follows
-                seat.settle(virtual_processors(monitor.execute("query-cpus-fast"), process.pid()))
+                seat.move_threads(find_vcpu_threads(monitor.execute("query-cpus-fast"), process.pid()))
         ends = time.monotonic() + deadline_s
-        request = orders.next(watchdog(process, "QEMU"), lambda: ends - time.monotonic())
+        request = orders.next(make_watchdog(process, "QEMU"), lambda: ends - time.monotonic())
         machine = NetbootMachine(cell, settings, process, monitor, link, orders, request or Request("", {}))
         machine.seat = seat
         if request is None or request.kind != "hello":
@@ -309,7 +309,7 @@ def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
 def _dhcp(capture: Path) -> tuple[int, int, int]:
     """DHCP requests, DHCP answers and all packets in a pcap file as QEMU writes it."""
     try:
-        with given(capture) as stream:
+        with open_plain_file(capture) as stream:
             data = stream.read(_LIMIT)
     except OSError:
         return 0, 0, 0
@@ -375,10 +375,10 @@ class CardLog:
 
     def _first(self, device: str, register: int, bit: int) -> float | None:
         """When a bit of a register was first set."""
-        for found in _WRITE.finditer(self._lines.text().encode()):
+        for found in _WRITE.finditer(self._lines.read_text().encode()):
             offset, value = int(found["offset"], 16), int(found["value"], 16)
             if found["device"].decode() == device and offset == register and value & bit and value != _SIZING:
-                return self._lines.when(re.compile(re.escape(found[0])))
+                return self._lines.find_arrival(re.compile(re.escape(found[0])))
         return None
 
 
@@ -392,7 +392,7 @@ def screen_text(monitor: Monitor, scratch: Path) -> str:
     size = _COLUMNS * _ROWS * 2
     monitor.execute("pmemsave", {"val": _TEXT_AT, "size": size, "filename": str(file)})
     try:
-        data = given_content(file, size)
+        data = read_plain_file(file, size)
     except OSError as error:
         raise MachineError(f"QEMU wrote no screen: {error.strerror}") from error
     characters = data[0:size:2].decode("cp437")

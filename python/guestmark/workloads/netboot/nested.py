@@ -73,7 +73,7 @@ class Inside:
 
 def inner_of(platform: PlatformSpec) -> str:
     """The innermost platform of a nested one. Raises `UsageError` where no firmware boots, or layers are too many."""
-    if len(platform.layers) > 2 or not all(layer.described.boots_firmware for layer in platform.layers):
+    if len(platform.layers) > 2 or not all(layer.description.boots_firmware for layer in platform.layers):
         raise UsageError(
             f"a network boot cannot be measured on {platform}",
             hint="use --on tcg, kvm or one inside the other",

@@ -63,12 +63,12 @@ class Settings:
     @classmethod
     def of(cls, cell: Cell, file_size: int) -> Settings:
         """From the cell's factors. Raises `UsageError` if it cannot boot, else `PlatformUnusableError`."""
-        accelerator = inner_of(cell.platform) if cell.platform.nested else cell.platform.inner.kind
+        accelerator = inner_of(cell.platform) if cell.platform.is_nested else cell.platform.inner.kind
         if accelerator not in ACCELERATORS:
             raise UsageError(
                 f"a network boot cannot be measured on {cell.platform}", hint="use --on tcg, kvm or tcg/kvm"
             )
-        if cell.platform.foreign:
+        if cell.platform.foreign_architecture:
             raise UsageError(
                 f"a network boot cannot be measured on {cell.platform}: iPXE's ROMs here are for x86",
                 hint="use --on tcg, kvm or tcg/kvm",
@@ -77,7 +77,7 @@ class Settings:
         nic = levels[NIC]
         firmware = levels[FIRMWARE]
         network = levels[NETWORK]
-        if cell.platform.nested and cell.workload.read_params(Fetched).kernel:
+        if cell.platform.is_nested and cell.workload.read_params(Fetched).kernel:
             raise UsageError(
                 "a boot inside an outer guest ends with its files",
                 hint="leave out params.kernel, or use --on tcg or kvm",

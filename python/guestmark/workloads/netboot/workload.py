@@ -22,7 +22,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
 from guestmark.plan.schema import Strict, param
-from guestmark.platforms.place import given
+from guestmark.platforms.place import open_plain_file
 from guestmark.workloads import netboot
 from guestmark.workloads.base import Workload
 from guestmark.workloads.netboot import Fetched, Netboot, control, figures, nested, network
@@ -95,7 +95,7 @@ class NetbootWorkload(Workload[Fetched]):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self.found = self.facts.add(Netboot())
-        self._nested = cell.platform.nested
+        self._nested = cell.platform.is_nested
         self._size = parse_size(self.params.size)
         self._files = self.params.files
         self._port = self.params.port
@@ -261,7 +261,7 @@ class NetbootWorkload(Workload[Fetched]):
         from guestmark.capture.binary import analyse_file
 
         try:
-            given(capture).close()
+            open_plain_file(capture).close()
         except OSError as error:
             raise WorkloadError(f"QEMU wrote no capture: {error.strerror}") from error
         trace = analyse_file(capture, filter_by=str(port_of(machine.link.data)), sequence=True)
@@ -293,7 +293,7 @@ class NetbootWorkload(Workload[Fetched]):
             name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.cell.id)
             with contextlib.suppress(OSError):
                 kept = Path(directory, f"{name}-{capture.stem}-{time.time_ns()}.pcap")
-                with given(capture) as packets, kept.open("wb") as file:
+                with open_plain_file(capture) as packets, kept.open("wb") as file:
                     shutil.copyfileobj(packets, file)
 
 

@@ -7,7 +7,7 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.platforms.counters import COUNTS, LEGEND, PREFIX, by_kind
+from guestmark.platforms.counters import COLUMN_MEANINGS, COLUMN_NAMES, KVM_PREFIX, describe_kinds
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.syscalls import Syscalls
 
@@ -28,7 +28,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         cells.append(
             [figure(_significant(calls[name]["ns"])) if name in calls else figure("–") for name in names]
         )
-        for counter, heading in COUNTS.items():
+        for counter, heading in COLUMN_NAMES.items():
             if any(counter in call for call in calls.values()):
                 used.add(heading)
                 counts = [calls.get(name, {}).get(counter) for name in names]
@@ -38,7 +38,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         Row(RowName((name,)), tuple(column[position] for column in cells))
         for position, name in enumerate(names)
     )
-    legend = "; ".join(f"{name}: {text}" for name, text in LEGEND.items() if name in used)
+    legend = "; ".join(f"{name}: {text}" for name, text in COLUMN_MEANINGS.items() if name in used)
     kinds = tuple(sentence for result, calls in found for sentence in _kinds(result, calls))
     return [
         Table(
@@ -74,9 +74,9 @@ def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list
     totals: dict[str, float] = {}
     for call in calls.values():
         for counter, value in call.items():
-            if counter.startswith(PREFIX):
+            if counter.startswith(KVM_PREFIX):
                 totals[counter] = totals.get(counter, 0.0) + value
-    kinds = by_kind(totals)
+    kinds = describe_kinds(totals)
     if not kinds:
         return []
     every = figures.number(totals["kvm_exits"], 1)

@@ -70,8 +70,8 @@ class SyscallsWorkload(Workload[Mix]):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._found = self.facts.add(Syscalls())
-        self._architecture = cell.platform.foreign
-        self._counter = cell.platform.inner.described.counter
+        self._architecture = cell.platform.foreign_architecture
+        self._counter = cell.platform.inner.description.counter
 
     def prepare(self, machine: Machine) -> None:
         """Makes sure that the agent there is the one it was given. Raises `AttestationError` when it is not.
@@ -108,7 +108,7 @@ class SyscallsWorkload(Workload[Mix]):
             counters=functools.partial(_counters, machine),
             timeout_s=self.limit_s,
         )
-        nothing, *sections = [replace(each, counted=counters.steady(each.counted)) for each in found]
+        nothing, *sections = [replace(each, counted=counters.drop_restarted(each.counted)) for each in found]
         self._check_clocks(before, machine.agent.ping())
         self._found.calls = {section.measured.name: _described(section, nothing) for section in sections}
         times = [max(section.measured.median_ns, _LEAST) for section in sections]
@@ -142,9 +142,9 @@ def per_operation(section: Section, nothing: Section, counter: str) -> float:
 
 
 def _counters(machine: Machine) -> Mapping[str, float]:
-    from guestmark.platforms.counters import processor_s
+    from guestmark.platforms.counters import read_processor_s
 
-    spent = processor_s(machine.vmm_pid)
+    spent = read_processor_s(machine.vmm_pid)
     return {**machine.counters(), **({} if spent is None else {_HOST_CPU: spent})}
 
 

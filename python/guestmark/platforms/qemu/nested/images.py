@@ -43,7 +43,7 @@ class Holder(Protocol):
     templates: dict[str, Path]
     attached: Mapping[Role, Image]  # images of this host that are disks of the outer guest
 
-    def calling(self) -> AbstractContextManager[Agent]:
+    def using_agent(self) -> AbstractContextManager[Agent]:
         """Its agent, for calls by one thread."""
 
 
@@ -58,7 +58,7 @@ def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
         yield tuple(_attached(place, spec) for spec in specs)
         return
     directory = f"{SHARED_MEMORY}/guestmark-{os.urandom(4).hex()}"
-    with place.calling() as agent:
+    with place.using_agent() as agent:
         agent.mkdir(directory)
     try:
         yield tuple(
@@ -66,7 +66,7 @@ def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
             for spec in specs
         )
     finally:
-        with contextlib.suppress(Exception), place.calling() as agent:  # it may be gone, with all images
+        with contextlib.suppress(Exception), place.using_agent() as agent:  # it may be gone, with all images
             agent.remove(directory, recursive=True)
 
 
@@ -104,7 +104,7 @@ class InnerImage(Image):
 
     def flush(self) -> float:
         """The outer guest's disk is its memory, so this says only that it was asked."""
-        with self._calling() as place, place.calling() as agent:
+        with self._calling() as place, place.using_agent() as agent:
             done = agent.flush(str(self.path))
         return (done.fsync_ns + done.syncfs_ns) / 1e9
 
@@ -115,12 +115,12 @@ class InnerImage(Image):
 
     def checksum(self) -> Checksum:
         """Computed by the outer guest's agent."""
-        with self._calling() as place, place.calling() as agent:
+        with self._calling() as place, place.using_agent() as agent:
             return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
 
     def read_again(self, name: str) -> Checksum:
         """`debugfs` writes the file into a pipe in the outer guest, whose agent reads it."""
-        with self._calling() as place, place.calling() as agent:
+        with self._calling() as place, place.using_agent() as agent:
             fifo = f"{self.path}.{name}"
             _run(place, "mkfifo", fifo)
             words = " ".join(map(shlex.quote, (find("debugfs"), "-R", f"cat {name}", str(self.path))))
@@ -192,7 +192,7 @@ def _source(place: Holder, spec: DiskSpec) -> Image:
     if not was_there:
         path = Path(SHARED_MEMORY, f"guestmark-source-{len(place.sources)}.raw")
         kind, _, name = spec.content.partition(":")
-        with place.calling() as agent:
+        with place.using_agent() as agent:
             try:
                 if kind == "file":
                     agent.copy(
@@ -215,7 +215,7 @@ def _source(place: Holder, spec: DiskSpec) -> Image:
 
 def _run(place: Holder, *command: str) -> str:
     """Runs a program in the outer guest and returns its output. Raises `MachineError` with its last words."""
-    with place.calling() as agent:
+    with place.using_agent() as agent:
         done = agent.exec(command, timeout_s=_PROGRAM_S)
     if done.status != 0:
         said = (done.stderr + b"\n" + done.stdout).decode(errors="replace").split("\n")

@@ -193,7 +193,7 @@ class Outers:
             return None
         try:
             held.resume()
-            if held.place.alive() and held.spec.memory >= spec.memory and held.spec.ports >= spec.ports:
+            if held.place.is_alive() and held.spec.memory >= spec.memory and held.spec.ports >= spec.ports:
                 return held
         except GuestmarkError:
             pass
@@ -224,7 +224,7 @@ OUTERS = Outers()
 def _shares(cell: Cell) -> bool:
     if any(disk.logged for disk in cell.view(Disks)):
         return False  # its image is a disk of the outer guest, which is thus only for it
-    return cell.platform.nested and cell.levels.get(OUTER) is not Outer.TRIAL
+    return cell.platform.is_nested and cell.levels.get(OUTER) is not Outer.TRIAL
 
 
 def _start(
@@ -284,11 +284,16 @@ def lodge(
     names = [
         (_port_name(index, name), _port_name(index + 1, name)) for index in range(sets) for name in PORTS
     ]
-    lines = {name: place.line(above.removeprefix("inner-")) for name, above in names}
+    lines = {name: place.make_line(above.removeprefix("inner-")) for name, above in names}
     arguments = [
         word
         for name, line in lines.items()
-        for word in ("-chardev", line.chardev(name), "-device", f"virtserialport,chardev={name},name={name}")
+        for word in (
+            "-chardev",
+            line.format_chardev(name),
+            "-device",
+            f"virtserialport,chardev={name},name={name}",
+        )
     ]
     factors = {
         MEMORY.name: format_size(outer_memory(cell, layer)),
@@ -303,7 +308,7 @@ def lodge(
             place,
         )
     )
-    inside = OuterPlace(guest, lambda name: lines[f"inner-{name}"].socket())
+    inside = OuterPlace(guest, lambda name: lines[f"inner-{name}"].own_socket())
     inside.set_up()
     return inside
 

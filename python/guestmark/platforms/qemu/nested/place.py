@@ -27,7 +27,14 @@ from guestmark.agent.confinement import HYPERVISOR, STOPS, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
-from guestmark.platforms.place import Beside, FileNumbers, InheritedLine, Line, Process, SerialLine
+from guestmark.platforms.place import (
+    FileIdentity,
+    HelperProgram,
+    HypervisorProcess,
+    InheritedLine,
+    Line,
+    SerialLine,
+)
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.nested.images import images_in
 
@@ -83,8 +90,8 @@ exec "$@" < /dev/null > {{console}} 2>&1
 class OuterPlace:
     """A started outer guest that holds one inner guest at a time.
 
-    `connect` gives our end of one of its ports, by name. Calls of its agent are made inside `calling()`: while an inner
-    hypervisor runs a thread listens for the news of its end.
+    `connect` returns our end of one of its ports, by name. Its agent is called inside `using_agent()` only: while an
+    inner hypervisor runs, a thread listens on the same connection for the news of its exit.
     """
 
     def __init__(self, guest: Guest, connect: Callable[[str], socket.socket]) -> None:
@@ -96,11 +103,11 @@ class OuterPlace:
         self._connect = connect
         self._lock = threading.RLock()
         self._count = 0
-        self._channel: Ported | None = None
+        self._channel: PortStream | None = None
 
     def set_up(self) -> None:
         """Makes room for images and inner guests' memory, and names for the ports."""
-        with self.calling() as agent:
+        with self.using_agent() as agent:
             done = agent.exec(["sh", "-c", _SETUP.format(directory=_DIRECTORY)], timeout_s=60)
         if done.status != 0:
             said = done.stderr.decode(errors="replace").strip()
@@ -108,17 +115,17 @@ class OuterPlace:
         self.has_kvm = b"kvm" in done.stdout
 
     @contextlib.contextmanager
-    def calling(self) -> Iterator[Agent]:
+    def using_agent(self) -> Iterator[Agent]:
         """The outer guest's agent, for calls by one thread."""
         with self._lock:
             yield self.guest.agent
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the outer guest still responds."""
-        if not self.guest.process.running() or self.guest.agent.closed:
+        if not self.guest.process.is_running() or self.guest.agent.closed:
             return False
         try:
-            with self.calling() as agent:
+            with self.using_agent() as agent:
                 agent.clock(timeout_s=5.0)
         except AgentError:
             return False
@@ -126,79 +133,79 @@ class OuterPlace:
 
     # --- the contract of a place
 
-    def process(self, name: str, confinement: Confinement = HYPERVISOR) -> Process:
+    def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
         """In a directory of its own in the outer guest."""
         self._count += 1
         scratch = Path(_DIRECTORY, f"{name}-{self._count}")
         return InnerProcess(self, scratch, traces=confinement.memory_file)
 
-    def line(self, name: str) -> Line:
+    def make_line(self, name: str) -> Line:
         """One of the outer guest's ports; the agent's is also how a waiting hypervisor is told to start."""
-        port = _Port(self.connect(name), self.port(name))
+        port = _Port(self.connect_port(name), self.port_path(name))
         if name == "agent":
             self._channel = port
         return port
 
-    def inherited_line(self) -> InheritedLine:
+    def make_inherited_line(self) -> InheritedLine:
         """The agent's port."""
-        self._channel = port = _InheritedPort(self.connect("agent"))
+        self._channel = port = _InheritedPort(self.connect_port("agent"))
         return port
 
-    def serial_line(self) -> SerialLine:
+    def make_serial_line(self) -> SerialLine:
         """The agent's port."""
-        self._channel = port = _SerialPort(self.connect("agent"))
+        self._channel = port = _SerialPort(self.connect_port("agent"))
         return port
 
-    def disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
+    def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """Images in the outer guest's memory."""
         return images_in(self, cell)
 
-    def link(self, image: Path, scratch: Path, name: str) -> str:
+    def link_image(self, image: Path, scratch: Path, name: str) -> str:
         """The image's own path: we name images ourselves, so it is good as it is."""
         return str(image)
 
     def read(self, path: str) -> str:
         """By the outer guest's agent; bytes that are no text are replaced."""
-        return self.content(path).decode(errors="replace")
+        return self.read_bytes(path).decode(errors="replace")
 
-    def content(self, path: str) -> bytes:
+    def read_bytes(self, path: str) -> bytes:
         """By the outer guest's agent, whose errors become `OSError`."""
         try:
-            with self.calling() as agent:
+            with self.using_agent() as agent:
                 return agent.read_file(path)
         except CallError as error:
             raise OSError(error.errno or errno.EIO, error.message) from error
         except AgentError as error:
             raise OSError(errno.EIO, error.message) from error
 
-    def links(self, directory: str) -> list[str]:
+    def read_links(self, directory: str) -> list[str]:
         """Of everything below the directory, found by `find` in the outer guest."""
-        with self.calling() as agent:
+        with self.using_agent() as agent:
             done = agent.exec(["find", directory, "-type", "l", "-printf", "%l\\n"], timeout_s=60)
         return done.stdout.decode(errors="replace").splitlines()
 
-    def descendants(self, pid: int) -> list[int]:
+    def list_descendants(self, pid: int) -> list[int]:
         """From the outer guest's /proc; those that end meanwhile are left out."""
         found: list[int] = []
         with contextlib.suppress(OSError):
             for child in self.read(f"/proc/{pid}/task/{pid}/children").split():
-                found += [int(child), *self.descendants(int(child))]
+                found += [int(child), *self.list_descendants(int(child))]
         return found
 
-    def beside(self, command: Sequence[str]) -> Beside:
+    def start_helper(self, command: Sequence[str]) -> HelperProgram:
         """Run in the background by the outer guest's agent."""
-        with self.calling() as agent:
-            return _Job(self, agent.background(command))
+        with self.using_agent() as agent:
+            return _OuterHelper(self, agent.background(command))
 
-    def numbers(self, path: Path) -> FileNumbers:
+    def identify_file(self, path: Path) -> FileIdentity:
         """By `stat` in the outer guest."""
-        with self.calling() as agent:
+        with self.using_agent() as agent:
             done = agent.exec(["stat", "--format=%d %r %i", str(path)], timeout_s=60)
         if done.status != 0:
             raise OSError(errno.ENOENT, done.stderr.decode(errors="replace").strip())
-        return FileNumbers(*map(int, done.stdout.split()))
+        return FileIdentity(*map(int, done.stdout.split()))
 
-    def file(self, path: Path) -> str:
+    def locate_file(self, path: Path) -> str:
         """Its own path: the outer guest has this host's files."""
         return str(path)
 
@@ -208,11 +215,11 @@ class OuterPlace:
 
     # --- for the parts
 
-    def environment(self) -> Mapping[str, str] | None:
+    def choose_environment(self) -> Mapping[str, str] | None:
         """What hypervisors run with; None: with the agent's own."""
-        return _environment()
+        return _own_environment()
 
-    def connect(self, name: str) -> socket.socket:
+    def connect_port(self, name: str) -> socket.socket:
         """Our end of a port. Raises `MachineError` when the outer guest has ended."""
         try:
             return self._connect(name)
@@ -222,23 +229,23 @@ class OuterPlace:
                 console=self.guest.console(),
             ) from error
 
-    def port(self, name: str) -> str:
+    def port_path(self, name: str) -> str:
         """Path of a port in the outer guest."""
         return f"{_DIRECTORY}/inner-{name}"
 
-    def take_channel(self) -> Ported:
+    def take_channel(self) -> PortStream:
         """Our end of the line that was made last for an agent."""
         channel, self._channel = self._channel, None
         assert channel is not None, "an inner guest needs a line for its agent"
         return channel
 
-    def listen(self, background: Background) -> bool:
+    def poll_background(self, background: Background) -> bool:
         """Listens to the outer agent briefly; returns whether `background` is still running.
 
         Raises `AgentError` when the outer guest has gone.
         """
         agent = self.guest.agent
-        if agent.closed or not self.guest.process.running():
+        if agent.closed or not self.guest.process.is_running():
             raise AgentError("the outer guest has gone")
         select.select([agent.fileno()], [], [], _TICK_S)
         if self._lock.acquire(timeout=_TICK_S):
@@ -273,7 +280,7 @@ class InnerProcess:
         self._ended_at = 0.0
         self._stopping = False
         self._pid: int | None = None
-        with place.calling() as agent:
+        with place.using_agent() as agent:
             agent.mkdir(str(scratch), parents=True)
 
     def start(
@@ -286,21 +293,23 @@ class InnerProcess:
         assert not pass_fds, "descriptors do not reach into another machine"
         self.command = tuple(command)
         place = self._place
-        self._console_socket = place.connect("console")
+        self._console_socket = place.connect_port("console")
         self._console = Console(os.dup(self._console_socket.fileno()))
         channel = place.take_channel()
-        self._channel = channel.socket()
+        self._channel = channel.own_socket()
         script = channel.script.format(
-            scratch=shlex.quote(str(self.scratch)), agent=place.port("agent"), console=place.port("console")
+            scratch=shlex.quote(str(self.scratch)),
+            agent=place.port_path("agent"),
+            console=place.port_path("console"),
         )
         self.started_at = time.monotonic()
-        with place.calling() as agent:
+        with place.using_agent() as agent:
             started = ["sh", "-c", script, "guestmark", *command]
             if self._traces:
                 started = [AGENT, "traces", f"--stops={self.scratch / STOPS}", "--", *started]
-            self._background = agent.background(started, env=place.environment())
+            self._background = agent.background(started, env=place.choose_environment())
         self._channel.send(_GO)
-        threading.Thread(target=self._watch, name="inner guest", daemon=True).start()
+        threading.Thread(target=self._watch_end, name="inner guest", daemon=True).start()
 
     @property
     def console(self) -> Console:
@@ -308,16 +317,16 @@ class InnerProcess:
         assert self._console is not None, "not started"
         return self._console
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the hypervisor is still running, as far as is known."""
         return self._background is not None and not self._ended.is_set()
 
     def pid(self) -> int | None:
         """Process id of the hypervisor in the outer guest."""
-        if self._pid is None and self.running():
+        if self._pid is None and self.is_running():
             with contextlib.suppress(OSError, ValueError):
                 self._pid = int(self._place.read(f"{self.scratch}/pid"))
-        return self._pid if self.running() else None
+        return self._pid if self.is_running() else None
 
     def wait(self, timeout_s: float) -> int | None:
         """Exit status (128 + signal), None when it is still running at the end of `timeout_s`."""
@@ -341,12 +350,12 @@ class InnerProcess:
         place = self._place
         with contextlib.suppress(AgentError):
             if self._background is not None and not self._ended.is_set():
-                with place.calling() as agent:
+                with place.using_agent() as agent:
                     self._background.signal(9)
                 if not self._ended.wait(_STOP_S):
                     agent.close()  # the outer guest does not obey, so nobody may use it again
             if not place.guest.agent.closed:
-                with place.calling() as agent:
+                with place.using_agent() as agent:
                     agent.remove(str(self.scratch), recursive=True)
         for end in (self._console_socket, self._channel):
             if end is not None:
@@ -355,12 +364,12 @@ class InnerProcess:
                 end.close()
         self._console_socket = self._channel = None
         if self._console is not None:
-            self._console.join()
+            self._console.wait_for_end()
 
-    def _watch(self) -> None:
+    def _watch_end(self) -> None:
         assert self._background is not None
         with contextlib.suppress(AgentError):
-            while self._place.listen(self._background):
+            while self._place.poll_background(self._background):
                 pass
         self._ended_at = time.monotonic()
         self._ended.set()
@@ -373,27 +382,27 @@ class InnerProcess:
                         end.shutdown(socket.SHUT_RDWR)
 
 
-def _environment() -> dict[str, str]:
+def _own_environment() -> dict[str, str]:
     """The environment that inner hypervisors get from this process, so that they are the same programs."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 
-class _Job:
+class _OuterHelper:
     """A helper program in the outer guest; see `Beside`."""
 
     def __init__(self, place: OuterPlace, background: Background) -> None:
         self._place = place
         self._background = background
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Waits a moment for the news of its end, which comes with the agent's answers."""
-        with self._place.calling():
+        with self._place.using_agent():
             self._background.wait(_MOMENT_S)
         return self._background.running
 
-    def end(self, number: int, timeout_s: float) -> str:
+    def end_by_signal(self, number: int, timeout_s: float) -> str:
         """Signals it through the outer guest's agent."""
-        with self._place.calling():
+        with self._place.using_agent():
             self._background.signal(number)
             if not self._background.wait(timeout_s):
                 self._background.signal(9)
@@ -401,7 +410,7 @@ class _Job:
         return self._background.text()
 
 
-class Ported:
+class PortStream:
     """A stream over a port of the outer guest; `script` starts the hypervisor that is at the other end."""
 
     script: str
@@ -410,7 +419,7 @@ class Ported:
         self._socket = end
         self.fds: tuple[int, ...] = ()
 
-    def socket(self) -> socket.socket:
+    def own_socket(self) -> socket.socket:
         """Our end of the port."""
         return self._socket
 
@@ -418,7 +427,7 @@ class Ported:
         """Reads and writes our end of the port."""
         return Transport.of_socket(self._socket)
 
-    def handed(self) -> None:
+    def close_inherited(self) -> None:
         """Does nothing: nothing was inherited."""
 
     def close(self) -> None:
@@ -426,7 +435,7 @@ class Ported:
         self._socket.close()
 
 
-class _Port(Ported):
+class _Port(PortStream):
     """A character device of QEMU in the outer guest."""
 
     script = _QEMU
@@ -435,23 +444,23 @@ class _Port(Ported):
         super().__init__(end)
         self._path = path
 
-    def chardev(self, name: str) -> str:
+    def format_chardev(self, name: str) -> str:
         """A path that is neither two pipes nor one: QEMU opens it as a file for both directions."""
         return f"pipe,id={name},path={self._path}"
 
 
-class _InheritedPort(Ported):
+class _InheritedPort(PortStream):
     """A descriptor of whatever is started with the hypervisor in the outer guest."""
 
     script = _BESIDE
     descriptor = _INHERITED
 
 
-class _SerialPort(Ported):
+class _SerialPort(PortStream):
     """A serial line of UML in the outer guest."""
 
     script = _UML
 
-    def serial(self) -> str:
+    def format_serial(self) -> str:
         """The descriptors are those that the starting script makes."""
         return "fd:0,fd:4"

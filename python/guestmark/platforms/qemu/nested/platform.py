@@ -24,7 +24,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import DYING_S, Guest, GuestPlatform, GuestWithin
+from guestmark.platforms.guest import EXIT_DEADLINE_S, Guest, GuestPlatform, GuestWithin
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.nested.images import check as check_images
 from guestmark.platforms.qemu.nested.outer import OUTERS, Held, lodge, shortage
@@ -46,11 +46,11 @@ class NestedPlatform:
 
     def __init__(self, spec: PlatformSpec) -> None:
         for layer in spec.layers[:-1]:
-            if not layer.described.holds_guests:
+            if not layer.description.holds_guests:
                 raise PlatformUnusableError(
                     f"{layer.kind} cannot hold another guest", hint="nest in tcg or kvm"
                 )
-            if layer.foreign:
+            if layer.is_foreign:
                 raise PlatformUnusableError(
                     f"a guest of {layer.architecture.name} holds no others: its root is made of packages, "
                     "and has neither this host's files nor what the inner guest would boot",
@@ -58,9 +58,9 @@ class NestedPlatform:
                 )
         self.name = str(spec)
         self._spec = spec
-        self._inner = cast("GuestPlatform", registry.of_layer(spec.inner))
+        self._inner = cast("GuestPlatform", registry.get_layer_platform(spec.inner))
         for layer in spec.layers:
-            registry.of_layer(layer)  # refuses what this host cannot have
+            registry.get_layer_platform(layer)  # refuses what this host cannot have
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[NestedGuest]:
@@ -73,7 +73,7 @@ class NestedPlatform:
         with OUTERS.take(cell, deadline) as held, self._faults(held), contextlib.ExitStack() as stack:
             held.trials += 1
             place = held.place
-            with place.calling() as agent:
+            with place.using_agent() as agent:
                 before = agent.ping()
             for layer in range(1, len(self._spec.layers) - 1):
                 place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
@@ -117,7 +117,7 @@ class NestedPlatform:
             raise PlatformUnusableError(f"inside {self._spec.outer}: {missing.reason}", hint=missing.hint)
 
     def _check_virtualization(self, place: OuterPlace, held: Held) -> None:
-        if self._spec.inner.described.needs_kvm and not place.has_kvm:
+        if self._spec.inner.description.needs_kvm and not place.has_kvm:
             raise PlatformUnusableError(
                 f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) has no nested "
                 "virtualization, there is no /dev/kvm in it",
@@ -134,7 +134,7 @@ class NestedPlatform:
             raise
         except MachineError as error:
             # A hypervisor that was killed closes its sockets well before it is gone: its memory is large.
-            gone = not held.place.alive() and outer.process.wait(DYING_S) is not None
+            gone = not held.place.is_alive() and outer.process.wait(EXIT_DEADLINE_S) is not None
             where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
             told = AttestationError if isinstance(error, AttestationError) else MachineError
             raise told(
@@ -190,7 +190,7 @@ class NestedGuest(GuestWithin):
     def remarks(self) -> list[str]:
         """A warning if the outer guest's clock and this host's have run at different rates since the start."""
         try:
-            with self._held.place.calling() as agent:
+            with self._held.place.using_agent() as agent:
                 after = agent.ping()
         except GuestmarkError:
             return []

@@ -18,7 +18,7 @@ from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import Confined
 from guestmark.disks.processes import named_inside
-from guestmark.platforms.confinement import attested
+from guestmark.platforms.confinement import attest_process
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, Link, Session
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Launcher:
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self.confinement is not None:
                 number = int(Path(pid_file).read_text().split()[0])
-                return attested(next(named_inside(number, str(self.writable[0])), number), self.writable)
+                return attest_process(
+                    next(named_inside(number, str(self.writable[0])), number), self.writable
+                )
         return None
 
 
