@@ -155,6 +155,6 @@ def _usual(outputs: Outputs) -> str:
 
     if not os.path.exists("/dev/kvm"):
         return "tcg"
-    platform = registry.get(parse_platform("kvm"))
+    platform = registry.get_platform(parse_platform("kvm"))
     found = make_prober(audience_of(outputs), DOCTOR_DEADLINE_S)([platform])
     return "kvm" if isinstance(found[platform.name], Usable) else "tcg"

@@ -66,7 +66,7 @@ def exclusive_use(
     with `wait=False`.
     """
     here = any(cell.platform.uses_this_host for cell in plan.cells)
-    with exclusive.measuring(exclusive.Policy(name or plan.name, wait=wait, tell=tell), here=here):
+    with exclusive.locking_machines(exclusive.LockPolicy(name or plan.name, wait=wait, tell=tell), here=here):
         yield
 
 

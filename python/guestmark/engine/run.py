@@ -172,7 +172,7 @@ class Run:
         own = Interruption()
         with nullcontext() if interruption is not None else own.handled():
             try:
-                with self.audience.observe() as observer, exclusive.telling(observer.note):
+                with self.audience.observe() as observer, exclusive.announcing_waits(observer.note):
                     return measurement_loop.run(
                         self.plan,
                         self.ledger,

@@ -182,7 +182,7 @@ def measure_next_block(
         with (
             nullcontext() if interruption is not None else own.handled(),
             audience.observe() as observer,
-            exclusive.telling(observer.note),
+            exclusive.announcing_waits(observer.note),
         ):
             try:
                 return block_worker.measure_block(
