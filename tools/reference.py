@@ -109,7 +109,7 @@ def workloads() -> str:
 def _workload(kind: Any) -> Iterator[str]:
     yield f"## {kind.name}\n"
     yield f"{_sentence(kind.help)}\n"
-    if fields := kind.model.model_fields:
+    if fields := kind.model().model_fields:
         yield _table(
             ["parameter", "what it is", "type, unit", "default"],
             [

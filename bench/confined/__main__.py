@@ -31,7 +31,7 @@ from guestmark.platforms.qemu import platform as qemu
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 from guestmark.workloads.oltp.databases import KINDS
-from guestmark.workloads.oltp.workload import OltpWorkload
+from guestmark.workloads.oltp.trial import OltpTrial
 
 _LIMIT_S = 120.0
 _REPEATS = 6
@@ -62,7 +62,7 @@ def _transaction(server: str) -> float:
     workload = WorkloadSpec("oltp", kinds.workload_kind("oltp").checked({**_LOAD, "server": server}))
     cell = Cell("bench", workload, HOST)
     user = Context(uid=os.getuid(), gid=os.getgid())
-    oltp = OltpWorkload(Plan("bench", (cell,), Policy(trial_limit_s=_LIMIT_S), (), user), cell)
+    oltp = OltpTrial(Plan("bench", (cell,), Policy(trial_limit_s=_LIMIT_S), (), user), cell)
     with oltp.machine(registry.get_platform("host")) as machine:
         oltp.prepare(machine)
         try:

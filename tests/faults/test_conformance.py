@@ -19,50 +19,76 @@ from tests.framework.marks import long
 from tests.storm import leavings
 
 WORK = """
+from typing import Annotated
+
 from guestmark.core.factor import Factor, one_of
 from guestmark.core.metric import Metric
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.params import Params, param
+from guestmark.workloads.base import Workload
 
 WALL, OTHER = Metric("wall_s", "s"), Metric("other", "B")
 SPEED = Factor("speed", "how fast", one_of("slow", "quick"), ("slow", "quick"))
 
 
-def kind(name, metrics=(WALL,), **more):
-    params = more.pop("params", "Params")
-    run = f"work_run:{name.title()}"
-    return WorkloadKind(name, "sleeps", f"work_run:{params}", run, metrics=lambda _params: metrics, **more)
+class Nap(Params, frozen=True, kw_only=True):
+    seconds: Annotated[float, param("how long", default=0.3)]
 
 
-WORKLOADS = (
-    kind("sound", factors=(SPEED,)), kind("lenient", params="Anything"), kind("absent", (WALL, OTHER)), kind("extra"),
-    kind("infinite"), kind("bytes"), kind("confused"), kind("inventive"), kind("endless"), kind("deaf"),
-    kind("untidy"), kind("orphaned"), kind("refusing"), kind("nowhere", params="Nothing"),
-    kind("ignorant", factors=(SPEED,)),
-)
+class Lost(Nap, frozen=True, kw_only=True):
+    def to_stored(self):
+        return {}
+
+
+class Sleeping(Workload[Nap]):
+    help = "sleeps"
+    measured = (WALL,)
+
+    @classmethod
+    def metrics(cls, params):
+        return cls.measured
+
+    @classmethod
+    def trial_class(cls):
+        import work_run
+
+        return getattr(work_run, cls.name.title())
+
+
+class Sound(Sleeping):
+    name = "sound"
+    factors = (SPEED,)
+
+
+class Ignorant(Sleeping):
+    name = "ignorant"
+    factors = (SPEED,)
+
+
+class Absent(Sleeping):
+    name = "absent"
+    measured = (WALL, OTHER)
+
+
+class Forgetful(Sleeping, Workload[Lost]):
+    name = "forgetful"
+
+
+for name in (
+    "extra", "infinite", "bytes", "confused", "inventive", "endless", "deaf", "untidy", "orphaned", "refusing",
+    "nowhere",
+):
+    globals()[name.title()] = type(name.title(), (Sleeping,), {"name": name})
 """
 WORK_RUN = """
 import subprocess, tempfile
 
-from pydantic import BaseModel
-
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
-from guestmark.plan.schema import Strict
 from guestmark.workloads.base import Workload
-from work import OTHER, WALL
+from work import OTHER, WALL, Nap
 
 
-class Params(Strict):
-    seconds: float = 0.3
-
-
-class Anything(BaseModel):
-    seconds: float = 0.3
-
-
-class Sound(Workload[Params]):
-    PARAMS = Params
-
+class Sound(Workload[Nap]):
     def run(self, machine):
         seconds = self.params.seconds / (2 if self.cell.factors.get("speed") == "quick" else 1)
         return self.slept(machine, seconds, self.limit_s)
@@ -77,11 +103,7 @@ class Sound(Workload[Params]):
         return Measurement(metric, value, (value,))
 
 
-class Lenient(Sound):
-    PARAMS = Anything
-
-
-Absent = Sound
+Absent = Forgetful = Sound
 
 
 class Extra(Sound):
@@ -150,20 +172,18 @@ class Refusing(Sound):
 class Ignorant(Sound):
     def run(self, machine):
         return self.slept(machine, self.params.seconds, self.limit_s)
-
-
-class Nowhere(Sound):
-    pass
 """
 HEAVY = """
 import work_run
-from guestmark.core.workload_kind import WorkloadKind
+from work import Sleeping
 
-WORKLOADS = (
-    WorkloadKind(
-        "heavy", "sleeps", params="work_run:Params", run="work_run:Sound", metrics=lambda _params: (work_run.WALL,)
-    ),
-)
+
+class Heavy(Sleeping):
+    name = "heavy"
+
+    @classmethod
+    def trial_class(cls):
+        return work_run.Sound
 """
 PLACES = """
 from guestmark.core.factor import Factor, one_of
@@ -301,9 +321,9 @@ for kind, *words in json.loads(sys.argv[1]):
 
 WORKLOADS = [
     ("unheard", "described", "unknown workload 'unheard'"),
-    ("nowhere", "described", "work_run:Nothing cannot be imported"),
+    ("nowhere", "described", "trial_class cannot be imported"),
     ("heavy", "cheap", "importing heavy imports work_run"),
-    ("lenient", "parameters", "an unknown parameter is accepted"),
+    ("forgetful", "parameters", "they cannot be read back as the ledger has them"),
     ("absent", "metrics", "other is declared and not measured"),
     ("extra", "metrics", "other is measured and not declared"),
     ("infinite", "measured", "a trial failed: metric wall_s is not a usable number"),

@@ -21,7 +21,7 @@ from guestmark.platforms import registry
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
-from guestmark.workloads.netboot import workload as workloads
+from guestmark.workloads.netboot import trial as workloads
 from guestmark.workloads.netboot.machine import NetbootMachine
 from guestmark.workloads.netboot.network import NETDEV, Link, listen
 from guestmark.workloads.netboot.settings import Settings

@@ -17,7 +17,7 @@ from guestmark.disks import loop
 from guestmark.engine import preflight
 from guestmark.platforms.base import Machine
 from guestmark.workloads.base import Workload
-from guestmark.workloads.sysbench.workload import SysbenchWorkload
+from guestmark.workloads.sysbench.trial import SysbenchTrial
 from tests.framework import IMPORTABLE
 from tests.framework.cells import cell_of
 from tests.framework.command_line import CommandLine
@@ -90,7 +90,7 @@ def test_another_sysbench_in_the_guest_is_refused(tmp_path: Path, monkeypatch: p
     with started(cell) as (machine, workload):
         machine.agent.mkdir(str(tmp_path), parents=True)
         machine.agent.write_file(str(other), b"#!/bin/sh\n: other\n", mode=0o755)
-        a(SysbenchWorkload, workload)._env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+        a(SysbenchTrial, workload)._env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
         with pytest.raises(AttestationError, match="not the same program"):
             workload.prepare(machine)
 
@@ -100,7 +100,7 @@ def test_an_output_that_is_not_sysbenchs_shows_its_line(tmp_path: Path) -> None:
     fake.write_text("#!/bin/sh\nprintf 'sysbench 1.1.0-abc\\n\\nThroughput:\\n'\n")
     fake.chmod(0o755)
     with started(cell_of("host", "sysbench", test="cpu", events=1)) as (machine, workload):
-        a(SysbenchWorkload, workload)._env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+        a(SysbenchTrial, workload)._env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
         workload.prepare(machine)
         with pytest.raises(WorkloadError, match=r"line 1 of sysbench's output .*'sysbench 1\.1\.0-abc'"):
             workload.run(machine)

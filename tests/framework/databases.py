@@ -18,7 +18,7 @@ from guestmark.workloads.oltp import Sizes
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account
 from guestmark.workloads.oltp.databases.server import Server, launcher
-from guestmark.workloads.oltp.workload import OltpWorkload
+from guestmark.workloads.oltp.trial import OltpTrial
 from tests.framework.cells import plan_of, spec
 
 SMALL = {"tables": 1, "rows": 200, "time": "1", "log": "8M", "buffer": "16M"}
@@ -67,9 +67,9 @@ def bare_server(name: str) -> Iterator[Server]:
 @contextlib.contextmanager
 def started(
     platform: str = "host", factors: Mapping[str, str] | None = None, **given: Any
-) -> Iterator[tuple[Machine, OltpWorkload]]:
+) -> Iterator[tuple[Machine, OltpTrial]]:
     """A machine with a workload that is not prepared yet."""
     cell = Cell(platform, spec("oltp", **{**SMALL, **given}), PlatformSpec.read(platform), factors or {})
-    workload = OltpWorkload(plan_of(cell, context=Context(uid=os.getuid(), gid=os.getgid())), cell)
+    workload = OltpTrial(plan_of(cell, context=Context(uid=os.getuid(), gid=os.getgid())), cell)
     with workload.machine(registry.get_platform(platform)) as machine:
         yield machine, workload

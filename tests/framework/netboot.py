@@ -9,7 +9,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads import netboot
 from guestmark.workloads.netboot.machine import NetbootMachine
-from guestmark.workloads.netboot.workload import NetbootParams, NetbootWorkload
+from guestmark.workloads.netboot.trial import NetbootTrial
 from tests.framework.known import a
 from tests.framework.processes import wait_until
 
@@ -23,22 +23,24 @@ def workload(
     *,
     kernel: bool = False,
     **factors: str,
-) -> NetbootWorkload:
+) -> NetbootTrial:
     """Fetches `files` files of `size` through an e1000 card, unless the factors say otherwise."""
-    given = NetbootParams(size=size, files=files, port=port, certificate=certificate, kernel=kernel)
+    given = {"size": size, "files": files, "port": port, "kernel": kernel}
+    if certificate is not None:
+        given["certificate"] = certificate
     cell = Cell(
         "cell",
-        WorkloadSpec("netboot", given.model_dump(exclude_none=True)),
+        WorkloadSpec("netboot", netboot.NetbootWorkload.checked(given)),
         PlatformSpec.read("tcg"),
         {"nic": "e1000", "console": "serial", **factors},
         baseline=True,
     )
     plan = Plan("test", (cell,), Policy(blocks=1, warmup=0, iterations=1, trial_limit_s=limit_s), netboot.ALL)
-    return NetbootWorkload(plan, cell)
+    return NetbootTrial(plan, cell)
 
 
 @contextlib.contextmanager
-def prepared(**given: Any) -> Iterator[tuple[NetbootWorkload, NetbootMachine]]:
+def prepared(**given: Any) -> Iterator[tuple[NetbootTrial, NetbootMachine]]:
     """A workload whose machine has booted, and the machine."""
     booting = workload(**given)
     with booting.machine(registry.get_platform("tcg")) as machine:

@@ -14,7 +14,7 @@ from guestmark.stats.scalability import fit_law
 from guestmark.workloads import density
 from guestmark.workloads.base import of
 from guestmark.workloads.density import Fleet
-from guestmark.workloads.density.workload import DensityWorkload
+from guestmark.workloads.density.trial import DensityTrial
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
 from tests.framework.marks import long
@@ -76,7 +76,7 @@ def set_aside() -> Iterator[int]:
 @pytest.mark.long
 def test_huge_pages_that_were_set_aside_are_counted(set_aside: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever other tests take meanwhile of what the host has left.
-    monkeypatch.setattr("guestmark.workloads.density.workload.meminfo", lambda: {"MemAvailable": 1 << 40})
+    monkeypatch.setattr("guestmark.workloads.density.trial.meminfo", lambda: {"MemAvailable": 1 << 40})
     huge = cell_of("tcg", "density", {"guests": "2", "memory": "256M", "hugepages": "2M"}, command=["true"])
     with prepared(huge) as (machine, workload):
         measured = {each.metric: each.value for each in workload.run(machine)}
@@ -115,7 +115,7 @@ def test_a_program_that_holds_a_lock_all_the_time_gains_nothing(tmp_path: Path) 
 def test_an_idle_machine_that_is_not_idle_is_seen() -> None:
     trial = cell_of("host", "density", {"guests": "2"}, idle="500ms", time="100ms", command=["true"])
     with prepared(trial) as (machine, workload):
-        assert isinstance(workload, DensityWorkload)
+        assert isinstance(workload, DensityTrial)
         busy = machine.agent.background(["sh", "-c", "while :; do :; done"])
         try:
             measured = {each.metric: each.value for each in workload.run(machine)}

@@ -6,7 +6,7 @@ from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric_spec import parse_metrics, split
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.workloads.exec.params import ExecParams
+from guestmark.workloads.exec import ExecWorkload
 from tests.framework.guests import started
 from tests.framework.marks import long
 
@@ -14,7 +14,7 @@ WHERE = "if [ /dev/stdout -ef /dev/null ]; then echo null >&2; else echo kept >&
 
 
 def on(platform: str, text: str, **params: object) -> Cell:
-    plan = ExecParams.model_validate({"command": ["sh", "-c", text], **params}).to_params()
+    plan = ExecWorkload.checked({"command": ["sh", "-c", text], **params})
     return Cell("test", WorkloadSpec("exec", plan), PlatformSpec.read(platform), {})
 
 

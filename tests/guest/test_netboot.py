@@ -20,7 +20,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.workloads import netboot
 from guestmark.workloads.netboot import figures, network, serve, tap_setup
-from guestmark.workloads.netboot import workload as workloads
+from guestmark.workloads.netboot import trial as workloads
 from guestmark.workloads.netboot.content import Content
 from guestmark.workloads.netboot.machine import NetbootMachine
 from tests.framework.known import known
@@ -242,7 +242,7 @@ def test_kvm_inside_tcg() -> None:
     booting = workload(size="1M")
     cell = replace(booting.cell, platform=PlatformSpec.read("tcg/kvm"))
     plan = Plan("test", (cell,), Policy(blocks=1, trial_limit_s=120.0), netboot.ALL)
-    nested = workloads.NetbootWorkload(plan, cell)
+    nested = workloads.NetbootTrial(plan, cell)
     with nested.machine(registry.get_platform("tcg/kvm")) as machine:
         machine.attest()
         nested.prepare(machine)

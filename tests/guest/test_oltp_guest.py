@@ -9,7 +9,7 @@ import pytest
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.findings import Program
 from guestmark.workloads.oltp import SERVER
-from guestmark.workloads.oltp.workload import OltpWorkload
+from guestmark.workloads.oltp.trial import OltpTrial
 from tests.framework.databases import SERVERS, started
 from tests.framework.known import known
 from tests.framework.marks import long
@@ -17,7 +17,7 @@ from tests.framework.marks import long
 
 def values_of(
     platform: str, factors: Mapping[str, str] | None = None, **given: Any
-) -> tuple[dict[str, float], OltpWorkload]:
+) -> tuple[dict[str, float], OltpTrial]:
     with started(platform, {"memory": "512M", "size": "256M", **(factors or {})}, **given) as (
         machine,
         workload,
@@ -28,7 +28,7 @@ def values_of(
     return values, workload
 
 
-def checked(values: Mapping[str, float], workload: OltpWorkload) -> None:
+def checked(values: Mapping[str, float], workload: OltpTrial) -> None:
     assert values["transactions_per_s"] > 0.2
     assert values["guest_flushes_per_transaction"] > 0.2
     assert values["server_flushes_per_transaction"] > 0.2

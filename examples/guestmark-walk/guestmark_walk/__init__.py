@@ -1,28 +1,52 @@
 """The workload `walk`: `find` looks at every file of a directory tree."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from guestmark.core.metric import Better, Metric
+from typing import TYPE_CHECKING, Annotated
+
+from guestmark.core.errors import WorkloadError
+from guestmark.core.metric import Better, Measurement, Metric
+from guestmark.core.params import Params, param
 from guestmark.core.platform_kind import Program
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.workloads.base import Workload
+
+if TYPE_CHECKING:
+    from guestmark.platforms.base import Machine
 
 WALL = Metric("wall_s", "s")
 FILES = Metric("files", "", Better.HIGHER)
 
 
-def _label(params: Mapping[str, Any]) -> str:
-    return f"walk through {params['directory']}"
+class WalkParams(Params, frozen=True, kw_only=True):
+    """The parameters, as a plan has them under `params`."""
+
+    directory: Annotated[str, param("the tree that is walked", "path")] = "/usr/share"
 
 
-WORKLOADS = (
-    WorkloadKind(
-        "walk",
-        "how fast a directory tree is walked",
-        params="guestmark_walk.workload:WalkParams",
-        run="guestmark_walk.workload:Walk",
-        metrics=lambda _params: (WALL, FILES),
-        label=_label,
-        programs=(Program("find", "findutils"),),
-    ),
-)
+class Walk(Workload[WalkParams]):
+    """Walks the tree once for each iteration."""
+
+    name = "walk"
+    help = "how fast a directory tree is walked"
+    programs = (Program("find", "findutils"),)
+
+    @classmethod
+    def metrics(cls, params: WalkParams) -> tuple[Metric, ...]:
+        """Returns what is measured, the primary metric first."""
+        return (WALL, FILES)
+
+    @classmethod
+    def label(cls, params: WalkParams) -> str:
+        """Returns what tables call it."""
+        return f"walk through {params.directory}"
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Walks once. Raises `WorkloadError` when `find` fails."""
+        directory = self.params.directory
+        result = machine.agent.exec(
+            ["find", directory, "-printf", "."], timeout_s=self.limit_s, output_limit=8 << 20
+        )
+        if result.status != 0:
+            raise WorkloadError(f"find {directory} ended with status {result.status}")
+        values = ((WALL, result.wall_s), (FILES, float(len(result.stdout))))
+        return [Measurement(metric, value, (value,)) for metric, value in values]

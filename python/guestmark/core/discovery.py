@@ -1,4 +1,4 @@
-"""Finding descriptions by walking packages, and loading what they name.
+"""Finding descriptions by walking packages.
 
 Those of other distributions are entry points of the group `guestmark`: modules with the same attributes. Factors need
 no list: every `Factor` of a module in `guestmark.setting`, or of such an entry point, is found.
@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from guestmark.core.factor import Factor, Machine
 
@@ -24,12 +24,6 @@ class _Named(Protocol):
 Kind = TypeVar("Kind", bound=_Named)
 ENTRY_POINTS = "guestmark"
 _SETTINGS = "guestmark.setting"
-
-
-def load(path: str) -> Any:
-    """What `module:attribute` names."""
-    module, _, attribute = path.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 @functools.cache

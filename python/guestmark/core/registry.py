@@ -1,15 +1,15 @@
 """The registry of platforms, workloads and factors. Each is described once, in its own package.
 
 Packages are found by walking `guestmark.platforms` and `guestmark.workloads`; those of other distributions are entry
-points of the group `guestmark`. A description is a module's `PLATFORMS` or `WORKLOADS`, a tuple. Importing one is
-cheap: classes that are costly to import are returned by functions of the description, which import them when needed.
+points of the group `guestmark`. A module describes platforms by a tuple, `PLATFORMS`, and workloads by the classes that
+it holds. Importing it is cheap: what is costly to import is imported by functions of the description, when needed.
 """
 
 import functools
 import re
 from collections.abc import Iterable, Mapping
 
-from guestmark.core.discovery import by_name, load
+from guestmark.core.discovery import by_name
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Factor
 from guestmark.core.model import Cell
@@ -22,7 +22,6 @@ __all__ = [
     "factors",
     "is_crowd",
     "is_variable",
-    "load",
     "parse_level",
     "parse_settings",
     "platform_kinds",

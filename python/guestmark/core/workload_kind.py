@@ -1,37 +1,31 @@
-"""The description of a kind of workload, which drives plans, help, preflight, execution and reports."""
+"""A kind of workload: its description, which drives plans, help, preflight, execution and reports."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args
 
-from guestmark.core.discovery import by_name, described, load, walked
+import msgspec
+
+from guestmark.core.discovery import by_name, described, walked
 from guestmark.core.errors import unknown
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.params import Params, params_model, parse_params
 from guestmark.core.platform_kind import Program, is_machine_factor
 from guestmark.core.platform_spec import PlatformSpec
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-
+P = TypeVar("P", bound=Params)
 _PACKAGE = "guestmark.workloads"
-
-
-def runs_programs(_params: object) -> bool:
-    """Of workloads that run programs of the machine, which therefore needs a root."""
-    return True
-
-
-def agent_is_enough(_params: object) -> bool:
-    """Of workloads that guestmark's agent does alone."""
-    return False
 
 
 class Topic(Enum):
@@ -42,118 +36,179 @@ class Topic(Enum):
     TRANSFER = auto()  # what the sending of bytes consists of, by the parameter `variant`
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadKind:
-    """One kind of workload. What is costly to import is named as `module:attribute`.
+class WorkloadKind(Generic[P]):
+    """What guestmark knows of a workload before anything runs; `workloads.base.Workload` adds the running.
 
-    `params` names the pydantic model of its parameters: strict and with `extra="forbid"`; sizes and durations are best
-    kept as written (`size = "1500M"`), so that `--scale` can multiply them. The workload is given
-    `model.model_dump(mode="json", exclude_none=True)`, or what the model's method `to_params()` returns when it has one
-    (it may raise `ValueError` or `UsageError`). `run` names the class that runs it, a `workloads.base.Workload`.
-
-    The functions are given these final parameters, as a `reads` where that is named: `metrics` returns those that
-    will be measured, the primary one first; `label` is what tables show by default. `factors` are its own; other
-    workloads do not have them. `takes` tells whether a factor applies to this workload on that platform; where it
-    does not, there is one cell without the factor, as for factors that the platform itself does not take.
-    `decides`, given the parameters too, overrides both: True accepts a factor even where the platform itself does
-    not (mount options on the host, where the workload mounts an image), False rejects it, None leaves the decision
-    to them.
-
-    `sections` names functions that add to a report what only this workload knows: given the `WorkloadResult` and the
-    `StoredRun`, they return nodes of `page.nodes`.
+    A subclass that has a `name` is a workload: the registry finds it in its package. `P` are its parameters, declared
+    once (`core.params`). All methods are of the class, and importing it must be cheap: it is imported whenever
+    somebody completes a factor's name.
     """
 
-    name: str
-    help: str
-    params: str
-    run: str
-    metrics: Callable[[Any], tuple[Metric, ...]]
-    label: Callable[[Any], str] = lambda _params: ""
-    reads: type[Any] | None = None  # a `msgspec.Struct` or dataclass of the final parameters
-    factors: tuple[Factor, ...] = ()
-    takes: Callable[[str, PlatformSpec], bool] = lambda _factor, _platform: True
-    decides: Callable[[Any, str, PlatformSpec], bool | None] = lambda _params, _factor, _platform: None
-    programs: tuple[Program, ...] = ()  # those it runs, on the host or in guests
-    packages: str = ""  # `module:function`: given the parameters, further packages with what it runs
-    needs_root: Callable[[Any], bool] = runs_programs  # with these parameters
-    peer: bool = False  # whether another program starts the machine; ours is then only the host's agent
-    sections: tuple[str, ...] = ()
-    conclusion: str = ""  # `module:function`: likewise, what cells come to that are not compared; nodes
-    runs_on_disk: bool = (
-        False  # whether it runs on a disk that only factors ask for, where its parameters need none
+    PARAMS: ClassVar[type[Params]] = Params  # the `P` that a subclass names
+
+    name: ClassVar[str]
+    help: ClassVar[str]  # one line
+    factors: ClassVar[tuple[Factor, ...]] = ()  # its own; other workloads do not have them
+    only_factors: ClassVar[frozenset[str] | None] = (
+        None  # names of those that mean something to it; None: all
     )
-    # Parameters of `powercut` that acknowledge what a cell's workload does, in its way and with its settings; empty, or
-    # without it, a proof is one of the disk only.
-    acknowledges: Callable[[Cell], Mapping[str, Any]] | None = None
-    # The user's command that it runs, which may have environment variables as factors; None for what runs its own.
-    command: Callable[[Any], Sequence[str]] | None = None
-    # How many bytes of content it writes to its target, None where that is not known; only that much needs room.
-    moves: Callable[[Any], int | None] = lambda _params: None
-    # Whether the kernel's initcalls are watched beside the phases of a guest's start and end; None: neither is.
-    watches: Callable[[Any], bool | None] = lambda _params: None
-    # Whether several machines of a cell are there at once: they share all processors, unless a plan places them.
-    crowd: Callable[[Cell], bool] = lambda _cell: False
-    topic: Topic | None = None
-    proves: bool = False  # whether it cuts the power itself
-    # Whether its trials see to it that they end in their share of the command's time.
-    adapts: Callable[[Any], bool] = lambda _params: False
-    compared: bool = True  # False: its values are findings, not times that cells are compared by
+    programs: ClassVar[tuple[Program, ...]] = ()  # that it runs, on the host or in guests
+    topic: ClassVar[Topic | None] = None
+    agent_is_enough: ClassVar[bool] = (
+        False  # it runs no program of the machine, which therefore needs no root
+    )
+    peer: ClassVar[bool] = False  # another program starts the machine; ours is then only the host's agent
+    runs_command: ClassVar[bool] = False  # what it runs is the user's, so environment variables are factors
+    # Whether it runs on a disk that only factors ask for, where its parameters need none.
+    runs_on_disk: ClassVar[bool] = False
+    proves: ClassVar[bool] = False  # it cuts the power itself
+    compared: ClassVar[bool] = True  # False: its values are findings, not times that cells are compared by
 
-    @property
-    def model(self) -> type[BaseModel]:
-        """The model of its parameters."""
-        found: type[BaseModel] = load(self.params)
-        return found
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in vars(cls).get("__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Params):
+                    cls.PARAMS = argument
 
-    def checked(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The parameters that the workload receives, from those of the plan.
+    @classmethod
+    def metrics(cls, params: P) -> tuple[Metric, ...]:
+        """Returns what is measured with these parameters, the primary metric first."""
+        raise NotImplementedError
+
+    @classmethod
+    def label(cls, params: P) -> str:
+        """Returns what tables call it where a plan does not say."""
+        return ""
+
+    @classmethod
+    def takes(cls, factor: str, platform: PlatformSpec) -> bool:
+        """Tells whether a factor of that platform applies to this workload.
+
+        Where it does not, there is one cell without the factor, as for factors that the platform itself does not take.
+        """
+        return cls.only_factors is None or factor in cls.only_factors
+
+    @classmethod
+    def decides(cls, params: P, factor: str, platform: PlatformSpec) -> bool | None:
+        """Overrides `takes` and the platform for these parameters.
+
+        True accepts a factor even where the platform itself does not (mount options on the host, where the workload
+        mounts an image), False rejects it, None leaves the decision to them.
+        """
+        return None
+
+    @classmethod
+    def packages(cls, params: P) -> tuple[str, ...]:
+        """Returns the packages with what it runs, besides those of `programs`."""
+        return ()
+
+    @classmethod
+    def needs_root(cls, params: P) -> bool:
+        """Tells whether it runs programs of the machine, which then needs a root."""
+        return not cls.agent_is_enough
+
+    @classmethod
+    def command(cls, params: P) -> Sequence[str]:
+        """Returns the user's command that it runs; empty without one."""
+        return ()
+
+    @classmethod
+    def acknowledges(cls, cell: Cell) -> Mapping[str, Any]:
+        """Returns parameters of `powercut` that acknowledge what the cell's workload does, in its way.
+
+        Without any, a proof is one of the disk only.
+        """
+        return {}
+
+    @classmethod
+    def moves(cls, params: P) -> int | None:
+        """Returns how many bytes of content it writes to its target, which needs room for them; None if unknown."""
+        return None
+
+    @classmethod
+    def watches(cls, params: P) -> bool | None:
+        """Tells whether initcalls are watched beside the phases of a guest's start and end; None: neither is."""
+        return None
+
+    @classmethod
+    def crowd(cls, cell: Cell) -> bool:
+        """Tells whether a cell runs several machines at once: they share all processors, unless a plan places them."""
+        return False
+
+    @classmethod
+    def adapts(cls, params: P) -> bool:
+        """Tells whether its trials see to it that they end within their share of the command's time."""
+        return False
+
+    @classmethod
+    def sections(cls) -> tuple[Callable[..., Any], ...]:
+        """Returns functions that add to a report what only this workload knows: see `workloads.base.Sections`."""
+        return ()
+
+    @classmethod
+    def conclusion(cls) -> Callable[..., Any] | None:
+        """Returns a function that says what cells come to that are not compared; None without one."""
+        return None
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """Returns the pydantic model of what plans may give it."""
+        return params_model(cls.PARAMS)
+
+    @classmethod
+    def checked(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the parameters of a plan as they are stored.
 
         Raises `pydantic.ValidationError` (with all mistakes), `ValueError` or `UsageError`.
         """
-        model = self.model.model_validate(dict(raw))
-        to_params = getattr(model, "to_params", None)
-        made: Mapping[str, Any] = (
-            to_params() if to_params else model.model_dump(mode="json", exclude_none=True)
-        )
-        return made
+        return parse_params(cls.PARAMS, raw).to_stored()
 
-    def params_of(self, workload: WorkloadSpec) -> Any:
-        """Return the parameters of such a workload as the functions are given them, converted once."""
-        return workload.params if self.reads is None else workload.read_params(self.reads)
+    @classmethod
+    def params_of(cls, workload: WorkloadSpec) -> P:
+        """Returns the typed parameters of such a workload, converted once."""
+        return cast("P", workload.read_params(cls.PARAMS))
 
-    def stored_params_of(self, workload: WorkloadSpec) -> Any | None:
-        """Return the same of a workload out of a ledger; None for parameters that are not of this kind."""
-        from msgspec import ValidationError
-
+    @classmethod
+    def stored_params_of(cls, workload: WorkloadSpec) -> P | None:
+        """Returns the same of a workload out of a ledger; None for parameters that are not of this kind."""
         try:
-            return self.params_of(workload)
-        except ValidationError:
+            return cls.params_of(workload)
+        except msgspec.ValidationError:
             return None
 
-    def make_spec(self, params: Mapping[str, Any], label: str = "", key: str = "") -> WorkloadSpec:
-        """Return the workload with these final parameters, by default under the label that they make."""
-        spec = WorkloadSpec(self.name, params, label, key)
-        return spec if label else replace(spec, label=self.label(self.params_of(spec)))
+    @classmethod
+    def make_spec(cls, params: Mapping[str, Any], label: str = "", key: str = "") -> WorkloadSpec:
+        """Returns the workload with these stored parameters, by default under the label that they make."""
+        spec = WorkloadSpec(cls.name, params, label, key)
+        return spec if label else replace(spec, label=cls.label(cls.params_of(spec)))
 
-    def metrics_of(self, workload: WorkloadSpec) -> tuple[Metric, ...]:
-        """Return the metrics that are measured of such a workload, the primary one first."""
-        return self.metrics(self.params_of(workload))
+    @classmethod
+    def metrics_of(cls, workload: WorkloadSpec) -> tuple[Metric, ...]:
+        """Returns the metrics that are measured of such a workload, the primary one first."""
+        return cls.metrics(cls.params_of(workload))
 
-    def has_root(self, workload: WorkloadSpec) -> bool:
-        """Return whether such a workload runs programs of the machine, which therefore needs a root."""
-        return self.needs_root(self.params_of(workload))
+    @classmethod
+    def has_root(cls, workload: WorkloadSpec) -> bool:
+        """Tells whether such a workload runs programs of the machine, which therefore needs a root."""
+        return cls.needs_root(cls.params_of(workload))
 
-    def accepts(self, factor: str, platform: PlatformSpec) -> bool:
-        """Whether its cells on that platform have the factor, whatever the parameters are."""
-        mine = any(known.name == factor for known in self.factors)
-        return (mine or platform.takes_factor(factor)) and self.takes(factor, platform)
+    @classmethod
+    def accepts(cls, factor: str, platform: PlatformSpec) -> bool:
+        """Tells whether its cells on that platform have the factor, whatever the parameters are."""
+        mine = any(known.name == factor for known in cls.factors)
+        return (mine or platform.takes_factor(factor)) and cls.takes(factor, platform)
 
-    def applies(self, workload: WorkloadSpec, factor: str, platform: PlatformSpec) -> bool:
-        """Return whether cells of such a workload on that platform have the factor."""
-        if not any(known.name == factor for known in self.factors) and not is_machine_factor(factor):
+    @classmethod
+    def applies(cls, workload: WorkloadSpec, factor: str, platform: PlatformSpec) -> bool:
+        """Tells whether cells of such a workload on that platform have the factor."""
+        if not any(known.name == factor for known in cls.factors) and not is_machine_factor(factor):
             return False
-        decided = self.decides(self.params_of(workload), factor, platform)
-        return self.accepts(factor, platform) if decided is None else decided
+        decided = cls.decides(cls.params_of(workload), factor, platform)
+        return cls.accepts(factor, platform) if decided is None else decided
+
+
+WorkloadClass = type[WorkloadKind[Any]]
 
 
 def packages_of(cell: Cell) -> tuple[str, ...]:
@@ -161,7 +216,7 @@ def packages_of(cell: Cell) -> tuple[str, ...]:
     kind = workload_kinds().get(cell.workload.name)
     if kind is None or not kind.has_root(cell.workload):
         return ()
-    more = load(kind.packages)(kind.params_of(cell.workload)) if kind.packages else ()
+    more = kind.packages(kind.params_of(cell.workload))
     return tuple(sorted({*more, *(program.package for program in kind.programs)}))
 
 
@@ -188,8 +243,8 @@ def packages_measured(workloads: Iterable[WorkloadSpec]) -> set[str]:
     found: set[str] = set()
     for workload in workloads:
         kind = workload_kinds().get(workload.name)
-        if kind is not None and kind.packages:
-            found.update(load(kind.packages)(kind.params_of(workload)))
+        if kind is not None:
+            found.update(kind.packages(kind.params_of(workload)))
     return found
 
 
@@ -199,26 +254,24 @@ def topic_of(workload: WorkloadSpec) -> Topic | None:
     return None if kind is None else kind.topic
 
 
-def takes_only(*names: str) -> Callable[[str, PlatformSpec], bool]:
-    """A `takes` that accepts these factors and no others."""
-    return lambda factor, _platform: factor in names
+def _kinds_in(module: ModuleType) -> list[WorkloadClass]:
+    """The workloads among a module's classes: those that have a name of their own."""
+    classes = (value for value in vars(module).values() if isinstance(value, type))
+    return [found for found in classes if issubclass(found, WorkloadKind) and "name" in vars(found)]
 
 
 @functools.cache
-def workload_kinds() -> Mapping[str, WorkloadKind]:
+def workload_kinds() -> Mapping[str, WorkloadClass]:
     """All kinds of workloads by name, `exec` first, then in alphabetical order."""
-    kinds: list[WorkloadKind] = [
-        kind for module in described(_PACKAGE) for kind in getattr(module, "WORKLOADS", ())
-    ]
+    kinds = [kind for module in described(_PACKAGE) for kind in _kinds_in(module)]
     return by_name(sorted(kinds, key=lambda kind: (kind.name != "exec", kind.name)), "workload")
 
 
-def workload_kind(name: str) -> WorkloadKind:
+def workload_kind(name: str) -> WorkloadClass:
     """The kind of workload of that name. Raises `UsageError` with the nearest known one."""
     own = f"{_PACKAGE}.{name.replace('-', '_')}"
     if own in walked(_PACKAGE):  # mostly the package has the workload's name: the others need not be imported
-        kinds: Iterable[WorkloadKind] = getattr(importlib.import_module(own), "WORKLOADS", ())
-        for kind in kinds:
+        for kind in _kinds_in(importlib.import_module(own)):
             if kind.name == name:
                 return kind
     if name not in workload_kinds():

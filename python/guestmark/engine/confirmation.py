@@ -147,7 +147,7 @@ def _side(run: StoredRun, cell: Cell) -> _Side:
     used = {name: level for name, level in cell.factors.items() if _may_differ(name)}
     paths: dict[str, str] = {}
     kind = workload_kind(cell.workload.name)
-    if kind.command is not None:
+    if kind.runs_command:
         used["command"] = " ".join(kind.command(kind.params_of(cell.workload)))
     if trial is not None:
         paths = {"program": program.host_path} if (program := trial.facts.of(Program)) else {}
@@ -187,7 +187,7 @@ def _had(side: _Side, names: Sequence[str]) -> Cell:
         if _digest(path) != side.used["program"]:
             raise _GoneError(f"{path} was another file in run {side.run.id}, and that one is gone")
         cwd = side.run.plan.context.cwd
-        if workload_kind(cell.workload.name).command is not None and cell.platform.shares_root and cwd:
+        if workload_kind(cell.workload.name).runs_command and cell.platform.shares_root and cwd:
             params["cwd"] = cwd
     for name in names:
         if name == "kernel":

@@ -91,7 +91,7 @@ def _run(program: Program, benchmarks: Sequence[_Benchmark], digest: str, at: fl
     for order, each in enumerate(benchmarks):
         known[each.label] = known.get(each.label, 0) + 1
         name = each.label[:200] if known[each.label] == 1 else f"{each.label[:200]} ({known[each.label]})"
-        params = Command(argv=_words(each.label), parameters=list(each.levels)).stored()
+        params = Command(argv=_words(each.label), parameters=list(each.levels)).to_stored()
         cells.append(
             Cell(
                 id=name,

@@ -15,7 +15,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageEr
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_size
-from guestmark.core.workload_kind import agent_is_enough, packages_of, workload_kind, workload_kinds
+from guestmark.core.workload_kind import packages_of, workload_kind, workload_kinds
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import located
 from guestmark.foreign.parts import SILENT
@@ -81,9 +81,7 @@ def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
     if not row.several_processors and cell.platform.processors(cell.levels) > 1 and cell.platform.is_guest:
         yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
     elif kind.has_root(cell.workload) and not row.root:
-        able = ", ".join(
-            sorted(name for name, each in workload_kinds().items() if each.needs_root is agent_is_enough)
-        )
+        able = ", ".join(sorted(name for name, each in workload_kinds().items() if each.agent_is_enough))
         yield (
             f"no release of Debian has packages of {row.name}, so there are no programs to run",
             f"its agent alone can do: boot, {able}",

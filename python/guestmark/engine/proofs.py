@@ -63,9 +63,7 @@ def find_proof_kind(cell: Cell) -> ProofKind | None:
 def _find_row_params(cell: Cell) -> Mapping[str, Any]:
     """Return the parameters with which the workload's own acknowledgements are proven; none where they cannot be."""
     kind = kinds.workload_kinds().get(cell.workload.name)
-    if kind is None or kind.acknowledges is None:
-        return {}
-    return kind.acknowledges(cell)
+    return {} if kind is None else kind.acknowledges(cell)
 
 
 def _read_settings(cell: Cell) -> dict[str, str]:

@@ -87,7 +87,7 @@ def _provable(cell: Cell, question: Question) -> bool:
     if not question.durability:
         return True
     kind = registry.workload_kind(cell.workload.name)
-    return bool(kind.acknowledges and kind.acknowledges(cell))
+    return bool(kind.acknowledges(cell))
 
 
 def where_provable(outline: Outline, settings: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.toml import read_toml
 from guestmark.core.tuning import Settings
 from guestmark.core.units import check_unit, parse_positive_duration
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.workload_kind import WorkloadClass
 from guestmark.plan import pattern, schema
 from guestmark.plan.library import extended, overridden
 from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
@@ -64,7 +64,7 @@ class _Reader:
         self._problems = problems
         self._scale = scale
         self._scaled_names: set[str] = set()  # the names in `scale` that were found
-        self._kinds: dict[str, WorkloadKind] = {}
+        self._kinds: dict[str, WorkloadClass] = {}
         self._own = own_factors(model)
         self._derived: tuple[Derived, ...] = ()
 
@@ -173,7 +173,7 @@ class _Reader:
         given = self._model.workloads[key]
         path = ("workloads", key)
         where = (*path, "kind") if given.kind is not None else path
-        kind: WorkloadKind | None = None
+        kind: WorkloadClass | None = None
         with self._problems.at(*where):
             kind = registry.workload_kind(given.kind or key)
         levels = {**common, **self._levels((*path, "factors"), given.factors)}
@@ -197,7 +197,7 @@ class _Reader:
         )
 
     def _params(
-        self, path: tuple[str, ...], kind: WorkloadKind, raw: Mapping[str, Any]
+        self, path: tuple[str, ...], kind: WorkloadClass, raw: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
         from pydantic import ValidationError
 
@@ -210,7 +210,7 @@ class _Reader:
             if self._scale != 1.0:
                 params = kind.checked(scaled)
         except ValidationError as error:
-            self._problems.add_invalid(error, kind.model, path)
+            self._problems.add_invalid(error, kind.model(), path)
         except UsageError as error:
             self._problems.add(path, error.message, error.hint)
         except ValueError as error:

@@ -11,7 +11,7 @@ from guestmark.core.factor import Labelled
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import counted
-from guestmark.core.workload_kind import WorkloadKind, workload_kind
+from guestmark.core.workload_kind import WorkloadClass, workload_kind
 from guestmark.plan import pattern
 from guestmark.plan.pattern import PLATFORM, WORKLOAD, Pattern
 
@@ -45,7 +45,7 @@ class Entry:
     workload: WorkloadSpec
     levels: Levels = field(default_factory=dict)
     platforms: tuple[PlatformSpec, ...] | None = None
-    kind: WorkloadKind | None = None  # None: a factor means something to it wherever the platform takes it
+    kind: WorkloadClass | None = None  # None: a factor means something to it wherever the platform takes it
     spans: bool = True
     own: frozenset[str] = frozenset()  # factors that stand in the workload's own command
 
@@ -59,7 +59,7 @@ class Entry:
         if factor in self.own:
             return True
         if registry.is_variable(factor):
-            return (self.kind or workload_kind(self.workload.name)).command is not None
+            return (self.kind or workload_kind(self.workload.name)).runs_command
         if self.kind is None:
             return platform.takes_factor(factor)
         return self.kind.applies(self.workload, factor, platform)

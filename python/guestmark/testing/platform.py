@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core import discovery
@@ -42,7 +43,11 @@ def check_platform(name: str) -> list[Violation]:
     given = {name: load for name, load in loaders.items() if load is not None}
     if found := list(loads(kind.help, given)):
         return found
-    found += is_cheap("PLATFORMS", kind.name, [load().__module__ for load in given.values()])
+
+    def describes(module: ModuleType) -> bool:
+        return any(each.name == kind.name for each in getattr(module, "PLATFORMS", ()))
+
+    found += is_cheap(describes, [load().__module__ for load in given.values()])
     platform, broken = guarded(f"making {name}", lambda: platforms.get_platform(name))
     if platform is None:
         return [*found, *broken]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import TypeVar
 
 from guestmark.core import discovery
@@ -74,16 +75,10 @@ def loads(text: str, loaders: Mapping[str, Callable[[], object]]) -> Iterator[Vi
             )
 
 
-def is_cheap(attribute: str, name: str, modules: Iterable[str]) -> Iterator[Violation]:
-    """Importing the module of the entry point, in a process of its own."""
-    module = next(
-        (
-            entry.value
-            for entry in entry_points(group=discovery.ENTRY_POINTS)
-            if any(kind.name == name for kind in getattr(entry.load(), attribute, ()))
-        ),
-        None,
-    )
+def is_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str]) -> Iterator[Violation]:
+    """Imports the module of the entry point that `describes` it, in a process of its own."""
+    entries = entry_points(group=discovery.ENTRY_POINTS)
+    module = next((entry.value for entry in entries if describes(entry.load())), None)
     if module is None:  # guestmark's own
         return
     order = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core import registry
@@ -37,7 +35,7 @@ from guestmark.workloads import base
 if TYPE_CHECKING:
     from guestmark.core.metric import Metric
     from guestmark.core.model import Trial
-    from guestmark.core.workload_kind import WorkloadKind
+    from guestmark.core.workload_kind import WorkloadClass
 
 
 _LONG_S = 0.2  # a run of which a quarter can be told from the time that a call takes
@@ -54,17 +52,9 @@ def check_workload(
         kind = registry.workload_kind(name)
     except GuestmarkError as error:
         return [not_found(error)]
-    named = (kind.params, kind.run, *kind.sections, *filter(None, (kind.packages,)))
-    found = list(loads(kind.help, {path: functools.partial(registry.load, path) for path in named}))
-    if not found and not issubclass(registry.load(kind.run), base.Workload):
-        found.append(
-            Violation(
-                Rule.DESCRIBED, f"{kind.run} is not a Workload", "derive it from workloads.base.Workload"
-            )
-        )
-    if found:
+    if found := _described(kind):
         return found
-    found += is_cheap("WORKLOADS", name, [path.partition(":")[0] for path in (kind.params, kind.run)])
+    found += is_cheap(lambda module: kind in vars(module).values(), [base.of(name).__module__])
     found += _parameters(kind, params or {})
     if any(violation.rule is Rule.PARAMETERS for violation in found):
         return found
@@ -86,7 +76,20 @@ def check_workload(
     return found
 
 
-def _parameters(kind: WorkloadKind, params: Mapping[str, Any]) -> Iterator[Violation]:
+def _described(kind: WorkloadClass) -> list[Violation]:
+    if not issubclass(kind, base.Workload):
+        hint = "derive it from workloads.base.Workload"
+        return [Violation(Rule.DESCRIBED, f"{kind.__name__} is not a Workload", hint)]
+    loaders: dict[str, Callable[[], object]] = {
+        "model": kind.model,
+        "trial_class": kind.trial_class,
+        "sections": kind.sections,
+        "conclusion": kind.conclusion,
+    }
+    return list(loads(kind.help, loaders))
+
+
+def _parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterator[Violation]:
     try:
         checked = kind.checked(params)
     except (GuestmarkError, ValueError) as error:
@@ -94,19 +97,10 @@ def _parameters(kind: WorkloadKind, params: Mapping[str, Any]) -> Iterator[Viola
             Rule.PARAMETERS, f"these parameters are refused: {error}", "give others to check with"
         )
         return
-    unknown = f"no_such_{secrets.token_hex(4)}"
     try:
-        kind.checked({**params, unknown: 1})
-    except (GuestmarkError, ValueError):
-        pass
-    else:
-        yield Violation(
-            Rule.PARAMETERS, "an unknown parameter is accepted", "derive the model from plan.schema.Strict"
-        )
-    try:
-        registry.load(kind.run).read(json.loads(json.dumps(checked)))
+        kind.params_of(WorkloadSpec(kind.name, json.loads(json.dumps(checked))))
     except Exception as error:  # a workload's own types may raise anything
-        hint = "to_params() must return what JSON has, and PARAMS must read it"
+        hint = "to_stored() must return what JSON has, and the type of its parameters must read it"
         yield Violation(Rule.PARAMETERS, f"they cannot be read back as the ledger has them: {error!r}", hint)
 
 

@@ -5,37 +5,46 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from guestmark.core import registry
 from guestmark.core.findings import Findings
+from guestmark.core.params import Params
 from guestmark.core.platform_spec import HOST
+from guestmark.core.workload_kind import WorkloadKind
 from guestmark.setting.machine import PLACEMENT
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from guestmark.core.metric import Measurement
-    from guestmark.core.model import Cell, Plan, WorkloadSpec
+    from guestmark.core.model import Cell, Plan
+    from guestmark.ledger.model import StoredRun
+    from guestmark.page.nodes import Node
     from guestmark.platforms.base import BareMachine, Machine, Platform
+    from guestmark.stats.analysis import WorkloadResult
 
-P = TypeVar("P")
+
+P = TypeVar("P", bound=Params)
+# Makes a part of a report, from the results of one table and the run that they are of.
+Sections: TypeAlias = "Callable[[WorkloadResult, StoredRun], Sequence[Node]]"
 
 
 def _ignore(_said: str) -> None:
     """Nobody listens."""
 
 
-class Workload(ABC, Generic[P]):
-    """One workload during one trial; a fresh one is made for every trial.
+class Workload(WorkloadKind[P], ABC):
+    """A workload: its description (`WorkloadKind`), and what it does. An instance is one trial of it.
 
-    `P` is the type of its parameters, and `PARAMS` that type: a `msgspec.Struct` or a dataclass of what a stored plan
-    has of them, or the pydantic model itself. Without it they are the mapping that is stored.
+    Where running it takes imports that cost time, the class that the registry finds only describes it, and its
+    `trial_class` returns a subclass from a module of its own, which adds `run` and what belongs to it.
     """
 
-    PARAMS: ClassVar[Any] = None
     ONCE: bool = False  # whether a machine is good for one run only, without warm-up
-    READS: bool = False  # whether it reads the disk under test, and writes nothing, while it is measured
+    READS: ClassVar[bool] = (
+        False  # whether it reads the disk under test, and writes nothing, while it is measured
+    )
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.plan = plan
@@ -46,18 +55,12 @@ class Workload(ABC, Generic[P]):
         self.tell: Callable[[str], None] = _ignore  # what it does now, for who waits
         self.note: Callable[[str], None] = _ignore  # a remark that the user should read at once
         self.share_s: float | None = None  # of the command's time, where that is limited
-        self.params = self.read(cell.workload)
+        self.params = self.params_of(cell.workload)
 
     @classmethod
-    def read(cls, workload: WorkloadSpec) -> P:
-        """Return the typed parameters of a cell's workload."""
-        if cls.PARAMS is None:
-            return cast("P", workload.params)
-        if hasattr(cls.PARAMS, "model_validate"):
-            model: P = cls.PARAMS.model_validate(dict(workload.params))
-            return model
-        found: P = workload.read_params(cls.PARAMS)
-        return found
+    def trial_class(cls) -> type[Workload[P]]:
+        """Returns the class that runs its trials."""
+        return cls
 
     @property
     def limit_s(self) -> float:
@@ -69,7 +72,7 @@ class Workload(ABC, Generic[P]):
 
     @abstractmethod
     def run(self, machine: Machine) -> list[Measurement]:
-        """One iteration, warm-up or measured: every metric of it. Raises `WorkloadError` or `MachineError`."""
+        """Runs one iteration, warm-up or measured: every metric of it. Raises `WorkloadError` or `MachineError`."""
 
     def cleanup(self, machine: Machine) -> None:
         """Undoes `prepare`; called whenever `prepare` was called and the machine still responds."""
@@ -107,9 +110,8 @@ def create(plan: Plan, cell: Cell) -> Workload[Any]:
 
 
 def of(name: str) -> type[Workload[Any]]:
-    """The class of the workload of that name. Raises `UsageError` with the nearest name for an unknown one."""
-    found: type[Workload[Any]] = registry.load(registry.workload_kind(name).run)
-    return found
+    """Returns the class that runs that workload. Raises `UsageError` with the nearest name for an unknown one."""
+    return cast("type[Workload[Any]]", registry.workload_kind(name)).trial_class()
 
 
 def started_for(cell: Cell) -> Cell:

@@ -19,7 +19,7 @@ from guestmark.ledger import codec
 from guestmark.plan.matrix import Null
 from guestmark.plan.outline import Overrides
 from guestmark.workloads.exec.plan import ExecOptions, build
-from guestmark.workloads.exec.workload import filled
+from guestmark.workloads.exec.trial import filled
 from tests.framework.command_line import CommandLine
 
 

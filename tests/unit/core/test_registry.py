@@ -14,15 +14,22 @@ MODULE = """
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
 from guestmark.core.platform_kind import PlatformKind
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.workloads.base import Workload
+from guestmark.core.params import Params
 
 SPEED = Factor("speed", "how fast", str, ("slow", "fast"))
-WORKLOADS = (
-    WorkloadKind(
-        "nap", "does nothing for a while", params="", run="", metrics=lambda _: (Metric("wall_s", "s"),),
-        factors=(SPEED,),
-    ),
-)
+
+
+class Nap(Workload[Params]):
+    name = "nap"
+    help = "does nothing for a while"
+    factors = (SPEED,)
+
+    @classmethod
+    def metrics(cls, params):
+        return (Metric("wall_s", "s"),)
+
+
 PLATFORMS = (
     PlatformKind("moon", "another celestial body", lambda: object, guest=False),
     PlatformKind("comet", "one that sorts before the host", lambda: object, guest=False),
@@ -52,12 +59,14 @@ def test_entry_points_bring_workloads_platforms_and_factors(tmp_path: Path) -> N
 
 
 def test_what_descriptions_name_is_there() -> None:
-    """Code that runs is named as text, `module:attribute`, which no check of types sees."""
+    """What costs time to import is imported by functions, which no start-up calls."""
     for kind in registry.workload_kinds().values():
-        assert issubclass(registry.load(kind.run), Workload), kind.name
-        assert issubclass(kind.model, BaseModel), kind.name
-        for name in (*kind.sections, *filter(None, [kind.packages])):
-            assert callable(registry.load(name)), kind.name
+        assert issubclass(kind, Workload), kind.name
+        assert issubclass(kind.trial_class(), Workload), kind.name
+        assert kind.trial_class().PARAMS is kind.PARAMS, kind.name
+        assert issubclass(kind.model(), BaseModel), kind.name
+        for section in (*kind.sections(), *filter(None, [kind.conclusion()])):
+            assert callable(section), kind.name
     for platform in registry.platform_kinds().values():
         for load_class in filter(None, (platform.load_class, platform.load_nested_class)):
             assert callable(load_class()), platform.name

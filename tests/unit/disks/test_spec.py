@@ -19,7 +19,7 @@ from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.workloads.common.durability import judge, of_qemu
-from guestmark.workloads.fio.workload import flushes
+from guestmark.workloads.fio.trial import flushes
 from tests.framework.cells import cell_of
 
 BOTH = {

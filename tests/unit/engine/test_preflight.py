@@ -13,7 +13,6 @@ from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, Trial, TrialStatus, WorkloadSpec, runnable
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.workload_kind import WorkloadKind
 from guestmark.engine import preflight
 from guestmark.engine.time_estimate import estimate_time
 from guestmark.ledger import open_ledger
@@ -47,10 +46,7 @@ class Exec(Workload[Any]):
 
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    kinds = {
-        name: WorkloadKind(name, "", params="", run=f"{__name__}:{run}", metrics=lambda _params: ())
-        for name, run in (("roomy", "Roomy"), ("tools", "Tools"), ("exec", "Exec"))
-    }
+    kinds = {"roomy": Roomy, "tools": Tools, "exec": Exec}
     monkeypatch.setattr(registry, "workload_kind", kinds.__getitem__)
     monkeypatch.setattr(Roomy, "error", None)
     monkeypatch.setattr(Tools, "error", None)

@@ -139,7 +139,7 @@ def test_a_baseline_that_is_no_cell_is_refused(asked: str) -> None:
 
 def test_describing_a_factor_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = registry.workload_kinds()["fio"]
-    other = replace(kind, factors=(Factor("memory", "", str),))
+    other = type("Other", (kind,), {"factors": (Factor("memory", "", str),)})
     monkeypatch.setattr(registry, "workload_kinds", lambda: {"fio": other})
     with pytest.raises(ValueError, match="'memory' is described twice"):
         registry.factors.__wrapped__()

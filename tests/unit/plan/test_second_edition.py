@@ -13,7 +13,7 @@ from guestmark.core.model import Plan
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble
 from guestmark.workloads.exec.plan import ExecOptions, build
-from guestmark.workloads.exec.workload import ExecWorkload, filled
+from guestmark.workloads.exec.trial import ExecTrial, filled
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -260,9 +260,9 @@ def test_derived_metrics_on_the_command_line(guestmark: CommandLine) -> None:
 def test_a_plan_that_is_called_as_a_command_gets_a_plan_s_advice() -> None:
     plan = made(PLAN.replace('"levels"', '"exec"').replace('["sh", "-c",', '["echo {level} again",'))
     with pytest.raises(UsageError) as caught:
-        ExecWorkload.check_request(plan, plan.cells)
+        ExecTrial.check_request(plan, plan.cells)
     assert caught.value.hint.startswith("did you mean: command = [")
     typed = build(ExecOptions(caller=Caller()), ["echo again"])
     with pytest.raises(UsageError) as caught:
-        ExecWorkload.check_request(typed, typed.cells)
+        ExecTrial.check_request(typed, typed.cells)
     assert caught.value.hint == "did you mean: -- echo again"

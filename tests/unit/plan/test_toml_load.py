@@ -108,13 +108,16 @@ def test_ids_say_what_departs_from_the_usual_level() -> None:
 
 
 def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     from guestmark.core import registry
+    from guestmark.core.platform_spec import PlatformSpec
+    from guestmark.workloads.exec import ExecWorkload
 
-    kind = registry.workload_kind("exec")
-    picky = replace(kind, takes=lambda factor, platform: not (factor == "memory" and str(platform) == "uml"))
-    monkeypatch.setattr(registry, "workload_kind", lambda _name: picky)
+    class Picky(ExecWorkload):
+        @classmethod
+        def takes(cls, factor: str, platform: PlatformSpec) -> bool:
+            return not (factor == "memory" and str(platform) == "uml")
+
+    monkeypatch.setattr(registry, "workload_kind", lambda _name: Picky)
     text = BASE + "[factors]\nmemory = ['256M', '512M']\n" + EXEC.format(key="a")
     made = plan_of(text, null=Null.NONE)
     assert [cell.id for cell in made.cells] == ["tcg memory=256M", "tcg memory=512M", "uml", "host"]

@@ -28,7 +28,7 @@ from guestmark.workloads import boot
 from guestmark.workloads.boot import Initcall, Initcalls
 from guestmark.workloads.boot.plan import build
 from guestmark.workloads.boot.sections import slowest
-from guestmark.workloads.boot.workload import BootWorkload, durations
+from guestmark.workloads.boot.trial import BootTrial, durations
 from guestmark.workloads.guestfs import own_guest as guestfs_run
 from guestmark.workloads.guestfs.libguestfs import Timeline
 from tests.framework import FRAMEWORK
@@ -258,14 +258,14 @@ def test_what_cannot_be_meant_is_said(more: dict[str, Any], said: str) -> None:
 def test_the_host_is_not_booted() -> None:
     plan = planned(on=("host", "tcg"))
     with pytest.raises(UsageError, match="not booted"):
-        BootWorkload.preflight(plan, plan.cells)
+        BootTrial.preflight(plan, plan.cells)
 
 
 def test_iterations_that_cannot_be_are_said() -> None:
     plan = planned()
-    assert BootWorkload.preflight(plan, plan.cells) == []
+    assert BootTrial.preflight(plan, plan.cells) == []
     several = replace(plan, policy=replace(plan.policy, iterations=3))
-    assert "starts once" in BootWorkload.preflight(several, several.cells)[0]
+    assert "starts once" in BootTrial.preflight(several, several.cells)[0]
 
 
 def test_only_watched_guests_are_made_to_talk() -> None:

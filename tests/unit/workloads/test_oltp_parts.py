@@ -24,7 +24,7 @@ from guestmark.setting.disk import DiskSpec, Role
 from guestmark.workloads.oltp.databases import KINDS, base
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.server import telling
-from guestmark.workloads.oltp.workload import OltpWorkload
+from guestmark.workloads.oltp.trial import OltpTrial
 
 
 def params(**given: Any) -> Mapping[str, Any]:
@@ -42,12 +42,12 @@ def test_shares_whose_files_are_roots_are_refused_to_root(
     shared = cell("tcg", {"filesystem": filesystem})
     for user in (0, 1000):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        said = OltpWorkload.impossible(shared)
+        said = OltpTrial.impossible(shared)
         assert ("nobody and cannot open them" in said) is (user == 0 and not possible)
 
 
 def preflight(*cells: Cell) -> Sequence[str]:
-    return OltpWorkload.preflight(Plan("test", cells, Policy(), (), context=Context(uid=os.getuid())), cells)
+    return OltpTrial.preflight(Plan("test", cells, Policy(), (), context=Context(uid=os.getuid())), cells)
 
 
 def test_parameters_are_brought_into_one_form() -> None:

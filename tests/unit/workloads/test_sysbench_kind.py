@@ -15,8 +15,8 @@ from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
 from guestmark.workloads.base import of
-from guestmark.workloads.fio import workload as fio_report
-from guestmark.workloads.sysbench.workload import options_of
+from guestmark.workloads.fio import trial as fio_report
+from guestmark.workloads.sysbench.trial import options_of
 from tests.framework import GOLDEN
 from tests.framework.known import known
 

@@ -32,7 +32,7 @@ from guestmark.platforms.base import Machine
 from guestmark.platforms.host_like import HostPlatform
 from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create
-from guestmark.workloads.syscalls.workload import SyscallsWorkload, per_operation
+from guestmark.workloads.syscalls.trial import SyscallsTrial, per_operation
 
 LIMIT = 60.0
 PARAMS: Mapping[str, Any] = {"operations": 20, "time": "2ms", "calls": list(CALLS)}
@@ -256,7 +256,7 @@ def test_without_counts_there_is_a_remark_not_a_zero() -> None:
         workload=WorkloadSpec("syscalls", {**PARAMS, "calls": ["null"]}),
     )
     with HostPlatform().start(CELL) as host:
-        workload = SyscallsWorkload(PLAN, cell)
+        workload = SyscallsTrial(PLAN, cell)
         machine: Machine = Silent(host.agent)  # type: ignore[assignment]
         workload.prepare(machine)
         names = {measurement.metric.name for measurement in workload.run(machine)}

@@ -16,7 +16,6 @@ from guestmark.core.workload_kind import workload_kinds
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble
-from guestmark.workloads import base
 from guestmark.workloads.netboot import Netboot, inside
 from guestmark.workloads.netboot.nested import Failed, Reply
 from tests.framework.runs import EXEC
@@ -46,9 +45,8 @@ def test_every_cell_of_a_built_in_plan_arrives(name: str) -> None:
         assert (there.platform, there.factors, there.processors) == (
             cell.platform, dict(cell.factors), cell.processors,
         )  # fmt: skip
-        workload = base.of(cell.workload.name)
-        assert workload.read(there.workload) == workload.read(cell.workload)
         kind = workload_kinds()[cell.workload.name]
+        assert kind.params_of(there.workload) == kind.params_of(cell.workload)
         assert order.plan().metrics == kind.metrics_of(cell.workload)
 
 
@@ -60,8 +58,9 @@ def test_the_plans_have_every_workload() -> None:
             params = workload_kinds()[name].checked({})
         except ValueError:
             continue  # what it needs is the user's
-        there = arrived(Cell("it", WorkloadSpec(name, params), HOST))
-        assert base.of(name).read(there.cell().workload) == base.of(name).read(WorkloadSpec(name, params))
+        spec, kind = WorkloadSpec(name, params), workload_kinds()[name]
+        there = arrived(Cell("it", spec, HOST))
+        assert kind.params_of(there.cell().workload) == kind.params_of(spec)
 
 
 def test_every_level_of_every_factor_arrives() -> None:

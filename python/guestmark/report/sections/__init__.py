@@ -125,21 +125,20 @@ def of_kind(workload: WorkloadResult, run: StoredRun) -> list[Node]:
     """
     kinds = registry.workload_kinds()
     names = dict.fromkeys(result.cell.workload.name for result in workload.cells)
-    paths = dict.fromkeys(path for name in names if name in kinds for path in kinds[name].sections)
-    made: list[Node] = []
-    for path in paths:
-        sections: Sections = registry.load(path)
-        made += sections(workload, run)
-    return made
+    further: dict[Sections, None] = {}
+    for name in names:
+        if name in kinds:
+            further |= dict.fromkeys(kinds[name].sections())
+    return [node for sections in further for node in sections(workload, run)]
 
 
 def concluded(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """What a workload comes to that is not compared."""
     kind = registry.workload_kinds().get(workload.workload.name)
-    if compared(workload) or kind is None or not kind.conclusion:
+    conclude: Sections | None = None if kind is None else kind.conclusion()
+    if compared(workload) or conclude is None:
         return ()
-    made: Sections = registry.load(kind.conclusion)
-    return made(workload, run)
+    return conclude(workload, run)
 
 
 def imported(run: StoredRun, origin: Origin, *, whole: bool) -> Section:

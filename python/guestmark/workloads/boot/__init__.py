@@ -3,13 +3,20 @@
 `docs/guide/boot.md` says how each end is known.
 """
 
+from __future__ import annotations
+
 import re
+import shlex
+from typing import Annotated, Any
 
 import msgspec
 
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Metric
-from guestmark.core.workload_kind import Topic, WorkloadKind
+from guestmark.core.params import Params, param
+from guestmark.core.workload_kind import Topic
+from guestmark.workloads.base import Sections, Workload
+from guestmark.workloads.exec.command import check_runnable
 
 READY = Metric("ready_s", "s")  # process started → agent ready
 VMM = Metric("vmm_s", "s")  # process started → firmware's first sign of life (UML: → the kernel starts)
@@ -44,11 +51,25 @@ class Watched(msgspec.Struct, frozen=True):
     initcalls: bool = False
 
 
-class Booted(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them; `command` runs between ready and power-off."""
+def _check_command(command: list[str]) -> list[str]:
+    return check_runnable(command) if command else []
 
-    watch: Watched
-    command: list[str] = []
+
+class Booted(Params, frozen=True, kw_only=True, omit_defaults=True):
+    """`command` runs between ready and power-off; `initcalls` has the kernel say what its start consists of."""
+
+    # Platforms look at this part alone.
+    watch: Annotated[
+        Watched,
+        param("trace the kernel's initcalls", key="initcalls", accepts=bool, parse=Watched, default=False),
+    ]
+    command: Annotated[
+        list[str], param("runs between ready and power-off", "words", parse=_check_command)
+    ] = []
+
+    def to_stored(self) -> dict[str, Any]:
+        """Returns the parameters with what is watched, though that be nothing."""
+        return {**super().to_stored(), "watch": {"initcalls": self.watch.initcalls}}
 
 
 class Initcall(msgspec.Struct):
@@ -98,26 +119,51 @@ def slowest(log: str) -> Initcalls:
     )
 
 
-def _label(params: Booted) -> str:
-    import shlex
+class BootWorkload(Workload[Booted]):
+    """A guest's start and its end."""
 
-    work = f" with {shlex.join(params.command)}" if params.command else ""
-    return f"boot{work}{', initcalls traced' if params.watch.initcalls else ''}"
+    name = "boot"
+    help = "how a guest starts and shuts down, phase by phase"
+    topic = Topic.START
 
+    @classmethod
+    def metrics(cls, params: Booted) -> tuple[Metric, ...]:
+        """Returns all phases; a platform has some of them."""
+        return ALL
 
-WORKLOADS = (
-    WorkloadKind(
-        "boot",
-        "how a guest starts and shuts down, phase by phase",
-        params="guestmark.workloads.boot.workload:BootParams",
-        run="guestmark.workloads.boot.workload:BootWorkload",
-        metrics=lambda _params: ALL,
-        label=_label,
-        reads=Booted,
-        watches=lambda params: params.watch.initcalls,
-        topic=Topic.START,
-        packages="guestmark.workloads.boot.workload:of_command",
-        needs_root=lambda params: bool(params.command) or params.watch.initcalls,
-        sections=("guestmark.workloads.boot.sections:sections",),
-    ),
-)
+    @classmethod
+    def label(cls, params: Booted) -> str:
+        """Names the command, if there is one, and says whether initcalls are traced."""
+        work = f" with {shlex.join(params.command)}" if params.command else ""
+        return f"boot{work}{', initcalls traced' if params.watch.initcalls else ''}"
+
+    @classmethod
+    def watches(cls, params: Booted) -> bool | None:
+        """Watches the phases in any case."""
+        return params.watch.initcalls
+
+    @classmethod
+    def packages(cls, params: Booted) -> tuple[str, ...]:
+        """Returns the packages with the command's program."""
+        from guestmark.workloads.common.program import packages_of_program
+
+        return packages_of_program(params.command[0]) if params.command else ()
+
+    @classmethod
+    def needs_root(cls, params: Booted) -> bool:
+        """Needs one for a command, and for the modules whose initcalls are traced."""
+        return bool(params.command) or params.watch.initcalls
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Booted]]:
+        """Imports what boots."""
+        from guestmark.workloads.boot.trial import BootTrial
+
+        return BootTrial
+
+    @classmethod
+    def sections(cls) -> tuple[Sections, ...]:
+        """Adds the phases, and the slowest initcalls."""
+        from guestmark.workloads.boot.sections import sections
+
+        return (sections,)

@@ -1,20 +1,22 @@
 """The plan of `guestmark boot`: guests, and on request libguestfs's, side by side in one table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from guestmark.core import registry
 from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan, Policy
+from guestmark.core.params import Params
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.core.workload_kind import WorkloadKind
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads import boot
+from guestmark.workloads.boot import Booted, Watched
+from guestmark.workloads.exec.command import check_runnable
 
+_PEER = "guestfs-run"
 _TITLE = "start and end of a guest"
 
 
@@ -24,17 +26,18 @@ def build(
     """The plan for booting `given.on`. Raises `UsageError` for contradictory or unsupported options."""
     specs = parse_platforms(given.on or ())
     try:
-        raw = {"command": list(command), "initcalls": initcalls}
-        entries = [_entry(registry.workload_kind("boot"), raw, "boot" if guestfish else "")]
+        work = check_runnable(list(command)) if command else []
     except ValueError as error:
         raise UsageError(f"the command cannot be run: {error}") from error
+    booted = Booted(watch=Watched(initcalls), command=work)
+    entries = [_entry("boot", booted, "boot" if guestfish else "")]
     if guestfish:
         accelerated = tuple(
             spec for spec in dict.fromkeys(specs) if spec.inner.kind in ACCELERATORS and len(spec.layers) <= 2
         )
         if not accelerated:
             raise UsageError("--guestfish: libguestfs runs on tcg and kvm only", hint="add --on tcg")
-        peer = _entry(registry.workload_kind("guestfs-run"), {}, "guestfish")
+        peer = _entry(_PEER, registry.workload_kind(_PEER).PARAMS(), "guestfish")
         entries.append(replace(peer, platforms=accelerated))
     within = () if guestfish else None
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
@@ -44,6 +47,6 @@ def build(
     return assemble(override(outline, replace(given, null=null)), caller)
 
 
-def _entry(kind: WorkloadKind, raw: Mapping[str, Any], key: str) -> Entry:
-    params = kind.checked(raw)
-    return Entry(kind.make_spec(params, key=key), kind=kind)
+def _entry(name: str, params: Params, key: str) -> Entry:
+    kind = registry.workload_kind(name)
+    return Entry(kind.make_spec(params.to_stored(), key=key), kind=kind)

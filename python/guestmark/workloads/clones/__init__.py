@@ -1,12 +1,16 @@
 """Whether machines that should be strangers are twins."""
 
+from __future__ import annotations
+
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.params import Params, param
+from guestmark.workloads.base import Sections, Workload
 
 
 class Word(StrEnum):
@@ -67,16 +71,53 @@ UNTRIED = Metric("untried_sources", "", Better.LOWER)
 ALL = (IDENTICAL, DISTINCT, UNTRIED)
 
 
-WORKLOADS = (
-    WorkloadKind(
-        "clones",
-        "starts machines of one kind, or clones of one template, and looks whether they share secrets, ids and layouts",
-        params="guestmark.workloads.clones.workload:Clones",
-        run="guestmark.workloads.clones.workload:ClonesWorkload",
-        metrics=lambda _params: ALL,
-        label=lambda _params: "clones",
-        compared=False,
-        sections=("guestmark.workloads.clones.sections:sections",),
-        conclusion="guestmark.workloads.clones.sections:conclusion",
-    ),
-)
+class Clones(Params, frozen=True, kw_only=True):
+    """`machines`: how many are started one after the other and compared, `controls`: how many of each control.
+
+    More machines find rarer faults; the report says which share of faulty ones would have been seen.
+    """
+
+    machines: Annotated[int, param("machines that are compared", ge=2, le=1000)] = 10
+    controls: Annotated[int, param("machines of each control", ge=2, le=100)] = 3
+
+
+class ClonesWorkload(Workload[Clones]):
+    """Machines that are looked at for what they share."""
+
+    name = "clones"
+    help = (
+        "starts machines of one kind, or clones of one template, and looks whether they share secrets, "
+        "ids and layouts"
+    )
+    compared = False
+
+    @classmethod
+    def metrics(cls, params: Clones) -> tuple[Metric, ...]:
+        """Returns how many sources of values were identical, distinct and not tried."""
+        return ALL
+
+    @classmethod
+    def label(cls, params: Clones) -> str:
+        """Returns its name."""
+        return "clones"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Clones]]:
+        """Imports what looks at machines."""
+        from guestmark.workloads.clones.trial import ClonesTrial
+
+        return ClonesTrial
+
+    @classmethod
+    def sections(cls) -> tuple[Sections, ...]:
+        """Adds what was found out about each source."""
+        from guestmark.workloads.clones.sections import sections
+
+        return (sections,)
+
+    @classmethod
+    def conclusion(cls) -> Sections | None:
+        """Says whether the machines are twins."""
+        from guestmark.workloads.clones.sections import conclusion
+
+        return conclusion

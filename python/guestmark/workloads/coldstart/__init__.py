@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -14,9 +15,12 @@ from guestmark.core.factor import Setting, one_of
 from guestmark.core.findings import Fact
 from guestmark.core.levels import Levels
 from guestmark.core.metric import Metric
+from guestmark.core.model import Cell
+from guestmark.core.params import Params, param
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.units import format_size, parse_duration
-from guestmark.core.workload_kind import WorkloadKind, agent_is_enough
+from guestmark.core.units import format_size, parse_duration, parse_size
+from guestmark.workloads.base import Sections, Workload
+from guestmark.workloads.common.parsers import parse_positive_duration
 
 START = Metric("start_s", "s")  # decided → the working set is touched
 PREPARE = Metric("prepare_s", "s")  # decided → what carries the machine is executed (a)
@@ -26,6 +30,7 @@ TOUCH = Metric("touch_s", "s")  # → the working set has been touched once (d)
 END = Metric("end_s", "s")  # ordered → nothing of it is left (e)
 PHASES = (PREPARE, CREATE, ANSWER, TOUCH)  # in order; they add up to START
 ALL = (START, *PHASES, END)
+_LARGEST = 1 << 40  # bytes of a working set
 SHARES = (0.5, 0.9, 0.99)
 
 
@@ -37,13 +42,46 @@ class Launch(StrEnum):
     RESUMED = "resumed"  # a machine that was made and stopped goes on
 
 
-class Launching(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them; sizes in bytes, times in seconds."""
+def _parse_touch(text: str) -> int:
+    touch = parse_size(text)
+    if not 0 < touch <= _LARGEST:
+        raise ValueError(f"{text!r} is not between one byte and 1 TiB")
+    return touch
 
-    launch: Launch = Launch.NEW
-    touch: int
-    starts: int
-    time_s: float
+
+class Launching(Params, frozen=True, kw_only=True):
+    """In each trial as many starts as fit into `time`, by how long the first one took, at most `starts`.
+
+    `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
+    """
+
+    launch: Annotated[
+        Launch,
+        param(
+            "how machines start",
+            "`new`, `fork` or `resumed`",
+            accepts=str,
+            pattern="^(new|fork|resumed)$",
+            parse=Launch,
+            default=Launch.NEW.value,
+        ),
+    ] = Launch.NEW
+    touch: Annotated[
+        int,
+        param("the working set that each touches", "size", accepts=str, parse=_parse_touch, default="32M"),
+    ]
+    starts: Annotated[int, param("starts of a trial, at most", default=40, ge=1, le=10_000)]
+    time_s: Annotated[
+        float,
+        param(
+            "starts of a trial end after this",
+            "duration",
+            key="time",
+            accepts=str,
+            parse=parse_positive_duration,
+            default="2s",
+        ),
+    ]
 
 
 class OneStart(msgspec.Struct, frozen=True, array_like=True):
@@ -129,31 +167,47 @@ def pattern_of(levels: Levels) -> Pattern:
     return levels[PATTERN]
 
 
-def _label(params: Launching) -> str:
-    how = {Launch.NEW: "start", Launch.FORK: "fork", Launch.RESUMED: "resume"}[params.launch]
-    return f"{how}, {format_size(params.touch)} touched"
+class ColdstartWorkload(Workload[Launching]):
+    """Many starts in one trial."""
 
+    name = "coldstart"
+    help = "how long a start really takes, phase by phase, until a working set has been touched"
+    factors = (PATTERN, PAGE_CACHE)
+    agent_is_enough = True
 
-def _decides(params: Launching, factor: str, _platform: PlatformSpec) -> bool | None:
-    """What is not made anew has no pattern, nor a cache to be read from."""
-    if factor in (PATTERN.name, PAGE_CACHE.name) and params.launch is not Launch.NEW:
-        return False
-    return None
+    @classmethod
+    def metrics(cls, params: Launching) -> tuple[Metric, ...]:
+        """Returns the whole start, its phases, and the end."""
+        return ALL
 
+    @classmethod
+    def label(cls, params: Launching) -> str:
+        """Says what a start is, and how much each machine touches."""
+        how = {Launch.NEW: "start", Launch.FORK: "fork", Launch.RESUMED: "resume"}[params.launch]
+        return f"{how}, {format_size(params.touch)} touched"
 
-WORKLOADS = (
-    WorkloadKind(
-        "coldstart",
-        "how long a start really takes, phase by phase, until a working set has been touched",
-        params="guestmark.workloads.coldstart.workload:ColdstartParams",
-        run="guestmark.workloads.coldstart.workload:ColdstartWorkload",
-        metrics=lambda _params: ALL,
-        label=_label,
-        reads=Launching,
-        factors=(PATTERN, PAGE_CACHE),
-        decides=_decides,
-        crowd=lambda cell: pattern_of(cell.levels).several,
-        needs_root=agent_is_enough,
-        sections=("guestmark.workloads.coldstart.sections:sections",),
-    ),
-)
+    @classmethod
+    def decides(cls, params: Launching, factor: str, platform: PlatformSpec) -> bool | None:
+        """Rejects a pattern and a page cache for what is not made anew."""
+        if factor in (PATTERN.name, PAGE_CACHE.name) and params.launch is not Launch.NEW:
+            return False
+        return None
+
+    @classmethod
+    def crowd(cls, cell: Cell) -> bool:
+        """Runs several machines at once where its pattern says so."""
+        return pattern_of(cell.levels).several
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Launching]]:
+        """Imports what starts machines."""
+        from guestmark.workloads.coldstart.trial import ColdstartTrial
+
+        return ColdstartTrial
+
+    @classmethod
+    def sections(cls) -> tuple[Sections, ...]:
+        """Adds the distribution of starts, and their phases."""
+        from guestmark.workloads.coldstart.sections import sections
+
+        return (sections,)

@@ -62,3 +62,8 @@ def decides_on_host(params: WithDisks, factor: str, platform: PlatformSpec) -> b
     if is_disk_setting(factor) and platform.is_this_host and looped:
         return is_disk_setting(factor, On.LOOP)
     return None
+
+
+def target_on_host(kind: str) -> list[dict[str, Any]]:
+    """Returns the target disk of a workload, as `setting.disk` has it, which on the host is a directory or an image."""
+    return [{"role": "target", "host": kind}]

@@ -1,12 +1,9 @@
-"""What the disk workloads measure, what happened below them, and their parameters.
+"""What the disk workloads measure, and what happened below them.
 
 Rates are of content bytes, in bytes a second; shown in MB/s, which is 10^6.
 """
 
-import msgspec
-
 from guestmark.core.metric import Better, Metric
-from guestmark.core.units import parse_size
 
 HOST_WRITTEN = Metric("host_written_bytes", "B")  # that the hypervisor wrote to the images
 HOST_WRITES = Metric("host_writes", "1")  # the number of requests
@@ -50,31 +47,3 @@ WRITING = (THROUGHPUT, WALL, GUEST_WALL, GUEST_FLUSH, HOST_FLUSH, *BELOW)
 READING = (THROUGHPUT, WALL, GUEST_WALL, *BELOW)
 CHANNEL = (THROUGHPUT, WALL, GUEST_WALL)
 LAUNCHING = (THROUGHPUT, WALL, GUEST_FLUSH, HOST_FLUSH, LAUNCH, THROUGHPUT_WITH_LAUNCH, WALL_WITH_LAUNCH)
-
-
-class Source(msgspec.Struct, frozen=True):
-    """Where the bytes come from that are moved."""
-
-    content: str
-    size: str = ""
-
-
-class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of all workloads that move bytes, as a stored plan has them."""
-
-    amount: str
-    content: str = "random"
-    source: Source | None = None
-    in_flight: int = 1  # requests at once
-    variant: str = "full"  # of an upload
-    method: str = "upload"  # of guestfish
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes are moved."""
-        return parse_size(self.amount)
-
-    @property
-    def source_content(self) -> str:
-        """What a source disk holds."""
-        return self.content if self.source is None else self.source.content

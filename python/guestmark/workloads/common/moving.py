@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause
@@ -18,7 +18,7 @@ from guestmark.core.findings import TARGET, Fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
-from guestmark.core.workload_kind import bytes_moved
+from guestmark.core.workload_kind import bytes_moved, workload_kind
 from guestmark.disks.image import Image, images
 from guestmark.disks.packed import FILE
 from guestmark.disks.store import store
@@ -30,7 +30,7 @@ from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import BLOCK_SIZE
-from guestmark.workloads.common.metrics import MovedBytes
+from guestmark.workloads.common.moved import MovedBytes
 from guestmark.workloads.common.program import disagreement
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
+M = TypeVar("M", bound=MovedBytes)
 _READ_S = 600.0
 READABLE = ("ext2", "ext3", "ext4")  # what debugfs reads
 
@@ -122,13 +123,11 @@ class Timed:
         )
 
 
-class MovingWorkload(Workload[MovedBytes]):
+class MovingTrial(Workload[M]):
     """Bytes are moved, then flushed in the guest and on the host; then what arrived is read a second time.
 
     A subclass says how bytes are moved (`move`) and what must have arrived (`expected`).
     """
-
-    PARAMS = MovedBytes
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -293,7 +292,7 @@ def refusals(disk: AttachedDisk) -> Iterator[None]:
 def check_sources(cells: Iterable[Cell]) -> None:
     """Raises `UsageError` for a source file that is missing or shorter than the amount requested."""
     for cell in cells:
-        source = MovingWorkload.read(cell.workload).source
+        source = workload_kind(cell.workload.name).params_of(cell.workload).source
         if source is None or not source.content.startswith("file:"):
             continue
         path, amount = source.content.removeprefix("file:"), parse_size(source.size)

@@ -23,7 +23,7 @@ from guestmark.core.shell_syntax import for_shell, is_of_shell, needs_shell
 from guestmark.core.units import format_duration, format_size
 from guestmark.core.workload_kind import packages_of
 from guestmark.foreign import roots
-from guestmark.foreign.packages import package_of
+from guestmark.foreign.packages import owner_of, package_of
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent, ExecResult
@@ -333,3 +333,12 @@ def _programs(path: str, cwd: str) -> Iterable[str]:
             yield from os.listdir(os.path.join(cwd, directory or "."))
         except OSError:
             continue
+
+
+def packages_of_program(name: str) -> tuple[str, ...]:
+    """Returns the packages that installed this host's program of that name, and what it is a link to."""
+    found = shutil.which(os.path.expanduser(name))
+    if found is None:
+        return ()
+    owners = {owner_of(path) for path in (found, os.path.realpath(found))}
+    return tuple(sorted(owner for owner in owners if owner is not None))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
 from guestmark.core.factor import Setting
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Cell
+from guestmark.core.params import Params, param
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.workloads.base import Sections, Workload
+from guestmark.workloads.common.parsers import parse_positive_duration, parse_positive_size
+from guestmark.workloads.exec.command import check_runnable
 
 MEMORY = Metric("memory_per_machine_bytes", "B")  # slope of the control groups' memory over their number
 PSS = Metric(
@@ -26,16 +32,46 @@ EACH = Metric("runs/s_each", "1/s", Better.HIGHER)  # of the program, in each ma
 SOLO = Metric("runs/s_solo", "1/s", Better.HIGHER)  # in the first machine alone
 KEPT = Metric("kept", "ratio", Better.HIGHER)  # EACH over SOLO
 ALL = (MEMORY, PSS, RSS, AVAILABLE, IDLE, WAKEUPS, STARTS, LAST_START, EACH, SOLO, KEPT)
+_COUNT = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
 _MOST = 1000
 
 
-class Crowd(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them: the program that all run, bytes and seconds."""
+class Crowd(Params, frozen=True, kw_only=True):
+    """`command` runs again and again in every machine for `time`; each has touched `touch` bytes of memory before.
 
-    command: list[str]
-    touch: int
-    idle_s: float
-    time_s: float
+    `idle` is how long idle machines are watched.
+    """
+
+    command: Annotated[
+        list[str],
+        param("what each machine runs", "words", parse=check_runnable, default=["sh", "-c", _COUNT]),
+    ]
+    touch: Annotated[
+        int,
+        param("the memory that each touches", "size", accepts=str, parse=parse_positive_size, default="16M"),
+    ]
+    idle_s: Annotated[
+        float,
+        param(
+            "how long all are idle",
+            "duration",
+            key="idle",
+            accepts=str,
+            parse=parse_positive_duration,
+            default="1s",
+        ),
+    ]
+    time_s: Annotated[
+        float,
+        param(
+            "how long all run the command",
+            "duration",
+            key="time",
+            accepts=str,
+            parse=parse_positive_duration,
+            default="2s",
+        ),
+    ]
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,28 +109,56 @@ GUESTS = Setting(
 )
 
 
-def _label(params: Crowd) -> str:
-    return f"density with {shlex.join(params.command)}"[:80]
+class DensityWorkload(Workload[Crowd]):
+    """A fleet of machines on this host."""
 
+    name = "density"
+    help = "what one more machine costs a host that holds several: memory, idle time, starts, speed of the others"
+    factors = (GUESTS,)
+    runs_command = True
 
-def _here(factor: str, platform: PlatformSpec) -> bool:
-    return factor != GUESTS.name or not platform.is_elsewhere
+    @classmethod
+    def metrics(cls, params: Crowd) -> tuple[Metric, ...]:
+        """Returns what one more machine takes, and how fast the others are."""
+        return ALL
 
+    @classmethod
+    def label(cls, params: Crowd) -> str:
+        """Names the program that all run."""
+        return f"density with {shlex.join(params.command)}"[:80]
 
-WORKLOADS = (
-    WorkloadKind(
-        "density",
-        "what one more machine costs a host that holds several: memory, idle time, starts, speed of the others",
-        params="guestmark.workloads.density.workload:DensityParams",
-        run="guestmark.workloads.density.workload:DensityWorkload",
-        metrics=lambda _params: ALL,
-        label=_label,
-        reads=Crowd,
-        factors=(GUESTS,),
-        takes=_here,
-        crowd=lambda _cell: True,
-        packages="guestmark.workloads.density.workload:of_command",
-        command=lambda params: params.command,
-        sections=("guestmark.workloads.density.sections:sections",),
-    ),
-)
+    @classmethod
+    def takes(cls, factor: str, platform: PlatformSpec) -> bool:
+        """Takes a number of machines where they are on this host."""
+        return factor != GUESTS.name or not platform.is_elsewhere
+
+    @classmethod
+    def crowd(cls, cell: Cell) -> bool:
+        """Runs several machines at once in every cell."""
+        return True
+
+    @classmethod
+    def command(cls, params: Crowd) -> Sequence[str]:
+        """Returns the program that all run."""
+        return params.command
+
+    @classmethod
+    def packages(cls, params: Crowd) -> tuple[str, ...]:
+        """Returns the packages with the program that all run."""
+        from guestmark.workloads.common.program import packages_of_program
+
+        return packages_of_program(params.command[0])
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Crowd]]:
+        """Imports what starts a fleet."""
+        from guestmark.workloads.density.trial import DensityTrial
+
+        return DensityTrial
+
+    @classmethod
+    def sections(cls) -> tuple[Sections, ...]:
+        """Adds the law that the speed follows, and what a machine takes."""
+        from guestmark.workloads.density.sections import sections
+
+        return (sections,)

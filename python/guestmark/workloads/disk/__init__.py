@@ -1,101 +1,188 @@
 """Bytes moved into a guest's disk in every way there is, and read back."""
 
+from __future__ import annotations
+
+from typing import ClassVar, TypeVar
+
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
-from guestmark.core.workload_kind import Topic, WorkloadKind, agent_is_enough, runs_programs
+from guestmark.core.workload_kind import Topic
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common.factors import BLOCK_SIZE
-from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING, MovedBytes
-
-
-def _writing(_moved: MovedBytes) -> tuple[Metric, ...]:
-    return WRITING
-
-
-def _upload_label(moved: MovedBytes) -> str:
-    return {
-        "full": f"upload of {moved.amount}",
-        "channel": f"{moved.amount} through the channel only",
-        "disk": f"{moved.amount} written in the guest only",
-    }[moved.variant]
-
-
-def _moves(
-    name: str,
-    text: str,
-    model: str,
-    verb: str,
-    *,
-    module: str = "copying",
-    factors: tuple[Factor, ...] = (BLOCK_SIZE,),
-    programs: bool = False,
-) -> WorkloadKind:
-    return WorkloadKind(
-        name,
-        text,
-        params=f"guestmark.workloads.disk.params:{model}",
-        run=f"guestmark.workloads.disk.{module}:{name.capitalize()}Workload",
-        metrics=_writing,
-        label=lambda moved: f"{verb} {moved.amount}",
-        reads=MovedBytes,
-        moves=lambda moved: moved.bytes,
-        factors=factors,
-        needs_root=runs_programs if programs else agent_is_enough,
-    )
-
-
-WORKLOADS = (
-    WorkloadKind(
-        "upload",
-        "sends bytes from the host through the guest's channel into a file",
-        params="guestmark.workloads.disk.params:Upload",
-        run="guestmark.workloads.disk.upload:UploadWorkload",
-        metrics=lambda moved: CHANNEL if moved.variant == "channel" else WRITING,
-        label=_upload_label,
-        topic=Topic.TRANSFER,
-        reads=MovedBytes,
-        moves=lambda moved: moved.bytes,
-        needs_root=agent_is_enough,
-    ),
-    _moves("dd", "copies a second disk into a file, one block at a time", "FromDisk", "dd of"),
-    _moves(
-        "direct",
-        "copies a second disk into a file with O_DIRECT",
-        "Direct",
-        "direct copy of",
-    ),
-    _moves(
-        "share",
-        "copies a file from the shared host filesystem",
-        "Sourced",
-        "copy from the share of",
-        programs=True,
-    ),
-    _moves(
-        "tar",
-        "sends a compressed archive and unpacks it in the guest",
-        "Sourced",
-        "tar.gz of",
-        module="upload",
-        factors=(),
-        programs=True,
-    ),
-    _moves("fill", "writes a pattern in the guest", "Moved", "fill of"),
-    _moves(
-        "filewrite",
-        "writes a file in the guest, one block after the other",
-        "Moved",
-        "write of",
-    ),
-    WorkloadKind(
-        "fileread",
-        "reads a file back in the guest after unmounting and mounting again",
-        params="guestmark.workloads.disk.params:Read",
-        run="guestmark.workloads.disk.copying:FilereadWorkload",
-        metrics=lambda _params: READING,
-        label=lambda moved: f"read of {moved.amount}",
-        reads=MovedBytes,
-        moves=lambda moved: moved.bytes,
-        factors=(BLOCK_SIZE,),
-        needs_root=agent_is_enough,
-    ),
+from guestmark.workloads.common.metrics import CHANNEL, READING, WRITING
+from guestmark.workloads.common.moved import (
+    CopiedBytes,
+    DirectBytes,
+    MovedBytes,
+    ReadBytes,
+    SourcedBytes,
+    UploadedBytes,
 )
+
+M = TypeVar("M", bound=MovedBytes)
+
+
+class _DiskWorkload(Workload[M]):
+    """What all of them have in common."""
+
+    factors: ClassVar[tuple[Factor, ...]] = (BLOCK_SIZE,)
+    agent_is_enough = True
+    verb: ClassVar[str]  # what its label says before the amount
+
+    @classmethod
+    def metrics(cls, params: M) -> tuple[Metric, ...]:
+        """Returns the metrics of writing."""
+        return WRITING
+
+    @classmethod
+    def label(cls, params: M) -> str:
+        """Says how much is moved in which way."""
+        return f"{cls.verb} {params.amount}"
+
+    @classmethod
+    def moves(cls, params: M) -> int | None:
+        """Returns the bytes that need room on the target."""
+        return params.bytes
+
+
+class UploadWorkload(_DiskWorkload[UploadedBytes]):
+    """A whole upload, or one half of it."""
+
+    name = "upload"
+    help = "sends bytes from the host through the guest's channel into a file"
+    topic = Topic.TRANSFER
+    factors = ()
+
+    @classmethod
+    def metrics(cls, params: UploadedBytes) -> tuple[Metric, ...]:
+        """Returns nothing of a disk for the channel alone."""
+        return CHANNEL if params.variant == "channel" else WRITING
+
+    @classmethod
+    def label(cls, params: UploadedBytes) -> str:
+        """Says which part of an upload it is."""
+        return {
+            "full": f"upload of {params.amount}",
+            "channel": f"{params.amount} through the channel only",
+            "disk": f"{params.amount} written in the guest only",
+        }[params.variant]
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[UploadedBytes]]:
+        """Imports what uploads."""
+        from guestmark.workloads.disk.upload import UploadTrial
+
+        return UploadTrial
+
+
+class DdWorkload(_DiskWorkload[CopiedBytes]):
+    """A copy through the guest's page cache."""
+
+    name = "dd"
+    help = "copies a second disk into a file, one block at a time"
+    verb = "dd of"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[CopiedBytes]]:
+        """Imports what copies."""
+        from guestmark.workloads.disk.copying import DdTrial
+
+        return DdTrial
+
+
+class DirectWorkload(_DiskWorkload[DirectBytes]):
+    """A copy past the guest's page cache."""
+
+    name = "direct"
+    help = "copies a second disk into a file with O_DIRECT"
+    verb = "direct copy of"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[DirectBytes]]:
+        """Imports what copies."""
+        from guestmark.workloads.disk.copying import DirectTrial
+
+        return DirectTrial
+
+
+class ShareWorkload(_DiskWorkload[SourcedBytes]):
+    """A copy from 9p, virtiofs or hostfs."""
+
+    name = "share"
+    help = "copies a file from the shared host filesystem"
+    verb = "copy from the share of"
+    agent_is_enough = False
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[SourcedBytes]]:
+        """Imports what copies."""
+        from guestmark.workloads.disk.copying import ShareTrial
+
+        return ShareTrial
+
+
+class TarWorkload(_DiskWorkload[SourcedBytes]):
+    """An archive through the channel."""
+
+    name = "tar"
+    help = "sends a compressed archive and unpacks it in the guest"
+    verb = "tar.gz of"
+    factors = ()
+    agent_is_enough = False
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[SourcedBytes]]:
+        """Imports what packs."""
+        from guestmark.workloads.disk.upload import TarTrial
+
+        return TarTrial
+
+
+class FillWorkload(_DiskWorkload[MovedBytes]):
+    """A pattern that the guest makes itself."""
+
+    name = "fill"
+    help = "writes a pattern in the guest"
+    verb = "fill of"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[MovedBytes]]:
+        """Imports what fills."""
+        from guestmark.workloads.disk.copying import FillTrial
+
+        return FillTrial
+
+
+class FilewriteWorkload(_DiskWorkload[MovedBytes]):
+    """A file, block by block."""
+
+    name = "filewrite"
+    help = "writes a file in the guest, one block after the other"
+    verb = "write of"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[MovedBytes]]:
+        """Imports what writes."""
+        from guestmark.workloads.disk.copying import FilewriteTrial
+
+        return FilewriteTrial
+
+
+class FilereadWorkload(_DiskWorkload[ReadBytes]):
+    """A file that is on the disk before."""
+
+    name = "fileread"
+    help = "reads a file back in the guest after unmounting and mounting again"
+    verb = "read of"
+
+    @classmethod
+    def metrics(cls, params: ReadBytes) -> tuple[Metric, ...]:
+        """Returns the metrics of reading."""
+        return READING
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[ReadBytes]]:
+        """Imports what reads."""
+        from guestmark.workloads.disk.copying import FilereadTrial
+
+        return FilereadTrial

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from guestmark.agent.wire import Pattern
 from guestmark.core.errors import AgentError, WorkloadError
@@ -13,8 +13,10 @@ from guestmark.disks.packed import FILE
 from guestmark.disks.store import store
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.moved import CopiedBytes, DirectBytes, MovedBytes, ReadBytes, SourcedBytes
 from guestmark.workloads.common.moving import (
-    MovingWorkload,
+    M,
+    MovingTrial,
     Timed,
     checked,
     measured,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
+C = TypeVar("C", bound=CopiedBytes)
 _BLOCKS = (32 << 20, 16 << 20, 8 << 20, 1 << 20)
 
 
@@ -45,10 +48,15 @@ def largest_block(memory: int, in_flight: int, most: int = _BLOCKS[0]) -> int:
     return next(fitting, _BLOCKS[-1])
 
 
-class CopyWorkload(MovingWorkload):
+class CopyTrial(MovingTrial[C]):
     """A copy from the source disk; `direct` bypasses the guest's page cache."""
 
     direct = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are made at once."""
+        return 1
 
     def get_ready(self, machine: Machine) -> None:
         """Knows the source's digest before the timing."""
@@ -56,7 +64,7 @@ class CopyWorkload(MovingWorkload):
 
     def move(self, machine: Machine, path: str) -> Timed:
         """Copies the source disk's bytes and flushes."""
-        in_flight = self.params.in_flight
+        in_flight = self.in_flight
         block_size = self.block_size
         if self.direct and block_size is None:
             most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]
@@ -78,20 +86,25 @@ class CopyWorkload(MovingWorkload):
         return source_of(machine).image.checksum()
 
 
-class DdWorkload(CopyWorkload):
+class DdTrial(CopyTrial[CopiedBytes]):
     """`dd`."""
 
 
-class DirectWorkload(CopyWorkload):
+class DirectTrial(CopyTrial[DirectBytes]):
     """`direct`."""
 
     direct = True
+
+    @property
+    def in_flight(self) -> int:
+        """As many as the plan says."""
+        return self.params.in_flight
 
 
 _MOUNTED_AT = "/run/guestmark/share"
 
 
-class ShareWorkload(MovingWorkload):
+class ShareTrial(MovingTrial[SourcedBytes]):
     """`share`. The guest's root is the share; it is bound once more to a place where no `/dev` hides the host's."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
@@ -145,8 +158,8 @@ class ShareWorkload(MovingWorkload):
                     machine.agent.umount(self._at)
 
 
-class FillWorkload(MovingWorkload):
-    """`fill`: bytes of value 0, of value 1, or random ones. Does the content matter to the image's format?"""
+class _PatternTrial(MovingTrial[M]):
+    """Bytes of value 0, of value 1, or random ones. Does the content matter to the image's format?"""
 
     def move(self, machine: Machine, path: str) -> Timed:
         """Writes the pattern and flushes."""
@@ -165,11 +178,15 @@ class FillWorkload(MovingWorkload):
         return store().agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
 
 
-class FilewriteWorkload(FillWorkload):
+class FillTrial(_PatternTrial[MovedBytes]):
+    """`fill`."""
+
+
+class FilewriteTrial(_PatternTrial[MovedBytes]):
     """`filewrite`: what `dd if=/dev/zero bs=1024k` and a flush would do."""
 
 
-class FilereadWorkload(FillWorkload):
+class FilereadTrial(_PatternTrial[ReadBytes]):
     """`fileread`: the file is written first, untimed, or the disk is made with it (erofs, squashfs); what is read comes
     from the image, which the host may cache.
     """

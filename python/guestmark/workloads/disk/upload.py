@@ -23,7 +23,8 @@ from guestmark.core.model import Cell, Plan
 from guestmark.disks.packed import FILE
 from guestmark.disks.store import store
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.moving import MovingWorkload, Timed, measured, sync_everything
+from guestmark.workloads.common.moved import SourcedBytes, UploadedBytes
+from guestmark.workloads.common.moving import MovingTrial, Timed, measured, sync_everything
 
 if TYPE_CHECKING:
     from guestmark.agent.wire import Checksum
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _PIECE = 1 << 20
 
 
-class UploadWorkload(MovingWorkload):
+class UploadTrial(MovingTrial[UploadedBytes]):
     """`upload`, in its three variants: `full`, `channel` (dropped in the guest), `disk` (made in the guest)."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
@@ -145,7 +146,7 @@ def tar_gz(image: Image, name: str) -> Path:
     return path
 
 
-class TarWorkload(MovingWorkload):
+class TarTrial(MovingTrial[SourcedBytes]):
     """`tar`. Throughput is of the unpacked bytes."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:

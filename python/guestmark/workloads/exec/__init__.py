@@ -1,45 +1,65 @@
 """Any command: the very same binary on every platform."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guestmark.core.metric import Metric
 from guestmark.core.metric_spec import DEFAULT_METRICS
 from guestmark.core.model import Cell
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common.factors import decides_on_host
 from guestmark.workloads.exec.command import Command
 
 
-def _metrics(command: Command) -> tuple[Metric, ...]:
-    return (*(spec.metric for spec in command.specs), *DEFAULT_METRICS)
+class ExecWorkload(Workload[Command]):
+    """The user's command, with what runs around it."""
 
+    name = "exec"
+    help = "runs any command: the host's own binary on every platform"
+    runs_command = True
+    runs_on_disk = True
 
-def _label(command: Command) -> str:
-    import shlex
+    @classmethod
+    def metrics(cls, params: Command) -> tuple[Metric, ...]:
+        """Returns the user's metrics, then those of every command."""
+        return (*(spec.metric for spec in params.specs), *DEFAULT_METRICS)
 
-    return shlex.join(command.argv)
+    @classmethod
+    def label(cls, params: Command) -> str:
+        """Returns the command as one would type it."""
+        return shlex.join(params.argv)
 
+    @classmethod
+    def decides(cls, params: Command, factor: str, platform: PlatformSpec) -> bool | None:
+        """Accepts factors of disks on the host where its disk is an image there."""
+        return decides_on_host(params, factor, platform)
 
-def _syncs(cell: Cell) -> Mapping[str, Any]:
-    from guestmark.workloads.exec.workload import syncs
+    @classmethod
+    def command(cls, params: Command) -> Sequence[str]:
+        """Returns the command's words."""
+        return params.argv
 
-    return syncs(cell)
+    @classmethod
+    def packages(cls, params: Command) -> tuple[str, ...]:
+        """Returns the packages with the command's program."""
+        from guestmark.workloads.common.program import packages_of_program
 
+        return packages_of_program(params.argv[0])
 
-WORKLOADS = (
-    WorkloadKind(
-        "exec",
-        "runs any command: the host's own binary on every platform",
-        params="guestmark.workloads.exec.params:ExecParams",
-        run="guestmark.workloads.exec.workload:ExecWorkload",
-        metrics=_metrics,
-        label=_label,
-        reads=Command,
-        packages="guestmark.workloads.exec.workload:of_command",
-        decides=decides_on_host,
-        runs_on_disk=True,
-        acknowledges=_syncs,
-        command=lambda command: command.argv,
-    ),
-)
+    @classmethod
+    def acknowledges(cls, cell: Cell) -> Mapping[str, Any]:
+        """Takes the command's own syncs as acknowledgements."""
+        from guestmark.workloads.exec.trial import syncs
+
+        return syncs(cell)
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Command]]:
+        """Imports what runs the command."""
+        from guestmark.workloads.exec.trial import ExecTrial
+
+        return ExecTrial

@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from guestmark.agent.wire import StandardOutput
+from guestmark.core import regex
+from guestmark.core.errors import UsageError
 from guestmark.core.factor import ARGUMENT
-from guestmark.core.metric_spec import MetricSpec
+from guestmark.core.metric_spec import MetricSpec, parse_metrics, split
+from guestmark.core.model import Cell
+from guestmark.core.params import Param, Params, param
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.workload_kind import workload_kinds
+from guestmark.workloads.exec.files import File, Input, describe_files, describe_input
 
-if TYPE_CHECKING:
-    from guestmark.core.model import Cell
-
-
-class Input(msgspec.Struct, frozen=True):
-    """The file of `--input`, by which it is recognised."""
-
-    path: str
-    size: int
-    sha256: str
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
-class File(msgspec.Struct, frozen=True):
-    """A file that other machines are brought."""
+def check_runnable(words: list[str]) -> list[str]:
+    """Returns the words of a command as they are. Raises `ValueError` for those that no kernel runs."""
+    if not words or not words[0] or any("\0" in word for word in words):
+        raise ValueError("an empty name or a NUL character cannot be run")
+    return words
 
-    path: str
-    sha256: str
-    size: int
-    mode: int
+
+def _check_expression(text: str | None) -> str | None:
+    try:
+        regex.check(text or "")
+    except regex.PatternError as error:
+        raise ValueError(f"it is not a regular expression: {error}") from error
+    return text
+
+
+def choose_output(
+    asked: StandardOutput | None, specs: Iterable[MetricSpec], *, expected: bool = False
+) -> StandardOutput:
+    """Chooses where a command's standard output goes: `/dev/null` unless something reads it, or as `asked`.
+
+    `expected`: a text is looked for in it. Raises `UsageError` for what is both read and discarded.
+    """
+    read = expected or any(spec.event is None and not spec.file for spec in specs)
+    if read and asked is StandardOutput.NULL:
+        raise UsageError(
+            "--output null discards what --metric reads",
+            hint="leave it out: a pipe is used where it is needed",
+        )
+    return asked or (StandardOutput.PIPE if read else StandardOutput.NULL)
+
+
+def _shell_command(description: str) -> Param:
+    return param(description, "shell command", accepts=str | None, default=None)
 
 
 def factor_of(parameter: str) -> str:
@@ -44,22 +68,115 @@ def parameter_of(factor: str) -> str:
     return factor.removeprefix(ARGUMENT)
 
 
-class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The parameters of a cell: what is run, what around it, and what becomes of its output."""
+class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
+    """The parameters of a cell: what is run, what around it, and what becomes of its output.
 
-    argv: list[str] = []
-    metrics: list[dict[str, Any]] = []  # as `MetricSpec.to_params` has them
-    stdin: Input | None = None
+    `command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name.
+    With factors of disks it runs in a new directory on that disk, or has its path as `{disk}`. `host_disk`: what
+    it then has on the host, as for `sysbench`; by default a directory where the cells it is compared with have disks.
+    `output`: its standard output goes to `/dev/null`, or through a pipe where `metrics` or `expect` read it.
+    """
+
+    argv: Annotated[
+        list[str],
+        param(
+            "the program and its arguments",
+            "words",
+            key="command",
+            parse=check_runnable,
+            default=...,
+            min_length=1,
+        ),
+    ] = []
+    # As `MetricSpec.to_params` has them.
+    metrics: Annotated[
+        list[dict[str, Any]], param("more metrics, as `--metric` has them", accepts=list[str])
+    ] = []
+    stdin: Annotated[Input | None, param("standard input", "path", key="input", accepts=str | None)] = None
     hooks: dict[str, str] = {}  # setup, prepare, check, conclude, cleanup
     parameters: list[str] = []  # factors whose levels stand in the command, as `{name}`: see `factor_of`
-    ignore_failure: bool = False
-    push: list[File] = []
+    ignore_failure: Annotated[bool, param("count runs that fail")] = False
+    push: Annotated[list[File], param("files to bring to another machine", "paths", accepts=list[str])] = []
     cwd: str | None = None  # instead of the caller's
-    statuses: tuple[int, ...] = (0,)  # with which it may end
-    expect: str | None = None  # has to match what it prints
-    output: StandardOutput = StandardOutput.PIPE  # which runs had before there was a choice
+    statuses: Annotated[
+        tuple[int, ...],
+        param("exit statuses of success", accepts=list[int] | None, default=None, min_length=1),
+    ] = (0,)
+    expect: Annotated[
+        str | None, param("must match the output", "regular expression", parse=_check_expression)
+    ] = None
+    # A pipe is what runs had before there was a choice.
+    output: Annotated[
+        StandardOutput,
+        param("where standard output goes", accepts=StandardOutput | None, default=None, strict=False),
+    ] = StandardOutput.PIPE
     shell: list[str] = []  # the words of `argv` before `-c`: hyperfine's shell, whose start is subtracted
-    disks: list[dict[str, Any]] = []  # as `setting.disk` has them
+    disks: Annotated[
+        list[dict[str, Any]],  # as `setting.disk` has them
+        param(
+            "what the host has for a disk",
+            key="host_disk",
+            accepts=Literal["directory", "loop"] | None,
+            default=None,
+        ),
+    ] = []
+
+    INPUTS: ClassVar = {
+        "values": param(
+            "what `{NAME}` in the command stands for; `scale` may name them",
+            accepts=dict[str, str | int | float],
+            default={},
+        ),
+        "setup": _shell_command("runs once on each fresh machine"),
+        "prepare": _shell_command("runs before each run"),
+        "conclude": _shell_command("runs after each run and its check"),
+        "cleanup": _shell_command("runs once, last"),
+        "check": _shell_command("runs after each run; if it fails, so does the trial"),
+    }
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        argv: list[str],
+        values: dict[str, str | int | float],
+        metrics: list[str],
+        stdin: str | None,
+        push: list[str],
+        statuses: list[int] | None,
+        output: StandardOutput | None,
+        disks: str | None,
+        ignore_failure: bool,
+        expect: str | None,
+        **hooks: str | None,
+    ) -> Command:
+        """Makes the parameters of what a plan gives. Raises `UsageError`, `ValueError` for an unused value."""
+        given = {name: text for name, text in hooks.items() if text}
+        for name in values:
+            if not any("{" + name + "}" in text for text in (*argv, *given.values())):
+                raise ValueError(f"values.{name} is not used: the command holds no {{{name}}}")
+        specs, derived = split(parse_metrics(metrics))
+        if derived:
+            raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic belongs in [derived]")
+        words = [_substitute_values(word, values) for word in argv]
+        texts = {name: _substitute_values(text, values) for name, text in given.items()}
+        named = dict.fromkeys(_PLACEHOLDER.findall(" ".join([*argv, *texts.values()])))
+        return cls(
+            argv=words,
+            metrics=[spec.to_params() for spec in specs],
+            stdin=describe_input(stdin),
+            hooks=texts,
+            parameters=[
+                name for name in named if any("{" + name + "}" in text for text in (*words, *texts.values()))
+            ],
+            ignore_failure=ignore_failure,
+            push=describe_files(push),
+            # A new tuple, not the default itself, so that it is stored.
+            statuses=(*(statuses or [0]),),
+            expect=expect,
+            output=choose_output(output, specs, expected=expect is not None),
+            disks=[{"role": "target", "host": disks}] if disks else [],
+        )
 
     @classmethod
     def of(cls, cell: Cell) -> Command:
@@ -76,14 +193,22 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Everything that may hold a `{name}`."""
         return [*self.argv, *self.hooks.values(), *(spec.file for spec in self.specs)]
 
-    def stored(self) -> dict[str, Any]:
-        """As a plan holds it."""
+    def to_stored(self) -> dict[str, Any]:
+        """Returns the parameters as a ledger keeps them: without those at their defaults."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+
+def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return str(values[name]) if name in values else match.group()
+
+    return re.sub(r"\{([A-Za-z0-9_-]+)\}", value, text)
 
 
 def command_of(cell: Cell) -> Command | None:
     """The command that the workload of a stored cell runs; None for a workload that runs what is its own."""
     kind = workload_kinds().get(cell.workload.name)
-    found = None if kind is None or kind.command is None else kind.stored_params_of(cell.workload)
+    found = None if kind is None else kind.stored_params_of(cell.workload)
     return found if isinstance(found, Command) else None

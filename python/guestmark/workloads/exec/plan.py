@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shlex
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,21 +13,20 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
-from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split
+from guestmark.core.metric_spec import DEFAULT_METRICS, parse_metrics, split
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.units import counted
 from guestmark.plan.matrix import Entry, Null, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble, override
-from guestmark.workloads.common.program import sha256_here
-from guestmark.workloads.exec.command import Command, File, Input, command_of, factor_of
+from guestmark.workloads.exec.command import Command, choose_output, command_of, factor_of
+from guestmark.workloads.exec.files import describe_files, describe_input
 
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
 _ENOUGH_S = 3.0  # seconds of each such command
 _QUICK_BLOCKS = 6  # the fewest that allow a verdict
 _TITLE = 60  # characters
 _QUICK_S = 19.0  # of the 20 s that are promised; the rest is for the answer
-STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         command = Command(
             argv=words,
             metrics=[spec.to_params() for spec in specs],
-            stdin=input_of(options.stdin_path),
+            stdin=describe_input(options.stdin_path),
             ignore_failure=options.ignore_failure,
             statuses=tuple(options.statuses),
             shell=words[:-2] if number in options.texts else [],
@@ -91,10 +89,10 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
                 factor_of(name) for name in options.parameters
                 if any("{" + name + "}" in text for text in (*words, *hooks.values()))
             ],
-            push=described(options.push),
-            output=output_of(_of(options.output, number), specs),
+            push=describe_files(options.push),
+            output=choose_output(_of(options.output, number), specs),
         )  # fmt: skip
-        entries.append(Entry(WorkloadSpec("exec", command.stored(), label, key=key)))
+        entries.append(Entry(WorkloadSpec("exec", command.to_stored(), label, key=key)))
     several = len(every) > 1
     shape = Shape(tuple(entries), parse_platforms(options.on), within=() if several else None)
     metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
@@ -198,69 +196,3 @@ def named_commands(cells: Iterable[Cell]) -> dict[str, str]:
         if (command := command_of(cell)) is not None
     }
     return {name: text for name, text in texts.items() if name and text and name != text}
-
-
-def described(paths: Sequence[str]) -> list[File]:
-    """The files as a plan holds them, with their digests. Raises `UsageError` for one that cannot be brought."""
-    files: dict[str, File] = {}
-    for path in paths:
-        whole = os.path.abspath(path)
-        name = os.path.basename(whole)
-        try:
-            status = os.stat(whole)
-            if not stat.S_ISREG(status.st_mode):
-                raise UsageError(
-                    f"--push {path}: not a regular file", hint="name each file; directories cannot be brought"
-                )
-            file = File(whole, sha256_here(whole), status.st_size, stat.S_IMODE(status.st_mode) & 0o755)
-        except OSError as error:
-            raise UsageError(
-                f"--push {path}: {error.strerror or error}", hint="give a readable file"
-            ) from error
-        if files.setdefault(name, file).path != whole:
-            raise UsageError(
-                f"--push: two files are called {name}",
-                hint="all are put into one directory there: rename one",
-            )
-    return list(files.values())
-
-
-def output_of(
-    asked: StandardOutput | None, specs: Iterable[MetricSpec], *, expected: bool = False
-) -> StandardOutput:
-    """Where a command's standard output goes: `/dev/null` unless something reads it, or as `asked`.
-
-    `expected`: a text is looked for in it. Raises `UsageError` for what is both read and discarded.
-    """
-    read = expected or any(spec.event is None and not spec.file for spec in specs)
-    if read and asked is StandardOutput.NULL:
-        raise UsageError(
-            "--output null discards what --metric reads",
-            hint="leave it out: a pipe is used where it is needed",
-        )
-    return asked or (StandardOutput.PIPE if read else StandardOutput.NULL)
-
-
-def input_of(path: str | None) -> Input | None:
-    """What `--input FILE` names. Raises `UsageError` when it cannot be read."""
-    if path is None:
-        return None
-    import hashlib
-
-    data = read_stdin(path)
-    return Input(os.path.abspath(path), len(data), hashlib.sha256(data).hexdigest())
-
-
-def read_stdin(path: str) -> bytes:
-    """The bytes of `--input FILE`. Raises `UsageError` when it cannot be read or is larger than `STDIN_LIMIT`."""
-    try:
-        with open(path, "rb") as stream:
-            data = stream.read(STDIN_LIMIT + 1)
-    except OSError as error:
-        raise UsageError(f"--input {path}: {error.strerror or error}", hint="give a readable file") from error
-    if len(data) > STDIN_LIMIT:
-        raise UsageError(
-            f"--input {path} is larger than {STDIN_LIMIT // 1024**2} MiB",
-            hint="let the command open the file itself, since guests see the host's files",
-        )
-    return data

@@ -3,9 +3,12 @@
 Rates are bytes or operations a second over all jobs; latencies are in seconds.
 """
 
+from __future__ import annotations
+
+import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -14,10 +17,11 @@ from guestmark.core.levels import Levels
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell
+from guestmark.core.params import Params, param
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.workload_kind import WorkloadKind
-from guestmark.workloads.common.factors import THREADS, decides_on_host
+from guestmark.workloads.base import Workload
+from guestmark.workloads.common.factors import THREADS, decides_on_host, target_on_host
 from guestmark.workloads.common.metrics import BELOW, THROUGHPUT
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
@@ -56,6 +60,10 @@ class Fio(Fact, kw_only=True):
     version: str | None = msgspec.field(name="fio", default=None)
 
 
+_LARGEST = 1 << 20
+# Where a job would leave the disk under test, or the file that is kept with the run.
+_ELSEWHERE = re.compile(r"\s*(?:filename|directory)\s*=\s*(?:.*[:,\s])?(?:/|\.\.|~)")
+_INCLUDED = re.compile(r"^\s*include\s")
 JOB_FILE = "guestmark.fio"  # what a job file is called on the disk
 THREADS_VARIABLE = "THREADS"  # what the factor `threads` is called in a job file
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -71,45 +79,126 @@ def environment(values: Mapping[str, str], levels: Levels) -> dict[str, str]:
     return {THREADS_VARIABLE: str(levels.get(THREADS) or 1), **values}
 
 
-class FioJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them: a job file's text and name, values of its variables, its disk."""
-
-    job: str
-    name: str = ""
-    values: dict[str, str] = {}
-    disks: list[dict[str, Any]] = []
-
-
-def _decides(params: FioJob, name: str, platform: PlatformSpec) -> bool | None:
-    if name == THREADS.name:
-        return None if THREADS_VARIABLE in variables_of(params.job) else False
-    return decides_on_host(params, name, platform)
+def _read_job(file: str) -> str:
+    path = os.path.expanduser(file)
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read(_LARGEST + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"the job file {file!r} cannot be read: {getattr(error, 'strerror', error)}"
+        ) from None
 
 
-def _syncs(cell: Cell) -> Mapping[str, Any]:
-    """The same job, its files laid out before."""
-    params = cell.workload.read_params(FioJob)
-    return {
-        "method": "syncs",
-        "command": ["fio", "--output-format=json", JOB_FILE],
-        "before": [f"fio --create_only=1 {JOB_FILE} >/dev/null"],
-        "files": {JOB_FILE: params.job},
-        "env": environment(params.values, cell.levels),
+def _check_job(text: str, values: Mapping[str, object]) -> None:
+    if len(text) > _LARGEST:
+        raise ValueError("the job file is longer than 1 MiB")
+    if not re.search(r"^\s*\[[^\]]+\]", text, re.MULTILINE):
+        raise ValueError("the job file holds no [job]")
+    for number, line in enumerate(text.splitlines(), 1):
+        if _ELSEWHERE.match(line):
+            raise ValueError(
+                f"line {number}, {line.strip()!r}: a job's files are on the disk under test: no absolute path"
+            )
+        if _INCLUDED.match(line):
+            raise ValueError(f"line {number}, {line.strip()!r}: the whole job must be in one file")
+    used = set(variables_of(text))
+    for name in values:
+        if name not in used:
+            raise ValueError(f"values.{name} is not used: the job file holds no ${{{name}}}")
+    for name in sorted(used - set(values) - {THREADS_VARIABLE}):
+        raise ValueError(f"the job file needs values.{name}")
+
+
+class FioJob(Params, frozen=True, kw_only=True):
+    """A job file, by its text or its path. `${NAME}` in it is an entry of `values`.
+
+    `host_disk` is as in the workload `sysbench`.
+    """
+
+    job: Annotated[str, param("the text of a job file", accepts=str | None, default=None)]
+    name: str = ""  # of the job file
+    values: Annotated[
+        dict[str, str],
+        param("what `${NAME}` in the job stands for", accepts=dict[str, str | int | float], default={}),
+    ] = {}
+    disks: Annotated[
+        list[dict[str, Any]],
+        param(
+            "what the host has for a disk",
+            key="host_disk",
+            accepts=Literal["directory", "loop"],
+            default="directory",
+            parse=target_on_host,
+        ),
+    ] = []
+
+    INPUTS: ClassVar = {
+        "file": param("the job file; or give `job`", "path", accepts=str | None, default=None)
     }
 
+    @classmethod
+    def make(
+        cls,
+        *,
+        job: str | None,
+        file: str | None,
+        values: Mapping[str, str | int | float],
+        disks: list[dict[str, Any]],
+    ) -> FioJob:
+        """Reads the job file. Raises `ValueError` for a file or a job that cannot be run."""
+        if (file is None) == (job is None):
+            raise ValueError("give either file, the path of a job file, or job, its text")
+        text = job if file is None else _read_job(file)
+        _check_job(text or "", values)
+        return cls(
+            job=text or "",
+            name="" if file is None else file.rpartition("/")[2],
+            values={name: str(value) for name, value in values.items()},
+            disks=disks,
+        )
 
-WORKLOADS = (
-    WorkloadKind(
-        "fio",
-        "runs an fio job file on the disk under test",
-        params="guestmark.workloads.fio.workload:FioParams",
-        run="guestmark.workloads.fio.workload:FioWorkload",
-        metrics=lambda _params: ALL,
-        label=lambda params: f"fio {params.name}".strip(),
-        reads=FioJob,
-        factors=(THREADS,),
-        decides=_decides,
-        acknowledges=_syncs,
-        programs=(Program("fio", "fio"),),
-    ),
-)
+
+class FioWorkload(Workload[FioJob]):
+    """A job file of the user's."""
+
+    name = "fio"
+    help = "runs an fio job file on the disk under test"
+    factors = (THREADS,)
+    programs = (Program("fio", "fio"),)
+
+    @classmethod
+    def metrics(cls, params: FioJob) -> tuple[Metric, ...]:
+        """Returns all metrics; which of them a job has is known when it has run."""
+        return ALL
+
+    @classmethod
+    def label(cls, params: FioJob) -> str:
+        """Names the job file, where there is one."""
+        return f"fio {params.name}".strip()
+
+    @classmethod
+    def decides(cls, params: FioJob, factor: str, platform: PlatformSpec) -> bool | None:
+        """Rejects `threads` for a job that does not use it."""
+        if factor == THREADS.name:
+            return None if THREADS_VARIABLE in variables_of(params.job) else False
+        return decides_on_host(params, factor, platform)
+
+    @classmethod
+    def acknowledges(cls, cell: Cell) -> Mapping[str, Any]:
+        """Takes the syncs of the same job as acknowledgements, its files laid out before."""
+        params = cell.workload.read_params(FioJob)
+        return {
+            "method": "syncs",
+            "command": ["fio", "--output-format=json", JOB_FILE],
+            "before": [f"fio --create_only=1 {JOB_FILE} >/dev/null"],
+            "files": {JOB_FILE: params.job},
+            "env": environment(params.values, cell.levels),
+        }
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[FioJob]]:
+        """Imports what runs fio."""
+        from guestmark.workloads.fio.trial import FioTrial
+
+        return FioTrial

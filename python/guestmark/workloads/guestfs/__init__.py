@@ -1,60 +1,138 @@
 """libguestfs as a peer: the real guestfish in a guest of its own moves bytes, makes calls, or only starts."""
 
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from guestmark.core.metric import Metric
+from guestmark.core.params import Params, param
 from guestmark.core.platform_kind import Program
-from guestmark.core.workload_kind import Topic, WorkloadKind, takes_only
+from guestmark.core.workload_kind import Topic
+from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.boot import ALL as BOOT_METRICS
-from guestmark.workloads.common.metrics import LAUNCHING, MovedBytes
-from guestmark.workloads.guestfs.session import SESSION, Rounds
+from guestmark.workloads.common.metrics import LAUNCHING
+from guestmark.workloads.common.moved import SourcedBytes
+from guestmark.workloads.guestfs.session import SESSION, Rounds, number_of_calls
 
 _PROGRAMS = (Program("guestfish", "guestfish"),)
-_GUEST = takes_only("memory", "smp", "placement")
-_GUEST_AND_DISK = takes_only(
-    "memory", "smp", "placement", "format", "preallocation", "cluster_size", "location", "size", "filesystem", "mkfs",
-    "mount",
-)  # fmt: skip
-
-
-def _session_label(params: Rounds) -> str:
-    from guestmark.workloads.guestfs.session import number_of_calls
-
-    return f"libguestfs session of {number_of_calls(params.rounds)} calls"
-
-
-WORKLOADS = (
-    WorkloadKind(
-        "guestfish",
-        "has libguestfs move the bytes, in its own guest",
-        params="guestmark.workloads.guestfs.own_guest:UploadParams",
-        run="guestmark.workloads.guestfs.upload:GuestfishWorkload",
-        metrics=lambda _params: LAUNCHING,
-        label=lambda moved: f"guestfish {moved.method} of {moved.amount}",
-        reads=MovedBytes,
-        moves=lambda moved: moved.bytes,
-        takes=_GUEST_AND_DISK,
-        programs=_PROGRAMS,
-        peer=True,
-    ),
-    WorkloadKind(
-        "guestfs-api",
-        "makes several hundred calls of libguestfs's API through guestfish; its launch is measured apart",
-        params="guestmark.workloads.guestfs.own_guest:ApiParams",
-        run="guestmark.workloads.guestfs.own_guest:GuestfsApiWorkload",
-        metrics=lambda _params: SESSION,
-        label=_session_label,
-        reads=Rounds,
-        topic=Topic.CALLS,
-        takes=_GUEST,
-        programs=_PROGRAMS,
-    ),
-    WorkloadKind(
-        "guestfs-run",
-        "how libguestfs's guest starts and shuts down: guestfish ... run",
-        params="guestmark.workloads.guestfs.own_guest:RunParams",
-        run="guestmark.workloads.guestfs.own_guest:GuestfsRunWorkload",
-        metrics=lambda _params: BOOT_METRICS,
-        label=lambda _params: "guestfish run",
-        sections=("guestmark.workloads.boot.sections:sections",),
-        takes=_GUEST,
-        programs=_PROGRAMS,
-    ),
+_OF_GUEST = frozenset({"memory", "smp", "placement"})
+_OF_DISK = frozenset(
+    {"format", "preallocation", "cluster_size", "location", "size", "filesystem", "mkfs", "mount"}
 )
+
+
+class GuestfishBytes(SourcedBytes, frozen=True, kw_only=True):
+    """`method` is what guestfish does; `fill` allows only `content` one and zero."""
+
+    method: Annotated[
+        str, param("the command of guestfish", accepts=Literal["upload", "copy", "tgz-in", "fill"])
+    ] = "upload"
+
+    @classmethod
+    def make(cls, **given: Any) -> Self:
+        """Derives the disks, which its own machine gets.
+
+        Raises `ValueError` for a pattern that guestfish does not support.
+        """
+        made = super().make(**given)
+        if made.method == "fill" and (made.content == "random" or made.file is not None):
+            raise ValueError("guestfish fills with zero or one only")
+        return made
+
+
+class GuestfishWorkload(Workload[GuestfishBytes]):
+    """Bytes that libguestfs moves."""
+
+    name = "guestfish"
+    help = "has libguestfs move the bytes, in its own guest"
+    programs = _PROGRAMS
+    only_factors = _OF_GUEST | _OF_DISK
+    peer = True
+
+    @classmethod
+    def metrics(cls, params: GuestfishBytes) -> tuple[Metric, ...]:
+        """Returns times with and without the launch."""
+        return LAUNCHING
+
+    @classmethod
+    def label(cls, params: GuestfishBytes) -> str:
+        """Names guestfish's command and the amount."""
+        return f"guestfish {params.method} of {params.amount}"
+
+    @classmethod
+    def moves(cls, params: GuestfishBytes) -> int | None:
+        """Returns the bytes that need room on the target."""
+        return params.bytes
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[GuestfishBytes]]:
+        """Imports what runs guestfish."""
+        from guestmark.workloads.guestfs.upload import GuestfishTrial
+
+        return GuestfishTrial
+
+
+class GuestfsApiWorkload(Workload[Rounds]):
+    """A session of many calls."""
+
+    name = "guestfs-api"
+    help = "makes several hundred calls of libguestfs's API through guestfish; its launch is measured apart"
+    topic = Topic.CALLS
+    programs = _PROGRAMS
+    only_factors = _OF_GUEST
+
+    @classmethod
+    def metrics(cls, params: Rounds) -> tuple[Metric, ...]:
+        """Returns the session's time, its rate, and the launch."""
+        return SESSION
+
+    @classmethod
+    def label(cls, params: Rounds) -> str:
+        """Says how many calls a session makes."""
+        return f"libguestfs session of {number_of_calls(params.rounds)} calls"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Rounds]]:
+        """Imports what runs guestfish."""
+        from guestmark.workloads.guestfs.own_guest import GuestfsApiTrial
+
+        return GuestfsApiTrial
+
+
+class Launches(Params, frozen=True, kw_only=True):
+    """`phases`: whether each trial holds a second launch, with libguestfs's messages, for them."""
+
+    phases: Annotated[bool, param("launch a second time for the phases")] = True
+
+
+class GuestfsRunWorkload(Workload[Launches]):
+    """A launch and nothing else."""
+
+    name = "guestfs-run"
+    help = "how libguestfs's guest starts and shuts down: guestfish ... run"
+    programs = _PROGRAMS
+    only_factors = _OF_GUEST
+
+    @classmethod
+    def metrics(cls, params: Launches) -> tuple[Metric, ...]:
+        """Returns the phases that `boot` has."""
+        return BOOT_METRICS
+
+    @classmethod
+    def label(cls, params: Launches) -> str:
+        """Says what is typed."""
+        return "guestfish run"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Launches]]:
+        """Imports what runs guestfish."""
+        from guestmark.workloads.guestfs.own_guest import GuestfsRunTrial
+
+        return GuestfsRunTrial
+
+    @classmethod
+    def sections(cls) -> tuple[Sections, ...]:
+        """Draws the phases as `boot` does."""
+        from guestmark.workloads.boot.sections import sections
+
+        return (sections,)

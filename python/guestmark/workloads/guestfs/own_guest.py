@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.plan.schema import Strict, param
 from guestmark.platforms import phases as steps
 from guestmark.platforms.host_like import HostPlatform
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG
@@ -28,10 +27,9 @@ from guestmark.platforms.qemu.nested.platform import READY_DEADLINE_S, NestedPla
 from guestmark.setting.machine import PLACEMENT
 from guestmark.workloads import boot
 from guestmark.workloads.base import P, Workload
-from guestmark.workloads.boot.workload import durations
+from guestmark.workloads.boot.trial import durations
 from guestmark.workloads.common.metrics import LAUNCH
-from guestmark.workloads.disk.params import Sourced
-from guestmark.workloads.guestfs import libguestfs, session
+from guestmark.workloads.guestfs import Launches, libguestfs, session
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark, Timeline
 from guestmark.workloads.guestfs.session import CALLS, WALL
 
@@ -45,30 +43,6 @@ _MARK = "guestmark-mark "
 _KVM = "guestmark-kvm "
 _ATTEST = f"!echo {_KVM}$(ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c kvm-vm)"
 _KEPT = 300  # characters of output that a reason may quote
-
-
-class ApiParams(Strict):
-    """A session makes a filesystem and then, `rounds` times, a directory with files that it works on and removes."""
-
-    rounds: int = param(16, "directories that are filled and removed", ge=1, le=10_000)
-
-
-class RunParams(Strict):
-    """`phases`: whether each trial holds a second launch, with libguestfs's messages, for them."""
-
-    phases: bool = param(True, "launch a second time for the phases")
-
-
-class UploadParams(Sourced):
-    """`method` is what guestfish does; `fill` allows only `content` one and zero."""
-
-    method: Literal["upload", "copy", "tgz-in", "fill"] = param("upload", "the command of guestfish")
-
-    def to_params(self) -> dict[str, Any]:
-        """Its own machine gets the disks, not ours. Raises `ValueError` for a pattern guestfish does not support."""
-        if self.method == "fill" and (self.content == "random" or self.file is not None):
-            raise ValueError("guestfish fills with zero or one only")
-        return super().to_params()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +128,7 @@ _DEEPEST = 2
 _ANSWER_S = 30.0
 
 
-class OwnGuestWorkload(Workload[P]):
+class OwnGuestTrial(Workload[P]):
     """libguestfs on the cell's accelerator, on this host or in one outer guest."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
@@ -218,10 +192,8 @@ def version() -> str:
     return asked.stdout.strip() or libguestfs.GUESTFISH
 
 
-class GuestfsApiWorkload(OwnGuestWorkload[session.Rounds]):
+class GuestfsApiTrial(OwnGuestTrial[session.Rounds]):
     """`guestfs-api`: one launch, one session; seconds and calls a second without the launch."""
-
-    PARAMS = session.Rounds
 
     def prepare(self, machine: Machine) -> None:
         """Prepares the appliance, and notes the version of guestfish."""
@@ -266,10 +238,9 @@ _BEFORE = (rb"finished building supermin appliance", rb"finished testing qemu fe
 _ENDING = (boot.POWEROFF, boot.EXIT)
 
 
-class GuestfsRunWorkload(OwnGuestWorkload[RunParams]):
+class GuestfsRunTrial(OwnGuestTrial[Launches]):
     """A silent launch for the times of start and shutdown, then a verbose one for the phases."""
 
-    PARAMS = RunParams
     ONCE = True
 
     def run(self, machine: Machine) -> list[Measurement]:

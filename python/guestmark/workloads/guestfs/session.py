@@ -5,10 +5,10 @@ the guest's kernel and for the way to it and back, hardly any for a disk.
 """
 
 from collections.abc import Sequence
-
-import msgspec
+from typing import Annotated
 
 from guestmark.core.metric import Better, Metric
+from guestmark.core.params import Params, param
 from guestmark.workloads.common.metrics import LAUNCH
 
 WALL = Metric("wall_s", "s")  # of the session, between launch and shutdown
@@ -16,10 +16,10 @@ CALLS = Metric("rate", "calls/s", Better.HIGHER)
 SESSION = (WALL, CALLS, LAUNCH)
 
 
-class Rounds(msgspec.Struct, frozen=True):
-    """The parameters of a session as a stored plan has them."""
+class Rounds(Params, frozen=True, kw_only=True):
+    """A session makes a filesystem and then, `rounds` times, a directory with files that it works on and removes."""
 
-    rounds: int
+    rounds: Annotated[int, param("directories that are filled and removed", ge=1, le=10_000)] = 16
 
 
 _TEXT = "the quick brown fox jumps over the lazy dog"

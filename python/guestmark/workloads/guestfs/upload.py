@@ -17,12 +17,10 @@ from guestmark.disks.packed import FILE
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
-from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.metrics import MovedBytes
 from guestmark.workloads.common.moving import READABLE, compare, measured
 from guestmark.workloads.disk.upload import tar_gz
-from guestmark.workloads.guestfs import libguestfs
+from guestmark.workloads.guestfs import GuestfishWorkload, libguestfs
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark
 
 if TYPE_CHECKING:
@@ -30,10 +28,8 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
-class GuestfishWorkload(Workload[MovedBytes]):
+class GuestfishTrial(GuestfishWorkload):
     """`guestfish`: upload, copy of a second disk, tgz-in or fill. Times hold the flush in its guest and on the host."""
-
-    PARAMS = MovedBytes
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)

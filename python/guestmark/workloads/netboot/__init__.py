@@ -5,7 +5,9 @@ Its start is measured once, its files in every round; from captures, but for `wa
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -13,9 +15,11 @@ from guestmark.capture.model import Trace
 from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import MachineFacts, Vmm
 from guestmark.core.metric import Better, Metric
+from guestmark.core.params import Params, param
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.units import format_size, parse_size
 from guestmark.setting.network import FACTORS
+from guestmark.workloads.base import Sections, Workload
 
 DOWNLOAD = Metric(
     "download_s", "s"
@@ -59,6 +63,9 @@ START = (ROM, LINK, DHCP, SCRIPT)
 # With params.kernel, at the end of a boot.
 KERNEL = Metric("kernel_s", "s")  # kernel and initramfs are fetched
 HANDOVER = Metric("handover_s", "s")  # iPXE has them → the agent of the kernel answers
+_SMALLEST = 4096  # bytes of a file
+# Bytes of a file; iPXE under BIOS keeps a file below 4 GB, and the hypervisor's hole is there.
+_LARGEST = 1 << 30
 _MOST_FILES = 9  # whose times are metrics of their own
 
 ALL = (
@@ -68,14 +75,43 @@ ALL = (
 )  # fmt: skip
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them; see `NetbootParams`."""
+def _check_certificate(certificate: str | None) -> str | None:
+    if certificate is None:
+        return None
+    # Costly, and only for who fetches by https.
+    import ssl
 
-    size: str
-    files: int
-    port: int = 0
-    kernel: bool = False
-    certificate: str = ""
+    path = os.path.abspath(os.path.expanduser(certificate))
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+    except OSError as error:  # of SSL's, too
+        raise ValueError(
+            f"{certificate} is not a PEM file with certificate and key: {error.strerror}"
+        ) from error
+    return path
+
+
+def _check_size(size: str) -> str:
+    number = parse_size(size)
+    if not _SMALLEST <= number <= _LARGEST:
+        raise ValueError(f"{size!r} is not between 4K and 1G, which is what iPXE can keep")
+    return format_size(number)
+
+
+class Fetched(Params, frozen=True, kw_only=True):
+    """`port` is the file server's on the host; 0 takes any free one, which keeps runs apart.
+
+    `kernel` ends each boot in a kernel, fetched like the files, whose agent answers; then a trial is one round.
+    `certificate` is for protocol=https: a PEM file that also holds the key.
+    """
+
+    size: Annotated[str, param("of each file", "size", parse=_check_size, default="100M")]
+    files: Annotated[int, param("files of a round", default=5, ge=1, le=1000)]
+    port: Annotated[int, param("of the file server; 0: any free one", ge=0, le=65535)] = 0
+    certificate: Annotated[
+        str | None, param("certificate and key for `protocol=https` (PEM)", "path", parse=_check_certificate)
+    ] = None
+    kernel: Annotated[bool, param("end each boot in a kernel whose agent answers")] = False
 
 
 def of(params: Fetched) -> tuple[Metric, ...]:
@@ -152,28 +188,39 @@ class InnerBoot(msgspec.Struct, kw_only=True):
     command_line: list[str]
 
 
-def _takes(factor: str, platform: PlatformSpec) -> bool:
-    return factor in _MACHINE or (
-        any(factor == own.name for own in FACTORS) and platform.inner.description.boots_firmware
-    )
+class NetbootWorkload(Workload[Fetched]):
+    """Rounds of downloads by iPXE."""
 
+    name = "netboot"
+    help = "has iPXE fetch files over the network in a machine without a disk; the packets show who was slow"
+    factors = FACTORS
 
-WORKLOADS = (
-    WorkloadKind(
-        "netboot",
-        "has iPXE fetch files over the network in a machine without a disk; the packets show who was slow",
-        params="guestmark.workloads.netboot.workload:NetbootParams",
-        run="guestmark.workloads.netboot.workload:NetbootWorkload",
-        metrics=of,
-        label=lambda params: f"{params.files} × {params.size} by iPXE",
-        reads=Fetched,
-        factors=FACTORS,
-        sections=(
-            "guestmark.workloads.netboot.sections:phases",
-            "guestmark.workloads.netboot.sections:shares",
-            "guestmark.workloads.netboot.sections:latencies",
-            "guestmark.workloads.netboot.sections:rounds",
-        ),
-        takes=_takes,
-    ),
-)
+    @classmethod
+    def metrics(cls, params: Fetched) -> tuple[Metric, ...]:
+        """Returns the metrics of a round, and of the start."""
+        return of(params)
+
+    @classmethod
+    def label(cls, params: Fetched) -> str:
+        """Says how many files of which size are fetched."""
+        return f"{params.files} × {params.size} by iPXE"
+
+    @classmethod
+    def takes(cls, factor: str, platform: PlatformSpec) -> bool:
+        """Takes its own factors where there is firmware to boot."""
+        own = any(factor == known.name for known in FACTORS)
+        return factor in _MACHINE or (own and platform.inner.description.boots_firmware)
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Fetched]]:
+        """Imports what boots and captures."""
+        from guestmark.workloads.netboot.trial import NetbootTrial
+
+        return NetbootTrial
+
+    @classmethod
+    def sections(cls) -> tuple[Sections, ...]:
+        """Adds the start, who was slow, and how the rounds differ."""
+        from guestmark.workloads.netboot.sections import latencies, phases, rounds, shares
+
+        return (phases, shares, latencies, rounds)

@@ -13,7 +13,7 @@ from guestmark.core.trial_order import TrialOrder
 from guestmark.workloads.netboot import InnerBoot
 from guestmark.workloads.netboot.machine import NetbootMachine
 from guestmark.workloads.netboot.nested import Failed, Measured, Reply
-from guestmark.workloads.netboot.workload import NetbootWorkload
+from guestmark.workloads.netboot.trial import NetbootTrial
 
 _SIOCSIFFLAGS, _UP_RUNNING = 0x8914, 0x41
 
@@ -29,7 +29,7 @@ def measure_boot(order: TrialOrder) -> Reply:
     """One boot with its downloads."""
     plan = order.plan()
     (cell,) = plan.cells
-    workload = NetbootWorkload(plan, cell)
+    workload = NetbootTrial(plan, cell)
     try:
         with workload.machine(_NONE) as machine:
             attestation = cast(NetbootMachine, machine).attest()

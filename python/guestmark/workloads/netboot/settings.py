@@ -168,7 +168,7 @@ def _serving(cell: Cell) -> Serving:
             "protocol=https needs a certificate that the ROM was built to trust",
             hint="give params.certificate, a PEM file with the key, and a ROM of your own: rom=FILE",
         )
-    return Serving(protocol, cell.levels[SERVER_DELAY], certificate)
+    return Serving(protocol, cell.levels[SERVER_DELAY], certificate or "")
 
 
 def _find_ovmf() -> tuple[str, str]:

@@ -3,21 +3,30 @@
 Durations in seconds, rates a second, as sysbench says them; the rest is per transaction.
 """
 
+from __future__ import annotations
+
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import Confined
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell
+from guestmark.core.params import Params, param
 from guestmark.core.platform_kind import Program
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.units import format_size, parse_size
 from guestmark.workloads import sysbench
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics as disk
-from guestmark.workloads.common.factors import THREADS, decides_on_host
+from guestmark.workloads.common.factors import THREADS, count, decides_on_host
+from guestmark.workloads.common.parsers import number_as_text
+from guestmark.workloads.sysbench.options import whole_seconds
 
 TRANSACTIONS = Metric("transactions_per_s", "1/s", Better.HIGHER)
 QUERIES = Metric("queries_per_s", "1/s", Better.HIGHER)
@@ -53,6 +62,10 @@ ALL = (
     *BELOW,
 )
 _TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+# On a disk: servers treat files in shared memory differently.
+_DIRECTORY = "/var/tmp"
+_SMALLEST = 5 << 20
 
 
 class Sizes(msgspec.Struct, kw_only=True):
@@ -63,17 +76,106 @@ class Sizes(msgspec.Struct, kw_only=True):
     settings: dict[str, str] = {}
 
 
-class OltpTest(Sizes, kw_only=True):
-    """The parameters as a stored plan has them; see `OltpParams`."""
+def _whole_mib(size: str) -> str:
+    number = parse_size(size)
+    if number < _SMALLEST or number % (1 << 20):
+        raise ValueError(f"{size!r} is not whole MiB, at least {format_size(_SMALLEST)}")
+    return f"{number >> 20}M"
 
-    server: str
-    test: str
-    tables: int
-    rows: int
-    threads: str
-    time: str
-    transactions: str
-    disks: list[dict[str, Any]]
+
+def _check_names(settings: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+    for name in settings:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a server's setting")
+    return settings
+
+
+def _target_on_host(kind: str) -> list[dict[str, Any]]:
+    return [{"role": "target", "location": _DIRECTORY, "host": kind}]
+
+
+class OltpTest(Params, frozen=True, kw_only=True):
+    """`time` ends a measurement, or `transactions` when that is not 0; `buffer` is the server's own cache, `log` the
+    size of its log, `settings` any others of its settings. `host_disk` is as in the workload `sysbench`.
+    """
+
+    server: Annotated[
+        str, param("the database server", accepts=Literal["mariadb", "postgresql"], default="mariadb")
+    ]
+    test: Annotated[
+        str,
+        param(
+            "sysbench's test",
+            accepts=Literal["read_only", "read_write", "write_only"],
+            default="read_write",
+        ),
+    ]
+    tables: Annotated[int, param("tables", default=4, ge=1, le=1000)]
+    rows: Annotated[int, param("rows of each table", default=10_000, ge=1, le=1_000_000_000)]
+    threads: Annotated[
+        str,
+        param("connections at once", "number", coerce=number_as_text, parse=THREADS.parse, default="1"),
+    ]
+    time: Annotated[
+        str,
+        param(
+            "how long a measurement lasts",
+            "duration, whole s",
+            coerce=number_as_text,
+            parse=whole_seconds,
+            default="10",
+        ),
+    ]
+    transactions: Annotated[
+        str,
+        param(
+            "transactions to run; 0 = run for `time` instead",
+            "number",
+            coerce=number_as_text,
+            parse=count,
+            default="0",
+        ),
+    ]
+    buffer: Annotated[str, param("the server's cache", "size", parse=_whole_mib, default="64M")]
+    log: Annotated[str, param("the server's log", "size", parse=_whole_mib, default="48M")]
+    settings: Annotated[
+        dict[str, str],
+        param(
+            "further settings of the server",
+            accepts=dict[str, str | int | bool],
+            parse=_check_names,
+            default={},
+        ),
+    ] = {}
+    disks: Annotated[
+        list[dict[str, Any]],
+        param(
+            "what the host has for a disk",
+            key="host_disk",
+            accepts=Literal["directory", "loop"],
+            parse=_target_on_host,
+            default="directory",
+        ),
+    ]
+
+    @classmethod
+    def make(cls, *, settings: dict[str, str | int | bool], **given: Any) -> OltpTest:
+        """Checks what belongs together. Raises `ValueError` for a test without end and for a setting that is ours."""
+        from guestmark.workloads.oltp.databases import KINDS
+
+        if given["time"] == "0" and given["transactions"] == "0":
+            raise ValueError("without a limit of time or transactions the test would not end")
+        texts: dict[str, str] = {}
+        for name, value in settings.items():
+            if name.replace("-", "_") in KINDS[given["server"]].reserved:
+                raise ValueError(f"settings.{name} is set by guestmark")
+            texts[name.replace("-", "_")] = str(int(value)) if isinstance(value, bool) else str(value)
+        return cls(settings=texts, **given)
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the server's settings follow from."""
+        return Sizes(buffer=self.buffer, log=self.log, settings=self.settings)
 
 
 SERVER = "server"  # the name of the server's program; sysbench has none
@@ -92,25 +194,55 @@ class Oltp(Fact, kw_only=True):
     server_log: str | None = None  # its end, when something went wrong
 
 
-def _commits(cell: Cell) -> Mapping[str, Any]:
-    """Rows that the same server commits with the same settings."""
-    params = cell.workload.read_params(OltpTest)
-    return {"method": params.server, "settings": params.settings}
+class OltpWorkload(Workload[OltpTest]):
+    """A database server and sysbench as its client."""
 
+    name = "oltp"
+    help = "transactions of sysbench on a real MariaDB or PostgreSQL server over its local socket"
+    factors = (THREADS,)
+    programs = (Program("sysbench", "sysbench"),)
 
-WORKLOADS = (
-    WorkloadKind(
-        "oltp",
-        "transactions of sysbench on a real MariaDB or PostgreSQL server over its local socket",
-        params="guestmark.workloads.oltp.workload:OltpParams",
-        run="guestmark.workloads.oltp.workload:OltpWorkload",
-        metrics=lambda _params: ALL,
-        label=lambda params: f"{_TITLES[params.server]} {params.test}",
-        reads=OltpTest,
-        factors=(THREADS,),
-        decides=decides_on_host,
-        programs=(Program("sysbench", "sysbench"),),
-        acknowledges=_commits,
-        packages="guestmark.workloads.oltp.workload:of_server",
-    ),
-)
+    @classmethod
+    def metrics(cls, params: OltpTest) -> tuple[Metric, ...]:
+        """Returns the same metrics for every test."""
+        return ALL
+
+    @classmethod
+    def label(cls, params: OltpTest) -> str:
+        """Names the server and the test."""
+        return f"{_TITLES[params.server]} {params.test}"
+
+    @classmethod
+    def decides(cls, params: OltpTest, factor: str, platform: PlatformSpec) -> bool | None:
+        """Accepts factors of disks on the host where its disk is an image there."""
+        return decides_on_host(params, factor, platform)
+
+    @classmethod
+    def acknowledges(cls, cell: Cell) -> Mapping[str, Any]:
+        """Takes rows that the same server commits with the same settings as acknowledgements."""
+        params = cell.workload.read_params(OltpTest)
+        return {"method": params.server, "settings": params.settings}
+
+    @classmethod
+    def packages(cls, params: OltpTest) -> tuple[str, ...]:
+        """Returns the packages that this host's server was installed by; none if it is not here, or no package's."""
+        from guestmark.foreign.packages import owner_of
+        from guestmark.workloads.oltp.databases import KINDS
+
+        database = KINDS[params.server]
+        names = set()
+        for program in database.packages:
+            try:
+                package = owner_of(database.find(program))
+            except PlatformUnusableError:
+                continue  # preflight says so, with the package to install
+            if package is not None:
+                names.add(package)
+        return tuple(sorted(names))
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[OltpTest]]:
+        """Imports what runs the server."""
+        from guestmark.workloads.oltp.trial import OltpTrial
+
+        return OltpTrial

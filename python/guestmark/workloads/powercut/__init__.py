@@ -1,13 +1,25 @@
 """What a power cut would leave of a machine's disk."""
 
-from typing import Any
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from guestmark.core.findings import Proven
 from guestmark.core.metric import Better, Measurement, Metric
-from guestmark.core.workload_kind import WorkloadKind
+from guestmark.core.params import Params, param
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.units import parse_duration
+from guestmark.workloads.base import Sections, Workload
 
+_STATES, _OF_SERVERS = 300, 40
+# A disk that few programs fill; nothing is taken of it but what they write.
+_OF_PROGRAMS = "1G"
+# The smallest that holds an xfs.
+_OF_DATABASES = "320M"
+_OF_IMAGE = frozenset({"filesystem", "mount", "mkfs", "size", "cache"})
 STATES = Metric("crash_states", "", Better.HIGHER)
 LOSING = Metric("losing_states", "", Better.LOWER)
 REPAIRED = Metric("repaired_states", "", Better.LOWER)
@@ -20,52 +32,157 @@ def measured(found: Proven) -> list[Measurement]:
     return [Measurement(metric, float(value), (float(value),)) for metric, value in values]
 
 
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them; see `Powercut`. `words` say how records are made durable."""
-
-    method: str
-    words: str
-    records: int
-    states: int
-    disks: list[dict[str, Any]]
-    settings: dict[str, str] = {}
-    command: list[str] = []
-    check: str = ""
-    check_limit_s: float | None = None
-    acknowledge: str = ""
-    needs: str = ""
-    package: str = ""
-    promise: str = ""
-    published: int | None = None
-    before: list[str] = []
-    files: dict[str, str] = {}
-    env: dict[str, str] = {}
-    cwd: str = ""
-    statuses: tuple[int, ...] = (0,)
+def _parse_limit(text: str) -> float | None:
+    return parse_duration(text) if text else None
 
 
-def _label(params: Cut) -> str:
-    return f"power cut: {params.words}"
+class Cut(Params, frozen=True, kw_only=True):
+    """`method`: how each of `records` is written and made durable; `states`: how many crash states are judged: 300 if
+    not given, 40 of a database server, which has to be started for each. `settings` are the server's.
+    The method `command` runs `command`, whose lines are acknowledgements, and `check` on what is left. `syncs` runs
+    `command`, whose own calls of `fsync` and the like are; `before` are shell commands that run first, `files` texts by
+    their names, `env` variables besides the caller's, `cwd` where it runs if not on the disk.
+    """
 
-
-WORKLOADS = (
-    WorkloadKind(
-        "powercut",
-        "cuts the power at every moment of a log of writes, and looks for acknowledged data",
-        params="guestmark.workloads.powercut.workload:Powercut",
-        run="guestmark.workloads.powercut.workload:PowercutWorkload",
-        metrics=lambda _params: ALL,
-        label=_label,
-        reads=Cut,
-        proves=True,
-        adapts=lambda params: bool(params.check),
-        compared=False,
-        decides=lambda _params, factor, platform: (
-            True
-            if not platform.is_guest and factor in {"filesystem", "mount", "mkfs", "size", "cache"}
-            else None
+    method: Annotated[
+        str,
+        param(
+            "how records are made durable",
+            accepts=Literal[
+                "append",
+                "replace",
+                "overwrite",
+                "dsync",
+                "sqlite",
+                "mariadb",
+                "postgresql",
+                "command",
+                "syncs",
+            ],
+            default="append",
         ),
-        sections=("guestmark.workloads.powercut.sections:sections",),
-        conclusion="guestmark.workloads.powercut.sections:conclusion",
-    ),
-)
+    ]
+    records: Annotated[int, param("how many", default=100, ge=2, le=100_000)]
+    settings: Annotated[dict[str, str], param("settings of the database server")] = {}
+    command: Annotated[list[str], param("the program of the methods `command` and `syncs`", "words")] = []
+    check: Annotated[str, param("judges each recovered disk, for the method `command`", "shell command")] = ""
+    acknowledge: Annotated[
+        str,
+        param("which lines of the command acknowledge something; not given, each", "regular expression"),
+    ] = ""
+    needs: Annotated[
+        str, param("must succeed on this host, or there is no such program here", "shell command")
+    ] = ""
+    package: Annotated[str, param("what to install, where `needs` fails")] = ""
+    promise: Annotated[str, param("what the program's documentation says, for the table")] = ""
+    published: Annotated[int | None, param("how many faults an earlier study found, for the table")] = None
+    before: Annotated[list[str], param("run first", "shell commands")] = []
+    files: Annotated[dict[str, str], param("texts of files that the command finds, by name")] = {}
+    env: Annotated[dict[str, str], param("environment variables")] = {}
+    cwd: Annotated[str, param("where the command runs, if not on the disk", "path")] = ""
+    statuses: Annotated[
+        tuple[int, ...], param("exit statuses of success", accepts=list[int], default=[0], parse=tuple)
+    ] = (0,)
+    states: Annotated[
+        int,
+        param(
+            "crash states that are judged: 300, of a database server 40",
+            accepts=int | None,
+            default=None,
+            ge=1,
+            le=100_000,
+        ),
+    ]
+    check_limit_s: Annotated[
+        float | None,
+        param(
+            "how long it may take for one disk; not given, ten times as long as with nothing cut",
+            "duration",
+            key="check_limit",
+            accepts=str,
+            default="",
+            parse=_parse_limit,
+        ),
+    ] = None
+    words: str  # how records are made durable
+    disks: list[dict[str, Any]]
+
+    @classmethod
+    def make(cls, *, states: int | None, **given: Any) -> Cut:
+        """Derives the disk; on the host an image is mounted through a loop device.
+
+        Raises `ValueError` for parameters of another method.
+        """
+        from guestmark.powercut.records import Method
+
+        method, command, check = Method(given["method"]), given["command"], given["check"]
+        if given["settings"] and not method.served:
+            raise ValueError(f"settings belong to a database server, and {method.value} has none")
+        if bool(check) != (method is Method.COMMAND) or bool(command) != method.of_program:
+            raise ValueError("command and check belong together, and to the method command")
+        if (given["check_limit_s"] is not None or given["acknowledge"]) and not check:
+            raise ValueError("check_limit and acknowledge are of a check")
+        disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}
+        if method.served or method.of_program:
+            disk["size"] = _OF_PROGRAMS if method.of_program else _OF_DATABASES
+        return cls(
+            states=states or (_OF_SERVERS if method.served else _STATES),
+            words=shlex.join(command) or method.words,
+            disks=[disk],
+            **given,
+        )
+
+    def to_stored(self) -> dict[str, Any]:
+        """Returns all parameters, those that are None included, as ledgers have always had them."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {**plain, "statuses": list(self.statuses)}
+
+
+class PowercutWorkload(Workload[Cut]):
+    """Crash states of a disk."""
+
+    name = "powercut"
+    help = "cuts the power at every moment of a log of writes, and looks for acknowledged data"
+    proves = True
+    compared = False
+
+    @classmethod
+    def metrics(cls, params: Cut) -> tuple[Metric, ...]:
+        """Returns how many states there were, and how many of them lose something."""
+        return ALL
+
+    @classmethod
+    def label(cls, params: Cut) -> str:
+        """Says how records are made durable."""
+        return f"power cut: {params.words}"
+
+    @classmethod
+    def adapts(cls, params: Cut) -> bool:
+        """Stops choosing states when a check takes too long for the time that is left."""
+        return bool(params.check)
+
+    @classmethod
+    def decides(cls, params: Cut, factor: str, platform: PlatformSpec) -> bool | None:
+        """Accepts on the host what an image there can have."""
+        return True if not platform.is_guest and factor in _OF_IMAGE else None
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Cut]]:
+        """Imports what writes and judges."""
+        from guestmark.workloads.powercut.trial import PowercutTrial
+
+        return PowercutTrial
+
+    @classmethod
+    def sections(cls) -> tuple[Sections, ...]:
+        """Adds what the crash states have shown."""
+        from guestmark.workloads.powercut.sections import sections
+
+        return (sections,)
+
+    @classmethod
+    def conclusion(cls) -> Sections | None:
+        """Says what would be left of each disk."""
+        from guestmark.workloads.powercut.sections import conclusion
+
+        return conclusion

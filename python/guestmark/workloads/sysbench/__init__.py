@@ -3,6 +3,8 @@
 Durations in seconds, rates a second; bytes a second are shown in MB/s, which is 10^6.
 """
 
+from __future__ import annotations
+
 import msgspec
 
 from guestmark.core.findings import Fact
@@ -10,8 +12,8 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.workload_kind import WorkloadKind
 from guestmark.setting.base import is_disk_setting
+from guestmark.workloads.base import Workload
 from guestmark.workloads.common.factors import decides_on_host
 from guestmark.workloads.common.metrics import BELOW, THROUGHPUT
 from guestmark.workloads.sysbench.options import FACTORS, OPTIONS, TESTS, SysbenchRun
@@ -74,32 +76,42 @@ class Sysbench(Fact, kw_only=True):
     cleanup_s: float | None = msgspec.field(name="sysbench_cleanup_s", default=None)
 
 
-def _label(run: SysbenchRun) -> str:
-    more = {"fileio": ("file_test_mode",), "memory": ("memory_oper",), "cpu": ("cpu_max_prime",)}
-    return " ".join(["sysbench", run.test, *(run.options[name] for name in more.get(run.test, ()))])
+# Which options tell runs of a test apart in a table.
+_LABELLING = {"fileio": ("file_test_mode",), "memory": ("memory_oper",), "cpu": ("cpu_max_prime",)}
 
 
-def _decides(run: SysbenchRun, name: str, platform: PlatformSpec) -> bool | None:
-    """Options of other tests, and disks where there are none, mean nothing; a loop device is like a guest's disk."""
-    option = OPTIONS.get(name)
-    if option is not None:
-        return None if option.test in ("", run.test) else False
-    if is_disk_setting(name) and run.test != "fileio":
-        return False
-    return decides_on_host(run, name, platform)
+class SysbenchWorkload(Workload[SysbenchRun]):
+    """One of sysbench's tests."""
 
+    name = "sysbench"
+    help = f"the distribution's sysbench: {', '.join(TESTS)}"
+    factors = tuple(FACTORS.values())
+    programs = (Program("sysbench", "sysbench"),)
 
-WORKLOADS = (
-    WorkloadKind(
-        "sysbench",
-        f"the distribution's sysbench: {', '.join(TESTS)}",
-        params="guestmark.workloads.sysbench.workload:SysbenchParams",
-        run="guestmark.workloads.sysbench.workload:SysbenchWorkload",
-        metrics=lambda run: of_test(run.test),
-        label=_label,
-        reads=SysbenchRun,
-        factors=tuple(FACTORS.values()),
-        decides=_decides,
-        programs=(Program("sysbench", "sysbench"),),
-    ),
-)
+    @classmethod
+    def metrics(cls, params: SysbenchRun) -> tuple[Metric, ...]:
+        """Returns the metrics of the test."""
+        return of_test(params.test)
+
+    @classmethod
+    def label(cls, params: SysbenchRun) -> str:
+        """Names the test, and the option that tells such runs apart."""
+        more = (params.options[name] for name in _LABELLING.get(params.test, ()))
+        return " ".join(["sysbench", params.test, *more])
+
+    @classmethod
+    def decides(cls, params: SysbenchRun, factor: str, platform: PlatformSpec) -> bool | None:
+        """Rejects options of other tests, and disks where there are none; a loop device is like a guest's disk."""
+        option = OPTIONS.get(factor)
+        if option is not None:
+            return None if option.test in ("", params.test) else False
+        if is_disk_setting(factor) and params.test != "fileio":
+            return False
+        return decides_on_host(params, factor, platform)
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[SysbenchRun]]:
+        """Imports what runs sysbench."""
+        from guestmark.workloads.sysbench.trial import SysbenchTrial
+
+        return SysbenchTrial

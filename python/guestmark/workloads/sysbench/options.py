@@ -3,14 +3,15 @@
 Levels are kept as text in the form sysbench takes them.
 """
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
-import msgspec
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from guestmark.core.factor import Factor, one_of
+from guestmark.core.params import Params, param
 from guestmark.core.units import format_size, parse_duration, parse_size
 from guestmark.workloads.common.factors import THREADS, count
 
@@ -125,9 +126,87 @@ FACTORS = {
 } | {THREADS.name: THREADS}
 
 
-class SysbenchRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters as a stored plan has them: a test, options without what factors set, its disk."""
+_ROOM = 1.15  # a disk for the files, by default: journal, inodes and a reserve included
+_GIB = 1 << 30
+_SEED = "1"  # the same requests on every platform and in every trial
+# sysbench's defaults that say what is measured; written down, so that a stored plan holds them.
+_DEFAULTS: Mapping[str, Mapping[str, str]] = {
+    "cpu": {"cpu_max_prime": "10000"},
+    "memory": {"memory_block_size": "1K", "memory_total_size": "100G", "memory_scope": "global",
+               "memory_oper": "write", "memory_access_mode": "seq"},
+    "threads": {"thread_yields": "1000", "thread_locks": "8"},
+    "mutex": {"mutex_num": "4096", "mutex_locks": "50000", "mutex_loops": "10000"},
+    "fileio": {"file_num": "128", "file_total_size": "2G", "file_block_size": "16K", "file_test_mode": "rndrw",
+               "file_io_mode": "sync", "file_extra_flags": "none", "file_fsync_freq": "100", "file_fsync_all": "off",
+               "file_fsync_end": "on", "file_fsync_mode": "fsync", "file_merged_requests": "0",
+               "file_rw_ratio": "1.5"},
+}  # fmt: skip
+_END_BY_THEMSELVES = {"memory", "mutex"}
 
-    test: str
+
+def _spell_option(value: object) -> object:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ",".join(str(item) for item in value) or "none"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
+    """sysbench's 10 seconds unless a limit is given; a limit that is given is the only one."""
+    if test in _END_BY_THEMSELVES:
+        return {"events": "0", "time": given.get("time", "0")}
+    limits = {"events": given.get("events", "0"), "time": given.get("time", "0")}
+    if limits == {"events": "0", "time": "0"}:
+        if given.keys() & limits.keys():
+            raise ValueError("without a limit of events or time the test would not end")
+        limits["time"] = "10"
+    return limits
+
+
+class SysbenchRun(Params, frozen=True, kw_only=True, omit_defaults=True):
+    """A test, its options without what factors set, and its disk.
+
+    `host_disk`: what `fileio` has on the host: a directory of its own filesystem, or a formatted image that is
+    mounted with the same options as in a guest (`loop`, needs root).
+    """
+
+    test: Annotated[str, param("sysbench's test", accepts=Literal[TESTS])]
     options: dict[str, str]
-    disks: list[dict[str, Any]] = []
+    disks: Annotated[
+        list[dict[str, Any]],
+        param(
+            "what `fileio` has on the host",
+            key="host_disk",
+            accepts=Literal["directory", "loop"],
+            default="directory",
+        ),
+    ] = []
+
+    INPUTS: ClassVar = {
+        option.name: param(option.help, accepts=str | None, coerce=_spell_option, default=None)
+        for option in OPTIONS.values()
+    }
+
+    @classmethod
+    def make(cls, *, test: str, disks: str, **texts: str | None) -> SysbenchRun:
+        """Fills in defaults. Raises `ValueError` for an option of another test and for what would not end."""
+        given: dict[str, str] = {}
+        for name, option in OPTIONS.items():
+            text = texts[name]
+            if text is None:
+                continue
+            if option.test not in ("", test):
+                raise ValueError(f"{name} is an option of the test {option.test}, not of {test}")
+            try:
+                given[name] = option.parse(text)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        options = {"threads": "1", "rand_seed": _SEED, **_limits(test, given), **_DEFAULTS[test], **given}
+        if test != "fileio":
+            if disks != "directory":
+                raise ValueError("host_disk is for the test fileio")
+            return cls(test=test, options=options)
+        size = parse_size(options["file_total_size"]) * _ROOM
+        disk = {"role": "target", "host": disks, "size": format_size(-(-round(size) // _GIB) * _GIB)}
+        return cls(test=test, options=options, disks=[disk])

@@ -3,13 +3,23 @@
 Times are of one operation; counts are averages over the operations of the mix.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
+from guestmark.agent.wire import SYSTEM_CALLS
+from guestmark.core.errors import unknown
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Metric
-from guestmark.core.workload_kind import Topic, WorkloadKind, agent_is_enough, takes_only
+from guestmark.core.params import Params, param
+from guestmark.core.units import parse_duration
+from guestmark.core.workload_kind import Topic
+from guestmark.workloads.base import Sections, Workload
+
+_SHORTEST_S, _LONGEST_S = 0.001, 60.0
 
 GEOMEAN = Metric("geomean_ns", "ns")  # geometric mean of the operations' times
 EXITS = Metric("exits/op", "")  # KVM: exits from the guest
@@ -35,12 +45,29 @@ def of_calls(names: Sequence[str]) -> tuple[Metric, ...]:
     return (GEOMEAN, *map(of_call, names), *COUNTED.values(), PROCESSOR, WALL)
 
 
-class Mix(msgspec.Struct, frozen=True):
-    """The parameters as a stored plan has them: how often and how long each of these operations is done at least."""
+def _check_time(time: str) -> str:
+    if not _SHORTEST_S <= parse_duration(time) <= _LONGEST_S:
+        raise ValueError(f"{time!r} is not between {_SHORTEST_S * 1e3:.0f} ms and {_LONGEST_S:.0f} s")
+    return time
 
-    operations: int
-    time: str
-    calls: list[str]
+
+def _order_calls(calls: list[str]) -> list[str]:
+    for name in calls:
+        if name not in SYSTEM_CALLS:
+            raise ValueError(unknown("call", name, SYSTEM_CALLS).message)
+    if not calls:
+        raise ValueError(f"no call is named; there are {', '.join(SYSTEM_CALLS)}")
+    return [name for name in SYSTEM_CALLS if name in calls]
+
+
+class Mix(Params, frozen=True, kw_only=True):
+    """Each operation is done at least `operations` times and for `time`; `calls` limits them to some."""
+
+    operations: Annotated[int, param("of each call, at least", ge=1, le=10_000_000)] = 50
+    time: Annotated[str, param("for each call, at least", "duration", parse=_check_time)] = "50ms"
+    calls: Annotated[list[str], param("which calls", "names", parse=_order_calls)] = msgspec.field(
+        default_factory=lambda: [*SYSTEM_CALLS]
+    )
 
 
 class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -65,24 +92,37 @@ class Syscalls(Fact, kw_only=True):
     calls: dict[str, Call] | None = msgspec.field(name="syscalls", default=None)
 
 
-def _label(mix: Mix) -> str:
-    from guestmark.agent.wire import SYSTEM_CALLS
+class SyscallsWorkload(Workload[Mix]):
+    """Nanoseconds of each operation, their geometric mean, and exits, stops or flushes per operation."""
 
-    return "system calls" if len(mix.calls) == len(SYSTEM_CALLS) else f"system calls: {', '.join(mix.calls)}"
+    name = "syscalls"
+    help = "a fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each"
+    topic = Topic.CALLS
+    agent_is_enough = True
+    only_factors = frozenset({"memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"})
 
+    @classmethod
+    def metrics(cls, params: Mix) -> tuple[Metric, ...]:
+        """Returns one metric for each call that is named, and what all calls have in common."""
+        return of_calls(params.calls)
 
-WORKLOADS = (
-    WorkloadKind(
-        "syscalls",
-        "a fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each",
-        params="guestmark.workloads.syscalls.workload:SyscallsParams",
-        run="guestmark.workloads.syscalls.workload:SyscallsWorkload",
-        metrics=lambda mix: of_calls(mix.calls),
-        label=_label,
-        reads=Mix,
-        needs_root=agent_is_enough,
-        topic=Topic.CALLS,
-        sections=("guestmark.workloads.syscalls.sections:sections",),
-        takes=takes_only("memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"),
-    ),
-)
+    @classmethod
+    def label(cls, params: Mix) -> str:
+        """Names the calls, unless it is all of them."""
+        if len(params.calls) == len(SYSTEM_CALLS):
+            return "system calls"
+        return f"system calls: {', '.join(params.calls)}"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[Mix]]:
+        """Imports the agent's client with it."""
+        from guestmark.workloads.syscalls.trial import SyscallsTrial
+
+        return SyscallsTrial
+
+    @classmethod
+    def sections(cls) -> tuple[Sections, ...]:
+        """Adds a row for each call."""
+        from guestmark.workloads.syscalls.sections import sections
+
+        return (sections,)

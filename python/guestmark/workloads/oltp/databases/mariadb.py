@@ -26,7 +26,7 @@ class MariaDB(Database):
 
     name = "mariadb"
     title = "MariaDB"
-    packages = {  # noqa: RUF012
+    packages = {
         "mariadbd": "mariadb-server-core",
         "mariadb-install-db": "mariadb-server-core",
         "my_print_defaults": "mariadb-client-core",

@@ -34,7 +34,7 @@ class PostgreSQL(Database):
 
     name = "postgresql"
     title = "PostgreSQL"
-    packages = {  # noqa: RUF012
+    packages = {
         "postgres": "postgresql",
         "initdb": "postgresql",
     }

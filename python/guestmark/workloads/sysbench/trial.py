@@ -5,9 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, Field, create_model
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.findings import TARGET
@@ -17,19 +15,17 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.mounted import working_directory
 from guestmark.disks.preflight import free_bytes
-from guestmark.plan.schema import Strict, param
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import MEMORY
 from guestmark.workloads import sysbench
-from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import crowded
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
-from guestmark.workloads.sysbench import Sysbench
+from guestmark.workloads.sysbench import Sysbench, SysbenchWorkload
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchRun
 
@@ -39,95 +35,7 @@ if TYPE_CHECKING:
     from guestmark.workloads.sysbench.output import Report
 
 
-_ROOM = 1.15  # a disk for the files, by default: journal, inodes and a reserve included
-_GIB = 1 << 30
-_SEED = "1"  # the same requests on every platform and in every trial
-# sysbench's defaults that say what is measured; written down, so that a stored plan holds them.
-_DEFAULTS: Mapping[str, Mapping[str, str]] = {
-    "cpu": {"cpu_max_prime": "10000"},
-    "memory": {"memory_block_size": "1K", "memory_total_size": "100G", "memory_scope": "global",
-               "memory_oper": "write", "memory_access_mode": "seq"},
-    "threads": {"thread_yields": "1000", "thread_locks": "8"},
-    "mutex": {"mutex_num": "4096", "mutex_locks": "50000", "mutex_loops": "10000"},
-    "fileio": {"file_num": "128", "file_total_size": "2G", "file_block_size": "16K", "file_test_mode": "rndrw",
-               "file_io_mode": "sync", "file_extra_flags": "none", "file_fsync_freq": "100", "file_fsync_all": "off",
-               "file_fsync_end": "on", "file_fsync_mode": "fsync", "file_merged_requests": "0",
-               "file_rw_ratio": "1.5"},
-}  # fmt: skip
-_END_BY_THEMSELVES = {"memory", "mutex"}
 _DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
-
-
-def _text(value: object) -> object:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, list):
-        return ",".join(str(item) for item in value) or "none"
-    return str(value) if isinstance(value, int | float) else value
-
-
-class _Common(Strict):
-    """`host_disk`: what `fileio` has on the host: a directory of its own filesystem, or a formatted image that is
-    mounted with the same options as in a guest (`loop`, needs root).
-    """
-
-    test: Literal["cpu", "memory", "threads", "mutex", "fileio"] = param(..., "sysbench's test")
-    host_disk: Literal["directory", "loop"] = param("directory", "what `fileio` has on the host")
-
-    def to_params(self) -> dict[str, Any]:
-        """As the workload gets them. Raises `ValueError` for an option of another test and for what would not end."""
-        given: dict[str, str] = {}
-        for name, option in OPTIONS.items():
-            text = getattr(self, name)
-            if text is None:
-                continue
-            if option.test not in ("", self.test):
-                raise ValueError(f"{name} is an option of the test {option.test}, not of {self.test}")
-            try:
-                given[name] = option.parse(text)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-        options = {
-            "threads": "1",
-            "rand_seed": _SEED,
-            **_limits(self.test, given),
-            **_DEFAULTS[self.test],
-            **given,
-        }
-        params: dict[str, Any] = {"test": self.test, "options": options}
-        if self.test == "fileio":
-            size = parse_size(options["file_total_size"]) * _ROOM
-            disk = {
-                "role": "target",
-                "host": self.host_disk,
-                "size": format_size(-(-round(size) // _GIB) * _GIB),
-            }
-            params["disks"] = [disk]
-        elif self.host_disk != "directory":
-            raise ValueError("host_disk is for the test fileio")
-        return params
-
-
-_OptionText = Annotated[str | None, BeforeValidator(_text), Field()]
-
-
-SysbenchParams: type[BaseModel] = create_model(
-    "SysbenchParams",
-    __base__=_Common,
-    **{name: (_OptionText, param(None, option.help)) for name, option in OPTIONS.items()},
-)  # type: ignore[call-overload]
-
-
-def _limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
-    """sysbench's 10 seconds unless a limit is given; a limit that is given is the only one."""
-    if test in _END_BY_THEMSELVES:
-        return {"events": "0", "time": given.get("time", "0")}
-    limits = {"events": given.get("events", "0"), "time": given.get("time", "0")}
-    if limits == {"events": "0", "time": "0"}:
-        if given.keys() & limits.keys():
-            raise ValueError("without a limit of events or time the test would not end")
-        limits["time"] = "10"
-    return limits
 
 
 def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
@@ -210,7 +118,7 @@ _MIB = 1 << 20
 
 def options_of(cell: Cell) -> dict[str, str]:
     """sysbench's options in a cell: those of the workload, over which levels of factors go."""
-    given: dict[str, str] = dict(SysbenchWorkload.read(cell.workload).options)
+    given: dict[str, str] = dict(cell.workload.read_params(SysbenchRun).options)
     given |= {name: level for name, level in cell.factors.items() if name in OPTIONS}
     if "file_total_size" in given:
         # Whole requests in every file: a scaled size may leave a part of one, which O_DIRECT refuses.
@@ -221,10 +129,8 @@ def options_of(cell: Cell) -> dict[str, str]:
     return given
 
 
-class SysbenchWorkload(Workload[SysbenchRun]):
+class SysbenchTrial(SysbenchWorkload):
     """`sysbench`: for fileio the files are made before and removed after the timing, on the disk under test."""
-
-    PARAMS = SysbenchRun
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)

@@ -8,64 +8,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pydantic import field_validator
-
 from guestmark import __version__
 from guestmark.agent.binary import NAME, PROGRAM
 from guestmark.agent.syscalls import Section, measure
-from guestmark.agent.wire import SYSTEM_CALLS
-from guestmark.core.errors import AttestationError, unknown
+from guestmark.core.errors import AttestationError
 from guestmark.core.findings import Build
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.own_program import agent_binary
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
-from guestmark.plan.schema import Strict, param
 from guestmark.workloads import syscalls
-from guestmark.workloads.base import Workload
 from guestmark.workloads.common.program import disagreement, sha256_here
-from guestmark.workloads.syscalls import Call, Mix, Syscalls
+from guestmark.workloads.syscalls import Call, Syscalls, SyscallsWorkload
 
 if TYPE_CHECKING:
     from guestmark.agent.clocks import Ping
     from guestmark.platforms.base import Machine
 
 
-_SHORTEST_S, _LONGEST_S = 0.001, 60.0
 _HOST_CPU = "host_cpu_s"
 _LEAST = 0.01  # nanoseconds; times below the clock's resolution still need a logarithm
 
 
-class SyscallsParams(Strict):
-    """Each operation is done at least `operations` times and for `time`; `calls` limits them to some."""
-
-    operations: int = param(50, "of each call, at least", ge=1, le=10_000_000)
-    time: str = param("50ms", "for each call, at least", "duration")
-    calls: list[str] = param([*SYSTEM_CALLS], "which calls", "names")
-
-    @field_validator("time")
-    @classmethod
-    def _is_a_time(cls, time: str) -> str:
-        if not _SHORTEST_S <= parse_duration(time) <= _LONGEST_S:
-            raise ValueError(f"{time!r} is not between {_SHORTEST_S * 1e3:.0f} ms and {_LONGEST_S:.0f} s")
-        return time
-
-    @field_validator("calls")
-    @classmethod
-    def _are_known(cls, calls: list[str]) -> list[str]:
-        for name in calls:
-            if name not in SYSTEM_CALLS:
-                raise ValueError(unknown("call", name, SYSTEM_CALLS).message)
-        if not calls:
-            raise ValueError(f"no call is named; there are {', '.join(SYSTEM_CALLS)}")
-        return [name for name in SYSTEM_CALLS if name in calls]
-
-
-class SyscallsWorkload(Workload[Mix]):
-    """`syscalls`: nanoseconds of each operation, their geometric mean, and exits, stops or flushes per operation."""
-
-    PARAMS = Mix
+class SyscallsTrial(SyscallsWorkload):
+    """Times every operation with the agent."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)

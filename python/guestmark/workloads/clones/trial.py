@@ -15,13 +15,11 @@ from guestmark.core.machine_facts import GuestMachine, Restored
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST
-from guestmark.plan.schema import Strict, param
 from guestmark.platforms import registry
 from guestmark.platforms.qemu.platform import NO_EXTRAS, Extras, QemuPlatform
 from guestmark.setting.machine import START, Start
 from guestmark.workloads import clones
-from guestmark.workloads.base import Workload
-from guestmark.workloads.clones import Control, Twins, Word, judge
+from guestmark.workloads.clones import ClonesWorkload, Control, Twins, Word, judge
 from guestmark.workloads.clones.judge import Clock, Shown
 from guestmark.workloads.clones.sources import (
     BOOT_ID,
@@ -43,20 +41,9 @@ _LOOK_S = 60.0  # at most for one command
 _UNRENEWED = ("guestmark.renewal=ignored",)
 
 
-class Clones(Strict):
-    """`machines`: how many are started one after the other and compared, `controls`: how many of each control.
-
-    More machines find rarer faults; the report says which share of faulty ones would have been seen.
-    """
-
-    machines: int = param(10, "machines that are compared", ge=2, le=1000)
-    controls: int = param(3, "machines of each control", ge=2, le=100)
-
-
-class ClonesWorkload(Workload[Clones]):
+class ClonesTrial(ClonesWorkload):
     """Runs the commands of `sources` in each machine; of restored guests also in clones that are twins on purpose."""
 
-    PARAMS = Clones
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,16 +19,15 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.performance_events import why_not
 from guestmark.core.registry import VARIABLE, is_variable
 from guestmark.disks.mounted import DISK, work_on
-from guestmark.foreign.packages import owner_of
 from guestmark.platforms.base import LoggedIn
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
-from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.moving import target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, check_command, find_same, judge, quote
-from guestmark.workloads.exec.command import Command, File, Input, parameter_of
-from guestmark.workloads.exec.plan import read_stdin
+from guestmark.workloads.exec import ExecWorkload
+from guestmark.workloads.exec.command import Command, parameter_of
+from guestmark.workloads.exec.files import File, Input, read_stdin
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -87,10 +85,8 @@ _KEPT = 2048  # bytes of each stream that are kept for `show --console`
 _LAZY = {"grep", "egrep", "fgrep", "tar"}  # programs that look whether their output is /dev/null
 
 
-class ExecWorkload(Workload[Command]):
+class ExecTrial(ExecWorkload):
     """Runs one command; measures its time on both clocks, its processor time, its memory, and what it prints."""
-
-    PARAMS = Command
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         context = plan.context
@@ -140,8 +136,8 @@ class ExecWorkload(Workload[Command]):
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Remarks on files that the command names from where the user is, and will not find on its disk."""
         here = plan.context.cwd
-        placed = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
-        words = dict.fromkeys(word for cell in placed for word in filled(cell)[1:] if not os.path.isabs(word))
+        take_seat = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
+        words = dict.fromkeys(word for cell in take_seat for word in filled(cell)[1:] if not os.path.isabs(word))
         named = [
             word for word in words if word not in ("", ".", "..") and os.path.exists(os.path.join(here, word))
         ]
@@ -399,17 +395,3 @@ def _cannot_run(argv: list[str], error: CommandError, *, there: bool = False) ->
             cause=Cause.NOT_FOUND,
         )
     return error
-
-
-def of_command(command: Command) -> tuple[str, ...]:
-    """As `of_program`, of the program that a command runs."""
-    return of_program(command.argv[0])
-
-
-def of_program(name: str) -> tuple[str, ...]:
-    """The packages that installed this host's program, and what its name leads to; none for a program of no package."""
-    found = shutil.which(os.path.expanduser(name))
-    if found is None:
-        return ()
-    owners = {owner_of(path) for path in (found, os.path.realpath(found))}
-    return tuple(sorted(owner for owner in owners if owner is not None))

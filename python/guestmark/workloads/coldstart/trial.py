@@ -10,25 +10,23 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.keeper import keeper
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
-from guestmark.core.units import format_size, parse_duration, parse_size
+from guestmark.core.units import format_size
 from guestmark.disks import processes
-from guestmark.plan.schema import Strict, param
 from guestmark.platforms.affinity import take_seat
 from guestmark.setting.machine import MEMORY
 from guestmark.workloads import coldstart
-from guestmark.workloads.base import Workload
 from guestmark.workloads.coldstart import (
     PAGE_CACHE,
     Caches,
+    ColdstartWorkload,
     Launch,
-    Launching,
     OneStart,
     Starts,
     pattern_of,
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
 
-_LARGEST = 1 << 40
 _DROP = Path("/proc/sys/vm/drop_caches")
 _PAUSE_S = 0.02  # that a machine is stopped for
 _STOPPED_S = 2.0
@@ -55,33 +52,9 @@ _PROBED = 1 << 16
 _DROPS = 3
 
 
-class ColdstartParams(Strict):
-    """In each trial as many starts as fit into `time`, by how long the first one took, at most `starts`.
-
-    `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
-    """
-
-    launch: str = param(
-        Launch.NEW.value, "how machines start", "`new`, `fork` or `resumed`", pattern="^(new|fork|resumed)$"
-    )
-    touch: str = param("32M", "the working set that each touches", "size")
-    starts: int = param(40, "starts of a trial, at most", ge=1, le=10_000)
-    time: str = param("2s", "starts of a trial end after this", "duration")
-
-    def to_params(self) -> dict[str, Any]:
-        """In bytes and seconds. Raises `ValueError` for what cannot be."""
-        touch, time_s = parse_size(self.touch), parse_duration(self.time)
-        if not 0 < touch <= _LARGEST:
-            raise ValueError(f"touch = {self.touch!r} is not between one byte and 1 TiB")
-        if not time_s > 0:
-            raise ValueError(f"time = {self.time!r} is not above 0")
-        return {"launch": self.launch, "touch": touch, "starts": self.starts, "time_s": time_s}
-
-
-class ColdstartWorkload(Workload[Launching]):
+class ColdstartTrial(ColdstartWorkload):
     """Starts of one kind; the trial's own machine is the first, which is not counted."""
 
-    PARAMS = Launching
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
@@ -95,7 +68,7 @@ class ColdstartWorkload(Workload[Launching]):
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` for more machines at once than this host has memory for, and too large a working set."""
         for cell in cells:
-            params, at_a_time = cls.read(cell.workload), pattern_of(cell.levels).burst
+            params, at_a_time = cls.params_of(cell.workload), pattern_of(cell.levels).burst
             refuse_too_many(cell, at_a_time, params.touch)
             given = declared(cell)
             if given and params.touch > given // 2:
@@ -109,7 +82,7 @@ class ColdstartWorkload(Workload[Launching]):
         """What cannot be started in this way, or whose cache cannot be dropped."""
         if cell.platform.is_elsewhere:
             return "its machines run elsewhere: their starts cannot be timed from here"
-        launch = cls.read(cell.workload).launch
+        launch = cls.params_of(cell.workload).launch
         kind = cell.platform.inner.description
         if launch is Launch.RESUMED and (cell.platform.is_nested or (kind.own_kernel and not kind.guest)):
             return "its processes trace each other, and cannot be stopped from outside"

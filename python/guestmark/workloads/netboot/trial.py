@@ -7,25 +7,20 @@ import mmap
 import os
 import shutil
 import socket
-import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from pydantic import field_validator
-
 from guestmark.capture.model import drawn
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
-from guestmark.core.units import format_size, parse_size
-from guestmark.plan.schema import Strict, param
+from guestmark.core.units import parse_size
 from guestmark.platforms.place import open_plain_file
 from guestmark.workloads import netboot
-from guestmark.workloads.base import Workload
-from guestmark.workloads.netboot import Fetched, Netboot, control, figures, nested, network
+from guestmark.workloads.netboot import Netboot, NetbootWorkload, control, figures, nested, network
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
 from guestmark.workloads.netboot.control import NOTHING, Request
 from guestmark.workloads.netboot.kernel import BootedKernel, await_answer
@@ -38,7 +33,6 @@ if TYPE_CHECKING:
     from guestmark.platforms.guest import Guest
 
 
-_LARGEST = 1 << 30  # bytes; iPXE under BIOS keeps a file below 4 GB, and the hypervisor's hole is there
 KEEP = "GUESTMARK_KEEP_CAPTURES"  # a directory that is given every trial's capture
 _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
 _SLACK_BYTES = 4 << 20  # a capture's room in addition to its files
@@ -51,46 +45,8 @@ _CLOSING_S = (
 _FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
 
 
-class NetbootParams(Strict):
-    """`port` is the file server's on the host; 0 takes any free one, which keeps runs apart.
-
-    `kernel` ends each boot in a kernel, fetched like the files, whose agent answers; then a trial is one round.
-    `certificate` is for protocol=https: a PEM file that also holds the key.
-    """
-
-    size: str = param("100M", "of each file", "size")
-    files: int = param(5, "files of a round", ge=1, le=1000)
-    port: int = param(0, "of the file server; 0: any free one", ge=0, le=65535)
-    certificate: str | None = param(None, "certificate and key for `protocol=https` (PEM)", "path")
-    kernel: bool = param(False, "end each boot in a kernel whose agent answers")
-
-    @field_validator("certificate")
-    @classmethod
-    def _is_a_certificate(cls, certificate: str | None) -> str | None:
-        if certificate is None:
-            return None
-        path = os.path.abspath(os.path.expanduser(certificate))
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
-        except OSError as error:  # of SSL's, too
-            raise ValueError(
-                f"{certificate} is not a PEM file with certificate and key: {error.strerror}"
-            ) from error
-        return path
-
-    @field_validator("size")
-    @classmethod
-    def _is_a_size(cls, size: str) -> str:
-        number = parse_size(size)
-        if not 4096 <= number <= _LARGEST:
-            raise ValueError(f"{size!r} is not between 4K and 1G, which is what iPXE can keep")
-        return format_size(number)
-
-
-class NetbootWorkload(Workload[Fetched]):
+class NetbootTrial(NetbootWorkload):
     """One trial: a fresh machine of its own, then rounds of downloads."""
-
-    PARAMS = Fetched
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,17 +29,15 @@ from guestmark.core.errors import (
 from guestmark.core.findings import TARGET, Again, Durability, Explanation, Mount, Proof, Proven
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
-from guestmark.core.units import counted, parse_duration
+from guestmark.core.units import counted
 from guestmark.disks import logged
 from guestmark.disks.traffic import block_columns
-from guestmark.plan.schema import Strict, param
 from guestmark.powercut import checked, proof, records, recovery, writelog
 from guestmark.powercut.records import Method
 from guestmark.powercut.survey import INTERRUPTED
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.drive import Bus
 from guestmark.workloads import powercut
-from guestmark.workloads.base import Workload
 from guestmark.workloads.common.program import check_command
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account
@@ -55,10 +52,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
 
-_STATES, _OF_SERVERS = 300, 40
-_OF_PROGRAMS = "1G"  # a disk that few programs fill; nothing is taken of it but what they write
 _ASKED_S = 20.0
-_OF_DATABASES = "320M"  # the smallest that holds an xfs
 _DEEPEST = 2  # layers
 _FULL_BYTES = 1 << 20
 _STAT_FLUSHES = 15  # the field of a disk's statistics
@@ -68,66 +62,9 @@ _CURES = 3  # how often syncs are added
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
 
-class Powercut(Strict):
-    """`method`: how each of `records` is written and made durable; `states`: how many crash states are judged: 300 if
-    not given, 40 of a database server, which has to be started for each. `settings` are the server's.
-    The method `command` runs `command`, whose lines are acknowledgements, and `check` on what is left. `syncs` runs
-    `command`, whose own calls of `fsync` and the like are; `before` are shell commands that run first, `files` texts by
-    their names, `env` variables besides the caller's, `cwd` where it runs if not on the disk.
-    """
-
-    method: Literal[
-        "append", "replace", "overwrite", "dsync", "sqlite", "mariadb", "postgresql", "command", "syncs"
-    ] = param("append", "how records are made durable")
-    records: int = param(100, "how many", ge=2, le=100_000)
-    settings: dict[str, str] = param({}, "settings of the database server")
-    command: list[str] = param([], "the program of the methods `command` and `syncs`", "words")
-    check: str = param("", "judges each recovered disk, for the method `command`", "shell command")
-    check_limit: str = param(
-        "", "how long it may take for one disk; not given, ten times as long as with nothing cut", "duration"
-    )
-    acknowledge: str = param(
-        "", "which lines of the command acknowledge something; not given, each", "regular expression"
-    )
-    needs: str = param("", "must succeed on this host, or there is no such program here", "shell command")
-    package: str = param("", "what to install, where `needs` fails")
-    promise: str = param("", "what the program's documentation says, for the table")
-    published: int | None = param(None, "how many faults an earlier study found, for the table")
-    before: list[str] = param([], "run first", "shell commands")
-    files: dict[str, str] = param({}, "texts of files that the command finds, by name")
-    env: dict[str, str] = param({}, "environment variables")
-    cwd: str = param("", "where the command runs, if not on the disk", "path")
-    statuses: list[int] = param([0], "exit statuses of success")
-    states: int | None = param(
-        None, "crash states that are judged: 300, of a database server 40", ge=1, le=100_000
-    )
-
-    def to_params(self) -> dict[str, Any]:
-        """As the workload gets them; on the host an image is mounted through a loop device."""
-        method = Method(self.method)
-        if self.settings and not method.served:
-            raise ValueError(f"settings belong to a database server, and {self.method} has none")
-        if bool(self.check) != (method is Method.COMMAND) or bool(self.command) != method.of_program:
-            raise ValueError("command and check belong together, and to the method command")
-        if (self.check_limit or self.acknowledge) and not self.check:
-            raise ValueError("check_limit and acknowledge are of a check")
-        disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}
-        states = self.states or (_OF_SERVERS if method.served else _STATES)
-        if method.served or method.of_program:
-            disk["size"] = _OF_PROGRAMS if method.of_program else _OF_DATABASES
-        given = {**self.model_dump(mode="json", exclude={"check_limit"}), "states": states}
-        given["check_limit_s"] = parse_duration(self.check_limit) if self.check_limit else None
-        return {
-            **given,
-            "words": shlex.join(self.command) or method.words,
-            "disks": [disk],
-        }
-
-
-class PowercutWorkload(Workload[powercut.Cut]):
+class PowercutTrial(powercut.PowercutWorkload):
     """Writes numbered records, then the same without barriers as a control, and judges both."""
 
-    PARAMS = powercut.Cut
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
@@ -170,7 +107,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` when there is no such command, or for what is no regular expression."""
         here = plan.context.caller
-        for pattern in {cls.read(cell.workload).acknowledge for cell in cells}:
+        for pattern in {cls.params_of(cell.workload).acknowledge for cell in cells}:
             try:
                 regex.check(pattern)
             except regex.PatternError as error:
@@ -178,7 +115,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
                     f"--acknowledge {pattern!r} is not a regular expression: {error}",
                     hint="e.g. --acknowledge '^ok '",
                 ) from error
-        commands = {tuple(cls.read(cell.workload).command) for cell in cells if cell.shares_root}
+        commands = {tuple(cls.params_of(cell.workload).command) for cell in cells if cell.shares_root}
         for argv in sorted(filter(None, commands)):
             check_command(argv, env=here.env, cwd=here.cwd, typed=plan.context.typed)
 
@@ -186,7 +123,7 @@ class PowercutWorkload(Workload[powercut.Cut]):
     def impossible(cls, cell: Cell) -> str:
         """Why nothing can be proven on this host."""
         target = cell.view(Disks).target
-        params = cls.read(cell.workload)
+        params = cls.params_of(cell.workload)
         if why := _no_log(target) or _not_here(params.needs, params.package):
             return why
         if len(cell.platform.layers) > _DEEPEST:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import BeforeValidator, field_validator
+from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.findings import TARGET, Reached
@@ -27,25 +24,21 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.disks.location import in_memory
 from guestmark.disks.mounted import working_directory
 from guestmark.disks.preflight import free_bytes
-from guestmark.foreign.packages import owner_of
-from guestmark.plan.schema import Strict, param
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads import oltp
-from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below, Changes
-from guestmark.workloads.common.factors import THREADS, count, crowded
+from guestmark.workloads.common.factors import THREADS, crowded
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
-from guestmark.workloads.oltp import SERVER, Oltp, OltpTest, databases
+from guestmark.workloads.oltp import SERVER, Oltp, OltpTest, OltpWorkload
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
 from guestmark.workloads.oltp.databases.server import Launcher, Server, launcher
 from guestmark.workloads.sysbench import Sysbench
 from guestmark.workloads.sysbench import output as sysbench_report
-from guestmark.workloads.sysbench.options import whole_seconds
-from guestmark.workloads.sysbench.workload import spread
+from guestmark.workloads.sysbench.trial import spread
 
 if TYPE_CHECKING:
     from guestmark.agent.client import ExecResult
@@ -53,84 +46,8 @@ if TYPE_CHECKING:
     from guestmark.workloads.sysbench.output import Report
 
 
-_TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
-_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
-_DIRECTORY = "/var/tmp"  # on a disk: servers treat files in shared memory differently
-_SMALLEST = 5 << 20
 _SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 _TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours
-
-
-def _text(value: object) -> object:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-class OltpParams(Strict):
-    """`time` ends a measurement, or `transactions` when that is not 0; `buffer` is the server's own cache, `log` the
-    size of its log, `settings` any others of its settings. `host_disk` is as in the workload `sysbench`.
-    """
-
-    server: Literal["mariadb", "postgresql"] = param("mariadb", "the database server")
-    test: Literal["read_only", "read_write", "write_only"] = param("read_write", "sysbench's test")
-    tables: int = param(4, "tables", ge=1, le=1000)
-    rows: int = param(10_000, "rows of each table", ge=1, le=1_000_000_000)
-    threads: Annotated[str, BeforeValidator(_text)] = param("1", "connections at once", "number")
-    time: Annotated[str, BeforeValidator(_text)] = param(
-        "10", "how long a measurement lasts", "duration, whole s"
-    )
-    transactions: Annotated[str, BeforeValidator(_text)] = param(
-        "0", "end after so many; 0: after `time`", "number"
-    )
-    buffer: str = param("64M", "the server's cache", "size")
-    log: str = param("48M", "the server's log", "size")
-    settings: dict[str, str | int | bool] = param({}, "further settings of the server")
-    host_disk: Literal["directory", "loop"] = param("directory", "what the host has for a disk")
-
-    @field_validator("threads")
-    @classmethod
-    def _is_a_number_of_threads(cls, threads: str) -> str:
-        return THREADS.parse(threads)
-
-    @field_validator("time")
-    @classmethod
-    def _is_a_time(cls, time: str) -> str:
-        return whole_seconds(time)
-
-    @field_validator("transactions")
-    @classmethod
-    def _is_a_count(cls, transactions: str) -> str:
-        return count(transactions)
-
-    @field_validator("buffer", "log")
-    @classmethod
-    def _is_a_size(cls, size: str) -> str:
-        number = parse_size(size)
-        if number < _SMALLEST or number % (1 << 20):
-            raise ValueError(f"{size!r} is not whole MiB, at least {format_size(_SMALLEST)}")
-        return f"{number >> 20}M"
-
-    @field_validator("settings")
-    @classmethod
-    def _are_settings(cls, settings: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-        for name in settings:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not the name of a server's setting")
-        return settings
-
-    def to_params(self) -> dict[str, Any]:
-        """As the workload gets them. Raises `ValueError` for a test without end and for a setting that is ours."""
-        from guestmark.workloads.oltp.databases import KINDS
-
-        if self.time == "0" and self.transactions == "0":
-            raise ValueError("without a limit of time or transactions the test would not end")
-        settings: dict[str, str] = {}
-        for name, value in self.settings.items():
-            if name.replace("-", "_") in KINDS[self.server].reserved:
-                raise ValueError(f"settings.{name} is set by guestmark")
-            settings[name.replace("-", "_")] = str(int(value)) if isinstance(value, bool) else str(value)
-        params = self.model_dump(mode="json", exclude={"host_disk"})
-        disk = {"role": "target", "location": _DIRECTORY, "host": self.host_disk}
-        return {**params, "settings": settings, "disks": [disk]}
 
 
 def check(cells: Iterable[Cell], account: Account) -> list[str]:
@@ -212,10 +129,8 @@ _OF_ITS_SERVER = frozenset({"9p", "hostfs"})  # shares whose files are all made 
 _FULL_BYTES = 8 << 20  # servers extend their files by a few megabytes at a time
 
 
-class OltpWorkload(Workload[OltpTest]):
+class OltpTrial(OltpWorkload):
     """`oltp`: one server for all iterations of a trial; its clean shutdown is part of the trial."""
-
-    PARAMS = OltpTest
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -225,7 +140,7 @@ class OltpWorkload(Workload[OltpTest]):
         self._on_host = cell.platform.is_this_host
         self._account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
         self._kind: Database = KINDS[self.params.server]()
-        self._settings = self._kind.settings(self.params, self._threads)
+        self._settings = self._kind.settings(self.params.sizes, self._threads)
         self._server: Server | None = None
         self._stack = contextlib.ExitStack()
         self._mounted = False
@@ -242,7 +157,7 @@ class OltpWorkload(Workload[OltpTest]):
     def impossible(cls, cell: Cell) -> str:
         """Says that the server is not installed, or cannot have its files where they would be."""
         try:
-            KINDS[cls.read(cell.workload).server]()
+            KINDS[cls.params_of(cell.workload).server]()
         except PlatformUnusableError as error:
             return f"{error.message} ({error.hint})"
         filesystem = cell.levels.get(FILESYSTEM) or ""
@@ -431,17 +346,3 @@ def _for_each(
         *((metric, value / transactions) for metric, value in shares if value is not None),
         *((metric, known[metric]) for metric in oltp.BELOW if metric in known),
     ]
-
-
-def of_server(params: OltpTest) -> tuple[str, ...]:
-    """The packages that this host's server was installed by; none if it is not here, or no package's."""
-    database = databases.KINDS[params.server]
-    names = set()
-    for program in database.packages:
-        try:
-            package = owner_of(database.find(program))
-        except PlatformUnusableError:
-            continue  # preflight says so, with the package to install
-        if package is not None:
-            names.add(package)
-    return tuple(sorted(names))

@@ -8,19 +8,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guestmark.core import procfs
 from guestmark.core.errors import WorkloadError
 from guestmark.core.meminfo import meminfo
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
-from guestmark.core.units import format_size, parse_duration, parse_size
-from guestmark.plan.schema import Strict, param
+from guestmark.core.units import format_size
 from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import least_squares_slope
 from guestmark.workloads import density
-from guestmark.workloads.base import Workload
 from guestmark.workloads.common.starting import (
     Started,
     at_once,
@@ -31,15 +29,12 @@ from guestmark.workloads.common.starting import (
     spare,
     unplaced,
 )
-from guestmark.workloads.density import GUESTS, Crowd, Fleet, Held
-from guestmark.workloads.exec.params import runnable
-from guestmark.workloads.exec.workload import of_program
+from guestmark.workloads.density import GUESTS, DensityWorkload, Fleet, Held
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
 
-_COUNT = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
 _PRESSED = (
     10.0  # % of ten seconds in which something waited for memory: more machines would make it swap or kill
 )
@@ -47,35 +42,9 @@ _SETTLE_S = 0.2
 _PATIENCE_S = 40.0  # in which an average over ten seconds falls to a fiftieth
 
 
-class DensityParams(Strict):
-    """`command` runs again and again in every machine for `time`; each has touched `touch` bytes of memory before.
-
-    `idle` is how long idle machines are watched.
-    """
-
-    command: list[str] = param(["sh", "-c", _COUNT], "what each machine runs", "words")
-    touch: str = param("16M", "the memory that each touches", "size")
-    idle: str = param("1s", "how long all are idle", "duration")
-    time: str = param("2s", "how long all run the command", "duration")
-
-    def to_params(self) -> dict[str, Any]:
-        """In bytes and seconds. Raises `ValueError` for what cannot be."""
-        command = runnable(self.command)
-        touch, idle_s, time_s = parse_size(self.touch), parse_duration(self.idle), parse_duration(self.time)
-        if not (touch > 0 and idle_s > 0 and time_s > 0):
-            raise ValueError("touch, idle and time are above 0")
-        return {"command": command, "touch": touch, "idle_s": idle_s, "time_s": time_s}
-
-
-def of_command(params: Crowd) -> tuple[str, ...]:
-    """The packages with the program that all run, as of `exec`."""
-    return of_program(params.command[0])
-
-
-class DensityWorkload(Workload[Crowd]):
+class DensityTrial(DensityWorkload):
     """One fleet: the trial's own machine is its first, measured alone; then as many as the cell asks for."""
 
-    PARAMS = Crowd
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
@@ -89,7 +58,7 @@ class DensityWorkload(Workload[Crowd]):
         """Raises `UsageError` for more machines than this host has memory for, before one is started."""
         for cell in cells:
             if not cell.platform.is_elsewhere:
-                touch = cls.read(cell.workload).touch
+                touch = cls.params_of(cell.workload).touch
                 refuse_too_many(cell, cell.levels[GUESTS], touch)
 
     @classmethod

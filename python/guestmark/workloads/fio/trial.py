@@ -7,9 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import model_validator
+from typing import TYPE_CHECKING, Any
 
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
@@ -18,14 +16,12 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.mounted import working_directory
-from guestmark.plan.schema import Strict, param
 from guestmark.workloads import fio
-from guestmark.workloads.base import Workload
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import measured, sync_everything, target_of
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
-from guestmark.workloads.fio import JOB_FILE, THREADS_VARIABLE, Fio, FioJob, environment, variables_of
+from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, environment
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 if TYPE_CHECKING:
@@ -33,74 +29,8 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 
-_LARGEST = 1 << 20
-# Where a job would leave the disk under test, or the file that is kept with the run.
-_ELSEWHERE = re.compile(r"\s*(?:filename|directory)\s*=\s*(?:.*[:,\s])?(?:/|\.\.|~)")
-_INCLUDED = re.compile(r"^\s*include\s")
 _HINT = "guestmark reads the JSON of fio 3 (Debian 12 and 13); is this another version?"
 _P99 = "99.000000"
-
-
-class FioParams(Strict):
-    """Either `file`, the path of a job file, or `job`, its text. `${NAME}` in it is an entry of `values`.
-
-    `host_disk` as for `sysbench`.
-    """
-
-    file: str | None = param(None, "the job file; or give `job`", "path")
-    job: str | None = param(None, "the text of a job file")
-    values: dict[str, str | int | float] = param({}, "what `${NAME}` in the job stands for")
-    host_disk: Literal["directory", "loop"] = param("directory", "what the host has for a disk")
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> FioParams:
-        if (self.file is None) == (self.job is None):
-            raise ValueError("give either file, the path of a job file, or job, its text")
-        return self
-
-    def to_params(self) -> dict[str, Any]:
-        """As the workload gets them, the text with them. Raises `ValueError` for a file or a job that cannot be run."""
-        text = _text_of(self.file) if self.job is None else self.job
-        _check(text or "", self.values)
-        return {
-            "job": text,
-            "name": "" if self.file is None else self.file.rpartition("/")[2],
-            "values": {name: str(value) for name, value in self.values.items()},
-            "disks": [{"role": "target", "host": self.host_disk}],
-        }
-
-
-def _text_of(file: str | None) -> str:
-    import os
-
-    path = os.path.expanduser(file or "")
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read(_LARGEST + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"the job file {file!r} cannot be read: {getattr(error, 'strerror', error)}"
-        ) from None
-
-
-def _check(text: str, values: Mapping[str, object]) -> None:
-    if len(text) > _LARGEST:
-        raise ValueError("the job file is longer than 1 MiB")
-    if not re.search(r"^\s*\[[^\]]+\]", text, re.MULTILINE):
-        raise ValueError("the job file holds no [job]")
-    for number, line in enumerate(text.splitlines(), 1):
-        if _ELSEWHERE.match(line):
-            raise ValueError(
-                f"line {number}, {line.strip()!r}: a job's files are on the disk under test: no absolute path"
-            )
-        if _INCLUDED.match(line):
-            raise ValueError(f"line {number}, {line.strip()!r}: the whole job must be in one file")
-    used = set(variables_of(text))
-    for name in values:
-        if name not in used:
-            raise ValueError(f"values.{name} is not used: the job file holds no ${{{name}}}")
-    for name in sorted(used - set(values) - {THREADS_VARIABLE}):
-        raise ValueError(f"the job file needs values.{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +131,8 @@ def flushes(job: str) -> bool:
     return bool(_FLUSHES.search(job))
 
 
-class FioWorkload(Workload[FioJob]):
+class FioTrial(FioWorkload):
     """`fio`: its working directory is the disk under test."""
-
-    PARAMS = FioJob
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, WorkloadSpec
-from guestmark.plan.schema import Strict, param
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine
 from guestmark.workloads import boot
-from guestmark.workloads.base import Workload
-from guestmark.workloads.boot import Boot, Booted
-from guestmark.workloads.exec.params import runnable
-from guestmark.workloads.exec.workload import ExecWorkload, of_program
+from guestmark.workloads.boot import Boot, BootWorkload
+from guestmark.workloads.exec.trial import ExecTrial
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Platform
@@ -37,23 +34,6 @@ _WITHOUT_FIRMWARE = ((boot.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
 _CLOCKS_APART = (0.1, 0.1)  # a share and seconds that host and guest may disagree by between PID 1 and ready
 
 
-class BootParams(Strict):
-    """`command` runs between ready and power-off; `initcalls` has the kernel say what its start consists of."""
-
-    command: list[str] = param([], "runs between ready and power-off", "words")
-    initcalls: bool = param(False, "trace the kernel's initcalls")
-
-    def to_params(self) -> dict[str, Any]:
-        """As the workload and, for `watch`, the platform get them. Raises `ValueError` for what cannot be run."""
-        work = {"command": runnable(self.command)} if self.command else {}
-        return {"watch": {"initcalls": self.initcalls}, **work}
-
-
-def of_command(params: Booted) -> tuple[str, ...]:
-    """As of `exec`; none without a command."""
-    return of_program(params.command[0]) if params.command else ()
-
-
 class _Ends(Machine, Protocol):
     """A machine that is a guest."""
 
@@ -61,18 +41,17 @@ class _Ends(Machine, Protocol):
         """Orders it to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
 
 
-class BootWorkload(Workload[Booted]):
+class BootTrial(BootWorkload):
     """One start and one orderly shutdown; each needs a machine of its own."""
 
-    PARAMS = Booted
     ONCE = True
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._watch = steps.Watch.for_cell(cell) or steps.Watch()
-        self._work: ExecWorkload | None = None
+        self._work: ExecTrial | None = None
         if command := self.params.command:
-            self._work = ExecWorkload(plan, replace(cell, workload=WorkloadSpec("exec", {"argv": command})))
+            self._work = ExecTrial(plan, replace(cell, workload=WorkloadSpec("exec", {"argv": command})))
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
@@ -84,7 +63,7 @@ class BootWorkload(Workload[Booted]):
         remarks = []
         if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
             remarks.append("a machine starts once: each trial of boot is one iteration without warm-up")
-        if any(cls.read(cell.workload).watch.initcalls for cell in cells):
+        if any(cls.params_of(cell.workload).watch.initcalls for cell in cells):
             remarks.append("initcalls are traced, which makes kernels start more slowly")
         return remarks
 

@@ -1,0 +1,131 @@
+"""The parameters of workloads that move bytes: how much, of what, and how; the disks they move to are factors."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
+
+from guestmark.core.params import Params, param
+from guestmark.core.units import format_size, parse_size
+
+_BLOCK = 4096
+_MOST_IN_FLIGHT = 64
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where the bytes come from that are moved, as `setting.disk` describes a disk that holds them."""
+
+    role: str = "source"
+    size: str = ""
+    content: str = ""
+
+
+def _whole_blocks(amount: str) -> str:
+    size = parse_size(amount)
+    if size < _BLOCK or size % _BLOCK:
+        raise ValueError(f"{amount!r} is not a whole number of 4 KiB blocks")
+    return format_size(size)
+
+
+def _find_file(file: str | None) -> str | None:
+    if file is None:
+        return None
+    path = os.path.abspath(os.path.expanduser(file))
+    if not os.path.isfile(path):
+        raise ValueError(f"there is no file {file!r}")
+    return path
+
+
+def _check_depth(in_flight: int) -> int:
+    if not 1 <= in_flight <= _MOST_IN_FLIGHT:
+        raise ValueError(f"in_flight must be 1 to {_MOST_IN_FLIGHT}")
+    return in_flight
+
+
+class MovedBytes(Params, frozen=True, kw_only=True):
+    """`amount` of `content` (`file`: the first bytes of a file of yours instead)."""
+
+    amount: Annotated[str, param("how much is moved", "size", parse=_whole_blocks, default="1500M")]
+    content: Annotated[str, param("what the bytes are", accepts=Literal["zero", "one", "random"])] = "random"
+    disks: list[dict[str, Any]] = []  # that the machine is given, as `setting.disk` has them
+    source: Source | None = None
+
+    @classmethod
+    def make(cls, **given: Any) -> Self:
+        """Derives the disks and the source from what a plan gives."""
+        made = cls(**given)
+        return msgspec.structs.replace(made, disks=made.needed_disks(), source=made.described_source())
+
+    def needed_disks(self) -> list[dict[str, Any]]:
+        """Returns the disks that the machine is given."""
+        return [{"role": "target"}]
+
+    def described_source(self) -> Source | None:
+        """Returns the source of the bytes, unless the machine makes them."""
+        return None
+
+    def to_stored(self) -> dict[str, Any]:
+        """Returns the parameters in the order in which ledgers have always had them: disks and source last."""
+        plain = super().to_stored()
+        for name in ("disks", "source"):
+            if name in plain:
+                plain[name] = plain.pop(name)
+        return plain
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes are moved."""
+        return parse_size(self.amount)
+
+    @property
+    def source_content(self) -> str:
+        """What a source disk holds."""
+        return self.content if self.source is None else self.source.content
+
+
+class ReadBytes(MovedBytes, frozen=True, kw_only=True):
+    """Bytes that are there before: where a disk cannot be written, it is made with them."""
+
+    def needed_disks(self) -> list[dict[str, Any]]:
+        """Returns the target, and what it holds."""
+        return [{"role": "target", "content": self.content, "holds": self.amount}]
+
+
+class SourcedBytes(MovedBytes, frozen=True, kw_only=True):
+    """Bytes that come from outside of the guest, so they can be those of a file."""
+
+    file: Annotated[str | None, param("take the bytes of this file", "path", parse=_find_file)] = None
+
+    def described_source(self) -> Source | None:
+        """Returns the source also where no disk holds it."""
+        content = self.content if self.file is None else f"file:{self.file}"
+        return Source(size=self.amount, content=content)
+
+
+class UploadedBytes(SourcedBytes, frozen=True, kw_only=True):
+    """`variant`: `full`, `channel` (discarded in the guest) or `disk` (made in the guest, nothing sent)."""
+
+    variant: Annotated[
+        str, param("the whole upload, or one half of it", accepts=Literal["full", "channel", "disk"])
+    ] = "full"
+
+    def needed_disks(self) -> list[dict[str, Any]]:
+        """Returns no disk for the channel alone."""
+        return [] if self.variant == "channel" else super().needed_disks()
+
+
+class CopiedBytes(SourcedBytes, frozen=True, kw_only=True):
+    """Bytes that come from a second disk."""
+
+    def needed_disks(self) -> list[dict[str, Any]]:
+        """Returns the target and the source."""
+        return [*super().needed_disks(), msgspec.to_builtins(self.described_source())]
+
+
+class DirectBytes(CopiedBytes, frozen=True, kw_only=True):
+    """`in_flight`: how many requests are in flight at once."""
+
+    # Plans of the first versions could not say, and had one.
+    in_flight: Annotated[int, param("requests at once, 1 to 64", parse=_check_depth, default=4)] = 1
