@@ -28,12 +28,8 @@ class Walk(Workload[WalkParams]):
 
     name = "walk"
     help = "how fast a directory tree is walked"
+    measures = (WALL, FILES)
     programs = (Program("find", "findutils"),)
-
-    @classmethod
-    def metrics(cls, params: WalkParams) -> tuple[Metric, ...]:
-        """Returns what is measured, the primary metric first."""
-        return (WALL, FILES)
 
     @classmethod
     def label(cls, params: WalkParams) -> str:

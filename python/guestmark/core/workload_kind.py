@@ -48,6 +48,9 @@ class WorkloadKind(Generic[P]):
 
     name: ClassVar[str]
     help: ClassVar[str]  # one line
+    measures: ClassVar[
+        tuple[Metric, ...]
+    ] = ()  # its metrics, the primary one first, whatever its parameters are
     factors: ClassVar[tuple[Factor, ...]] = ()  # its own; other workloads do not have them
     only_factors: ClassVar[frozenset[str] | None] = (
         None  # names of those that mean something to it; None: all
@@ -74,7 +77,7 @@ class WorkloadKind(Generic[P]):
     @classmethod
     def metrics(cls, params: P) -> tuple[Metric, ...]:
         """Returns what is measured with these parameters, the primary metric first."""
-        raise NotImplementedError
+        return cls.measures
 
     @classmethod
     def label(cls, params: P) -> str:

@@ -42,14 +42,6 @@ Level = Annotated[str, BeforeValidator(_text)]
 Duration = Annotated[str, BeforeValidator(_text)]
 
 
-def param(default: Any, says: str, kind: str = "", **limits: Any) -> Any:
-    """A parameter of a workload for its reference: what it is, and of which `kind` a text or number is (size, s, …).
-
-    Without a `default` (`...`) it is required; `limits` are pydantic's.
-    """
-    return Field(default, description=says, json_schema_extra={"kind": kind} if kind else None, **limits)
-
-
 class Strict(BaseModel):
     """What all tables have in common."""
 

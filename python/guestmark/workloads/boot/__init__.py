@@ -124,12 +124,8 @@ class BootWorkload(Workload[Booted]):
 
     name = "boot"
     help = "how a guest starts and shuts down, phase by phase"
+    measures = ALL
     topic = Topic.START
-
-    @classmethod
-    def metrics(cls, params: Booted) -> tuple[Metric, ...]:
-        """Returns all phases; a platform has some of them."""
-        return ALL
 
     @classmethod
     def label(cls, params: Booted) -> str:

@@ -89,12 +89,8 @@ class ClonesWorkload(Workload[Clones]):
         "starts machines of one kind, or clones of one template, and looks whether they share secrets, "
         "ids and layouts"
     )
+    measures = ALL
     compared = False
-
-    @classmethod
-    def metrics(cls, params: Clones) -> tuple[Metric, ...]:
-        """Returns how many sources of values were identical, distinct and not tried."""
-        return ALL
 
     @classmethod
     def label(cls, params: Clones) -> str:

@@ -172,13 +172,9 @@ class ColdstartWorkload(Workload[Launching]):
 
     name = "coldstart"
     help = "how long a start really takes, phase by phase, until a working set has been touched"
+    measures = ALL
     factors = (PATTERN, PAGE_CACHE)
     agent_is_enough = True
-
-    @classmethod
-    def metrics(cls, params: Launching) -> tuple[Metric, ...]:
-        """Returns the whole start, its phases, and the end."""
-        return ALL
 
     @classmethod
     def label(cls, params: Launching) -> str:

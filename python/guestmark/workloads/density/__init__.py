@@ -114,13 +114,9 @@ class DensityWorkload(Workload[Crowd]):
 
     name = "density"
     help = "what one more machine costs a host that holds several: memory, idle time, starts, speed of the others"
+    measures = ALL
     factors = (GUESTS,)
     runs_command = True
-
-    @classmethod
-    def metrics(cls, params: Crowd) -> tuple[Metric, ...]:
-        """Returns what one more machine takes, and how fast the others are."""
-        return ALL
 
     @classmethod
     def label(cls, params: Crowd) -> str:

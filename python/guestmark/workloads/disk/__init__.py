@@ -25,14 +25,10 @@ M = TypeVar("M", bound=MovedBytes)
 class _DiskWorkload(Workload[M]):
     """What all of them have in common."""
 
+    measures: ClassVar[tuple[Metric, ...]] = WRITING
     factors: ClassVar[tuple[Factor, ...]] = (BLOCK_SIZE,)
     agent_is_enough = True
     verb: ClassVar[str]  # what its label says before the amount
-
-    @classmethod
-    def metrics(cls, params: M) -> tuple[Metric, ...]:
-        """Returns the metrics of writing."""
-        return WRITING
 
     @classmethod
     def label(cls, params: M) -> str:
@@ -173,12 +169,8 @@ class FilereadWorkload(_DiskWorkload[ReadBytes]):
 
     name = "fileread"
     help = "reads a file back in the guest after unmounting and mounting again"
+    measures = READING
     verb = "read of"
-
-    @classmethod
-    def metrics(cls, params: ReadBytes) -> tuple[Metric, ...]:
-        """Returns the metrics of reading."""
-        return READING
 
     @classmethod
     def trial_class(cls) -> type[Workload[ReadBytes]]:

@@ -164,13 +164,9 @@ class FioWorkload(Workload[FioJob]):
 
     name = "fio"
     help = "runs an fio job file on the disk under test"
+    measures = ALL
     factors = (THREADS,)
     programs = (Program("fio", "fio"),)
-
-    @classmethod
-    def metrics(cls, params: FioJob) -> tuple[Metric, ...]:
-        """Returns all metrics; which of them a job has is known when it has run."""
-        return ALL
 
     @classmethod
     def label(cls, params: FioJob) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from guestmark.core.metric import Metric
 from guestmark.core.params import Params, param
 from guestmark.core.platform_kind import Program
 from guestmark.core.workload_kind import Topic
@@ -45,14 +44,10 @@ class GuestfishWorkload(Workload[GuestfishBytes]):
 
     name = "guestfish"
     help = "has libguestfs move the bytes, in its own guest"
+    measures = LAUNCHING
     programs = _PROGRAMS
     only_factors = _OF_GUEST | _OF_DISK
     peer = True
-
-    @classmethod
-    def metrics(cls, params: GuestfishBytes) -> tuple[Metric, ...]:
-        """Returns times with and without the launch."""
-        return LAUNCHING
 
     @classmethod
     def label(cls, params: GuestfishBytes) -> str:
@@ -77,14 +72,10 @@ class GuestfsApiWorkload(Workload[Rounds]):
 
     name = "guestfs-api"
     help = "makes several hundred calls of libguestfs's API through guestfish; its launch is measured apart"
+    measures = SESSION
     topic = Topic.CALLS
     programs = _PROGRAMS
     only_factors = _OF_GUEST
-
-    @classmethod
-    def metrics(cls, params: Rounds) -> tuple[Metric, ...]:
-        """Returns the session's time, its rate, and the launch."""
-        return SESSION
 
     @classmethod
     def label(cls, params: Rounds) -> str:
@@ -110,13 +101,9 @@ class GuestfsRunWorkload(Workload[Launches]):
 
     name = "guestfs-run"
     help = "how libguestfs's guest starts and shuts down: guestfish ... run"
+    measures = BOOT_METRICS
     programs = _PROGRAMS
     only_factors = _OF_GUEST
-
-    @classmethod
-    def metrics(cls, params: Launches) -> tuple[Metric, ...]:
-        """Returns the phases that `boot` has."""
-        return BOOT_METRICS
 
     @classmethod
     def label(cls, params: Launches) -> str:

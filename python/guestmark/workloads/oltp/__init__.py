@@ -199,13 +199,9 @@ class OltpWorkload(Workload[OltpTest]):
 
     name = "oltp"
     help = "transactions of sysbench on a real MariaDB or PostgreSQL server over its local socket"
+    measures = ALL
     factors = (THREADS,)
     programs = (Program("sysbench", "sysbench"),)
-
-    @classmethod
-    def metrics(cls, params: OltpTest) -> tuple[Metric, ...]:
-        """Returns the same metrics for every test."""
-        return ALL
 
     @classmethod
     def label(cls, params: OltpTest) -> str:

@@ -143,13 +143,9 @@ class PowercutWorkload(Workload[Cut]):
 
     name = "powercut"
     help = "cuts the power at every moment of a log of writes, and looks for acknowledged data"
+    measures = ALL
     proves = True
     compared = False
-
-    @classmethod
-    def metrics(cls, params: Cut) -> tuple[Metric, ...]:
-        """Returns how many states there were, and how many of them lose something."""
-        return ALL
 
     @classmethod
     def label(cls, params: Cut) -> str:
