@@ -40,8 +40,8 @@ from guestmark.core import registry as kinds
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import parse_size
-from guestmark.disks.image import images
-from guestmark.disks.store import store
+from guestmark.disks.image import make_images
+from guestmark.disks.store import scratch_store
 from guestmark.platforms import registry
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.workloads import base as workloads
@@ -72,7 +72,9 @@ def _trial(cell: Cell) -> float:
 
 
 def _cp(source: Path) -> float:
-    with tempfile.TemporaryDirectory(prefix="guestmark-bench-", dir=store().directory(_LOCATION)) as scratch:
+    with tempfile.TemporaryDirectory(
+        prefix="guestmark-bench-", dir=scratch_store().directory(_LOCATION)
+    ) as scratch:
         target = Path(scratch, "copy")
         subprocess.run(["sync"], check=True)
         begin = time.monotonic()
@@ -88,7 +90,7 @@ def _preparation(rounds: int = 10) -> list[float]:
     times = []
     for _ in range(rounds + 1):
         begin = time.monotonic()
-        with images([spec]):
+        with make_images([spec]):
             times.append((time.monotonic() - begin) * 1e3)
     return times[1:]
 
@@ -140,8 +142,8 @@ def main() -> None:
                 contenders[f"{platform} guestfish {name}"] = partial(_trial, cell)
     if not shutil.which("guestfish"):
         print("guestfish is not installed: its rows are missing (package guestfish)")
-    spec = DiskSpec.of(Role.SOURCE, parse_size(arguments.size), content=arguments.content)
-    with images([spec]) as (source,):
+    spec = DiskSpec.from_levels(Role.SOURCE, parse_size(arguments.size), content=arguments.content)
+    with make_images([spec]) as (source,):
         source.checksum()
         contenders["cp"] = partial(_cp, source.path)
         for name in ("cp", f"{platforms[0]} direct"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.core.keeper import is_in_use
-from guestmark.disks.processes import descendants
+from guestmark.disks.processes import list_descendants
 from tests.adversary.hanging import hang
 from tests.framework import PACKAGES
 from tests.framework.kernels import without_9p
@@ -224,13 +224,13 @@ def _is(pid: int, known: dict[int, int]) -> bool:
 def _parts(controller: int) -> dict[str, int]:
     """Who plays which part in a machine with a cage."""
     words = {}
-    for pid in descendants(controller):
+    for pid in list_descendants(controller):
         with contextlib.suppress(OSError):
             words[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     keepers = [pid for pid, word in words.items() if word[1:2] == [b"keep"]]
     of: dict[str, int] = {}
     for supervisor in [pid for pid, word in words.items() if word[1:2] == [b"supervise"]]:
-        outer, first, *more = descendants(supervisor)
+        outer, first, *more = list_descendants(supervisor)
         # Without a cage the program is the outer process's child.
         program = first if words.get(first, [])[1:2] != [b"confine"] else more.pop(0)
         name = _program(words.get(program, []))

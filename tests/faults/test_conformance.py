@@ -272,7 +272,7 @@ class Fitful(HostLike):
 """
 SWITCHES = """
 from guestmark.core.factor import Machine, one_of
-from guestmark.setting.base import Check, DiskSetting, Refusal, option
+from guestmark.setting.base import Check, DiskSetting, Refusal, pass_level_as
 from guestmark.setting.drive import BUS, Bus
 from guestmark.setting.machine import MachineSetting
 
@@ -292,14 +292,14 @@ def really(level, drive):
 
 TOLD = DiskSetting(
     "told", "bytes that a disk likes to move", one_of("32768", "65536"), ("32768", "65536"), read=str,
-    machines=Machine.QEMU, device=option("opt_io_size"), attest=really,
+    machines=Machine.QEMU, device=pass_level_as("opt_io_size"), attest=really,
     refuse=lambda _level, disk, _cell: (
         Refusal("NVMe and IDE have no such size", "use virtio") if disk[BUS] in (Bus.NVME, Bus.IDE) else None
     ),
 )
 NARROW = DiskSetting(
     "narrow", "an option of virtio-blk that nothing refuses elsewhere", one_of("off", "on"), ("off", "on"),
-    read=str, machines=Machine.QEMU, device=option("write-zeroes"),
+    read=str, machines=Machine.QEMU, device=pass_level_as("write-zeroes"),
     attest=lambda level, drive: [
         Check("narrow", level == "off", drive.in_guest("queue/write_zeroes_max_bytes") == "0")
     ],

@@ -18,7 +18,7 @@ from guestmark.core.errors import AttestationError, MachineError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
-from guestmark.disks.store import store
+from guestmark.disks.store import scratch_store
 from guestmark.platforms import drives, registry
 from guestmark.platforms.base import Machine
 from tests.framework.disk_files import flip_bit, small_mount
@@ -40,7 +40,7 @@ def start(platform: str, needs: Mapping[str, Any] = SMALL, **factors: str) -> Ab
 
 def leftovers() -> list[Path]:
     """Trials' directories in shared memory that belong to this process's run."""
-    return list(store().directory("/dev/shm").glob("guestmark-trial-*"))
+    return list(scratch_store().directory("/dev/shm").glob("guestmark-trial-*"))
 
 
 @pytest.fixture(autouse=True)
@@ -118,12 +118,12 @@ def test_an_image_corrupted_underneath_is_found(platform: str) -> None:
         disk.mount(machine.agent)
         assert machine.agent.checksum(f"{directory}/f", timeout_s=60) != expected
         disk.umount(machine.agent)
-        disk.image.check()  # the filesystem itself is whole
+        disk.image.check_filesystem()  # the filesystem itself is whole
         with disk.image.path.open("r+b") as file:
             file.seek(1024)
             file.write(os.urandom(4096))
         with pytest.raises(MachineError, match="e2fsck failed"):
-            disk.image.check()
+            disk.image.check_filesystem()
 
 
 @pytest.mark.parametrize("platform", ["uml", long("tcg")])
@@ -171,15 +171,15 @@ def test_an_image_directory_that_is_too_small_is_told_before_anything_starts(
     with pytest.raises(
         UsageError, match=r"is too small: the plan's images take up to 0\.1 GB, 0\.0 GB are free"
     ):
-        preflight.check([cell("tcg", needs, location=str(small("tmpfs", "size=32M")))])
+        preflight.check_disks([cell("tcg", needs, location=str(small("tmpfs", "size=32M")))])
 
 
 def test_a_location_without_direct_io_is_told_with_the_way_out(small: Callable[..., Path]) -> None:
     where = str(small("ramfs"))
     with pytest.raises(UsageError, match=r"cache=none needs O_DIRECT, which .* does not support") as caught:
-        preflight.check([cell("tcg", location=where, cache="none")])
+        preflight.check_disks([cell("tcg", location=where, cache="none")])
     assert "location=DIRECTORY" in caught.value.hint
-    preflight.check([cell("tcg", location=where, cache="writeback")])
+    preflight.check_disks([cell("tcg", location=where, cache="writeback")])
     with pytest.raises(MachineError, match="O_DIRECT"), start("tcg", location=where, cache="none"):
         pass
 
@@ -191,4 +191,4 @@ def small(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         yield lambda kind, options="defaults": stack.enter_context(
             small_mount(tmp_path / kind, kind, options)
         )
-        store().close()
+        scratch_store().close()

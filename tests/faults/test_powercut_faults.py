@@ -14,22 +14,22 @@ from pathlib import Path
 import pytest
 
 from guestmark.disks import logged
-from guestmark.disks.logged import SERVER, Logged, exported, unmount_below
+from guestmark.disks.logged import SERVER, LoggedFiles, serve_logged, unmount_below
 from guestmark.powercut import cuts
 from guestmark.powercut.cuts import Survival
 from guestmark.powercut.judge import Replay
 from guestmark.powercut.writelog import WriteLog
 from tests.framework.processes import others, wait_until
 
-with_fuse = pytest.mark.skipif(bool(logged.why_not()), reason="no image can be logged here")
+with_fuse = pytest.mark.skipif(bool(logged.explain_no_log()), reason="no image can be logged here")
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Logged:
+def files(tmp_path: Path) -> LoggedFiles:
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(1 << 20)
-    return Logged(tmp_path / "base", tmp_path / "log", image)
+    return LoggedFiles(tmp_path / "base", tmp_path / "log", image)
 
 
 def mounted(below: Path) -> bool:
@@ -45,16 +45,16 @@ def readable(path: Path) -> bool:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may take /dev/fuse away")
-def test_a_server_that_may_not_mount_is_one_line(files: Logged, tmp_path: Path) -> None:
+def test_a_server_that_may_not_mount_is_one_line(files: LoggedFiles, tmp_path: Path) -> None:
     """In a mount namespace in which /dev/fuse is another device."""
     script = f"""
 import sys
 from pathlib import Path
 from guestmark.core.errors import MachineError
-from guestmark.disks.logged import Logged, exported
+from guestmark.disks.logged import LoggedFiles, serve_logged
 where = Path({str(tmp_path)!r})
 try:
-    with exported(Logged(where / "base", where / "log", where / "image"), where / "at"):
+    with serve_logged(LoggedFiles(where / "base", where / "log", where / "image"), where / "at"):
         sys.exit("something is mounted")
 except MachineError as error:
     print(error.message, error.hint, sep="|")
@@ -70,9 +70,9 @@ except MachineError as error:
 
 
 @with_fuse
-def test_writes_are_logged_and_the_mount_ends_with_its_context(files: Logged, tmp_path: Path) -> None:
+def test_writes_are_logged_and_the_mount_ends_with_its_context(files: LoggedFiles, tmp_path: Path) -> None:
     at = tmp_path / "at"
-    with exported(files, at):
+    with serve_logged(files, at):
         with at.open("r+b", buffering=0) as file:
             file.write(b"x" * 4096)
             os.fsync(file.fileno())
@@ -83,8 +83,8 @@ def test_writes_are_logged_and_the_mount_ends_with_its_context(files: Logged, tm
 
 
 @with_fuse
-def test_a_killed_server_leaves_no_mount(files: Logged, tmp_path: Path) -> None:
-    with exported(files, tmp_path / "at"):
+def test_a_killed_server_leaves_no_mount(files: LoggedFiles, tmp_path: Path) -> None:
+    with serve_logged(files, tmp_path / "at"):
         for folder, command in others():
             if SERVER.encode() in command[1:2] and any(str(tmp_path).encode() in w for w in command):
                 os.kill(int(folder.name), signal.SIGKILL)
@@ -94,7 +94,7 @@ def test_a_killed_server_leaves_no_mount(files: Logged, tmp_path: Path) -> None:
 
 
 @with_fuse
-def test_parallel_writes_keep_their_bytes(files: Logged, tmp_path: Path) -> None:
+def test_parallel_writes_keep_their_bytes(files: LoggedFiles, tmp_path: Path) -> None:
     """The kernel splits large direct writes into requests that go on at once; small ones come in between."""
     size = 8 << 20
     content = bytearray(random.Random(1).randbytes(size))
@@ -116,7 +116,7 @@ def test_parallel_writes_keep_their_bytes(files: Logged, tmp_path: Path) -> None
                 content[offset : offset + length] = memory[:length]
         os.close(descriptor)
 
-    with exported(files, tmp_path / "at"):
+    with serve_logged(files, tmp_path / "at"):
         threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
@@ -131,8 +131,8 @@ def test_parallel_writes_keep_their_bytes(files: Logged, tmp_path: Path) -> None
 
 
 @with_fuse
-def test_closing_the_file_flushes_nothing(files: Logged, tmp_path: Path) -> None:
-    with exported(files, tmp_path / "at"):
+def test_closing_the_file_flushes_nothing(files: LoggedFiles, tmp_path: Path) -> None:
+    with serve_logged(files, tmp_path / "at"):
         for _ in range(3):
             with (tmp_path / "at").open("r+b") as file:
                 file.write(b"x" * 4096)
@@ -141,10 +141,12 @@ def test_closing_the_file_flushes_nothing(files: Logged, tmp_path: Path) -> None
 
 
 @with_fuse
-def test_what_is_acknowledged_before_its_flush_has_ended_is_seen_to(files: Logged, tmp_path: Path) -> None:
+def test_what_is_acknowledged_before_its_flush_has_ended_is_seen_to(
+    files: LoggedFiles, tmp_path: Path
+) -> None:
     """A hypervisor that returns at once while a thread of its own flushes."""
     files = replace(files, at=tmp_path / "at")
-    with exported(files, tmp_path / "at"), logged.marking(files) as mark:
+    with serve_logged(files, tmp_path / "at"), logged.open_marker(files) as mark:
         descriptor = os.open(tmp_path / "at", os.O_RDWR)
         os.pwrite(descriptor, b"a" * 512, 0)
         flushing = threading.Thread(target=os.fsync, args=(descriptor,))

@@ -20,8 +20,8 @@ from tests.framework.processes import others, wait_until
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(bool(logged.why_not()), reason="no image can be logged here"),
-    pytest.mark.skipif(bool(loop.why_not()), reason="nothing can be mounted here"),
+    pytest.mark.skipif(bool(logged.explain_no_log()), reason="no image can be logged here"),
+    pytest.mark.skipif(bool(loop.explain_no_loop()), reason="nothing can be mounted here"),
 ]
 LIMIT_S = 6.0
 

@@ -48,10 +48,10 @@ name, looks = sys.argv[1], {
     "orphans": leftovers.orphans,
     "written pipes": leftovers._written_pipes,
     "paths in use": leftovers._in_use_by_processes,
-    "descendants": lambda: processes.descendants(victim.pid),
-    "threads": lambda: processes.threads(victim.pid),
-    "cages": lambda: list(processes.named_inside(1, "guestmark")),
-    "mounts": lambda: stack._mount_of_device("999:999"),
+    "descendants": lambda: processes.list_descendants(victim.pid),
+    "threads": lambda: processes.map_threads(victim.pid),
+    "cages": lambda: list(processes.find_in_cages(1, "guestmark")),
+    "mounts": lambda: stack._find_mount_of_device("999:999"),
     "open files": lambda: list(procfs.open_files(victim.pid)),
 }
 victim, ended = None, 0

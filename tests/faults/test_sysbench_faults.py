@@ -27,7 +27,7 @@ from tests.framework.marks import long
 from tests.framework.processes import wait_until
 
 as_root_with_loop = pytest.mark.skipif(
-    bool(loop.why_not()), reason=loop.why_not() or "there are loop devices"
+    bool(loop.explain_no_loop()), reason=loop.explain_no_loop() or "there are loop devices"
 )
 
 

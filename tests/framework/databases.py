@@ -11,7 +11,7 @@ from guestmark.core.context import Context
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.disks.store import store
+from guestmark.disks.store import scratch_store
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.workloads.oltp import Sizes
@@ -44,14 +44,14 @@ def bare_server(name: str) -> Iterator[Server]:
     """A server on this host with an empty data directory, confined as in a trial."""
     database = KINDS[name]()
     account = Account.of(os.getuid(), os.getgid())
-    parent = store().directory("/var/tmp")
+    parent = scratch_store().directory("/var/tmp")
     parent.chmod(0o711)
     data = parent / f"data-{name}"
     data.mkdir(0o700)
     os.chown(data, account.uid, account.gid)
     settings = database.settings(Sizes(buffer="32M", log="8M"), 20)
     with launcher(str(data), settings, account, on_host=True) as confined:
-        agent = store().agent()
+        agent = scratch_store().start_agent()
         for command in database.install(str(data), settings):
             done = agent.exec(confined.around(command), env=ENVIRONMENT, cwd="/", timeout_s=60)
             assert done.ok, done
@@ -61,7 +61,7 @@ def bare_server(name: str) -> Iterator[Server]:
             yield server
         finally:
             server.kill()
-            store().close()
+            scratch_store().close()
 
 
 @contextlib.contextmanager

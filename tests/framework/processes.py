@@ -60,7 +60,7 @@ def kill(pids: Iterable[int], number: signal.Signals) -> None:
 def children(pid: int) -> list[int]:
     """Of this process, whichever of its threads started them; the oldest first."""
     found: dict[int, int] = {}
-    for child in processes.children(pid):
+    for child in processes.list_children(pid):
         with contextlib.suppress(OSError):
             found[child] = started_at(child)
     return sorted(found, key=lambda child: found[child])

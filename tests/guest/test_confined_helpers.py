@@ -107,10 +107,10 @@ def test_what_a_booting_machine_talks_to_is_confined(network: str) -> None:
 def test_a_tool_that_reads_an_image_writes_nothing(tmp_path: Path) -> None:
     """What they read, guests have written."""
     image = tmp_path / "image"
-    daemon.run("qemu-img", "create", "-f", "raw", str(image), "8M", writable=[tmp_path])
-    daemon.run("mke2fs", "-q", "-t", "ext4", str(image), writable=[tmp_path])
+    daemon.run_program("qemu-img", "create", "-f", "raw", str(image), "8M", writable=[tmp_path])
+    daemon.run_program("mke2fs", "-q", "-t", "ext4", str(image), writable=[tmp_path])
     before = image.read_bytes()
     with pytest.raises(MachineError):
-        daemon.run("mke2fs", "-q", "-F", "-t", "ext2", str(image))
-    daemon.run("debugfs", "-w", "-R", "mkdir /made", str(image), ok=range(256))
+        daemon.run_program("mke2fs", "-q", "-F", "-t", "ext2", str(image))
+    daemon.run_program("debugfs", "-w", "-R", "mkdir /made", str(image), ok=range(256))
     assert image.read_bytes() == before

@@ -66,7 +66,7 @@ def set_aside() -> Iterator[int]:
     before, wanted = number.read_text(), 2 * 128
     try:
         number.write_text(str(int(before) + wanted))
-        if (HugePages.MEDIUM.free() or 0) < wanted:
+        if (HugePages.MEDIUM.count_free() or 0) < wanted:
             pytest.skip("this host has no room for 256 huge pages")
         yield wanted
     finally:
@@ -80,7 +80,7 @@ def test_huge_pages_that_were_set_aside_are_counted(set_aside: int, monkeypatch:
     huge = cell_of("tcg", "density", {"guests": "2", "memory": "256M", "hugepages": "2M"}, command=["true"])
     with prepared(huge) as (machine, workload):
         measured = {each.metric: each.value for each in workload.run(machine)}
-        assert (HugePages.MEDIUM.free() or 0) < set_aside
+        assert (HugePages.MEDIUM.count_free() or 0) < set_aside
     for metric in (density.MEMORY, density.PSS, density.RSS, density.AVAILABLE):
         assert measured[metric] > 64 * _MIB, metric.name
     many = cell_of("tcg", "density", {"guests": "4", "memory": "256M", "hugepages": "2M"})

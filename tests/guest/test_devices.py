@@ -15,11 +15,11 @@ from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability, Flushes
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.disks import devices, loop, template
-from guestmark.disks.location import in_memory, storage
-from guestmark.disks.preflight import check, impossible
+from guestmark.disks.location import describe_storage, is_in_memory
+from guestmark.disks.preflight import check_disks, explain_impossible_disk
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import Filesystem
-from guestmark.setting.location import LOCATION, size_of
+from guestmark.setting.location import LOCATION, device_size
 from guestmark.workloads import base as workloads
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
@@ -32,15 +32,15 @@ IMAGE = Path("/var/tmp/guestmark-test-device.raw")
 @pytest.fixture
 def device() -> Iterator[str]:
     """An empty loop device on an image in /var/tmp."""
-    if reason := loop.why_not():
+    if reason := loop.explain_no_loop():
         pytest.skip(reason)
     IMAGE.unlink(missing_ok=True)
     with IMAGE.open("wb") as file:
         file.truncate(SIZE)
     try:
-        with loop.attached(IMAGE) as path:
+        with loop.attach_loop(IMAGE) as path:
             yield path
-            devices.give_back()
+            devices.give_back_device()
     finally:
         IMAGE.unlink()
 
@@ -65,9 +65,9 @@ def test_a_device_is_the_disk_of_uml_and_empty_afterwards(device: str) -> None:
         facts, flushes = written("uml", device, {})
         assert known(facts.disks)["target"].size == SIZE
         assert flushes.word is Durability.LOST  # by ubd
-    assert {kind for kind, _ in devices.signatures(device)} == {"ext4"}
-    devices.give_back()
-    assert devices.signatures(device) == []
+    assert {kind for kind, _ in devices.list_signatures(device)} == {"ext4"}
+    devices.give_back_device()
+    assert devices.list_signatures(device) == []
 
 
 @pytest.mark.long
@@ -96,14 +96,14 @@ def test_a_device_is_named_only_by_who_means_it(device: str) -> None:
 
 def test_what_has_something_on_it_or_is_in_use_is_refused(device: str, tmp_path: Path) -> None:
     cells = [cell_of("tcg", "filewrite", overwriting(device), amount="4M")]
-    check(cells)
+    check_disks(cells)
     subprocess.run(["mke2fs", "-q", "-F", device], check=True, capture_output=True)
     with pytest.raises(UsageError, match=r"has something on it: ext2"):
-        check(cells)
+        check_disks(cells)
     subprocess.run(["mount", device, str(tmp_path)], check=True)
     try:
         with pytest.raises(UsageError, match="in use: mounted"):
-            check(cells)
+            check_disks(cells)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
@@ -124,9 +124,9 @@ from guestmark.setting.disk import DiskSpec, Disks
 from tests.framework.cells import cell_of
 factors = {"location": f"overwrite:{sys.argv[1]}", "filesystem": sys.argv[2]}
 (spec,) = cell_of("tcg", "filewrite", factors, amount="4M").view(Disks)
-devices.take(spec.location)
+devices.take_device(spec.location)
 template.format_fresh(spec, Path(spec.location))
-print([kind for kind, _ in devices.signatures(spec.location)], flush=True)
+print([kind for kind, _ in devices.list_signatures(spec.location)], flush=True)
 signal.pause()
 """
 
@@ -141,10 +141,10 @@ def test_what_a_killed_run_has_left_is_taken_again(device: str, filesystem: str)
     ) as killed:
         assert known(killed.stdout).readline().decode().strip() == repr([filesystem])
         with pytest.raises(UsageError, match="in use by another guestmark"):
-            devices.take(device)
+            devices.take_device(device)
         killed.kill()
-    devices.take(device)
-    assert devices.signatures(device) == []
+    devices.take_device(device)
+    assert devices.list_signatures(device) == []
 
 
 def test_xfs_is_whole_on_a_device_that_was_full(device: str, tmp_path: Path) -> None:
@@ -153,42 +153,46 @@ def test_xfs_is_whole_on_a_device_that_was_full(device: str, tmp_path: Path) -> 
     spec = grown(device, "xfs")
     with Path(device).open("wb") as file:
         rubbish = random.Random(1).randbytes(1 << 20)
-        for _ in range(size_of(device) >> 20):
+        for _ in range(device_size(device) >> 20):
             file.write(rubbish)
     template.format_fresh(spec, Path(device))
     subprocess.run(["xfs_repair", "-n", device], check=True, capture_output=True)
     subprocess.run(["mount", device, str(tmp_path)], check=True)
     subprocess.run(["umount", str(tmp_path)], check=True)
     with pytest.raises(ValueError, match="no superblock"):
-        template.log_of(bytes(512))
+        template.locate_xfs_log(bytes(512))
 
 
 def test_only_a_mark_of_our_own_is_taken_for_one(device: str) -> None:
-    assert devices.is_mark(devices.mark())
-    assert devices.mark() != devices.mark()
+    assert devices.is_mark(devices.make_mark())
+    assert devices.make_mark() != devices.make_mark()
     theirs = str(uuid.uuid4())
-    assert not any(map(devices.is_mark, ("", "1234-ABCD", theirs, devices.mark()[:-1] + "g")))
-    subprocess.run(["mke2fs", "-q", "-F", "-U", devices.mark(), device], check=True, capture_output=True)
-    devices.check(device)
+    assert not any(map(devices.is_mark, ("", "1234-ABCD", theirs, devices.make_mark()[:-1] + "g")))
+    subprocess.run(["mke2fs", "-q", "-F", "-U", devices.make_mark(), device], check=True, capture_output=True)
+    devices.check_device(device)
     for changed in (["tune2fs", "-U", theirs, device], ["wipefs", "--all", device]):
         subprocess.run(changed, check=True, capture_output=True)
         if changed[0] == "tune2fs":
             with pytest.raises(UsageError, match="has something on it: ext2"):
-                devices.take(device)
-    devices.check(device)
+                devices.take_device(device)
+    devices.check_device(device)
 
 
 def test_below_a_device_the_layers_are_walked(device: str) -> None:
-    (disk,) = storage(cell_of("tcg", "filewrite", overwriting(device), amount="4M"), None).disks.values()
+    (disk,) = describe_storage(
+        cell_of("tcg", "filewrite", overwriting(device), amount="4M"), None
+    ).disks.values()
     assert disk.filesystem == "block device"
-    assert disk.in_memory == in_memory("/var/tmp")
+    assert disk.in_memory == is_in_memory("/var/tmp")
 
 
 def test_what_a_device_is_not_is_refused(device: str) -> None:
     for factors in ({"format": "qcow2"}, {"size": "1G"}, {"preallocation": "full"}, {"filesystem": "9p"}):
         with pytest.raises(UsageError, match="block device"):
             cell_of("tcg", "filewrite", {**overwriting(device), **factors}, amount="4M").view(Disks)
-    assert "guests only" in impossible(cell_of("host", "filewrite", overwriting(device), amount="4M"))
+    assert "guests only" in explain_impossible_disk(
+        cell_of("host", "filewrite", overwriting(device), amount="4M")
+    )
     assert "images only" in workloads.of("powercut").impossible(
         cell_of("tcg", "powercut", overwriting(device))
     )

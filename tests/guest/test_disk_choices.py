@@ -50,7 +50,7 @@ def written(factors: Mapping[str, str]) -> dict[str, Measurement]:
 def test_a_disk_is_what_was_asked_for(factors: Mapping[str, str]) -> None:
     maker = Filesystem(factors.get("filesystem", "ext4")).maker
     try:
-        daemon.find(maker)
+        daemon.find_program(maker)
     except PlatformUnusableError as error:
         pytest.skip(str(error))
     assert written(factors)["throughput"].value > 0
@@ -66,7 +66,7 @@ def test_a_limited_disk_is_slow() -> None:
 @pytest.mark.long
 def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made without the option, so that only attestation can tell."""
-    monkeypatch.setattr("guestmark.disks.template.options", lambda spec, of: [])
+    monkeypatch.setattr("guestmark.disks.template.collect_options", lambda spec, of: [])
     with pytest.raises(AttestationError, match="subclusters"):
         written({"format": "qcow2", "subclusters": "on", "size": "252M"})
 

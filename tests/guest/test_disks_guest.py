@@ -8,7 +8,7 @@ from guestmark.agent.wire import Pattern
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.disks.location import default_location, in_memory
+from guestmark.disks.location import default_location, is_in_memory
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.setting.disk import Role
@@ -84,7 +84,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
         below = Below.before(machine)
         for direct in (True, False):
             path = f"{directory}/copied-{direct}"
-            moved = agent.copy(source.path, path, direct=direct, timeout_s=120)
+            moved = agent.copy(source.read_path, path, direct=direct, timeout_s=120)
             assert moved.bytes == 24 * MB
             # Journalled data goes through the page cache whatever was asked; the answer shows it.
             if direct and "data=journal" not in target.spec.mount_options:
@@ -102,14 +102,14 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
             Pattern.RANDOM, 8 * MB
         )
         target.umount(agent)
-        target.image.check()
+        target.image.check_filesystem()
         values = {measurement.metric.name: measurement.value for measurement in changes.measurements(56 * MB)}
         assert 0.99 <= values["write_amplification"] < 3
         assert values["host_writes"] > 0
         assert values["host_read_bytes"] >= 24 * MB
         assert values["allocated_bytes"] >= 56 * MB
         assert values["guest_cpu_s"] > 0
-        assert flushes.in_memory == in_memory(default_location())
+        assert flushes.in_memory == is_in_memory(default_location())
         reached = flushes.reached
         if factors.get("cache") == "unsafe":
             assert reached == "no"
@@ -125,7 +125,7 @@ def test_without_barriers_no_flush_is_sent() -> None:
         target, source = machine.disks
         directory = target.mount(machine.agent)
         below = Below.before(machine)
-        machine.agent.copy(source.path, f"{directory}/copy", direct=True, timeout_s=120)
+        machine.agent.copy(source.read_path, f"{directory}/copy", direct=True, timeout_s=120)
         changes = below.after()
         flushes = known(changes.flushes)
         assert changes.counters.guest_flushes == 0
@@ -147,7 +147,7 @@ def test_the_host_has_a_directory_and_a_file() -> None:
     with registry.get_platform("host").start(Cell("test", WorkloadSpec("test", NEEDS), HOST, {})) as machine:
         target, source = machine.disks
         directory = target.mount(machine.agent)
-        machine.agent.copy(source.path, f"{directory}/copy", direct=True, timeout_s=60)
+        machine.agent.copy(source.read_path, f"{directory}/copy", direct=True, timeout_s=60)
         target.umount(machine.agent)
         assert machine.agent.checksum(f"{directory}/copy", timeout_s=60) == source.image.checksum()
         assert target.image.allocated_bytes() >= 24 * MB

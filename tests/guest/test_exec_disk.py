@@ -40,8 +40,8 @@ def on(platform: str, filesystem: str, *argv: str) -> Cell:
 
 @pytest.mark.parametrize(("platform", "filesystem"), PLACES)
 def test_a_command_runs_on_its_disk(platform: str, filesystem: str) -> None:
-    if platform == "host" and loop.why_not():
-        pytest.skip(loop.why_not())
+    if platform == "host" and loop.explain_no_loop():
+        pytest.skip(loop.explain_no_loop())
     with started(on(platform, filesystem, "sh", "-c", WRITES)) as (machine, workload):
         workload.prepare(machine)
         workload.run(machine)
@@ -68,8 +68,8 @@ def test_a_command_runs_on_its_disk(platform: str, filesystem: str) -> None:
 def test_a_row_says_what_became_of_its_flushes_without_a_proof(
     platform: str, levels: dict[str, str], command: str, word: Durability
 ) -> None:
-    if platform == "host" and loop.why_not():
-        pytest.skip(loop.why_not())
+    if platform == "host" and loop.explain_no_loop():
+        pytest.skip(loop.explain_no_loop())
     cell = on(platform, "ext2", "sh", "-c", command)
     with started(replace(cell, factors={**cell.factors, **levels})) as (machine, workload):
         workload.prepare(machine)

@@ -109,7 +109,7 @@ def test_the_next_inner_guest_is_fresh_in_the_same_outer_one() -> None:
 def test_a_filesystem_is_checked_where_its_image_is() -> None:
     with start(btrfs()) as guest:
         uploaded(btrfs(), guest)
-        guest.disks[0].image.check()
+        guest.disks[0].image.check_filesystem()
 
 
 @pytest.mark.long

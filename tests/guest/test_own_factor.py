@@ -14,17 +14,17 @@ MODULE = """
 from collections.abc import Iterator
 
 from guestmark.core.factor import Machine, one_of
-from guestmark.setting.base import Check, DiskSetting, Drive, option
+from guestmark.setting.base import AttestedDrive, Check, DiskSetting, pass_level_as
 from guestmark.setting.machine import MachineSetting
 
 
-def _seen(level: int, drive: Drive) -> Iterator[Check]:
+def _seen(level: int, drive: AttestedDrive) -> Iterator[Check]:
     yield Check("preferred transfer", level, int(drive.in_guest("queue/optimal_io_size")) + {error})
 
 
 TRANSFER = DiskSetting(
     "transfer", "bytes that the disk says it likes to move at once", one_of("32768", "65536"),
-    read=int, machines=Machine.QEMU, device=option("opt_io_size"), attest=_seen,
+    read=int, machines=Machine.QEMU, device=pass_level_as("opt_io_size"), attest=_seen,
 )
 CALLED = MachineSetting(
     "called", "a name for the guest", str.strip, read=str, machines=Machine.QEMU,

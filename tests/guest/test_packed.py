@@ -15,7 +15,7 @@ from tests.framework.guests import prepared
 def read(platform: str, factors: Mapping[str, str], content: str = "random") -> None:
     """Reads 4 MB; their digest is compared with that of the pattern."""
     try:
-        daemon.find(Filesystem(factors["filesystem"]).maker)
+        daemon.find_program(Filesystem(factors["filesystem"]).maker)
     except PlatformUnusableError as error:
         pytest.skip(str(error))
     given = {"location": "/var/tmp", "size": "64M", **factors}

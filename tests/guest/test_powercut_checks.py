@@ -22,7 +22,7 @@ from tests.framework.command_line import CommandLine, Result
 from tests.framework.processes import wait_until
 
 pytestmark = [
-    pytest.mark.skipif(bool(loop.why_not()), reason="images cannot be mounted here"),
+    pytest.mark.skipif(bool(loop.explain_no_loop()), reason="images cannot be mounted here"),
     pytest.mark.timeout(600),
 ]
 HERE = ("powercut", "--on", "host", "--states", "10")

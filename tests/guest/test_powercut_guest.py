@@ -27,7 +27,7 @@ from tests.framework.marks import long
 from tests.framework.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no image can be logged without FUSE")
-on_loop = pytest.mark.skipif(bool(loop.why_not()), reason="images cannot be mounted here")
+on_loop = pytest.mark.skipif(bool(loop.explain_no_loop()), reason="images cannot be mounted here")
 
 
 @pytest.fixture(autouse=True)
@@ -133,10 +133,10 @@ def test_a_kept_image_on_top_of_another_one_can_be_read(tmp_path: Path) -> None:
     assert found.word is Durability.LOST
     image = tmp_path / "cut.qcow2"
     evidence.write(found.kept, 1, "none", str(image))
-    assert "No errors" in daemon.run("qemu-img", "check", str(image))
+    assert "No errors" in daemon.run_program("qemu-img", "check", str(image))
     raw = tmp_path / "cut.raw"
-    daemon.run("qemu-img", "convert", "-O", "raw", str(image), str(raw), writable=[tmp_path])
-    assert "clean" in daemon.run("dumpe2fs", "-h", str(raw))
+    daemon.run_program("qemu-img", "convert", "-O", "raw", str(image), str(raw), writable=[tmp_path])
+    assert "clean" in daemon.run_program("dumpe2fs", "-h", str(raw))
 
 
 @pytest.mark.long
@@ -155,7 +155,7 @@ def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
     mounted.mkdir()
     with image.open("wb") as file:
         file.truncate(64 << 20)
-    subprocess.run([daemon.find("mkfs.ext4"), "-q", str(image)], check=True)
+    subprocess.run([daemon.find_program("mkfs.ext4"), "-q", str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], check=True)
     try:
         with (mounted / "file").open("wb", buffering=0) as file:
@@ -169,7 +169,7 @@ def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copy(image, copy)
     said = subprocess.run(
-        [daemon.find("e2fsck"), "-fy", str(copy)], capture_output=True, text=True, check=False
+        [daemon.find_program("e2fsck"), "-fy", str(copy)], capture_output=True, text=True, check=False
     )
     assert "could be narrower" in said.stdout
     assert Ext().repaired(image).repairs == ()

@@ -16,7 +16,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.machine_facts import Sandboxed, mounts
 from guestmark.core.platform_kind import platform_kinds
 from guestmark.core.platform_spec import parse_platform
-from guestmark.disks.processes import descendants
+from guestmark.disks.processes import list_descendants
 from guestmark.platforms import registry
 from guestmark.platforms.sandbox import runtimes
 from guestmark.platforms.sandbox.runtimes import RUNTIMES
@@ -102,7 +102,7 @@ def test_no_runtime_leaves_a_directory_of_its_own(tmp_path: Path, monkeypatch: p
 def test_podmans_locks_are_not_those_of_the_users_containers() -> None:
     host = os.stat("/dev/shm").st_dev
     with start("podman") as machine:
-        processes = descendants(os.getpid())
+        processes = list_descendants(os.getpid())
         locks = [
             line
             for pid in processes

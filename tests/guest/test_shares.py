@@ -9,7 +9,7 @@ import pytest
 from guestmark.core.errors import AttestationError, UsageError
 from guestmark.core.findings import Durability, Flushes
 from guestmark.core.machine_facts import GuestMachine
-from guestmark.disks.preflight import impossible
+from guestmark.disks.preflight import explain_impossible_disk
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import virtiofs
 from guestmark.setting.disk import Disks
@@ -100,7 +100,7 @@ def test_what_a_directory_does_not_have_is_refused(factors: Mapping[str, str], s
     ],
 )
 def test_cells_whose_machine_cannot_mount_it_are_left_out(platform: str, filesystem: str, why: str) -> None:
-    found = impossible(cell_of(platform, "filewrite", {"filesystem": filesystem}, amount="4M"))
+    found = explain_impossible_disk(cell_of(platform, "filewrite", {"filesystem": filesystem}, amount="4M"))
     assert why in found
     assert bool(found) == bool(why)
 

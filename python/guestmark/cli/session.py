@@ -220,18 +220,18 @@ def audience_of(outputs: Outputs) -> Audience:
 @contextmanager
 def _observed(outputs: Outputs) -> Iterator[Observer]:
     """While it is measured: progress is shown, and images of failed trials are kept if that was asked for."""
-    from guestmark.disks.store import store
+    from guestmark.disks.store import scratch_store
     from guestmark.engine.progress import Silent
 
     gc.freeze()  # what was loaded stays
     gc.enable()
-    store().keep = outputs.keep
+    scratch_store().keep = outputs.keep
     try:
         with nullcontext(Silent()) if outputs.quiet else _observer(outputs) as observer:
             yield observer
     finally:
         gc.disable()
-        for path in store().left if outputs.keep else ():
+        for path in scratch_store().left if outputs.keep else ():
             say(f"kept for you to inspect and remove: {path}")
 
 

@@ -63,7 +63,7 @@ _ALWAYS_SHOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveMount:
     """A mount as the guest's kernel reports it: `options` from every source, `text` as in /proc/mounts."""
 
     filesystem: str
@@ -72,14 +72,14 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OptionsVerdict:
     """Options that are certainly not in force, and those the kernel does not show."""
 
     refuted: tuple[str, ...]
     unconfirmed: tuple[str, ...]
 
 
-def _shown_in_full(option: str, live: frozenset[str]) -> bool:
+def _is_shown_with_value(option: str, live: frozenset[str]) -> bool:
     """Whether the kernel shows the option with what it filled in: `compress=zstd` as `compress=zstd:3` (btrfs), and
     `compress` or `discard`, which have values of their own, with one.
     """
@@ -89,7 +89,7 @@ def _shown_in_full(option: str, live: frozenset[str]) -> bool:
     return name in _VALUE_FILLED_IN and any(setting.startswith(f"{name}=") for setting in live)
 
 
-def live_options(agent: Agent, device: str, directory: str) -> Live:
+def read_live_mount(agent: Agent, device: str, directory: str) -> LiveMount:
     """The live mount of `device` at `directory`. Raises `MachineError` when it is not mounted there."""
     for line in reversed(agent.facts().mounts.splitlines()):
         fields = line.split(" ")
@@ -106,10 +106,10 @@ def live_options(agent: Agent, device: str, directory: str) -> Live:
         shown |= set(more.split())
     except CallError:
         pass
-    return Live(fields[2], fields[3], frozenset(shown))
+    return LiveMount(fields[2], fields[3], frozenset(shown))
 
 
-def compare(asked: str, shown: Iterable[str]) -> Verdict:
+def compare_options(asked: str, shown: Iterable[str]) -> OptionsVerdict:
     """Decides by what the kernel shows; an option it does not show is unconfirmed.
 
     Refuted is: an option that is always shown and is not, one whose opposite or whose name with another value is shown.
@@ -119,7 +119,7 @@ def compare(asked: str, shown: Iterable[str]) -> Verdict:
     for option in filter(None, asked.split(",")):
         if option in live or any(name in live for name in _ALSO_SHOWN_AS.get(option, ())):
             continue
-        if _shown_in_full(option, live):
+        if _is_shown_with_value(option, live):
             continue
         if option in _ABSENCES:
             if any(name in live for name in _ABSENCES[option]):
@@ -133,7 +133,7 @@ def compare(asked: str, shown: Iterable[str]) -> Verdict:
             refuted.append(option)
         else:
             unconfirmed.append(option)
-    return Verdict(tuple(refuted), tuple(unconfirmed))
+    return OptionsVerdict(tuple(refuted), tuple(unconfirmed))
 
 
 _APPEAR_S = 15.0
@@ -160,7 +160,7 @@ class AttachedDisk:
     server: int | None = None  # the process of this host that serves a share, where it is not the hypervisor
 
     @property
-    def path(self) -> str:
+    def read_path(self) -> str:
         """The path from which a source is read: the device in a guest, the image itself on the host."""
         return self.device or str(self.image.path)
 
@@ -171,8 +171,8 @@ class AttachedDisk:
         """
         if self.spec.loop:
             Path(self.directory).mkdir(exist_ok=True)
-            self.device = loop.mount(agent, self.spec, str(self.image.path), self.directory)
-            self._attest(agent)
+            self.device = loop.mount_loop(agent, self.spec, str(self.image.path), self.directory)
+            self._attest_mount(agent)
             return self.directory
         if not self.device:
             return self.directory
@@ -182,11 +182,15 @@ class AttachedDisk:
             agent.write_file("/dev/kmsg", about_to.encode())
         try:
             agent.mount(
-                self.device, self.directory, self.spec.filesystem, self._mount_options(), timeout_s=_MOUNT_S
+                self.device,
+                self.directory,
+                self.spec.filesystem,
+                self._list_mount_options(),
+                timeout_s=_MOUNT_S,
             )
         except CallError as error:
-            raise self._refused(error, _kernel_log(agent, about_to)) from error
-        self._attest(agent)
+            raise self._describe_refusal(error, _read_kernel_log(agent, about_to)) from error
+        self._attest_mount(agent)
         return self.directory
 
     def umount(self, agent: Agent, *, drop_caches: bool = True) -> None:
@@ -195,7 +199,7 @@ class AttachedDisk:
         Without `drop_caches`, a guest's other caches and all of the host's are kept.
         """
         if self.device:
-            self._umount(agent)
+            self._unmount_when_idle(agent)
         if not drop_caches:
             return
         try:
@@ -203,7 +207,7 @@ class AttachedDisk:
         except CallError as error:  # on the host, the user may not be root
             self.facts.caches = f"not dropped: {error.message}"
 
-    def _umount(self, agent: Agent) -> None:
+    def _unmount_when_idle(self, agent: Agent) -> None:
         """Also a disk that is busy a moment longer: a polled io_uring outlives its process."""
         deadline = time.monotonic() + _BUSY_S
         while True:
@@ -219,32 +223,34 @@ class AttachedDisk:
         self.umount(agent, drop_caches=drop_caches)
         return self.mount(agent)
 
-    def _mount_options(self) -> str:
-        if self.spec.shared:
-            return filesystem.mount_options(self.spec, str(self.image.path))
-        if self.spec.packed:
+    def _list_mount_options(self) -> str:
+        if self.spec.is_directory:
+            return filesystem.format_share_mount_options(self.spec, str(self.image.path))
+        if self.spec.is_packed:
             return f"ro,{self.spec.mount_options}"
         return self.spec.mount_options
 
-    def _refused(self, error: CallError, said: list[str]) -> MachineError:
+    def _describe_refusal(self, error: CallError, said: list[str]) -> MachineError:
         spec = self.spec
         shown = f" -o {spec.mount_options}" if spec.mount_options else ""
         kernel = f"; the kernel says: {'; '.join(said[-3:])}" if said else ""
         return MachineError(
             f"mount -t {spec.filesystem}{shown} {self.device}: {error.message.rpartition(': ')[2]}{kernel}",
-            hint=f"check mount={spec.mount_options or filesystem.DEFAULTS} and whether the guest's kernel has "
+            hint=f"check mount={spec.mount_options or filesystem.NO_OPTIONS} and whether the guest's kernel has "
             f"{spec.filesystem}",
             cause=error.cause,
         )
 
-    def _attest(self, agent: Agent) -> None:
-        live = live_options(agent, self.device, self.directory)
+    def _attest_mount(self, agent: Agent) -> None:
+        live = read_live_mount(agent, self.device, self.directory)
         if live.filesystem != self.spec.filesystem:
             raise AttestationError(
                 f"the filesystem is not what was asked for: asked {self.spec.filesystem}, found {live.filesystem}"
             )
-        asked = filesystem.asked_of_kernel(self.spec) if self.spec.shared else self.spec.mount_options
-        verdict = compare(asked, live.options)
+        asked = (
+            filesystem.list_attested_options(self.spec) if self.spec.is_directory else self.spec.mount_options
+        )
+        verdict = compare_options(asked, live.options)
         if verdict.refuted:
             raise AttestationError(
                 f"mount options did not take effect: asked {asked}, found {live.text}"
@@ -254,18 +260,18 @@ class AttachedDisk:
 
 
 @contextmanager
-def directories(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ...]]:
+def attach_on_host(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ...]]:
     """The host's own disks for one trial: a fresh directory for the target, a file for the source."""
-    from guestmark.disks.image import images
+    from guestmark.disks.image import make_images
 
     if not specs:
         yield ()
         return
-    with images(specs, formatted=False) as made:
-        yield tuple(AttachedDisk(image.spec, image, directory=_directory_of(image)) for image in made)
+    with make_images(specs, formatted=False) as made:
+        yield tuple(AttachedDisk(image.spec, image, directory=_host_directory(image)) for image in made)
 
 
-def _directory_of(image: Image) -> str:
+def _host_directory(image: Image) -> str:
     """The host path of a target: itself, or the directory beside its image where that is mounted."""
     if image.spec.loop:
         return str(image.path.parent / "mounted")
@@ -278,12 +284,12 @@ def find_device(agent: Agent, spec: DiskSpec, index: int, serial: str = "") -> s
     The number is the disk's name where it is not told. Raises `MachineError` when it has not appeared in time.
     """
     if not spec.bus.serial:
-        return spec.bus.device(index)
+        return spec.bus.device_at(index)
     deadline = time.monotonic() + _APPEAR_S
-    candidates = [spec.bus.device(position) for position in range(_MOST_DISKS)]
+    candidates = [spec.bus.device_at(position) for position in range(_MOST_DISKS)]
     while True:
         for device in candidates:
-            if _serial(agent, f"/sys/block/{device.removeprefix('/dev/')}/{spec.bus.serial}") == (
+            if _read_serial(agent, f"/sys/block/{device.removeprefix('/dev/')}/{spec.bus.serial}") == (
                 serial or spec.name
             ):
                 return device
@@ -294,7 +300,7 @@ def find_device(agent: Agent, spec: DiskSpec, index: int, serial: str = "") -> s
         time.sleep(0.05)
 
 
-def _serial(agent: Agent, path: str) -> str:
+def _read_serial(agent: Agent, path: str) -> str:
     try:
         content = agent.read_file(path, limit=256)
     except CallError:
@@ -303,7 +309,7 @@ def _serial(agent: Agent, path: str) -> str:
     return content[header:].decode(errors="replace").strip()
 
 
-def _kernel_log(agent: Agent, mark: str) -> list[str]:
+def _read_kernel_log(agent: Agent, mark: str) -> list[str]:
     """The kernel's messages after the last one that is `mark`, without their time stamps."""
     try:
         done = agent.exec(["dmesg"], timeout_s=20, output_limit=1 << 20)

@@ -40,7 +40,7 @@ PACKAGES = {
 }
 
 
-def find(program: str) -> str:
+def find_program(program: str) -> str:
     """Absolute path; the administrators' directories are searched too.
 
     Raises `PlatformUnusableError` naming the package.
@@ -53,7 +53,7 @@ def find(program: str) -> str:
     return path
 
 
-def run(
+def run_program(
     program: str,
     *arguments: str,
     ok: Sequence[int] = (0,),
@@ -67,7 +67,7 @@ def run(
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            BUILDER.around([find(program), *arguments], writable),
+            BUILDER.around([find_program(program), *arguments], writable),
             capture_output=True, text=True, errors="replace", env=environment, stdin=subprocess.DEVNULL,
             timeout=deadline_s, check=False,
         )  # fmt: skip
@@ -89,16 +89,16 @@ _END_S = 5.0
 
 
 @contextlib.contextmanager
-def serving(
+def serve_image(
     command: Sequence[str], ready: Callable[[], bool], what: str, hint: str
 ) -> Iterator[Callable[[], None]]:
     """The server while the context lasts; yields how to kill it before.
 
     Raises `MachineError`, "`what` cannot be …", with the server's last words when it does not get `ready`.
     """
-    daemon, lifeline = _start(command)
+    daemon, lifeline = _start_server(command)
     try:
-        _await(daemon, ready, what, hint)
+        _await_server(daemon, ready, what, hint)
         yield daemon.kill
     finally:
         os.close(lifeline)
@@ -110,26 +110,26 @@ def serving(
             daemon.communicate()
 
 
-def quoted(path: Path) -> str:
+def quote_qemu_value(path: Path) -> str:
     """As QEMU's options want a value."""
     return str(path).replace(",", ",,")
 
 
 @contextlib.contextmanager
-def over_nbd(image: Path, socket: Path) -> Iterator[None]:
+def serve_over_nbd(image: Path, socket: Path) -> Iterator[None]:
     """Serves the bytes of an image over NBD at a local socket, as an export called `disk`."""
     command = [
-        find(DAEMON), "--blockdev", f"driver=file,node-name=image,filename={quoted(image)}",
-        "--nbd-server", f"addr.type=unix,addr.path={quoted(socket)}",
+        find_program(DAEMON), "--blockdev", f"driver=file,node-name=image,filename={quote_qemu_value(image)}",
+        "--nbd-server", f"addr.type=unix,addr.path={quote_qemu_value(socket)}",
         "--export", "type=nbd,id=disk,node-name=image,name=disk,writable=on",
     ]  # fmt: skip
-    with serving(
+    with serve_image(
         command, socket.is_socket, "the image cannot be served over NBD", "see qemu-storage-daemon(1)"
     ):
         yield
 
 
-def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+def _start_server(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     theirs, ours = os.pipe()
     held = keeper().handles
     try:
@@ -149,7 +149,7 @@ def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     return daemon, ours
 
 
-def _await(daemon: subprocess.Popen[bytes], ready: Callable[[], bool], what: str, hint: str) -> None:
+def _await_server(daemon: subprocess.Popen[bytes], ready: Callable[[], bool], what: str, hint: str) -> None:
     deadline = time.monotonic() + _READY_S
     while not ready():
         if daemon.poll() is not None:

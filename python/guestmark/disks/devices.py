@@ -22,15 +22,15 @@ from pathlib import Path
 
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.disks import daemon
-from guestmark.setting.location import number_of, size_of
+from guestmark.setting.location import device_number, device_size
 
 _HALF = 8  # bytes of a UUID
 _taken: dict[str, socket.socket] = {}  # what is on them is this process's own; with what says so to others
 
 
-def check(path: str) -> None:
+def check_device(path: str) -> None:
     """Raises `UsageError` for a device that is in use, has something on it, or cannot be written."""
-    size_of(path)
+    device_size(path)
     try:  # the kernel's own answer to "is it used?"
         os.close(os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:
@@ -45,7 +45,7 @@ def check(path: str) -> None:
         ) from error
     if path in _taken:
         return
-    foreign = [kind for kind, name in signatures(path) if not is_mark(name)]
+    foreign = [kind for kind, name in list_signatures(path) if not is_mark(name)]
     if foreign:
         raise UsageError(
             f"{path} has something on it: {', '.join(dict.fromkeys(foreign))}",
@@ -53,30 +53,30 @@ def check(path: str) -> None:
         )
 
 
-def signatures(path: str) -> list[tuple[str, str]]:
+def list_signatures(path: str) -> list[tuple[str, str]]:
     """What `wipefs` finds there: `ext4`, `dos`, `LVM2_member`, each with its UUID, empty where it has none."""
-    found = daemon.run("wipefs", "--no-act", "--noheadings", "--output=TYPE,UUID", path)
+    found = daemon.run_program("wipefs", "--no-act", "--noheadings", "--output=TYPE,UUID", path)
     rows = [line.split() for line in found.splitlines() if line.strip()]
     return [(row[0], row[1] if len(row) > 1 else "") for row in rows]
 
 
-def mark() -> str:
+def make_mark() -> str:
     """A new UUID that says that guestmark made the filesystem: the second half follows from the first.
 
     It is one of version 8, which leaves the other bits to whoever makes it (RFC 9562, section 5.8).
     """
-    return _marked(secrets.token_bytes(_HALF))
+    return _is_marked(secrets.token_bytes(_HALF))
 
 
 def is_mark(text: str) -> bool:
     """Whether a UUID is one of `mark`'s."""
     try:
-        return _marked(uuid.UUID(text).bytes[:_HALF]) == text.lower()
+        return _is_marked(uuid.UUID(text).bytes[:_HALF]) == text.lower()
     except ValueError:
         return False
 
 
-def _marked(first: bytes) -> str:
+def _is_marked(first: bytes) -> str:
     start = bytearray(first)
     start[6] = start[6] & 0x0F | 0x80
     end = bytearray(
@@ -86,24 +86,24 @@ def _marked(first: bytes) -> str:
     return str(uuid.UUID(bytes=bytes(start + end)))
 
 
-def take(path: str) -> None:
+def take_device(path: str) -> None:
     """Checks the device; from now on what is on it is this process's own, and it is wiped at its end."""
-    check(path)
+    check_device(path)
     if path in _taken:
         return
-    claim = _claim(path)
+    claim = _claim_device(path)
     if not _taken:
-        atexit.register(give_back)
+        atexit.register(give_back_device)
     _taken[path] = claim
-    if signatures(path):
-        _wipe(path)  # of a run that was killed
+    if list_signatures(path):
+        _wipe_signatures(path)  # of a run that was killed
 
 
-def _claim(path: str) -> socket.socket:
+def _claim_device(path: str) -> socket.socket:
     """A name that one process of this host can have, whatever it may write to; it ends with the process."""
     claim = socket.socket(socket.AF_UNIX)
     try:
-        claim.bind(f"\0guestmark-device-{number_of(path)}")
+        claim.bind(f"\0guestmark-device-{device_number(path)}")
     except OSError as error:
         claim.close()
         raise UsageError(
@@ -112,13 +112,13 @@ def _claim(path: str) -> socket.socket:
     return claim
 
 
-def give_back() -> None:
+def give_back_device() -> None:
     """Removes what trials have put on devices, so that the next run finds them empty."""
     while _taken:
         path, claim = _taken.popitem()
         with claim, contextlib.suppress(GuestmarkError):  # it may be gone, or in use by somebody else by now
-            _wipe(path)
+            _wipe_signatures(path)
 
 
-def _wipe(path: str) -> None:
-    daemon.run("wipefs", "--all", "--quiet", path, writable=[Path(path)])
+def _wipe_signatures(path: str) -> None:
+    daemon.run_program("wipefs", "--all", "--quiet", path, writable=[Path(path)])

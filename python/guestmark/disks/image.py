@@ -20,10 +20,10 @@ from guestmark.agent.confinement import HYPERVISOR
 from guestmark.core.cause import Cause, of_errno
 from guestmark.core.errors import AttestationError, MachineError, WorkloadError
 from guestmark.disks import daemon, devices, packed, sparse
-from guestmark.disks.daemon import over_nbd
-from guestmark.disks.logged import Logged, exported
-from guestmark.disks.store import store
-from guestmark.disks.template import copied, format_fresh
+from guestmark.disks.daemon import serve_over_nbd
+from guestmark.disks.logged import LoggedFiles, serve_logged
+from guestmark.disks.store import scratch_store
+from guestmark.disks.template import copy_template, format_fresh
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import BACKING, PROTOCOL, Format, Preallocation, Protocol
@@ -70,15 +70,15 @@ class Image:
     prepared_s: float = 0.0
     from_template: bool = False
     allocation: Allocation | None = field(default=None, compare=False, repr=False)
-    logged: Logged | None = None  # its files, where writes are logged; `path` is what a hypervisor opens
+    logged: LoggedFiles | None = None  # its files, where writes are logged; `path` is what a hypervisor opens
     socket: Path | None = None  # or this, where the image is served over NBD
 
     @property
-    def opened(self) -> str:
+    def open_path(self) -> str:
         """What a hypervisor is given to open."""
         return str(self.path) if self.socket is None else f"nbd+unix:///disk?socket={self.socket}"
 
-    def settle(self) -> Image:
+    def finish_allocation(self) -> Image:
         """Waits until the image is what was asked for: its allocation goes on while the machine boots.
 
         Raises `MachineError` when there is no room, `AttestationError` when it is not allocated in full.
@@ -89,7 +89,7 @@ class Image:
         try:
             self.allocation.wait()
         except OSError as error:
-            raise _no_image(self.spec, error) from error
+            raise _describe_failure(self.spec, error) from error
         length = self.path.stat().st_size
         if self.allocated_bytes() < length:
             raise AttestationError(
@@ -103,7 +103,7 @@ class Image:
         the seconds that took.
         """
         begin = time.monotonic()
-        paths = _contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
+        paths = _list_contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
         for path in (*paths, str(self.path.parent)):
             fd = os.open(path, os.O_RDONLY)
             try:
@@ -114,7 +114,7 @@ class Image:
 
     def allocated_bytes(self) -> int:
         """Bytes that the image occupies on the host's disk."""
-        if self.spec.overwritten:
+        if self.spec.is_device:
             return self.spec.size
         files = self.path.rglob("*") if self.path.is_dir() else (self.path,)
         return sum(file.stat().st_blocks for file in files) * 512
@@ -122,10 +122,10 @@ class Image:
     def checksum(self) -> Checksum:
         """Digest of a source's bytes, computed once by an agent on the host."""
         if self.path not in _checksums:
-            _checksums[self.path] = store().agent().checksum(str(self.path), timeout_s=_FILL_S)
+            _checksums[self.path] = scratch_store().start_agent().checksum(str(self.path), timeout_s=_FILL_S)
         return _checksums[self.path]
 
-    def check(self) -> None:
+    def check_filesystem(self) -> None:
         """`qemu-img check`, of a raw image the filesystem's own checker; the disk must be unmounted.
 
         Raises `MachineError` with what they found.
@@ -134,29 +134,29 @@ class Image:
             return
         if self.spec.format is not Format.RAW:
             if self.spec.format.checked:
-                self.program("qemu-img", "check", "-q", "-U", *self.spec.format.named(self.path))
+                self.run_on_image("qemu-img", "check", "-q", "-U", *self.spec.format.name_image(self.path))
         elif self.spec.filesystem.is_ext:
-            self.program("e2fsck", "-fn", str(self.path))
+            self.run_on_image("e2fsck", "-fn", str(self.path))
         elif self.spec.filesystem is Filesystem.XFS:
-            self.program("xfs_repair", "-n", "-f", str(self.path))
+            self.run_on_image("xfs_repair", "-n", "-f", str(self.path))
         elif self.spec.filesystem is Filesystem.BTRFS:
             # Of a device it asks about zones, which its cage allows only for what is writable.
-            self.program("btrfs", "check", "--readonly", str(self.path), writable=[self.path])
+            self.run_on_image("btrfs", "check", "--readonly", str(self.path), writable=[self.path])
 
-    def read_again(self, name: str) -> Checksum:
+    def read_past_guest(self, name: str) -> Checksum:
         """Digest of the file `name` at the top of a raw image's ext filesystem, read by debugfs past any guest.
 
         The disk must be unmounted. Raises `WorkloadError` with what debugfs says.
         """
-        return read_on_host(self.path, name)
+        return read_past_guest(self.path, name)
 
-    def program(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
+    def run_on_image(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
         """Runs a program where the image is. Raises `MachineError` with its complaints."""
-        daemon.run(program, *arguments, writable=writable)
+        daemon.run_program(program, *arguments, writable=writable)
 
 
 @contextmanager
-def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tuple[Image, ...]]:
+def make_images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tuple[Image, ...]]:
     """Makes fresh images for one trial; they are removed when the block ends, or when the process is killed.
 
     Where the store keeps, those of a context that is left by an exception stay.
@@ -172,9 +172,9 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
     try:
         for spec in specs:
             try:
-                made.append(_made(spec, directories, exports, formatted=formatted))
+                made.append(_make_image(spec, directories, exports, formatted=formatted))
             except OSError as error:
-                raise _no_image(spec, error) from error
+                raise _describe_failure(spec, error) from error
         yield tuple(made)
         whole = True
     finally:
@@ -183,29 +183,29 @@ def images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tup
                 with suppress(OSError):
                     image.allocation.wait()
         exports.close()
-        if store().keep and not whole:
-            store().left += directories
+        if scratch_store().keep and not whole:
+            scratch_store().left += directories
         else:
             for directory in directories:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _made(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, formatted: bool) -> Image:
+def _make_image(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, formatted: bool) -> Image:
     if spec.role is Role.SOURCE:
-        return _source(spec)
-    if spec.shared or not (formatted or spec.loop):
-        return _plain(spec, directories)
-    if spec.packed:
-        return _packed(spec)
-    if spec.overwritten:
-        return _device(spec)
-    image = _target(spec, directories)
-    image = _logged(image, exports) if spec.logged else image
-    return _served(image, exports) if spec.level(PROTOCOL) is Protocol.NBD else image
+        return _make_source_image(spec)
+    if spec.is_directory or not (formatted or spec.loop):
+        return _make_directory_image(spec, directories)
+    if spec.is_packed:
+        return _make_packed_image(spec)
+    if spec.is_device:
+        return _format_device(spec)
+    image = _make_target_image(spec, directories)
+    image = _log_writes_of(image, exports) if spec.logged else image
+    return _serve_over_nbd(image, exports) if spec.level(PROTOCOL) is Protocol.NBD else image
 
 
-def _directory(spec: DiskSpec, directories: list[Path]) -> Path:
-    parent = store().directory(spec.location)
+def _make_trial_directory(spec: DiskSpec, directories: list[Path]) -> Path:
+    parent = scratch_store().directory(spec.location)
     path = parent / f"guestmark-trial-{next(_number)}"  # the directory above is this process's alone
     path.mkdir(0o700)
     directories.append(path)
@@ -215,94 +215,98 @@ def _directory(spec: DiskSpec, directories: list[Path]) -> Path:
     return path
 
 
-def _plain(spec: DiskSpec, directories: list[Path]) -> Image:
+def _make_directory_image(spec: DiskSpec, directories: list[Path]) -> Image:
     """The host's own disk: a directory, with a copy of the tree if there is one."""
     begin = time.monotonic()
-    path = _directory(spec, directories)
+    path = _make_trial_directory(spec, directories)
     if spec.tree:
         sparse.copy_tree(Path(spec.tree), path)
     return Image(spec, path, time.monotonic() - begin, bool(spec.tree))
 
 
-def _target(spec: DiskSpec, directories: list[Path]) -> Image:
+def _make_target_image(spec: DiskSpec, directories: list[Path]) -> Image:
     begin = time.monotonic()
-    path = _directory(spec, directories) / f"{spec.name}.{spec.format}"
-    was_there = _on_top_of(spec, path) if spec.level(BACKING) else copied(spec, path)
-    allocate = {Preallocation.FALLOC: sparse.allocate, Preallocation.FULL: sparse.write_holes}.get(
+    path = _make_trial_directory(spec, directories) / f"{spec.name}.{spec.format}"
+    was_there = _make_overlay(spec, path) if spec.level(BACKING) else copy_template(spec, path)
+    allocate = {Preallocation.FALLOC: sparse.allocate_holes, Preallocation.FULL: sparse.write_holes}.get(
         spec.preallocation
     )
     allocation = Allocation(allocate, path) if allocate else None
     return Image(spec, path, time.monotonic() - begin, was_there, allocation)
 
 
-def _device(spec: DiskSpec) -> Image:
+def _format_device(spec: DiskSpec) -> Image:
     """A block device, formatted afresh."""
     begin = time.monotonic()
-    devices.take(spec.location)
+    devices.take_device(spec.location)
     path = Path(spec.location)
     format_fresh(spec, path)
     return Image(spec, path, time.monotonic() - begin)
 
 
-def _on_top_of(spec: DiskSpec, path: Path) -> bool:
+def _make_overlay(spec: DiskSpec, path: Path) -> bool:
     """An empty image whose content is that of a copy of the template, named by its full path: it may be copied.
 
     Whether the template was there already.
     """
-    base = _under(path)
-    was_there = copied(spec, base)
-    daemon.run(
+    base = _backing_path(path)
+    was_there = copy_template(spec, base)
+    daemon.run_program(
         "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", str(path), writable=[path.parent]
     )  # fmt: skip
     return was_there
 
 
-def _under(path: Path) -> Path:
+def _backing_path(path: Path) -> Path:
     """The image on top of which an image lies."""
     return path.with_name(f"under-{path.name}")
 
 
-def _logged(image: Image, exports: ExitStack) -> Image:
+def _log_writes_of(image: Image, exports: ExitStack) -> Image:
     """The same image behind a log of its writes, which ends with `exports`."""
-    image = image.settle()
+    image = image.finish_allocation()
     below = image.path.with_name(f"below-{image.path.name}")
     image.path.rename(below)
-    under = _under(image.path) if image.spec.level(BACKING) else None
-    files = Logged(
+    under = _backing_path(image.path) if image.spec.level(BACKING) else None
+    files = LoggedFiles(
         image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below, under
     )
-    sparse.copy(below, files.base)
-    kill = exports.enter_context(exported(files, image.path))
+    sparse.copy_file(below, files.base)
+    kill = exports.enter_context(serve_logged(files, image.path))
     return replace(image, logged=replace(files, at=image.path, kill=kill))
 
 
-def _served(image: Image, exports: ExitStack) -> Image:
+def _serve_over_nbd(image: Image, exports: ExitStack) -> Image:
     """The same image behind a server, which ends with `exports`."""
-    image = image.settle()
+    image = image.finish_allocation()
     socket = image.path.with_name("nbd.socket")
-    exports.enter_context(over_nbd(image.path, socket))
+    exports.enter_context(serve_over_nbd(image.path, socket))
     return replace(image, socket=socket)
 
 
-def _source(spec: DiskSpec) -> Image:
+def _make_source_image(spec: DiskSpec) -> Image:
     """Sources are read-only, so one file serves all trials of the run."""
-    return _once(spec, (spec.content,), lambda path: _fill(spec, path, spec.size))
+    return _share_image(spec, (spec.content,), lambda path: _fill_source(spec, path, spec.size))
 
 
-def _packed(spec: DiskSpec) -> Image:
+def _make_packed_image(spec: DiskSpec) -> Image:
     """What is packed is read-only, too."""
     key = (spec.content, spec.filesystem, spec.mkfs_options, spec.holds)
-    return _once(spec, key, lambda path: packed.make(spec, path, lambda file: _fill(spec, file, spec.holds)))
+    return _share_image(
+        spec,
+        key,
+        lambda path: packed.make_packed_image(spec, path, lambda file: _fill_source(spec, file, spec.holds)),
+    )
 
 
-def _once(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path], None]) -> Image:
+def _share_image(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path], None]) -> Image:
     """An image that all trials of the run share, and all cells that need one of the same shape."""
     key = (spec.location, spec.size, *shape)
     begin = time.monotonic()
     path = _sources.get(key)
     was_there = path is not None and path.exists()
     if path is None or not was_there:
-        parent = store().directory(spec.location)
+        parent = scratch_store().directory(spec.location)
         path = parent / f"source-{next(_number)}.raw"
         path.touch(0o600)
         try:
@@ -314,11 +318,11 @@ def _once(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path], None
     return Image(spec, path, time.monotonic() - begin, was_there)
 
 
-def _fill(spec: DiskSpec, path: Path, size: int) -> None:
+def _fill_source(spec: DiskSpec, path: Path, size: int) -> None:
     from guestmark.agent.results import CallError
     from guestmark.agent.wire import Pattern
 
-    agent = store().agent()
+    agent = scratch_store().start_agent()
     kind, _, name = spec.content.partition(":")
     try:
         if kind == "file":
@@ -329,7 +333,7 @@ def _fill(spec: DiskSpec, path: Path, size: int) -> None:
         raise MachineError(f"the source disk cannot be made: {error.message}", cause=error.cause) from error
 
 
-def _contents(directory: str) -> list[str]:
+def _list_contents(directory: str) -> list[str]:
     """All plain files and directories of a directory, itself included."""
     found = [directory]
     for folder, folders, files in os.walk(directory):
@@ -340,7 +344,7 @@ def _contents(directory: str) -> list[str]:
     return found
 
 
-def _no_image(spec: DiskSpec, error: OSError) -> MachineError:
+def _describe_failure(spec: DiskSpec, error: OSError) -> MachineError:
     if of_errno(error.errno) is Cause.NO_ROOM:
         return MachineError(
             f"no room for a {spec.size}-byte image in {spec.location}",
@@ -353,9 +357,9 @@ def _no_image(spec: DiskSpec, error: OSError) -> MachineError:
 _READ_S = 600.0
 
 
-def read_on_host(image: Path, name: str) -> Checksum:
+def read_past_guest(image: Path, name: str) -> Checksum:
     """Digest of the file `name` at the top of a raw image's filesystem, which must not be mounted."""
-    program = daemon.find("debugfs")
+    program = daemon.find_program("debugfs")
     read_end, write_end = os.pipe()
     with subprocess.Popen(
         HYPERVISOR.around([program, "-R", f"cat {name}", str(image)], ()),
@@ -367,7 +371,11 @@ def read_on_host(image: Path, name: str) -> Checksum:
         drain = threading.Thread(target=lambda stream: said.append(stream.read()), args=(process.stderr,))
         drain.start()
         try:
-            found = store().agent().checksum(f"/proc/{os.getpid()}/fd/{read_end}", timeout_s=_READ_S)
+            found = (
+                scratch_store()
+                .start_agent()
+                .checksum(f"/proc/{os.getpid()}/fd/{read_end}", timeout_s=_READ_S)
+            )
         finally:
             os.close(read_end)
             with contextlib.suppress(ProcessLookupError):

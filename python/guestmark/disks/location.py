@@ -10,7 +10,7 @@ from guestmark.core.home import default_path
 from guestmark.core.model import Cell
 from guestmark.core.workload_kind import workload_kinds
 from guestmark.disks import stack
-from guestmark.setting.disk import Disks, asked_of, has_disks
+from guestmark.setting.disk import Disks, has_disks, read_disk_requests
 from guestmark.setting.location import LOCATION, SHARED_MEMORY
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -18,10 +18,10 @@ _DEVICE = "block device"
 _FALLBACK = "/var/tmp"
 
 
-def filesystem_of(directory: str, mounts: str | None = None) -> str:
+def filesystem_type_at(directory: str, mounts: str | None = None) -> str:
     """The type of the filesystem that holds the directory, as Linux calls it; `mounts`: this host's."""
     if mounts is None:
-        mount = stack.mount_of(_existing(Path(directory)))
+        mount = stack.find_mount(_nearest_existing(Path(directory)))
         return mount.kind if mount else ""
     best, kind = "", ""
     for line in mounts.splitlines():
@@ -32,14 +32,14 @@ def filesystem_of(directory: str, mounts: str | None = None) -> str:
     return kind
 
 
-def in_memory(directory: str, mounts: str | None = None) -> bool:
+def is_in_memory(directory: str, mounts: str | None = None) -> bool:
     """Whether files in the directory are lost with the host's power, flushed or not; `mounts`: this host's.
 
     On this host also those of a loop device whose file is in memory.
     """
     if mounts is None:
-        return any(layer.loses is stack.Loses.MEMORY for layer in stack.layers(directory))
-    return filesystem_of(directory, mounts) in _IN_MEMORY
+        return any(layer.loses is stack.Loses.MEMORY for layer in stack.list_layers(directory))
+    return filesystem_type_at(directory, mounts) in _IN_MEMORY
 
 
 def default_location(
@@ -51,17 +51,17 @@ def default_location(
 
     `others` are the directories after TMPDIR.
     """
-    known = (_FALLBACK, str(_existing(default_path().parent))) if others is None else others
+    known = (_FALLBACK, str(_nearest_existing(default_path().parent))) if others is None else others
     usable = [
         directory
         for name in (environment.get("TMPDIR", ""), *known)
         if name and os.access(directory := os.path.realpath(name), os.W_OK | os.X_OK)
     ]
-    on_disk = [directory for directory in usable if not in_memory(directory, mounts)]
+    on_disk = [directory for directory in usable if not is_in_memory(directory, mounts)]
     return (on_disk or usable or [SHARED_MEMORY])[0]
 
 
-def located(cells: Sequence[Cell]) -> list[Cell]:
+def add_locations(cells: Sequence[Cell]) -> list[Cell]:
     """The cells, each that has disks with their location among its factors, so that it is stored with the plan.
 
     What a cell or its workload says stays. Images of guests inside guests are in the outer guest's memory. This host,
@@ -72,30 +72,30 @@ def located(cells: Sequence[Cell]) -> list[Cell]:
     compared = [cell for cell in cells if not cell.platform.is_this_host and has_disks(cell)]
     for cell in cells:
         beside = _may_have_directory(cell) and any(cell.compares_with(other) for other in compared)
-        if beside or _says_nothing(cell):
+        if beside or _lacks_location(cell):
             found = found or default_location()
-            level = SHARED_MEMORY if cell.platform.is_nested and not _logged(cell) else found
+            level = SHARED_MEMORY if cell.platform.is_nested and not _has_logged_disk(cell) else found
             cell = replace(cell, factors={**cell.factors, LOCATION.name: level})  # noqa: PLW2901
         result.append(cell)
     return result
 
 
-def storage(cell: Cell, mounts: str | None) -> Storage:
+def describe_storage(cell: Cell, mounts: str | None) -> Storage:
     """Where each disk of the cell is; `mounts` are those of where its images are, None for this host's."""
     kinds = {
-        disk.name: (disk.location, _DEVICE if disk.overwritten else filesystem_of(disk.location, mounts))
+        disk.name: (disk.location, _DEVICE if disk.is_device else filesystem_type_at(disk.location, mounts))
         for disk in cell.view(Disks)
     }
     return Storage(
         disks={
-            name: StoredDisk(location=location, filesystem=kind, in_memory=in_memory(location, mounts))
+            name: StoredDisk(location=location, filesystem=kind, in_memory=is_in_memory(location, mounts))
             for name, (location, kind) in kinds.items()
         }
     )
 
 
-def _says_nothing(cell: Cell) -> bool:
-    if LOCATION in cell.levels or any(LOCATION.name in need for need in asked_of(cell) or ()):
+def _lacks_location(cell: Cell) -> bool:
+    if LOCATION in cell.levels or any(LOCATION.name in need for need in read_disk_requests(cell) or ()):
         return False
     return has_disks(cell)
 
@@ -107,11 +107,11 @@ def _may_have_directory(cell: Cell) -> bool:
     return here and LOCATION.name not in cell.factors and kind is not None and kind.runs_on_disk
 
 
-def _logged(cell: Cell) -> bool:
+def _has_logged_disk(cell: Cell) -> bool:
     """Whether writes are logged: of an inner guest too, such an image is this host's."""
     return any(disk.logged for disk in cell.view(Disks))
 
 
-def _existing(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     """The directory, or the nearest one above it that exists."""
     return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)

@@ -22,7 +22,7 @@ from pathlib import Path
 from guestmark.core.errors import MachineError
 from guestmark.core.machine_facts import mounts
 from guestmark.core.own_program import agent_binary
-from guestmark.disks.daemon import serving
+from guestmark.disks.daemon import serve_image
 
 SERVER = "log-writes"  # the agent's word for it
 # A flush takes that long: who acknowledges it before it is done goes on meanwhile, and is seen to.
@@ -32,7 +32,7 @@ _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package 
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedFiles:
     """The files of a logged image: what it was at first, what has been written to it since, and the image below.
 
     `under` is the one on top of which they lie. `at` is the file that a hypervisor opens. `kill` ends the server while
@@ -47,7 +47,7 @@ class Logged:
     kill: Callable[[], None] | None = field(default=None, compare=False)
 
 
-def why_not() -> str:
+def explain_no_log() -> str:
     """Why no image can be logged on this host, as far as can be seen without trying; empty when nothing is missing."""
     if not os.path.exists("/dev/fuse"):
         return "/dev/fuse is not there"
@@ -57,7 +57,7 @@ def why_not() -> str:
 
 
 @contextlib.contextmanager
-def exported(files: Logged, at: Path) -> Iterator[Callable[[], None]]:
+def serve_logged(files: LoggedFiles, at: Path) -> Iterator[Callable[[], None]]:
     """Serves the image as the file `at` while the context lasts, and yields how to end that before.
 
     Raises `MachineError` when that is not to be had.
@@ -65,8 +65,8 @@ def exported(files: Logged, at: Path) -> Iterator[Callable[[], None]]:
     for path in (files.log, at):
         path.touch()
     try:
-        with serving(
-            _command(files, at), lambda: _is_mounted(at), "the image cannot be logged", _HINT
+        with serve_image(
+            _server_command(files, at), lambda: _is_mounted(at), "the image cannot be logged", _HINT
         ) as kill:
             yield kill
     finally:
@@ -74,7 +74,7 @@ def exported(files: Logged, at: Path) -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
-def marking(files: Logged) -> Iterator[Callable[[int], None]]:
+def open_marker(files: LoggedFiles) -> Iterator[Callable[[int], None]]:
     """Yields what marks a moment in the log with a number: what was acknowledged by then.
 
     Marks do not wait for writes or flushes that go on. Raises `MachineError` when the server has gone.
@@ -110,7 +110,7 @@ def unmount_below(directory: Path) -> None:
             unmount(Path(mount.where))
 
 
-def _command(files: Logged, at: Path) -> list[str]:
+def _server_command(files: LoggedFiles, at: Path) -> list[str]:
     return [
         str(agent_binary()), SERVER, "--image", str(files.image), "--log", str(files.log), "--at", str(at),
         "--delay", str(_FLUSH_MS),

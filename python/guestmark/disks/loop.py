@@ -37,13 +37,13 @@ _CONFIG = struct.Struct("=II40xIIII160x16x64x")  # loop_config: file, block size
 _ATTEMPTS = 100
 
 
-def why_not() -> str:
+def explain_no_loop() -> str:
     """Why images cannot be mounted on this host, or empty. Found out once, by requesting a loop device."""
-    return _why_not(os.geteuid())
+    return _probe_loop(os.geteuid())
 
 
 @functools.cache
-def _why_not(user: int) -> str:
+def _probe_loop(user: int) -> str:
     if user != 0:
         return "an image can be mounted on the host by root only"
     if shutil.which("unshare") is None or shutil.which("losetup") is None:
@@ -62,7 +62,7 @@ def _why_not(user: int) -> str:
 
 
 @functools.cache
-def unknown(filesystem: str) -> str:
+def explain_unknown_filesystem(filesystem: str) -> str:
     """Says that this host's kernel has no such filesystem; empty when it has, or has a module for it."""
     if any(line.split()[-1] == filesystem for line in Path("/proc/filesystems").read_text().splitlines()):
         return ""
@@ -74,14 +74,14 @@ def unknown(filesystem: str) -> str:
     return f"this host's kernel has no {filesystem}"
 
 
-def check() -> None:
+def check_loop() -> None:
     """Raises `MachineError` with the reason when no image can be mounted on this host."""
-    if reason := why_not():
+    if reason := explain_no_loop():
         raise MachineError(reason, hint=_HINT)
 
 
 @contextlib.contextmanager
-def attached(image: Path) -> Iterator[str]:
+def attach_loop(image: Path) -> Iterator[str]:
     """A loop device with an image, as long as the context or a mount of it lasts; no program is started for it.
 
     Raises `OSError`.
@@ -110,13 +110,13 @@ def attached(image: Path) -> Iterator[str]:
     raise OSError(errno.EBUSY, "every free loop device was taken by others first", _CONTROL)
 
 
-def mount(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
+def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
     """Mounts an image in the agent's namespace and returns its device; with `cache=none` past the host's page cache.
 
     Raises `MachineError` with what mount says, `AttestationError` when direct I/O did not take effect.
     """
     options = ",".join(filter(None, ("loop", spec.mount_options)))
-    _run(agent, ["mount", "-t", spec.filesystem, "-o", options, image, directory])
+    _run_checked(agent, ["mount", "-t", spec.filesystem, "-o", options, image, directory])
     for line in reversed(agent.facts().mounts.splitlines()):
         device, where, *_ = line.split(" ")
         if where == directory:
@@ -125,7 +125,7 @@ def mount(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
         raise MachineError(f"{image} is not mounted at {directory}")
     wanted = spec.cache.direct
     if wanted:
-        _run(agent, ["losetup", "--direct-io=on", device])
+        _run_checked(agent, ["losetup", "--direct-io=on", device])
     found = agent.read_file(f"/sys/block/{device.removeprefix('/dev/')}/loop/dio").strip() == b"1"
     if found != wanted:
         asked, is_there = ("on" if state else "off" for state in (wanted, found))
@@ -135,7 +135,7 @@ def mount(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
     return device
 
 
-def _run(agent: Agent, argv: list[str]) -> None:
+def _run_checked(agent: Agent, argv: list[str]) -> None:
     done = agent.exec(argv, timeout_s=_DEADLINE_S)
     if not done.ok:
         said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())

@@ -25,7 +25,7 @@ _ASK = (
 _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
-def work_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory | None:
+def make_work_directory_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory | None:
     """Mounts the disk and makes an empty directory on it for a command of this user; `user` as for `Agent.exec`.
 
     A disk without a filesystem is the command's as it is: None. Raises as `AttachedDisk.mount` and
@@ -34,8 +34,8 @@ def work_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory |
     if disk.spec.filesystem is Filesystem.NONE and disk.device:
         return None
     mounted = disk.mount(agent)
-    path = work_below(agent, mounted, **user)
-    found = working_directory(agent, path, **user)
+    path = make_work_directory(agent, mounted, **user)
+    found = locate_working_directory(agent, path, **user)
     if disk.device and (found.mounted_at, found.source) != (mounted, disk.device):
         raise AttestationError(
             f"the command would not run on its disk: asked {disk.device} at {mounted}, "
@@ -44,7 +44,7 @@ def work_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory |
     return found
 
 
-def work_below(agent: Agent, mounted: str, **user: Any) -> str:
+def make_work_directory(agent: Agent, mounted: str, **user: Any) -> str:
     """Makes an empty directory for a command of this user on what is mounted there; returns its path."""
     path = f"{mounted}/{_WORK}"
     agent.mkdir(path, parents=True)
@@ -53,7 +53,7 @@ def work_below(agent: Agent, mounted: str, **user: Any) -> str:
     return path
 
 
-def working_directory(agent: Agent, directory: str, **user: Any) -> WorkingDirectory:
+def locate_working_directory(agent: Agent, directory: str, **user: Any) -> WorkingDirectory:
     """The mount on which a command runs whose working directory this is; `user` as for `Agent.exec`.
 
     A process is started there just as the command will be, so it has the command's user, namespaces and directory.
@@ -66,10 +66,10 @@ def working_directory(agent: Agent, directory: str, **user: Any) -> WorkingDirec
             f"the command cannot work in {directory}: {said}",
             hint="give the disk a filesystem and mount options with which its user may write there",
         )
-    return parsed(done.stdout.decode(errors="replace"), directory)
+    return parse_working_directory(done.stdout.decode(errors="replace"), directory)
 
 
-def parsed(text: str, directory: str) -> WorkingDirectory:
+def parse_working_directory(text: str, directory: str) -> WorkingDirectory:
     """From `/proc/self/fdinfo/N` of the directory followed by `/proc/self/mountinfo`. Raises `AttestationError`."""
     number = _MOUNT_ID.search(text)
     for mount in parsed_mounts(text) if number else ():

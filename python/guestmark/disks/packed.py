@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FILE = "data"  # what they hold, as what workloads write is called on other disks
 
 
-def make(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
+def make_packed_image(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
     """Makes an image that holds one file, which `fill` writes. Raises `MachineError`."""
     tree = image.with_suffix(".tree")
     tree.mkdir()
@@ -31,7 +31,7 @@ def make(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
         else:
             options = [str(tree), str(image), "-noappend", "-quiet", *spec.mkfs_options]
         try:
-            daemon.run(maker, *options, writable=[image.parent])
+            daemon.run_program(maker, *options, writable=[image.parent])
         except MachineError as error:
             raise MachineError(
                 f"{spec.filesystem} cannot be made: {error.message}",

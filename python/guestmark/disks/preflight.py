@@ -12,16 +12,16 @@ from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Cell, LeftOut
 from guestmark.core.workload_kind import bytes_moved, workload_kinds
 from guestmark.disks import daemon, devices, loop
-from guestmark.disks.location import in_memory
-from guestmark.setting.disk import Disks, DiskSpec, Role, asked_of, has_disks
-from guestmark.setting.disk import impossible as cannot_share
+from guestmark.disks.location import is_in_memory
+from guestmark.setting.disk import Disks, DiskSpec, Role, has_disks, read_disk_requests
+from guestmark.setting.disk import explain_unshareable as cannot_share
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 
 _METADATA = 0.05  # of a filesystem's size, at most: its tables and its journal
 
 
-def check(cells: Sequence[Cell]) -> None:
+def check_disks(cells: Sequence[Cell]) -> None:
     """Room for the largest trial and for all sources, the programs, and direct I/O where a cache mode needs it.
 
     Raises `UsageError` for what cannot be combined, what does not fit and where direct I/O is refused,
@@ -29,9 +29,9 @@ def check(cells: Sequence[Cell]) -> None:
     """
     by_cell = [(cell, cell.view(Disks)) for cell in cells]
     disks = [spec for _, specs in by_cell for spec in specs]
-    for device in dict.fromkeys(spec.location for spec in disks if spec.overwritten):
-        devices.check(device)
-    locations = dict.fromkeys(spec.location for spec in disks if not spec.overwritten)
+    for device in dict.fromkeys(spec.location for spec in disks if spec.is_device):
+        devices.check_device(device)
+    locations = dict.fromkeys(spec.location for spec in disks if not spec.is_device)
     for location in locations:
         _check_room(
             location,
@@ -41,13 +41,13 @@ def check(cells: Sequence[Cell]) -> None:
         for spec in specs:
             if cell.platform.is_this_host and not spec.loop:
                 continue
-            daemon.find("qemu-img")
+            daemon.find_program("qemu-img")
             if spec.filesystem.maker:
-                daemon.find(spec.filesystem.maker)
-            if spec.cache.direct and not spec.overwritten and not direct_works(spec.location):
+                daemon.find_program(spec.filesystem.maker)
+            if spec.cache.direct and not spec.is_device and not supports_direct_io(spec.location):
                 raise UsageError(
                     f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support"
-                    f"{' (shared memory does since Linux 6.6)' if in_memory(spec.location) else ''}",
+                    f"{' (shared memory does since Linux 6.6)' if is_in_memory(spec.location) else ''}",
                     hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
                 )
 
@@ -55,7 +55,7 @@ def check(cells: Sequence[Cell]) -> None:
 def check_filesystems(cells: Sequence[Cell]) -> None:
     """Raises `UsageError` for a workload that writes files on a disk that is to have no filesystem."""
     for cell in cells:
-        if not any(need.get("role") == Role.TARGET for need in asked_of(cell) or ()):
+        if not any(need.get("role") == Role.TARGET for need in read_disk_requests(cell) or ()):
             continue  # a command may do with a bare disk what it wants
         for spec in cell.view(Disks):
             formatted = cell.platform.is_guest or spec.loop
@@ -66,7 +66,7 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
                 )
 
 
-def diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
+def leave_out_diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
     """The cells that need a disk on platforms that have none; nothing is started to find that out.
 
     So does a command that is compared with one that runs on a disk.
@@ -92,22 +92,22 @@ def _runs_anywhere(cell: Cell) -> bool:
     return kind is not None and kind.runs_on_disk
 
 
-def impossible(cell: Cell) -> str:
+def explain_impossible_disk(cell: Cell) -> str:
     """Why a disk of the cell can never be made or mounted on this host, in one line; empty when all may be.
 
     Mistakes in what the cell asks for are reported by `check`.
     """
     with contextlib.suppress(UsageError):
         for spec in cell.view(Disks):
-            if spec.overwritten and not cell.platform.is_guest:
+            if spec.is_device and not cell.platform.is_guest:
                 return f"{spec.location} is given to guests only"
-            if reason := cannot_share(spec, cell) or (loop.why_not() if spec.loop else ""):
+            if reason := cannot_share(spec, cell) or (loop.explain_no_loop() if spec.loop else ""):
                 return reason
             try:
                 if spec.bus is Bus.VHOST_USER:
-                    daemon.find("qemu-storage-daemon")
+                    daemon.find_program("qemu-storage-daemon")
                 if spec.filesystem.maker and (not cell.platform.is_this_host or spec.loop):
-                    daemon.find(spec.filesystem.maker)
+                    daemon.find_program(spec.filesystem.maker)
             except PlatformUnusableError as error:
                 return f"its {spec.name} disk cannot be made: {error.message} ({error.hint})"
     return ""
@@ -115,16 +115,18 @@ def impossible(cell: Cell) -> str:
 
 def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
     """The most bytes that images take at any time: the target that takes most, plus every source of the run."""
-    targets = [_occupied(cell, spec) for cell, specs in trials for spec in specs if spec.role is Role.TARGET]
+    targets = [
+        _occupied_bytes(cell, spec) for cell, specs in trials for spec in specs if spec.role is Role.TARGET
+    ]
     sources = {(spec.content, spec.size) for _, specs in trials for spec in specs if spec.role is Role.SOURCE}
     return max(targets, default=0) + sum(size for _, size in sources)
 
 
-def _occupied(cell: Cell, spec: DiskSpec) -> int:
+def _occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
     """Bytes that a target takes in the end: of a sparse one, where that is known, what is written to it."""
-    tables = spec.format.tables
+    tables = spec.format.growth
     moved = bytes_moved(cell)
-    if not spec.preallocation.sparse or moved is None or spec.tree:
+    if not spec.preallocation.is_sparse or moved is None or spec.tree:
         return round(spec.size * tables)
     written = moved + round(spec.size * _METADATA)
     return round(min(spec.size, written) * tables)
@@ -135,12 +137,12 @@ def free_bytes(location: str) -> int:
     stats = os.statvfs(location)
     # A filesystem without a size of its own, such as ramfs, reports 0.
     free = stats.f_bavail * stats.f_frsize if stats.f_blocks else 1 << 63
-    if in_memory(location):
+    if is_in_memory(location):
         free = min(free, meminfo()["MemAvailable"])
     return free
 
 
-def direct_works(location: str) -> bool:
+def supports_direct_io(location: str) -> bool:
     """Whether a file there can be opened with O_DIRECT; tried, not guessed."""
     directory = keeper().directory("direct", Path(location).resolve())
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from guestmark.core import procfs
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """Process ids of what `pid` started and is still there, whichever of its threads did; empty when it is gone."""
     found: list[int] = []
     for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
@@ -15,15 +15,15 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
+def list_descendants(pid: int) -> list[int]:
     """Process ids of everything that `pid` started and what that started; empty when it is gone."""
     found: list[int] = []
-    for child in children(pid):
-        found += [child, *descendants(child)]
+    for child in list_children(pid):
+        found += [child, *list_descendants(child)]
     return found
 
 
-def status(pid: int) -> list[str]:
+def read_status(pid: int) -> list[str]:
     """The fields of `/proc/PID/stat` (proc(5)) from the third on: its state, its parent and so on. Raises `OSError`."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
@@ -31,33 +31,33 @@ def status(pid: int) -> list[str]:
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped it."""
     with contextlib.suppress(OSError):
-        return status(pid)[:1] == ["T"]
+        return read_status(pid)[:1] == ["T"]
     return False
 
 
-def program_of(pid: int) -> int | None:
+def find_caged_program(pid: int) -> int | None:
     """The program that `guestmark-agent confine`, process `pid`, has become or started; None while there is none."""
     while _is_cage(pid):
-        found = children(pid)
+        found = list_children(pid)
         if not found:
             return None
         pid = found[0]
     return pid
 
 
-def threads(pid: int) -> dict[int, int]:
+def map_threads(pid: int) -> dict[int, int]:
     """The threads of a process: their numbers here, by those that it knows itself."""
     found: dict[int, int] = {}
     for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
-        for number in _numbers(task / "status")[-1:]:
+        for number in _read_numbers(task / "status")[-1:]:
             found[number] = int(task.name)
     return found
 
 
-def named_inside(number: int, word: str) -> Iterator[int]:
+def find_in_cages(number: int, word: str) -> Iterator[int]:
     """Processes that know themselves by `number` in a cage, and have `word` on their command line."""
     for pid in procfs.list_processes():
-        numbers = _numbers(procfs.PROC / str(pid) / "status")
+        numbers = _read_numbers(procfs.PROC / str(pid) / "status")
         named = word in procfs.read_text(procfs.PROC / str(pid) / "cmdline")
         if numbers[-1:] == [number] and named and not _is_cage(pid):
             yield pid
@@ -67,7 +67,7 @@ def _is_cage(pid: int) -> bool:
     return procfs.read_words(pid)[1:2] == ["confine"]
 
 
-def _numbers(status: Path) -> list[int]:
+def _read_numbers(status: Path) -> list[int]:
     """A process's or thread's number here and in every namespace below; empty once it has ended."""
     lines = procfs.read_text(status).splitlines()
     for name in ("NSpid:", "Pid:"):

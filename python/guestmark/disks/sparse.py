@@ -10,7 +10,7 @@ _FICLONE = 0x40049409  # linux/fs.h
 _ZEROES = bytes(4 << 20)
 
 
-def copy(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path) -> None:
     """Makes `target` with the content and the holes of `source`."""
     with source.open("rb") as read, target.open("xb") as write:
         try:
@@ -39,14 +39,14 @@ def copy_tree(source: Path, target: Path) -> None:
             copied.mkdir()
             copy_tree(entry, copied)
         elif entry.is_file():
-            copy(entry, copied)
+            copy_file(entry, copied)
         else:
             continue
-        _same_owner(entry, copied)
-    _same_owner(source, target)
+        _copy_owner(entry, copied)
+    _copy_owner(source, target)
 
 
-def _same_owner(source: Path, target: Path) -> None:
+def _copy_owner(source: Path, target: Path) -> None:
     status = source.stat()
     if os.geteuid() == 0:
         os.chown(target, status.st_uid, status.st_gid)
@@ -68,7 +68,7 @@ def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def allocate(path: Path) -> None:
+def allocate_holes(path: Path) -> None:
     """Allocates every hole of the file without writing to it."""
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)

@@ -29,7 +29,7 @@ from pathlib import Path
 from guestmark.core import procfs
 from guestmark.core.machine_facts import Mount, mounts
 from guestmark.core.temporary import scratch_directory
-from guestmark.setting.location import number_of
+from guestmark.setting.location import device_number
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 # Filesystems of the kernel on block devices, whose fsync flushes the device. All others are served by something else.
@@ -78,20 +78,20 @@ class Layer:
         return f"{self.name} ({self.why})" if self.why else self.name
 
 
-def layers(path: str | Path) -> list[Layer]:
+def list_layers(path: str | Path) -> list[Layer]:
     """The layers below a file, directory or block device of this host, topmost first.
 
     A path that does not exist yet is its nearest directory that does.
     """
     found = Path(os.path.realpath(path))
-    if device := number_of(str(found)):
-        return list(below_device(device))
+    if device := device_number(str(found)):
+        return list(layers_below_device(device))
     while not found.exists():
         found = found.parent
-    return list(_below_file(str(found), _DEEPEST))
+    return list(_layers_below_file(str(found), _DEEPEST))
 
 
-def volatile(found: list[Layer]) -> Layer | None:
+def find_volatile(found: list[Layer]) -> Layer | None:
     """The layer that loses most: one that is memory, else one that drops flushes."""
     for loses in (Loses.MEMORY, Loses.FLUSHES):
         for layer in found:
@@ -100,7 +100,7 @@ def volatile(found: list[Layer]) -> Layer | None:
     return None
 
 
-def mount_of(path: str | Path) -> Mount | None:
+def find_mount(path: str | Path) -> Mount | None:
     """The mount that an existing path is on, by its number; None where it cannot be looked at."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -114,54 +114,54 @@ def mount_of(path: str | Path) -> Mount | None:
     return next((mount for mount in mounts("self") if mount.number == number), None)
 
 
-def _below_file(path: str, depth: int) -> Iterator[Layer]:
-    mount = mount_of(path)
+def _layers_below_file(path: str, depth: int) -> Iterator[Layer]:
+    mount = find_mount(path)
     if mount is None or depth == 0:
         yield Layer(path, Loses.UNKNOWN, "its mount is not known")
         return
-    yield from _below_mount(mount, path, depth)
+    yield from _layers_below_mount(mount, path, depth)
 
 
-def _below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
+def _layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
     """`path`: the file or directory on the mount, empty where only its filesystem is known."""
-    layer = _filesystem(mount)
+    layer = _describe_filesystem(mount)
     yield layer
     if layer.loses in {Loses.MEMORY, Loses.UNKNOWN}:
         return
     if mount.kind == "overlay":
-        upper = _upper(mount, path) if path else ""
+        upper = _find_upper_directory(mount, path) if path else ""
         if upper:
-            yield from _below_file(upper, depth - 1)
+            yield from _layers_below_file(upper, depth - 1)
         else:
             yield Layer("its upper directory", Loses.UNKNOWN, "it cannot be found from here")
     elif mount.kind != "zfs":
-        numbers = _btrfs_devices(path or mount.where) if mount.kind == "btrfs" else [mount.device]
+        numbers = _list_btrfs_devices(path or mount.where) if mount.kind == "btrfs" else [mount.device]
         for number in numbers or [""]:
-            yield from below_device(number, depth - 1)
-        yield from _below_journal(mount, depth - 1)
+            yield from layers_below_device(number, depth - 1)
+        yield from _layers_below_journal(mount, depth - 1)
     else:
         yield Layer(mount.source, Loses.UNKNOWN, "the devices of a ZFS pool are not followed")
 
 
-def _below_journal(mount: Mount, depth: int) -> Iterator[Layer]:
+def _layers_below_journal(mount: Mount, depth: int) -> Iterator[Layer]:
     """The layers of what the filesystem keeps on further devices: its journal, its log, its realtime data."""
     if mount.kind in _WITH_JBD2:
-        yield from _below_jbd2(mount, depth)
+        yield from _layers_below_jbd2(mount, depth)
         return
     for option in mount.options:
         name, _, value = option.partition("=")
         if name in _FURTHER_DEVICES:
-            found = number_of(value) or _line(Path("/sys/class/block") / Path(value).name / "dev")
-            yield from below_device(found, depth)
+            found = device_number(value) or _read_line(Path("/sys/class/block") / Path(value).name / "dev")
+            yield from layers_below_device(found, depth)
         elif name == _JOURNAL_NUMBER:
             number = int(value, 16)
-            yield from below_device(f"{os.major(number)}:{os.minor(number)}", depth)
+            yield from layers_below_device(f"{os.major(number)}:{os.minor(number)}", depth)
 
 
-def _below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
+def _layers_below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
     """`jbd2/sda1-8` is the thread of a journal in the filesystem, `jbd2/sdb1` that of one on a device of its own."""
     device = Path(os.path.realpath(f"/sys/dev/block/{mount.device}")).name
-    task = _line(Path("/sys/fs/ext4") / device / "journal_task")
+    task = _read_line(Path("/sys/fs/ext4") / device / "journal_task")
     if task == "<none>":
         return
     thread = procfs.read_text(procfs.PROC / task / "comm").strip().removeprefix("jbd2/") if task else ""
@@ -169,32 +169,36 @@ def _below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
     if not thread:
         yield Layer(f"the journal of {mount.where}", Loses.UNKNOWN, "its device cannot be seen from here")
     elif not thread.startswith(f"{device}-") and not (cut and f"{device}-".startswith(thread)):
-        yield from below_device(_line(Path("/sys/class/block") / thread / "dev"), depth)
+        yield from layers_below_device(_read_line(Path("/sys/class/block") / thread / "dev"), depth)
 
 
-def _filesystem(mount: Mount) -> Layer:
+def _describe_filesystem(mount: Mount) -> Layer:
     name = f"{mount.kind} at {mount.where}"
     if mount.kind in _IN_MEMORY:
         return Layer(name, Loses.MEMORY, "it is memory")
     if mount.kind not in _ON_DEVICES | {"overlay", "zfs"}:
         return Layer(name, Loses.UNKNOWN, "what serves it cannot be seen from here")
-    why = _drops_flushes(mount)
+    why = _explain_dropped_flushes(mount)
     return Layer(name, Loses.FLUSHES if why else Loses.NOTHING, why)
 
 
-def _drops_flushes(mount: Mount) -> str:
+def _explain_dropped_flushes(mount: Mount) -> str:
     """Why the filesystem drops them; empty when it does not."""
     options = set(mount.options)
     if mount.kind == "overlay":
         return "mounted volatile: it drops every flush" if {"volatile", "fsync=volatile"} & options else ""
     if mount.kind == "zfs":
-        return "sync=disabled: it returns from fsync at once" if _zfs_sync(mount.source) == "disabled" else ""
+        return (
+            "sync=disabled: it returns from fsync at once"
+            if _read_zfs_sync(mount.source) == "disabled"
+            else ""
+        )
     return (
         "mounted without barriers: flushes are not sent to the device" if _WITHOUT_BARRIERS & options else ""
     )
 
 
-def _upper(mount: Mount, path: str) -> str:
+def _find_upper_directory(mount: Mount, path: str) -> str:
     """The directory in which an overlay keeps what is written to `path`; empty where it cannot be found.
 
     Options name it as it was seen by who mounted it. So a file is made here, and looked for there.
@@ -204,7 +208,7 @@ def _upper(mount: Mount, path: str) -> str:
     upper = next((o.removeprefix("upperdir=") for o in mount.options if o.startswith("upperdir=")), "")
     if not upper or below.startswith(".."):
         return ""
-    inside = os.path.normpath(f"{_unescaped(upper)}/{mount.root}/{below}")
+    inside = os.path.normpath(f"{_unescape_option(upper)}/{mount.root}/{below}")
     try:
         with scratch_directory("seen", folder) as made:
             return inside if os.path.exists(f"{inside}/{made.name}") else ""
@@ -212,12 +216,12 @@ def _upper(mount: Mount, path: str) -> str:
         return ""
 
 
-def _unescaped(option: str) -> str:
+def _unescape_option(option: str) -> str:
     """A path in an overlay's options, where commas and colons have a backslash before them."""
     return re.sub(r"\\([,:\\])", r"\1", option)
 
 
-def _zfs_sync(dataset: str) -> str:
+def _read_zfs_sync(dataset: str) -> str:
     if shutil.which("zfs") is None:
         return ""
     command = ["zfs", "get", "-H", "-o", "value", "sync", dataset]
@@ -228,7 +232,7 @@ def _zfs_sync(dataset: str) -> str:
     return done.stdout.strip()
 
 
-def _btrfs_devices(path: str) -> list[str]:
+def _list_btrfs_devices(path: str) -> list[str]:
     """All devices of the filesystem, as `major:minor`; each subvolume has a device number that is not a device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -244,10 +248,10 @@ def _btrfs_devices(path: str) -> list[str]:
     name = "-".join((raw[:8], raw[8:12], raw[12:16], raw[16:20], raw[20:]))
     folder = Path("/sys/fs/btrfs") / name / "devices"
     found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [number for entry in found if (number := _line(Path(os.path.realpath(entry)) / "dev"))]
+    return [number for entry in found if (number := _read_line(Path(os.path.realpath(entry)) / "dev"))]
 
 
-def below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/sys")) -> Iterator[Layer]:
+def layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/sys")) -> Iterator[Layer]:
     """The layers from a block device down; `number` is `major:minor`, `sys` where sysfs is mounted."""
     folder = sys / "dev" / "block" / number
     if not number or not folder.exists():
@@ -260,13 +264,13 @@ def below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/sys")) -
         yield Layer(folder.name, Loses.UNKNOWN, "too many layers")
         return
     if (folder / "loop").is_dir():
-        yield from _below_loop(folder, number, depth)
+        yield from _layers_below_loop(folder, number, depth)
         return
-    layer = _block_device(folder)
+    layer = _describe_block_device(folder)
     yield layer
     slaves = sorted((folder / "slaves").iterdir()) if (folder / "slaves").is_dir() else []
     for slave in slaves:
-        yield from below_device(_line(Path(os.path.realpath(slave)) / "dev"), depth - 1, sys)
+        yield from layers_below_device(_read_line(Path(os.path.realpath(slave)) / "dev"), depth - 1, sys)
     if not slaves and layer.loses is Loses.NOTHING and _is_made_of_others(folder):
         yield Layer(f"what {layer.name} is made of", Loses.UNKNOWN, "sysfs names no device")
 
@@ -275,16 +279,16 @@ def _is_made_of_others(folder: Path) -> bool:
     return (folder / "dm").is_dir() or (folder / "md").is_dir()
 
 
-def _block_device(folder: Path) -> Layer:
+def _describe_block_device(folder: Path) -> Layer:
     name = f"/dev/{folder.name}"
-    loses, why = _special(folder)
+    loses, why = _classify_special_device(folder)
     if (folder / "dm").is_dir():
-        return Layer(f"{name} (dm {_line(folder / 'dm' / 'name')})", loses, why)
+        return Layer(f"{name} (dm {_read_line(folder / 'dm' / 'name')})", loses, why)
     if (folder / "md").is_dir():
-        return Layer(f"{name} (md {_line(folder / 'md' / 'level')})")
-    cache, fua = _line(folder / "queue" / "write_cache"), _line(folder / "queue" / "fua")
+        return Layer(f"{name} (md {_read_line(folder / 'md' / 'level')})")
+    cache, fua = _read_line(folder / "queue" / "write_cache"), _read_line(folder / "queue" / "fua")
     if not why and cache == "write through":
-        own = _own_caches(folder)
+        own = _read_driver_caches(folder)
         if "write back" in own:
             loses, why = Loses.FLUSHES, "it caches writes, and the kernel was told that it does not"
         elif "write through" not in own:
@@ -296,52 +300,52 @@ def _block_device(folder: Path) -> Layer:
     return Layer(name, loses, why or said)
 
 
-def _special(folder: Path) -> tuple[Loses, str]:
+def _classify_special_device(folder: Path) -> tuple[Loses, str]:
     """What kinds of devices that are not plain disks do to what was flushed."""
-    if folder.name.startswith(_MEMORY_DISKS) or _line(folder / "device" / "model") == "scsi_debug":
+    if folder.name.startswith(_MEMORY_DISKS) or _read_line(folder / "device" / "model") == "scsi_debug":
         return Loses.MEMORY, "a disk in memory"
     if folder.name.startswith(_SERVED_DISKS):
         return Loses.UNKNOWN, "what serves it cannot be seen from here"
     if folder.name.startswith(_PERSISTENT):
         return Loses.UNKNOWN, "whether this memory is persistent cannot be seen from here"
-    if (folder / "dm").is_dir() and not _line(folder / "dm" / "uuid").startswith(_MAPPINGS):
+    if (folder / "dm").is_dir() and not _read_line(folder / "dm" / "uuid").startswith(_MAPPINGS):
         return Loses.UNKNOWN, "neither LVM, LUKS nor multipath made this mapping"
     return Loses.NOTHING, ""
 
 
-def _own_caches(folder: Path) -> set[str]:
+def _read_driver_caches(folder: Path) -> set[str]:
     """What the drivers of a disk know of its cache, whatever its queue was told."""
     own = [folder / "cache_type", *(folder / "device" / "scsi_disk").glob("*/cache_type")]
-    return {_line(path) for path in own}
+    return {_read_line(path) for path in own}
 
 
-def _below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]:
+def _layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]:
     """The file of a loop device, which is named as it was seen by who attached it."""
-    name, said = f"/dev/{folder.name}", _line(folder / "loop" / "backing_file")
-    identity = _loop_file(name, number)
+    name, said = f"/dev/{folder.name}", _read_line(folder / "loop" / "backing_file")
+    identity = _identify_loop_file(name, number)
     if identity is None:
         yield Layer(f"{name} on {said}", Loses.UNKNOWN, "its file is unknown without the right to open it")
         return
-    unflushed = _line(folder / "queue" / "write_cache") == "write through"
+    unflushed = _read_line(folder / "queue" / "write_cache") == "write through"
     why = "the kernel was told that it has no cache, so no flush reaches its file" if unflushed else ""
     yield Layer(f"{name} on {said}", Loses.FLUSHES if unflushed else Loses.NOTHING, why)
     device, inode = identity
     with contextlib.suppress(OSError):
         there = os.stat(said)
         if (there.st_dev, there.st_ino) == identity:
-            yield from _below_file(said, depth - 1)
+            yield from _layers_below_file(said, depth - 1)
             return
     on = f"{os.major(device)}:{os.minor(device)}"
-    mount = _mount_of_device(on)
+    mount = _find_mount_of_device(on)
     if mount is not None and mount.kind not in {"overlay", "btrfs", "zfs"}:
-        yield from _below_mount(mount, "", depth - 1)
+        yield from _layers_below_mount(mount, "", depth - 1)
     elif os.major(device):
-        yield from below_device(on, depth - 1)
+        yield from layers_below_device(on, depth - 1)
     else:
         yield Layer(f"file {inode} on device {on}", Loses.UNKNOWN, "it is not where its name says")
 
 
-def _loop_file(name: str, number: str) -> tuple[int, int] | None:
+def _identify_loop_file(name: str, number: str) -> tuple[int, int] | None:
     """The device and inode of a loop device's file; None where that cannot be asked."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -360,7 +364,7 @@ def _loop_file(name: str, number: str) -> tuple[int, int] | None:
     return device, inode
 
 
-def _mount_of_device(device: str) -> Mount | None:
+def _find_mount_of_device(device: str) -> Mount | None:
     """A mount of the filesystem with that device number, in this or in any other mount namespace that can be seen."""
     looked = set()
     processes = ["self", *sorted(map(str, procfs.list_processes()))]
@@ -376,7 +380,7 @@ def _mount_of_device(device: str) -> Mount | None:
     return None
 
 
-def _line(path: Path) -> str:
+def _read_line(path: Path) -> str:
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -36,14 +36,14 @@ class Store:
             if location not in self._directories:
                 if not self._directories:
                     atexit.register(self.close)
-                self._directories[location] = self._make(location)
+                self._directories[location] = self._make_directory(location)
             return self._directories[location]
 
-    def gone(self) -> Path | None:
+    def is_gone(self) -> Path | None:
         """A directory of this run that is no longer there."""
         return next((path for path in self._directories.values() if not path.is_dir()), None)
 
-    def agent(self) -> Agent:
+    def start_agent(self) -> Agent:
         """An agent on this host for filling and checksumming images."""
         if self._agent is None or self._agent.closed:
             self._agent_process, transport = start_host_agent(hold=keeper().handles)
@@ -71,7 +71,7 @@ class Store:
         with suppress(OSError):  # not empty: something is kept
             directory.rmdir()
 
-    def _make(self, location: str) -> Path:
+    def _make_directory(self, location: str) -> Path:
         try:
             path = keeper().directory("disks", Path(location).resolve())
         except OSError as error:
@@ -88,6 +88,6 @@ class Store:
 _store = Store()
 
 
-def store() -> Store:
+def scratch_store() -> Store:
     """The store of this process."""
     return _store

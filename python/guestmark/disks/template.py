@@ -28,13 +28,13 @@ from guestmark.core.keeper import keeper
 from guestmark.core.temporary import replacing, scratch_directory
 from guestmark.core.units import format_size
 from guestmark.disks import daemon, devices, sparse
-from guestmark.disks.store import store
-from guestmark.setting.base import options
+from guestmark.disks.store import scratch_store
+from guestmark.setting.base import collect_options
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.drive import LOGICAL_BLOCK
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import COMPRESSION, Format, Preallocation
-from guestmark.setting.location import BESIDE, size_of
+from guestmark.setting.location import DIRECTORY_BESIDE_DEVICE, device_size
 
 _BLOCK = 1024  # the smallest of ext2 to ext4
 _ZERO = bytes(_BLOCK)
@@ -59,33 +59,33 @@ def check_fits(tree: Path, spec: DiskSpec) -> None:
 
 
 @contextmanager
-def populating(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
+def prepare_population(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
     """Arguments for the filesystem's mkfs, which makes the image `raw` inside the context; owners and permissions are
     kept. Nothing when there is no tree.
     """
     if not spec.tree:
         yield ()
     elif spec.filesystem.is_ext:
-        with _directory("tree", raw.parent) as marked:
+        with _temporary_directory("tree", raw.parent) as marked:
             sparse.copy_tree(Path(spec.tree), marked)
             for file in marked.rglob("*"):
                 if file.is_file() and not file.is_symlink():
-                    _replace(file, _ZERO, _MARK)
+                    _replace_blocks(file, _ZERO, _MARK)
             yield "-d", str(marked)
-        _replace(raw, _MARK, _ZERO)
+        _replace_blocks(raw, _MARK, _ZERO)
     elif spec.filesystem is Filesystem.BTRFS:
         yield "--rootdir", spec.tree
     else:
-        with _directory("proto", raw.parent) as directory:
+        with _temporary_directory("proto", raw.parent) as directory:
             listing = directory / "prototype"
             listing.write_text(
-                "\n".join(["/", "0 0", *_prototype(Path(spec.tree), Path(spec.tree)), "$", ""])
+                "\n".join(["/", "0 0", *_make_prototype(Path(spec.tree), Path(spec.tree)), "$", ""])
             )
             yield "-p", str(listing)
 
 
 @contextmanager
-def _directory(name: str, parent: Path) -> Iterator[Path]:
+def _temporary_directory(name: str, parent: Path) -> Iterator[Path]:
     """A directory that is removed at the end, also when this process is killed."""
     path = keeper().directory(name, parent.resolve())
     try:
@@ -94,7 +94,7 @@ def _directory(name: str, parent: Path) -> Iterator[Path]:
         keeper().remove(path)
 
 
-def _replace(path: Path, old: bytes, new: bytes) -> None:
+def _replace_blocks(path: Path, old: bytes, new: bytes) -> None:
     """Overwrites every block of the file that is `old` with `new`; holes stay holes."""
     with path.open("r+b") as file:
         size = file.seek(0, 2)
@@ -112,7 +112,7 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
                 file.write(changed)
 
 
-def _prototype(path: Path, tree: Path) -> list[str]:
+def _make_prototype(path: Path, tree: Path) -> list[str]:
     """Lines of mkfs.xfs's prototype file (its manual, option -p) for a file or directory."""
     status = path.lstat()
     kind = next((letter for matches, letter in _KINDS if matches(status.st_mode)), None)
@@ -125,7 +125,7 @@ def _prototype(path: Path, tree: Path) -> list[str]:
         return [f"{name}{own} {path}"]
     if kind == "l":
         return [f"{name}{own} {path.readlink()}"]
-    inside = [line for entry in sorted(path.iterdir()) for line in _prototype(entry, tree)]
+    inside = [line for entry in sorted(path.iterdir()) for line in _make_prototype(entry, tree)]
     return [f"{name}{own}", *inside, *(["$"] if path != tree else [])]
 
 
@@ -134,17 +134,17 @@ _SUPERBLOCK = 512
 _MAGIC = b"XFSB"
 
 
-def lay(image: Path, device: Path) -> None:
+def lay_on_device(image: Path, device: Path) -> None:
     """Copies what an image of a new filesystem holds to a device of the same size. Raises `OSError`."""
     with image.open("rb") as read, device.open("r+b", buffering=0) as write:
-        start, length = log_of(read.read(_SUPERBLOCK))
+        start, length = locate_xfs_log(read.read(_SUPERBLOCK))
         # Of the log the image has holes only, and what the device had there would be replayed.
         fcntl.ioctl(write.fileno(), _BLKZEROOUT, struct.pack("=QQ", start, length))
         sparse.copy_data(read.fileno(), write.fileno())
         os.fsync(write.fileno())
 
 
-def log_of(superblock: bytes) -> tuple[int, int]:
+def locate_xfs_log(superblock: bytes) -> tuple[int, int]:
     """Where the internal log is, and its length, in bytes. Raises `ValueError` for what is not a superblock of XFS.
 
     The fields are those of `struct xfs_dsb` (xfs_format.h); the upper bits of a block's number are its group's.
@@ -164,30 +164,30 @@ _ATTEMPTS = 5
 _SECTOR = 512
 
 
-def template(spec: DiskSpec) -> tuple[Path, bool]:
+def find_template(spec: DiskSpec) -> tuple[Path, bool]:
     """The image that `spec`'s images are copies of, and whether it was there already.
 
     The file's name is the hash of all that shapes it. What `falloc` and `full` mean is done to each copy.
     """
     directory = cache_directory() / "disks"
     directory.mkdir(exist_ok=True)
-    target = directory / f"{_key(spec)}.{spec.format}"
+    target = directory / f"{_make_key(spec)}.{spec.format}"
     with contextlib.suppress(FileNotFoundError):
         os.utime(target)
         return target, True
     with replacing(target) as part:
         part.unlink()
-        _make(spec, part)
+        _make_template(spec, part)
     _forget_old(directory)
     return target, False
 
 
-def copied(spec: DiskSpec, path: Path) -> bool:
+def copy_template(spec: DiskSpec, path: Path) -> bool:
     """Makes `path` a copy of the template; whether that was there already. Another run may forget one any time."""
     for _ in range(_ATTEMPTS):
-        original, was_there = template(spec)
+        original, was_there = find_template(spec)
         try:
-            sparse.copy(original, path)
+            sparse.copy_file(original, path)
         except FileNotFoundError:
             if original.exists():
                 raise
@@ -196,37 +196,37 @@ def copied(spec: DiskSpec, path: Path) -> bool:
     raise MachineError(f"the template of an image was removed {_ATTEMPTS} times while it was copied")
 
 
-def _key(spec: DiskSpec) -> str:
-    tools = [daemon.find("qemu-img")]
+def _make_key(spec: DiskSpec) -> str:
+    tools = [daemon.find_program("qemu-img")]
     if spec.filesystem is not Filesystem.NONE:
-        tools.append(daemon.find(spec.filesystem.maker))
+        tools.append(daemon.find_program(spec.filesystem.maker))
     identities = [(tool, Path(tool).stat().st_size, Path(tool).stat().st_mtime_ns) for tool in tools]
-    created = tuple(options(spec, lambda factor: factor.create))
-    sectors = _sectors(spec) if spec.filesystem is not Filesystem.NONE else ()
+    created = tuple(collect_options(spec, lambda factor: factor.create))
+    sectors = _sector_options(spec) if spec.filesystem is not Filesystem.NONE else ()
     shape = (spec.format, spec.size, spec.filesystem, (*sectors, *spec.mkfs_options), created, identities)
     parts = (5, *shape, spec.tree) if spec.tree else (4, *shape)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
-def _make(spec: DiskSpec, target: Path) -> None:
+def _make_template(spec: DiskSpec, target: Path) -> None:
     raw = target if spec.format is Format.RAW else target.with_suffix(".raw")
     there = [target.parent]
     form = spec.format
-    created = [*form.create, *options(spec, lambda factor: factor.create)]
+    created = [*form.create, *collect_options(spec, lambda factor: factor.create)]
     arguments = [word for option in created for word in ("-o", option)]
     if spec.filesystem is Filesystem.NONE:
-        daemon.run(
-            "qemu-img", "create", "-q", *form.objects, "-f", form, *arguments, str(target), str(spec.size),
+        daemon.run_program(
+            "qemu-img", "create", "-q", *form.object_arguments, "-f", form, *arguments, str(target), str(spec.size),
             writable=there,
         )  # fmt: skip
         return
     try:
-        daemon.run("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size), writable=there)
-        _format(spec, raw)
+        daemon.run_program("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size), writable=there)
+        _format_image(spec, raw)
         if form is not Format.RAW:
             packed = ["-c"] if spec.level(COMPRESSION) else []
-            daemon.run(
-                "qemu-img", "convert", *form.objects, *packed, "-f", "raw", "-O", form, *arguments, str(raw),
+            daemon.run_program(
+                "qemu-img", "convert", *form.object_arguments, *packed, "-f", "raw", "-O", form, *arguments, str(raw),
                 str(target), writable=there,
             )  # fmt: skip
             if form is Format.QCOW2 and spec.preallocation is not Preallocation.OFF:
@@ -240,32 +240,32 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
     """Makes the filesystem on a block device itself, of whatever size that is. Raises `MachineError`."""
     if spec.filesystem is Filesystem.NONE:
         return
-    known = _known_again(spec)
+    known = _mark_options(spec)
     if spec.filesystem is not Filesystem.XFS:
         _run_maker(spec, device, known, device)
         return
-    with scratch_directory("xfs", store().directory(BESIDE)) as scratch:
+    with scratch_directory("xfs", scratch_store().directory(DIRECTORY_BESIDE_DEVICE)) as scratch:
         image = scratch / "image"
         image.touch()
-        os.truncate(image, size_of(str(device)))
+        os.truncate(image, device_size(str(device)))
         _run_maker(spec, image, known, image.parent)
-        lay(image, device)
+        lay_on_device(image, device)
 
 
-def _known_again(spec: DiskSpec) -> tuple[str, ...]:
+def _mark_options(spec: DiskSpec) -> tuple[str, ...]:
     """What gives a filesystem the UUID by which a later run knows that it is guestmark's."""
     given = " ".join(spec.mkfs_options)
     if spec.filesystem is Filesystem.XFS:
-        return () if "uuid=" in given else ("-m", f"uuid={devices.mark()}")
+        return () if "uuid=" in given else ("-m", f"uuid={devices.make_mark()}")
     if spec.filesystem.is_ext or spec.filesystem in {Filesystem.BTRFS, Filesystem.F2FS}:
-        return () if "-U" in given else ("-U", devices.mark())
+        return () if "-U" in given else ("-U", devices.make_mark())
     return ()
 
 
-def _format(spec: DiskSpec, raw: Path) -> None:
+def _format_image(spec: DiskSpec, raw: Path) -> None:
     if spec.tree:
         check_fits(Path(spec.tree), spec)
-    with populating(spec, raw) as populate:
+    with prepare_population(spec, raw) as populate:
         _run_maker(spec, raw, populate, raw.parent)
 
 
@@ -274,10 +274,10 @@ def _run_maker(spec: DiskSpec, raw: Path, populate: tuple[str, ...], writable: P
     if spec.filesystem.is_ext and "-E" not in spec.mkfs_options:
         # The kernel must not have anything left to initialise during the measurement.
         arguments += ("-E", "lazy_itable_init=0,lazy_journal_init=0")
-    arguments += _sectors(spec)
+    arguments += _sector_options(spec)
     maker = spec.filesystem.maker
     try:
-        daemon.run(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[writable])
+        daemon.run_program(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[writable])
     except MachineError as error:
         raise MachineError(
             f"{spec.filesystem} cannot be made: {error.message}",
@@ -286,7 +286,7 @@ def _run_maker(spec: DiskSpec, raw: Path, populate: tuple[str, ...], writable: P
         ) from error
 
 
-def _sectors(spec: DiskSpec) -> tuple[str, ...]:
+def _sector_options(spec: DiskSpec) -> tuple[str, ...]:
     """Where the guest's disk has larger pieces than an image file, its maker has to be told."""
     size, option = spec.level(LOGICAL_BLOCK) or _SECTOR, spec.filesystem.sector
     if size <= _SECTOR or not option or option.strip() in spec.mkfs_options:
@@ -296,7 +296,7 @@ def _sectors(spec: DiskSpec) -> tuple[str, ...]:
 
 def _check_map(image: Path, spec: DiskSpec) -> None:
     """Checks that every cluster is allocated in the file. Raises `AttestationError` otherwise."""
-    extents = json.loads(daemon.run("qemu-img", "map", "--output=json", str(image)))
+    extents = json.loads(daemon.run_program("qemu-img", "map", "--output=json", str(image)))
     mapped = sum(extent["length"] for extent in extents if "offset" in extent)
     if mapped != spec.size:
         raise AttestationError(

@@ -21,7 +21,7 @@ _SECTOR = 512  # of the kernel's statistics, whatever the disk has (Documentatio
 _READ, _WRITTEN = 2, 6  # columns
 
 
-class Machine(Protocol):
+class MachineWithDisks(Protocol):
     """The part of a started platform that is looked at here."""
 
     @property
@@ -43,26 +43,26 @@ class Reading:
     device: str = ""
 
 
-class Watch:
+class DiskWatch:
     """The disk under test between its creation and `since`."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: MachineWithDisks) -> None:
         self._machine = machine
         self._disk = next((disk for disk in machine.disks if disk.spec.role is Role.TARGET), None)
-        self._before = self._settled()
+        self._before = self._read_settled()
 
-    def since(self, *, reads: bool = False) -> Traffic | None:
+    def read_since(self, *, reads: bool = False) -> Traffic | None:
         """What reached the disk meanwhile, after a sync if nothing has; `reads` says that the workload read it, which
         nothing counts where the disk is a directory.
 
         None without a disk, where the kernel does not count, of a directory that was only read, or when the machine is
         gone.
         """
-        before, now = self._before, self._read()
+        before, now = self._before, self._read_counters()
         if before is None or now is None or now.device != before.device:
             return None
         if now.written == before.written:
-            now = self._settled() or now
+            now = self._read_settled() or now
         if not now.device:
             wrote = now.files != before.files
             return None if reads and not wrote else Traffic(wrote=wrote)
@@ -71,9 +71,9 @@ class Watch:
 
     @property
     def _device(self) -> str:
-        return self._disk.device if self._disk is not None and not self._disk.spec.shared else ""
+        return self._disk.device if self._disk is not None and not self._disk.spec.is_directory else ""
 
-    def _settled(self) -> Reading | None:
+    def _read_settled(self) -> Reading | None:
         """The reading once nothing is left in caches."""
         if self._disk is None:
             return None
@@ -82,15 +82,15 @@ class Watch:
                 self._machine.agent.flush(self._disk.directory)
             elif self._device:
                 self._machine.agent.sync()
-        return self._read()
+        return self._read_counters()
 
-    def _read(self) -> Reading | None:
+    def _read_counters(self) -> Reading | None:
         if self._disk is None:
             return None
         if not self._device:
-            return Reading(files=_files(str(self._disk.image.path)))
+            return Reading(files=_list_files(str(self._disk.image.path)))
         try:
-            columns = block_columns(self._machine, self._disk)
+            columns = read_block_columns(self._machine, self._disk)
         except AgentError:
             return None
         if len(columns) <= _WRITTEN:
@@ -98,7 +98,7 @@ class Watch:
         return Reading(columns[_READ] * _SECTOR, columns[_WRITTEN] * _SECTOR, device=self._device)
 
 
-def block_columns(machine: Machine, disk: AttachedDisk) -> list[int]:
+def read_block_columns(machine: MachineWithDisks, disk: AttachedDisk) -> list[int]:
     """The numbers of `/sys/block/*/stat` of a machine's disk; empty where there are none."""
     name = disk.device.removeprefix("/dev/")
     try:
@@ -107,7 +107,7 @@ def block_columns(machine: Machine, disk: AttachedDisk) -> list[int]:
         return []
 
 
-def _files(directory: str) -> frozenset[tuple[object, ...]]:
+def _list_files(directory: str) -> frozenset[tuple[object, ...]]:
     """All that is in a directory of this host, each with its times: whatever is written changes one."""
     found = set()
     for folder, _, names in os.walk(directory):

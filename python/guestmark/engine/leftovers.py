@@ -22,7 +22,7 @@ from guestmark.core.machine_facts import mounts
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
 from guestmark.disks.logged import unmount_below
-from guestmark.disks.processes import is_stopped, status
+from guestmark.disks.processes import is_stopped, read_status
 from guestmark.platforms import confinement
 from guestmark.platforms.confinement import find_memory_directory
 
@@ -155,7 +155,7 @@ def _is_lost_part(pid: int, words: dict[int, list[str]]) -> bool:
         if not named or _FLEET not in Path(f"/proc/{pid}/environ").read_bytes():
             return False
         while pid > 1:
-            pid = int(status(pid)[1])
+            pid = int(read_status(pid)[1])
             if words.get(pid, [])[1:2] == ["supervise"] or "worker" in words.get(pid, []):
                 return False
         return True
@@ -163,7 +163,7 @@ def _is_lost_part(pid: int, words: dict[int, list[str]]) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    fields = status(pid)
+    fields = read_status(pid)
     return not fields or fields[0] in "ZX"
 
 

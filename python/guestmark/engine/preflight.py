@@ -17,14 +17,14 @@ from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_size
 from guestmark.core.workload_kind import packages_of, workload_kind, workload_kinds
 from guestmark.disks import preflight as disks
-from guestmark.disks.location import located
+from guestmark.disks.location import add_locations
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import PlatformVariant, Startable, list_deciding_factors, recall_findings
 from guestmark.setting.machine import KERNEL, MACHINE, MEMORY
-from guestmark.setting.memory import why_not
+from guestmark.setting.memory import check_memory
 from guestmark.workloads import base as workloads
 
 
@@ -147,7 +147,7 @@ def _refused_here(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
     return (
         *larger_than_host(cells),
         *without_such_memory(cells),
-        *disks.diskless(cells),
+        *disks.leave_out_diskless(cells),
         *misplaced_cells(cells),
     )
 
@@ -160,7 +160,7 @@ def without_such_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
         if cell.null_of is None and spec.is_guest and not spec.is_elsewhere:
             levels = cell.levels.with_defaults({MEMORY.name: spec.inner.architecture.memory})
             try:
-                why_not(levels, here=not spec.is_nested, on_pci=not machine.startswith("microvm"))
+                check_memory(levels, here=not spec.is_nested, on_pci=not machine.startswith("microvm"))
             except PlatformUnusableError as error:
                 found.append(LeftOut(str(cell.platform), error.message, error.hint, cell=cell.id))
     return tuple(found)
@@ -168,7 +168,7 @@ def without_such_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 def with_locations(plan: Plan) -> Plan:
     """The plan whose disks all have a place; those whose place nobody named are remembered."""
-    cells = tuple(located(plan.cells))
+    cells = tuple(add_locations(plan.cells))
     chosen = tuple(new.id for old, new in zip(plan.cells, cells, strict=True) if new.factors != old.factors)
     return replace(plan, cells=cells, context=replace(plan.context, default_locations=chosen))
 
@@ -316,7 +316,9 @@ def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
         LeftOut(str(cell.platform), reason, cell=cell.id)
         for cell in cells
         if cell.null_of is None
-        and (reason := workloads.of(cell.workload.name).impossible(cell) or disks.impossible(cell))
+        and (
+            reason := workloads.of(cell.workload.name).impossible(cell) or disks.explain_impossible_disk(cell)
+        )
     )
 
 
@@ -391,7 +393,7 @@ def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
 
 
 def _check_disks(cells: Sequence[Cell]) -> None:
-    disks.check([cell for cell in cells if not cell.platform.is_nested or cell.platform.is_elsewhere])
+    disks.check_disks([cell for cell in cells if not cell.platform.is_nested or cell.platform.is_elsewhere])
     for cell in cells:
         if cell.platform.is_nested and not cell.platform.is_elsewhere:
             from guestmark.platforms.qemu.nested import images

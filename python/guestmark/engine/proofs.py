@@ -12,13 +12,13 @@ from guestmark.core.findings import Facts, Proof, flat
 from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.tuning import Settings
-from guestmark.disks.location import in_memory
+from guestmark.disks.location import is_in_memory
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.platforms import registry
-from guestmark.setting.base import is_disk_setting, keeps
-from guestmark.setting.disk import Disks, DiskSpec, Role, asked_of
+from guestmark.setting.base import affects_durability, is_disk_setting
+from guestmark.setting.disk import Disks, DiskSpec, Role, read_disk_requests
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.location import LOCATION
 from guestmark.workloads import base as workloads
@@ -48,12 +48,12 @@ def find_proof_kind(cell: Cell) -> ProofKind | None:
         disk = cell.view(Disks).find_target()
     except UsageError:
         return None
-    if disk is None or disk.filesystem is Filesystem.NONE or disk.packed:
+    if disk is None or disk.filesystem is Filesystem.NONE or disk.is_packed:
         return None
     if not cell.platform.is_guest and not disk.loop:
         return None
     # What the disk holds does not decide what survives on it.
-    kept = replace(disk, levels=disk.kept_by, content="", holds=0, tree="")
+    kept = replace(disk, levels=disk.durability_levels, content="", holds=0, tree="")
     of_machine = frozenset(
         (name, level) for name, level in _read_settings(cell).items() if not is_disk_setting(name)
     )
@@ -71,7 +71,7 @@ def _read_settings(cell: Cell) -> dict[str, str]:
     return {
         name: level
         for name, level in cell.factors.items()
-        if keeps(name) and cell.platform.takes_factor(name)
+        if affects_durability(name) and cell.platform.takes_factor(name)
     }
 
 
@@ -81,9 +81,13 @@ def make_proof_cell(cell: Cell) -> Cell:
     disk = cell.view(Disks).target
     # What the workload itself demands of its disk holds for the proof as well.
     given: dict[str, Any] = {}
-    for need in asked_of(cell) or ():
+    for need in read_disk_requests(cell) or ():
         if need["role"] == Role.TARGET:
-            given |= {name: level for name, level in need.items() if is_disk_setting(name) and keeps(name)}
+            given |= {
+                name: level
+                for name, level in need.items()
+                if is_disk_setting(name) and affects_durability(name)
+            }
     params = dict(kind.checked(_find_row_params(cell)))
     params["disks"] = [{**params["disks"][0], **given}]
     factors = {**_read_settings(cell), LOCATION.name: disk.location}
@@ -173,4 +177,4 @@ def explain_barred_cells(
 
 def _find_memory_location(cell: Cell) -> str:
     """Return the first location of the cell's disks that is memory; empty if there is none."""
-    return next((disk.location for disk in cell.view(Disks) if in_memory(disk.location)), "")
+    return next((disk.location for disk in cell.view(Disks) if is_in_memory(disk.location)), "")

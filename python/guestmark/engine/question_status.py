@@ -12,7 +12,7 @@ from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Asked, Cell, Plan, Question, runnable
 from guestmark.core.units import counted
-from guestmark.disks.location import default_location, in_memory
+from guestmark.disks.location import default_location, is_in_memory
 from guestmark.plan.questions import groups_of, pairs_of
 from guestmark.setting.disk import Disks
 from guestmark.setting.location import LOCATION
@@ -80,7 +80,7 @@ def _provable(cell: Cell, question: Question) -> bool:
     if str(Durability.PROVEN) not in (*question.durability, *question.disk):
         return True
     try:
-        if any(in_memory(disk.location) for disk in cell.view(Disks)):
+        if any(is_in_memory(disk.location) for disk in cell.view(Disks)):
             return False
     except UsageError:
         return False
@@ -95,7 +95,7 @@ def where_provable(outline: Outline, settings: Sequence[str]) -> list[str]:
     if any(text.partition("=")[0].strip() == LOCATION.name for text in settings):
         return []
     places = {place for entry in outline.shape.entries for place in entry.levels.get(LOCATION.name, ())}
-    return [f"{LOCATION.name}={default_location()}"] if places and all(map(in_memory, places)) else []
+    return [f"{LOCATION.name}={default_location()}"] if places and all(map(is_in_memory, places)) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
-from guestmark.disks.store import store
-from guestmark.disks.traffic import Watch
+from guestmark.disks.store import scratch_store
+from guestmark.disks.traffic import DiskWatch
 from guestmark.engine.clock import of_process
 from guestmark.engine.hooks import HostAgent
 from guestmark.engine.interrupt import Interruption
@@ -105,7 +105,7 @@ def run_trial(
             record.console = error.console or record.console
             record.phases = record.phases or error.phases
     except OSError:
-        gone = store().gone()
+        gone = scratch_store().is_gone()
         if gone is None:
             raise
         cause = Cause.DISKS_GONE
@@ -164,11 +164,11 @@ def _measure(
                 place = find_innermost(machine).place
                 here = place is HERE or any(disk.image.logged for disk in machine.disks)
                 mounts = None if here else place.read("/proc/self/mounts")
-                record.findings.add(location.storage(started, mounts))
+                record.findings.add(location.describe_storage(started, mounts))
             try:
                 observer.phase("preparing")
                 workload.prepare(machine)
-                traffic = Watch(machine)
+                traffic = DiskWatch(machine)
                 with recorder:
                     counting = Counting(machine, apart=slot.cell.platform.is_nested)
                     _iterate(
@@ -176,7 +176,7 @@ def _measure(
                     )
                     if started.platform.is_this_host:
                         recorder.reported(_processor_s(record))
-                if (reached := traffic.since(reads=workload.READS)) is not None:
+                if (reached := traffic.read_since(reads=workload.READS)) is not None:
                     record.findings.add(reached)
                 counting.finish()
                 if counted := counting.each():

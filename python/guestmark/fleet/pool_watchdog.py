@@ -15,7 +15,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from guestmark.disks.processes import children, is_stopped
+from guestmark.disks.processes import is_stopped, list_children
 from guestmark.fleet import parsl_engine
 
 _LOOK_S = 5.0
@@ -41,8 +41,8 @@ def watch(process: subprocess.Popen[bytes]) -> bool:
     whole = os.pidfd_open(process.pid)
     try:
         while True:
-            pools = [pid for pid in children(process.pid) if POOL.encode() in _command(pid)]
-            for pid in (part for pool in pools for part in children(pool)):
+            pools = [pid for pid in list_children(process.pid) if POOL.encode() in _command(pid)]
+            for pid in (part for pool in pools for part in list_children(pool)):
                 if pid not in parts and _PART in _command(pid):
                     with contextlib.suppress(ProcessLookupError):
                         parts[pid] = os.pidfd_open(pid)
@@ -65,7 +65,7 @@ def others() -> list[int]:
     pool = os.getppid()
     if POOL.encode() not in _command(pool):
         return []
-    return [pool, *(pid for pid in children(pool) if pid != os.getpid())]
+    return [pool, *(pid for pid in list_children(pool) if pid != os.getpid())]
 
 
 def _ended(handles: list[int], within_s: float) -> set[int]:

@@ -78,7 +78,7 @@ class Seat:
             return None
         if pid is None:
             raise AttestationError("where the machine runs cannot be found out: its process is gone")
-        for _, asked, found, name in self._list_threads([pid, *processes.descendants(pid)]):
+        for _, asked, found, name in self._list_threads([pid, *processes.list_descendants(pid)]):
             _require_processors(name, asked, found)
         for thread in _tasks(os.getpid()):
             if found := _read_allowed(os.getpid(), thread):
@@ -204,7 +204,7 @@ def find_vcpu_threads(told: Iterable[Mapping[str, Any]], pid: int | None) -> tup
 
     Raises `MachineError` when one of them is not among that process's: nobody else's threads are moved on its word.
     """
-    ours = processes.threads(pid) if pid is not None else {}
+    ours = processes.map_threads(pid) if pid is not None else {}
     with require_shape():
         numbers = [
             int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"])

@@ -13,10 +13,10 @@ from guestmark.agent.results import CallError
 from guestmark.core.machine_facts import Backing, Disk, Inside
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms.guest import Guest, make_mismatch
-from guestmark.setting.base import Check, Drive, Served, levels_of
+from guestmark.setting.base import AttestedDrive, Check, ServedDisk, iterate_disk_levels
 from guestmark.setting.disk import Role
 from guestmark.setting.drive import Bus
-from guestmark.setting.filesystem import Filesystem, cache_of, security_model_of
+from guestmark.setting.filesystem import Filesystem, choose_security_model, choose_share_cache
 from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
 
 
@@ -38,7 +38,7 @@ def attest_each_disk(guest: Guest) -> dict[str, Disk]:
     used = find_async_engines(guest, guest.vmm_pid) if guest.query else frozenset()
     facts = {}
     for disk in guest.disks:
-        if disk.spec.shared:
+        if disk.spec.is_directory:
             facts[disk.spec.name] = _attest_directory(guest, disk)
             continue
         size, write_cache = _read_block_device(guest, disk)
@@ -71,14 +71,14 @@ def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
     spec, directory = disk.spec, disk.image.path
     how = str(spec.filesystem)
     if spec.filesystem is Filesystem.NINE_P:
-        wanted = security_model_of(spec)
+        wanted = choose_security_model(spec)
         words = guest.place.read(f"/proc/{guest.vmm_pid}/cmdline").split("\0")
         told = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
         path = str(directory).replace(",", ",,")
         found = told.removeprefix(f"local,id={spec.name},path={path},")
         _require_disk_value(disk, "security model", f"security_model={wanted}", found, guest)
         how += f", security model {wanted}"
-    if cache := cache_of(spec):
+    if cache := choose_share_cache(spec):
         how += f", cache={cache}"
     return Disk(
         size=spec.size,
@@ -99,12 +99,12 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
         raise make_mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
     image = drive["image"]
     if not spec.format.encrypted:  # its name is its whole description then
-        opened, found = disk.image.opened, image["filename"]
+        opened, found = disk.image.open_path, image["filename"]
         if disk.image.socket is None:
             opened, found = os.path.realpath(opened), os.path.realpath(found)
         _require_disk_value(disk, "image", opened, found, guest)
     assert guest.query is not None
-    seen = Drive(
+    seen = AttestedDrive(
         spec,
         drive,
         engines,
@@ -113,7 +113,9 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
         guest.query,
     )
     _require_disk_checks(
-        disk, (check for factor, level in levels_of(spec) for check in factor.attest(level, seen)), guest
+        disk,
+        (check for factor, level in iterate_disk_levels(spec) for check in factor.attest(level, seen)),
+        guest,
     )
 
 
@@ -135,8 +137,12 @@ def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
         flags = _find_open_flags(guest, process, image)
         if flags is None:
             continue
-        seen = Served(flags, find_async_engines(guest, process), write_cache)
-        checks = (check for factor, level in levels_of(spec) for check in factor.attest_served(level, seen))
+        seen = ServedDisk(flags, find_async_engines(guest, process), write_cache)
+        checks = (
+            check
+            for factor, level in iterate_disk_levels(spec)
+            for check in factor.attest_served(level, seen)
+        )
         _require_disk_checks(disk, checks, guest)
         return
     raise make_mismatch(f"the {spec.name} disk", "served by a process beside the guest", "by none", guest)

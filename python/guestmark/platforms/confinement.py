@@ -20,8 +20,8 @@ from guestmark.core.keeper import is_in_use, keeper
 from guestmark.core.machine_facts import Confined, MachineFacts, Mount, mounts
 from guestmark.core.meminfo import spare
 from guestmark.core.units import format_size
-from guestmark.disks.location import filesystem_of
-from guestmark.disks.processes import program_of
+from guestmark.disks.location import filesystem_type_at
+from guestmark.disks.processes import find_caged_program
 
 _MEMBERS = "cgroup.procs"
 _GROUP_NAME = re.compile(r"guestmark-machine-[0-9a-f]{12}")
@@ -176,7 +176,7 @@ _FILTERED = "2"  # of `Seccomp:` in /proc/PID/status
 def find_memory_directory() -> Path | None:
     """A directory in memory that this process may write to; None where there is none."""
     with contextlib.suppress(OSError):
-        if filesystem_of(_MEMORY) == "tmpfs" and os.access(_MEMORY, os.W_OK | os.X_OK):
+        if filesystem_type_at(_MEMORY) == "tmpfs" and os.access(_MEMORY, os.W_OK | os.X_OK):
             return Path(_MEMORY)
     return None
 
@@ -220,7 +220,7 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
 
     `writable` are the directories and files that it was given.
     """
-    pid = program_of(pid) if pid is not None else None
+    pid = find_caged_program(pid) if pid is not None else None
     if pid is None:
         return None
     folder = Path(f"/proc/{pid}")

@@ -217,14 +217,14 @@ def read_processor_s(pid: int | None) -> float | None:
     if pid is None:
         return None
     total = None
-    for one in (pid, *processes.descendants(pid)):
+    for one in (pid, *processes.list_descendants(pid)):
         with contextlib.suppress(OSError, IndexError, ValueError):
             total = (total or 0.0) + _read_process_s(one)
     return total
 
 
 def _read_process_s(pid: int) -> float:
-    fields = processes.status(pid)
+    fields = processes.read_status(pid)
     ticks = int(fields[13]) + int(fields[14])  # cutime and cstime
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + ticks / os.sysconf("SC_CLK_TCK")
 

@@ -18,10 +18,10 @@ from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.image import Image
-from guestmark.setting.base import comma, options, switch
+from guestmark.setting.base import collect_options, format_switch, join_with_leading_comma
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
-from guestmark.setting.filesystem import Filesystem, security_model_of
+from guestmark.setting.filesystem import Filesystem, choose_security_model
 from guestmark.setting.location import SHARED_MEMORY
 from guestmark.setting.machine import MACHINE
 
@@ -60,13 +60,13 @@ def add_storage_daemon(
     for image in served:
         spec = image.spec
         path = place.link_image(image.path, scratch, f"disk-{spec.name}")
-        blockdev = comma(options(spec, lambda factor: factor.blockdev))
-        export = comma(options(spec, lambda factor: factor.export))
+        blockdev = join_with_leading_comma(collect_options(spec, lambda factor: factor.blockdev))
+        export = join_with_leading_comma(collect_options(spec, lambda factor: factor.export))
         arguments += [
             "--blockdev", f"driver={_choose_driver(image)},node-name={spec.name},"
-            f"filename={path},read-only={switch(spec.read_only)}{blockdev}",
+            f"filename={path},read-only={format_switch(spec.read_only)}{blockdev}",
             "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
-            f"addr.path={socket_name(spec)},writable={switch(not spec.read_only)}{export}",
+            f"addr.path={socket_name(spec)},writable={format_switch(not spec.read_only)}{export}",
         ]  # fmt: skip
     there = " && ".join(f"[ -S {socket_name(image.spec)} ]" for image in served)
     script = (
@@ -167,9 +167,9 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
         spec = image.spec
         if spec.filesystem is Filesystem.NINE_P:
             arguments += plan9_arguments(
-                spec.name, image.path, security_model_of(spec), virtio, read_only=False
+                spec.name, image.path, choose_security_model(spec), virtio, read_only=False
             )
-        if spec.shared:
+        if spec.is_directory:
             continue
         if not virtio.on_pci and virtio.bus not in spec.bus.without_pci:
             raise UsageError(
@@ -185,16 +185,19 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
         drive = [
             *(["readonly=on"] if read_only else []),
             *reported,
-            *options(spec, lambda factor: factor.drive),
+            *collect_options(spec, lambda factor: factor.drive),
         ]
-        arguments += ["-drive", f"if=none,id={spec.name},file={_escape_commas(image.opened)}{comma(drive)}"]
-        for made_once in options(spec, lambda factor: factor.objects):
+        arguments += [
+            "-drive",
+            f"if=none,id={spec.name},file={_escape_commas(image.open_path)}{join_with_leading_comma(drive)}",
+        ]
+        for made_once in collect_options(spec, lambda factor: factor.objects):
             arguments += ["-object", made_once] if made_once not in arguments else []
         if spec.bus is Bus.VIRTIO_SCSI:
-            shared = comma(options(spec, lambda factor: factor.controller))
+            shared = join_with_leading_comma(collect_options(spec, lambda factor: factor.controller))
             controller = f"{virtio.format_device(spec.bus)},id=scsi{shared}"
             arguments += ["-device", controller] if controller not in arguments else []
-        properties = comma(options(spec, lambda factor: factor.device))
+        properties = join_with_leading_comma(collect_options(spec, lambda factor: factor.device))
         arguments += [
             "-device",
             f"{_format_disk_device(spec.bus, index, virtio)},drive={spec.name},serial={spec.name}{properties}",
@@ -206,7 +209,7 @@ def replace_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
     """The same arguments with the size of each disk, which its guest sees, in place of where its image lies."""
     words = list(arguments)
     for image in made:
-        path = _escape_commas(image.path if image.spec.shared else image.opened)
+        path = _escape_commas(image.path if image.spec.is_directory else image.open_path)
         words = [word.replace(path, f"{image.spec.name} of {image.spec.size}") for word in words]
     return words
 
@@ -250,7 +253,7 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
     arguments: list[str] = []
     for index, image in enumerate(made):
         spec = image.spec
-        if spec.shared:
+        if spec.is_directory:
             continue
         if spec.bus is Bus.VHOST_USER:
             arguments.append(f"virtio_uml.device={socket_name(spec)}:{_VIRTIO_ID_BLOCK}")
@@ -269,8 +272,8 @@ def find_attached_disks(
     """
     disks = []
     for index, unsettled in enumerate(made):
-        image = unsettled.settle()
-        if image.spec.shared:
+        image = unsettled.finish_allocation()
+        if image.spec.is_directory:
             disks.append(AttachedDisk(image.spec, image, image.spec.name, mount_point(image.spec)))
             continue
         device = find_device(agent, image.spec, index, serials.get(image.spec.name, ""))

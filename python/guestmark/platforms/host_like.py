@@ -25,11 +25,11 @@ from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import HOST, Layer, PlatformSpec
 from guestmark.disks import loop
-from guestmark.disks.attached import AttachedDisk, directories
+from guestmark.disks.attached import AttachedDisk, attach_on_host
 from guestmark.platforms.affinity import Seat, starting_machine, take_seat
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.place import HERE, Place
-from guestmark.setting.base import On, is_disk_setting
+from guestmark.setting.base import DiskKind, is_disk_setting
 from guestmark.setting.disk import Disks, DiskSpec
 
 _READY_DEADLINE_S = 10.0
@@ -156,7 +156,7 @@ class HostLike:
             command = (*within.command, *(() if within.agent_in_command else (str(agent_binary()), "serve")))
             seat = stack.enter_context(take_seat(cell, emulator=False))
             # What logs an image is mounted before the agent's namespace is made: it would not be seen there.
-            made = stack.enter_context(directories(disks)) if any(disk.logged for disk in disks) else None
+            made = stack.enter_context(attach_on_host(disks)) if any(disk.logged for disk in disks) else None
             try:
                 with starting_machine():
                     process, transport = start_host_agent(
@@ -181,7 +181,7 @@ class HostLike:
             host.phases["ready"] = time.monotonic() - begin
             host.started_at = begin
             host.within = within
-            host.disks = stack.enter_context(directories(disks)) if made is None else made
+            host.disks = stack.enter_context(attach_on_host(disks)) if made is None else made
             yield host
 
     def probe(
@@ -217,7 +217,7 @@ class HostPlatform(HostLike):
         others = [
             name
             for name in cell.factors
-            if not (looped and is_disk_setting(name, On.LOOP))
+            if not (looped and is_disk_setting(name, DiskKind.LOOP))
             and is_machine_factor(name)
             and not HOST.takes_factor(name)
         ]
@@ -231,5 +231,5 @@ class HostPlatform(HostLike):
         """Mounts of its own, where it has images to mount."""
         looped = any(disk.loop for disk in disks)
         if looped:
-            loop.check()
+            loop.check_loop()
         yield Surroundings(loop.PRIVATE_MOUNTS if looped else ())

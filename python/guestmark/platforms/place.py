@@ -17,7 +17,7 @@ from guestmark.agent.binary import tsc_khz
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.disks import processes
-from guestmark.disks.image import images
+from guestmark.disks.image import make_images
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.setting.disk import Disks
 
@@ -285,7 +285,7 @@ class ThisHost:
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """Images in this host's store."""
-        return images(cell.view(Disks))
+        return make_images(cell.view(Disks))
 
     def link_image(self, image: Path, scratch: Path, name: str) -> str:
         """A symbolic link in `scratch`: paths on this host may hold anything."""
@@ -307,7 +307,7 @@ class ThisHost:
 
     def list_descendants(self, pid: int) -> list[int]:
         """From this host's /proc."""
-        return processes.descendants(pid)
+        return processes.list_descendants(pid)
 
     def start_helper(self, command: Sequence[str]) -> HelperProgram:
         """A child of this process."""

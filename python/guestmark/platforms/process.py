@@ -25,7 +25,7 @@ from guestmark.appliance.paths import scratch_parent
 from guestmark.core.cause import of_errno
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
-from guestmark.disks.processes import program_of
+from guestmark.disks.processes import find_caged_program
 from guestmark.platforms import confinement
 from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.confinement import find_memory_directory
@@ -225,7 +225,7 @@ class SupervisedProcess:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         except OSError:
             return None
-        return program_of(int(children[0])) if children else None
+        return find_caged_program(int(children[0])) if children else None
 
     def wait(self, timeout_s: float | None) -> int | None:
         """Exit status of the hypervisor (128 + signal), None when it is still running at the end of `timeout_s`."""

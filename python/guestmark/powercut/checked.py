@@ -235,7 +235,7 @@ def _control(
 def _proven(
     request: proof.Request, asked: Asked, part: Sequence[Entry], survey: Survey, controls: list[Control]
 ) -> Proven:
-    layers = stack.layers(request.location)
+    layers = stack.list_layers(request.location)
     flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
     word, why = _word(survey, controls, layers, proof.reconciled(request.counts, flushes), asked)
     losing = [state for group in survey.groups.values() for state in group.states]
@@ -268,7 +268,7 @@ def _word(
         )
     if survey.losing:
         return (Durability.BROKEN if asked.consistency else Durability.LOST), flushes
-    below = stack.volatile(layers)
+    below = stack.find_volatile(layers)
     if below is not None:
         word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
         return word, str(below)

@@ -18,7 +18,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.home import default_path
 from guestmark.core.temporary import scratch_directory
 from guestmark.disks import daemon
-from guestmark.disks.logged import Logged
+from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, recovery
 from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.judge import Crash, Judged, Replay, copy_without_zeroes
@@ -70,7 +70,12 @@ class Checked:
 
 
 def keep(  # noqa: PLR0917 (what there is to know)
-    files: Logged, filesystem: str, form: str, method: Method, judged: Judged, check: Checked | None = None
+    files: LoggedFiles,
+    filesystem: str,
+    form: str,
+    method: Method,
+    judged: Judged,
+    check: Checked | None = None,
 ) -> Path:
     """Keeps the log and the image before it; returns their directory. Only the newest stay, so many and so large."""
     parent = folder()
@@ -200,7 +205,7 @@ def write(name: str, after: int, survival: str | None, image: str, ledger: Path 
         replay.close()
         shutil.move(made, image)
     if kept.under is not None:  # it names the one of the trial, which is gone
-        daemon.run(
+        daemon.run_program(
             "qemu-img", "rebase", "-u", "-f", kept.form, "-F", kept.form, "-b", str(kept.under), image,
             writable=[Path(image).resolve().parent],
         )  # fmt: skip

@@ -61,7 +61,7 @@ class Replay:
         self._applied = max(self._applied, cut.kept)
         target = self._directory / name
         target.unlink(missing_ok=True)
-        sparse.copy(self._durable, target)
+        sparse.copy_file(self._durable, target)
         descriptor = os.open(target, os.O_RDWR)
         try:
             for piece in cut.pieces:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from guestmark.core.findings import Control, Durability, Proven
 from guestmark.disks import stack
-from guestmark.disks.logged import Logged
+from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, evidence, records
 from guestmark.powercut.cuts import Survival
 from guestmark.powercut.judge import Crash, Evidence, Judged, judge
@@ -66,7 +66,7 @@ class Request:
     after what is judged, `seed` the seed of random states.
     """
 
-    files: Logged
+    files: LoggedFiles
     filesystem: str
     form: str
     location: str
@@ -174,7 +174,7 @@ def _room(asked: Request) -> Path:
 
 
 def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: list[Control]) -> Proven:
-    layers = stack.layers(asked.location)
+    layers = stack.list_layers(asked.location)
     flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
     word, why = _word(judged, controls, layers, reconciled(asked.counts, flushes))
     loss, repair = judged.first_loss, next((crash for crash in judged.crashes if crash.says), None)
@@ -221,7 +221,7 @@ def _word(
 ) -> tuple[Durability, str]:
     if judged.losing:
         return Durability.LOST, flushes
-    below = stack.volatile(layers)
+    below = stack.find_volatile(layers)
     if below is not None:
         word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
         return word, str(below)

@@ -148,7 +148,7 @@ class Ext:
     """ext2, ext3, ext4: e2fsck replays the journal and checks, debugfs reads."""
 
     def __init__(self) -> None:
-        self._check, self._read = daemon.find("e2fsck"), daemon.find("debugfs")
+        self._check, self._read = daemon.find_program("e2fsck"), daemon.find_program("debugfs")
 
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
@@ -196,7 +196,7 @@ class Mounted:
         checked = Ext().repaired(image) if self._filesystem.startswith("ext") else Recovered({})
         if checked.damage:
             return checked
-        with loop.attached(image) as device:
+        with loop.attach_loop(image) as device:
             failed = self._mount(device, options)
             if failed and self._superblock_mended(device):
                 checked = replace(checked, repairs=("a torn superblock, from its copy",))
@@ -232,7 +232,7 @@ class Mounted:
         """
         if self._filesystem != "btrfs":
             return False
-        done = _run([daemon.find("btrfs"), "rescue", "super-recover", "-y", device])
+        done = _run([daemon.find_program("btrfs"), "rescue", "super-recover", "-y", device])
         return done.returncode == _SUPERBLOCK_MENDED
 
     def _content(self, name: str) -> bytes | None:
@@ -250,7 +250,7 @@ class Mounted:
         if self._filesystem not in checkers:
             return ()
         program, *arguments = checkers[self._filesystem]
-        done = _run([daemon.find(program), *arguments])
+        done = _run([daemon.find_program(program), *arguments])
         if done.returncode == 0:
             return ()
         lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
@@ -263,19 +263,21 @@ class Formatted:
     def __init__(self, inner: Recovery, form: Format) -> None:
         self._inner = inner
         self._format = form
-        self._program = daemon.find("qemu-img")
+        self._program = daemon.find_program("qemu-img")
 
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
         if self._format.checked:
-            done = _run([self._program, "check", *self._format.named(image)])
+            done = _run([self._program, "check", *self._format.name_image(image)])
             if done.returncode not in (0, 3):  # 3: only leaked clusters
                 lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
                 return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
         raw = image.with_suffix(".raw")
         try:
             if self._format.name != "qcow2" or not to_raw(image, raw):
-                done = _run([self._program, "convert", "-O", "raw", *self._format.named(image), str(raw)])
+                done = _run(
+                    [self._program, "convert", "-O", "raw", *self._format.name_image(image), str(raw)]
+                )
                 if done.returncode:
                     return Recovered({}, damage=done.stderr.decode(errors="replace").strip()[:200])
             return self._inner.recover(raw, names, newest, exact=exact)
@@ -287,7 +289,7 @@ def why_not(filesystem: str, *, mounted: bool = False) -> str:
     """Why crash states of a filesystem cannot be judged here; empty when they can. `mounted`: it is not only read."""
     if filesystem.startswith("ext") and not mounted:
         return ""
-    return loop.why_not() or loop.unknown(filesystem)
+    return loop.explain_no_loop() or loop.explain_unknown_filesystem(filesystem)
 
 
 def workers(filesystem: str, *, mounted: bool = False) -> int:
@@ -306,7 +308,7 @@ def recovery(filesystem: str, form: str, directory: Path, reader: Reader | None 
         if filesystem.startswith("ext") and reader is None:
             inner = Ext()
         else:
-            loop.check()
+            loop.check_loop()
             process, transport = start_host_agent(loop.PRIVATE_MOUNTS, hold=keeper().handles)
             agent = Agent(transport)
             stack.callback(process.wait)

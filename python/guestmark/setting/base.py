@@ -15,7 +15,7 @@ L = TypeVar("L")
 EXCLUDE = "or exclude the combination"
 
 
-class On(Flag):
+class DiskKind(Flag):
     """What a disk may be, for factors that only some disks have."""
 
     IMAGE = auto()  # a file that the hypervisor opens
@@ -55,7 +55,7 @@ class Disk(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Drive:
+class AttestedDrive:
     """A disk of a started guest of QEMU, as an attestation sees it."""
 
     disk: Disk
@@ -73,7 +73,7 @@ class Drive:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedDisk:
     """A disk that a process beside the hypervisor serves, as an attestation sees it."""
 
     flags: int  # with which that process has opened the image
@@ -81,15 +81,15 @@ class Served:
     write_cache: str  # what the guest's kernel knows of the disk's cache
 
 
-def _nothing(_level: Any, _disk: Disk) -> Sequence[str]:
+def _make_no_options(_level: Any, _disk: Disk) -> Sequence[str]:
     return ()
 
 
-def _unseen(_level: Any, _seen: Any) -> Iterable[Check]:
+def _attest_nothing(_level: Any, _seen: Any) -> Iterable[Check]:
     return ()
 
 
-def _fits(_level: Any, _disk: Disk, _cell: Cell) -> Refusal | None:
+def _refuse_nothing(_level: Any, _disk: Disk, _cell: Cell) -> Refusal | None:
     return None
 
 
@@ -103,58 +103,58 @@ class DiskSetting(Setting[L]):
     Those that make options return them as QEMU and its tools write them, `cache=none` for instance.
     """
 
-    on: On = On.HYPERVISOR
+    on: DiskKind = DiskKind.HYPERVISOR
     keeps: bool = True  # whether it may decide what a power cut leaves of a disk
-    drive: Options[L] = _nothing  # of QEMU's `-drive`
-    device: Options[L] = _nothing  # of QEMU's `-device`
-    controller: Options[L] = _nothing  # of the `-device` that such disks share
-    objects: Options[L] = _nothing  # whole `-object`s, given once
-    blockdev: Options[L] = _nothing  # of the storage daemon's `--blockdev`
-    export: Options[L] = _nothing  # of the storage daemon's `--export`
-    create: Options[L] = _nothing  # of `qemu-img create`, each after its `-o`
-    refuse: Callable[[L, Disk, Cell], Refusal | None] = _fits
-    attest: Callable[[L, Drive], Iterable[Check]] = _unseen
-    attest_served: Callable[[L, Served], Iterable[Check]] = _unseen
+    drive: Options[L] = _make_no_options  # of QEMU's `-drive`
+    device: Options[L] = _make_no_options  # of QEMU's `-device`
+    controller: Options[L] = _make_no_options  # of the `-device` that such disks share
+    objects: Options[L] = _make_no_options  # whole `-object`s, given once
+    blockdev: Options[L] = _make_no_options  # of the storage daemon's `--blockdev`
+    export: Options[L] = _make_no_options  # of the storage daemon's `--export`
+    create: Options[L] = _make_no_options  # of `qemu-img create`, each after its `-o`
+    refuse: Callable[[L, Disk, Cell], Refusal | None] = _refuse_nothing
+    attest: Callable[[L, AttestedDrive], Iterable[Check]] = _attest_nothing
+    attest_served: Callable[[L, ServedDisk], Iterable[Check]] = _attest_nothing
 
 
-def option(name: str) -> Options[Any]:
+def pass_level_as(name: str) -> Options[Any]:
     """An option that has the level as its value."""
     return lambda level, _disk: (f"{name}={level}",)
 
 
-def disk_settings() -> Iterator[DiskSetting[Any]]:
+def list_disk_settings() -> Iterator[DiskSetting[Any]]:
     """All factors of disks."""
     return (factor for factor in settings() if isinstance(factor, DiskSetting))
 
 
-def is_disk_setting(name: str, on: On | None = None) -> bool:
+def is_disk_setting(name: str, on: DiskKind | None = None) -> bool:
     """Whether a factor of this name is one of disks, and of such disks."""
-    return any(factor.name == name and (on is None or on in factor.on) for factor in disk_settings())
+    return any(factor.name == name and (on is None or on in factor.on) for factor in list_disk_settings())
 
 
-def keeps(name: str) -> bool:
+def affects_durability(name: str) -> bool:
     """Whether the factor of this name may decide what a power cut leaves of a disk."""
-    return all(factor.keeps for factor in disk_settings() if factor.name == name)
+    return all(factor.keeps for factor in list_disk_settings() if factor.name == name)
 
 
-def levels_of(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:
+def iterate_disk_levels(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:
     """The factors of a disk that have a level, each with it."""
-    for factor in disk_settings():
+    for factor in list_disk_settings():
         level = disk.level(factor)
         if level is not None:
             yield factor, level
 
 
-def options(disk: Disk, of: Callable[[DiskSetting[Any]], Options[Any]]) -> list[str]:
+def collect_options(disk: Disk, of: Callable[[DiskSetting[Any]], Options[Any]]) -> list[str]:
     """The options that a disk's levels make: `of` selects the function."""
-    return [word for factor, level in levels_of(disk) for word in of(factor)(level, disk)]
+    return [word for factor, level in iterate_disk_levels(disk) for word in of(factor)(level, disk)]
 
 
-def comma(words: Iterable[str]) -> str:
+def join_with_leading_comma(words: Iterable[str]) -> str:
     """Options as they follow others."""
     return "".join(f",{word}" for word in words)
 
 
-def switch(on: bool) -> str:
+def format_switch(on: bool) -> str:
     """`on` or `off`."""
     return "on" if on else "off"

@@ -17,7 +17,14 @@ from guestmark.core.levels import Levels
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
 from guestmark.setting import location
-from guestmark.setting.base import EXCLUDE, DiskSetting, On, disk_settings, is_disk_setting, levels_of
+from guestmark.setting.base import (
+    EXCLUDE,
+    DiskKind,
+    DiskSetting,
+    is_disk_setting,
+    iterate_disk_levels,
+    list_disk_settings,
+)
 from guestmark.setting.drive import AIO, BUS, CACHE, Aio, Bus, CacheMode
 from guestmark.setting.filesystem import FILESYSTEM, MKFS, MOUNT, Filesystem
 from guestmark.setting.image import FORMAT, PREALLOCATION, SIZE, Format, Preallocation
@@ -55,13 +62,13 @@ class DiskSpec:
     holds: int = 0
 
     @classmethod
-    def of(
+    def from_levels(
         cls, role: Role, size: int, *, content: str = "zero", tree: str = "", **levels: object
     ) -> DiskSpec:
         """A disk of that many bytes with these levels, which are not checked. Without them it is bare."""
         given = {FILESYSTEM.name: Filesystem.NONE, SIZE.name: size, **levels}
         texts = {name: str(level) for name, level in given.items()}
-        return cls(role, Levels(_defaults() | texts), content, tree=tree)
+        return cls(role, Levels(_list_defaults() | texts), content, tree=tree)
 
     def with_levels(self, **levels: str) -> DiskSpec:
         """The same disk with other levels."""
@@ -126,54 +133,58 @@ class DiskSpec:
         return self[MOUNT]
 
     @property
-    def overwritten(self) -> bool:
+    def is_device(self) -> bool:
         """Whether it is a block device of this host and no image."""
-        return bool(location.path_of(self[LOCATION]))
+        return bool(location.device_path(self[LOCATION]))
 
     @property
     def location(self) -> str:
         """The directory of the host where the image is, or the block device that is the disk."""
-        return location.path_of(self[LOCATION]) or self[LOCATION]
+        return location.device_path(self[LOCATION]) or self[LOCATION]
 
     @property
-    def shared(self) -> bool:
+    def is_directory(self) -> bool:
         """Whether it is not a disk but a directory of the host, which the guest mounts."""
-        return self.filesystem.shared
+        return self.filesystem.is_directory
 
     @property
-    def packed(self) -> bool:
+    def is_packed(self) -> bool:
         """Whether its filesystem is made with its content and never written."""
-        return self.filesystem.packed
+        return self.filesystem.is_packed
 
     @property
     def read_only(self) -> bool:
         """Sources and what is packed cannot be written."""
-        return self.role is Role.SOURCE or self.packed
+        return self.role is Role.SOURCE or self.is_packed
 
     @property
-    def kind(self) -> On:
+    def kind(self) -> DiskKind:
         """What it is, for factors that only some disks have."""
-        if self.shared:
-            return On.DIRECTORY
-        if self.overwritten:
-            return On.DEVICE
+        if self.is_directory:
+            return DiskKind.DIRECTORY
+        if self.is_device:
+            return DiskKind.DEVICE
         if self.loop:
-            return On.LOOP
-        return On.DAEMON if self.bus is Bus.VHOST_USER else On.IMAGE
+            return DiskKind.LOOP
+        return DiskKind.DAEMON if self.bus is Bus.VHOST_USER else DiskKind.IMAGE
 
     @property
-    def kept_by(self) -> Levels:
+    def durability_levels(self) -> Levels:
         """The levels that decide what a power cut leaves of what was written."""
         return Levels(
-            {factor.name: self.levels.texts[factor.name] for factor, _ in levels_of(self) if factor.keeps}
+            {
+                factor.name: self.levels.texts[factor.name]
+                for factor, _ in iterate_disk_levels(self)
+                if factor.keeps
+            }
         )
 
 
-def _defaults() -> dict[str, str]:
-    return {factor.name: str(factor.default) for factor in disk_settings() if factor.default}
+def _list_defaults() -> dict[str, str]:
+    return {factor.name: str(factor.default) for factor in list_disk_settings() if factor.default}
 
 
-def asked_of(cell: Cell) -> Sequence[Mapping[str, Any]] | None:
+def read_disk_requests(cell: Cell) -> Sequence[Mapping[str, Any]] | None:
     """The disks that the workload's parameters ask for, each with its role and levels; None where they say nothing."""
     return cell.workload.params.get("disks")
 
@@ -190,10 +201,10 @@ class Disks(tuple[DiskSpec, ...]):
 
     def __new__(cls, cell: Cell) -> Disks:
         """Derive the disks of this cell."""
-        needs = asked_of(cell)
+        needs = read_disk_requests(cell)
         if needs is None:
             needs = [{"role": "target"}] if any(is_disk_setting(name) for name in cell.factors) else []
-        disks = super().__new__(cls, (_disk(need, cell) for need in needs))
+        disks = super().__new__(cls, (_derive_disk(need, cell) for need in needs))
         if len({disk.role for disk in disks}) != len(disks):
             raise UsageError(
                 f"{cell.id}: two disks have the same role", hint="ask for one target and one source"
@@ -223,25 +234,25 @@ def has_disks(cell: Cell) -> bool:
 _NEED_KEYS = {"role", "content", "holds", "host", "tree", "logged"}
 
 
-def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
-    defaults = _defaults()
+def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
+    defaults = _list_defaults()
     if extra := need.keys() - _NEED_KEYS - defaults.keys():
         raise UsageError(f"{cell.id}: a disk has no {', '.join(sorted(extra))}")
     role = Role(need["role"])
     asked = {
         factor.name: cell.factors[factor.name]
-        for factor in disk_settings()
-        if factor.name in cell.factors and (role is Role.TARGET or On.SOURCE in factor.on)
+        for factor in list_disk_settings()
+        if factor.name in cell.factors and (role is Role.TARGET or DiskKind.SOURCE in factor.on)
     }
     levels = defaults | {name: str(value) for name, value in need.items() if name in defaults}
     if role is Role.SOURCE and FILESYSTEM.name not in need:
         levels[FILESYSTEM.name] = Filesystem.NONE
     levels |= asked
     if role is Role.SOURCE:
-        levels[LOCATION.name] = location.directory_of(levels[LOCATION.name])
+        levels[LOCATION.name] = location.image_directory(levels[LOCATION.name])
     logged = bool(need.get("logged"))
     if logged and SIZE.name not in need and SIZE.name not in asked:
-        levels[SIZE.name] = Filesystem(levels[FILESYSTEM.name]).logged
+        levels[SIZE.name] = Filesystem(levels[FILESYSTEM.name]).logged_size
     loop = cell.platform.is_this_host and need.get("host") == "loop"
     if loop:
         levels |= {BUS.name: Bus.LOOP, FORMAT.name: Format.RAW, AIO.name: Aio.THREADS}
@@ -249,9 +260,9 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if machine.disk:
         levels |= machine.disk
         levels[BUS.name] = levels.pop(machine.bus_factor, levels[BUS.name])
-    if device := location.path_of(levels[LOCATION.name]):
-        levels[SIZE.name] = str(location.size_of(device))
-    if Filesystem(levels[FILESYSTEM.name]).shared:
+    if device := location.device_path(levels[LOCATION.name]):
+        levels[SIZE.name] = str(location.device_size(device))
+    if Filesystem(levels[FILESYSTEM.name]).is_directory:
         levels[BUS.name] = levels[FILESYSTEM.name]
     disk = DiskSpec(
         role,
@@ -262,66 +273,66 @@ def _disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         logged,
         parse_size(str(need["holds"])) if "holds" in need else 0,
     )
-    _check(disk, asked, cell)
+    _check_disk(disk, asked, cell)
     return disk
 
 
-def _check(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
-    for factor in disk_settings():
+def _check_disk(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
+    for factor in list_disk_settings():
         if factor.name in asked and disk.kind not in factor.on:
-            raise _misplaced(disk, factor, cell)
-    if disk.overwritten:
+            raise _describe_misplaced_level(disk, factor, cell)
+    if disk.is_device:
         _check_device(disk, cell)
-    if disk.packed:
+    if disk.is_packed:
         _check_packed(disk, cell)
-    for factor, level in levels_of(disk):
+    for factor, level in iterate_disk_levels(disk):
         if refusal := factor.refuse(level, disk, cell):
             raise UsageError(f"{cell.id}: {refusal.why}", hint=refusal.hint)
-    if disk.kind is On.DAEMON and disk.format is not Format.RAW:
-        raise _of_qemu(f"format={disk.format}", cell)
+    if disk.kind is DiskKind.DAEMON and disk.format is not Format.RAW:
+        raise _describe_qemu_only(f"format={disk.format}", cell)
     if disk.loop and disk.filesystem is Filesystem.NONE:
         raise UsageError(
             f"{cell.id}: a loop device on the host has a filesystem", hint=f"use another, {EXCLUDE}"
         )
-    if disk.size % _BLOCK and not disk.overwritten:
+    if disk.size % _BLOCK and not disk.is_device:
         raise UsageError(
             f"{cell.id}: a disk of {disk.size} bytes is not a whole number of {_BLOCK}-byte blocks",
             hint=f"e.g. size={format_size(-(-disk.size // _BLOCK) * _BLOCK)}",
         )
 
 
-def _misplaced(disk: DiskSpec, factor: DiskSetting[Any], cell: Cell) -> UsageError:
+def _describe_misplaced_level(disk: DiskSpec, factor: DiskSetting[Any], cell: Cell) -> UsageError:
     """A level was asked for that such a disk does not have."""
     given = f"{factor.name}={cell.factors[factor.name]}"
-    if disk.kind is On.DIRECTORY:
+    if disk.kind is DiskKind.DIRECTORY:
         return UsageError(
             f"{cell.id}: with filesystem={disk.filesystem} there is a directory of the host, "
             f"which has no {factor.name}",
             hint=f"leave {factor.name} out, {EXCLUDE}",
         )
-    if factor.on is On.DIRECTORY:
+    if factor.on is DiskKind.DIRECTORY:
         return UsageError(
             f"{cell.id}: {factor.name} is of directories of the host, not of a disk with {disk.filesystem}",
             hint=f"use filesystem={Filesystem.VIRTIOFS} or filesystem={Filesystem.NINE_P}, {EXCLUDE}",
         )
-    if disk.kind is On.DEVICE:
-        return _as_it_is(disk, given, cell)
-    if disk.kind is On.DAEMON:
-        return _of_qemu(given, cell)
+    if disk.kind is DiskKind.DEVICE:
+        return _describe_bare_device(disk, given, cell)
+    if disk.kind is DiskKind.DAEMON:
+        return _describe_qemu_only(given, cell)
     return UsageError(
         f"{cell.id}: {given} is a hypervisor's, and this host mounts the image itself",
         hint=f"leave {factor.name} out, {EXCLUDE}",
     )
 
 
-def _of_qemu(given: str, cell: Cell) -> UsageError:
+def _describe_qemu_only(given: str, cell: Cell) -> UsageError:
     return UsageError(
         f"{cell.id}: {given} is QEMU's, and a disk on {Bus.VHOST_USER} is served as a raw image by another program",
         hint=f"use bus=virtio-blk, {EXCLUDE}",
     )
 
 
-def _as_it_is(disk: DiskSpec, without: str, cell: Cell) -> UsageError:
+def _describe_bare_device(disk: DiskSpec, without: str, cell: Cell) -> UsageError:
     return UsageError(
         f"{cell.id}: {disk.location} is a block device as it is, without {without}",
         hint=f"choose a directory with --set location=DIRECTORY, {EXCLUDE}",
@@ -329,12 +340,12 @@ def _as_it_is(disk: DiskSpec, without: str, cell: Cell) -> UsageError:
 
 
 def _check_device(disk: DiskSpec, cell: Cell) -> None:
-    if disk.shared:
-        raise _as_it_is(disk, "a directory", cell)
+    if disk.is_directory:
+        raise _describe_bare_device(disk, "a directory", cell)
     if disk.format is not Format.RAW:
-        raise _as_it_is(disk, f"format={disk.format}", cell)
+        raise _describe_bare_device(disk, f"format={disk.format}", cell)
     if disk.tree:
-        raise _as_it_is(disk, "prepared files", cell)
+        raise _describe_bare_device(disk, "prepared files", cell)
     if cell.platform.is_nested:
         raise UsageError(
             f"{cell.id}: a guest inside a guest is not given devices of this host",
@@ -349,9 +360,7 @@ def _check_packed(disk: DiskSpec, cell: Cell) -> None:
             hint="use workload fileread, which only reads, or another filesystem",
         )
     allocated = disk.preallocation is not Preallocation.OFF
-    other = (
-        "a device" if disk.overwritten else f"format={disk.format}" if disk.format is not Format.RAW else ""
-    )
+    other = "a device" if disk.is_device else f"format={disk.format}" if disk.format is not Format.RAW else ""
     if other or allocated:
         raise UsageError(
             f"{cell.id}: an image with {disk.filesystem} is a raw file of its maker's, not "
@@ -360,9 +369,9 @@ def _check_packed(disk: DiskSpec, cell: Cell) -> None:
         )
 
 
-def impossible(disk: DiskSpec, cell: Cell) -> str:
+def explain_unshareable(disk: DiskSpec, cell: Cell) -> str:
     """Why the cell's machine cannot mount a directory of this host; empty when it can, or need not."""
-    if not disk.shared:
+    if not disk.is_directory:
         return ""
     if cell.platform.is_nested:
         return f"a guest inside a guest has no {disk.filesystem} of this host"

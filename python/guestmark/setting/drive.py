@@ -12,19 +12,19 @@ from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
 from guestmark.setting.base import (
     EXCLUDE,
+    AttestedDrive,
     Check,
     Disk,
+    DiskKind,
     DiskSetting,
-    Drive,
-    On,
     Refusal,
-    Served,
-    option,
-    switch,
+    ServedDisk,
+    format_switch,
+    pass_level_as,
 )
 
-_MOST = 1_000_000
-_SECTORS = (512, 1024, 2048, 4096)
+_LARGEST_COUNT = 1_000_000
+_SECTOR_SIZES = (512, 1024, 2048, 4096)
 
 
 class CacheMode(StrEnum):
@@ -57,18 +57,18 @@ class CacheMode(StrEnum):
         return "write through" if self.writethrough else "write back"
 
 
-def _cache_of_qemu(mode: CacheMode, drive: Drive) -> Iterator[Check]:
+def _attest_qemu_cache(mode: CacheMode, drive: AttestedDrive) -> Iterator[Check]:
     asked = {"writeback": not mode.writethrough, "direct": mode.direct, "no-flush": mode.no_flush}
     yield Check(f"cache ({mode})", asked, drive.inserted["cache"])
 
 
-def _cache_of_daemon(mode: CacheMode, disk: Served) -> Iterator[Check]:
+def _attest_daemon_cache(mode: CacheMode, disk: ServedDisk) -> Iterator[Check]:
     yield Check("cache in the guest", mode.write_cache, disk.write_cache)
     words = {True: "direct", False: "through the page cache"}
     yield Check("image", words[mode.direct], words[bool(disk.flags & os.O_DIRECT)])
 
 
-def _cache_on_loop(mode: CacheMode, disk: Disk, _cell: Cell) -> Refusal | None:
+def _refuse_loop_cache(mode: CacheMode, disk: Disk, _cell: Cell) -> Refusal | None:
     if disk[BUS] is not Bus.LOOP or mode in {CacheMode.WRITEBACK, CacheMode.NONE}:
         return None
     return Refusal(
@@ -84,16 +84,16 @@ CACHE = DiskSetting(
     read=CacheMode,
     machines=Machine.QEMU,
     default=CacheMode.WRITEBACK,
-    on=On.ATTACHED | On.LOOP | On.SOURCE,
-    drive=option("cache"),
+    on=DiskKind.ATTACHED | DiskKind.LOOP | DiskKind.SOURCE,
+    drive=pass_level_as("cache"),
     blockdev=lambda mode, _disk: (
-        f"cache.direct={switch(mode.direct)}",
-        f"cache.no-flush={switch(mode.no_flush)}",
+        f"cache.direct={format_switch(mode.direct)}",
+        f"cache.no-flush={format_switch(mode.no_flush)}",
     ),
-    export=lambda mode, _disk: (f"writethrough={switch(mode.writethrough)}",),
-    refuse=_cache_on_loop,
-    attest=_cache_of_qemu,
-    attest_served=_cache_of_daemon,
+    export=lambda mode, _disk: (f"writethrough={format_switch(mode.writethrough)}",),
+    refuse=_refuse_loop_cache,
+    attest=_attest_qemu_cache,
+    attest_served=_attest_daemon_cache,
 )
 
 
@@ -105,20 +105,20 @@ class Aio(StrEnum):
     IO_URING = "io_uring"
 
 
-def _said(engines: frozenset[str]) -> str:
+def _format_engines(engines: frozenset[str]) -> str:
     return ", ".join(sorted(engines)) or Aio.THREADS
 
 
-def _aio_of_qemu(aio: Aio, drive: Drive) -> Iterator[Check]:
+def _attest_qemu_aio(aio: Aio, drive: AttestedDrive) -> Iterator[Check]:
     """QEMU does not report it, but its process shows it. (It also has rings for other purposes.)"""
     native = (aio is Aio.NATIVE) == (Aio.NATIVE in drive.engines)
     if not native or (aio is Aio.IO_URING and aio not in drive.engines):
-        yield Check("aio", str(aio), _said(drive.engines))
+        yield Check("aio", str(aio), _format_engines(drive.engines))
 
 
-def _aio_of_daemon(aio: Aio, disk: Served) -> Iterator[Check]:
+def _attest_daemon_aio(aio: Aio, disk: ServedDisk) -> Iterator[Check]:
     if aio is not Aio.THREADS and aio not in disk.engines:
-        yield Check("aio", str(aio), _said(disk.engines))
+        yield Check("aio", str(aio), _format_engines(disk.engines))
 
 
 AIO = DiskSetting(
@@ -129,11 +129,11 @@ AIO = DiskSetting(
     read=Aio,
     machines=Machine.QEMU,
     default=Aio.THREADS,
-    on=On.ATTACHED | On.SOURCE,
-    drive=option("aio"),
-    blockdev=option("aio"),
-    attest=_aio_of_qemu,
-    attest_served=_aio_of_daemon,
+    on=DiskKind.ATTACHED | DiskKind.SOURCE,
+    drive=pass_level_as("aio"),
+    blockdev=pass_level_as("aio"),
+    attest=_attest_qemu_aio,
+    attest_served=_attest_daemon_aio,
 )
 
 
@@ -175,7 +175,7 @@ class Bus(StrEnum):
         made.without_pci = frozenset(without_pci)
         return made
 
-    def device(self, index: int) -> str:
+    def device_at(self, index: int) -> str:
         """The path of the disk at that position, from 0."""
         if self is Bus.NVME:
             return f"/dev/nvme{index}n1"
@@ -192,7 +192,7 @@ BUS = DiskSetting(
     read=Bus,
     machines=Machine.QEMU,
     default=Bus.VIRTIO_BLK,
-    on=On.ATTACHED | On.SOURCE,
+    on=DiskKind.ATTACHED | DiskKind.SOURCE,
 )
 UML_DISK = DiskSetting(
     "uml_disk",
@@ -201,31 +201,31 @@ UML_DISK = DiskSetting(
     tuple(_OF_UML),
     read=Bus,
     machines=Machine.UML,
-    on=On.ATTACHED | On.SOURCE,
+    on=DiskKind.ATTACHED | DiskKind.SOURCE,
 )
 
 
-def _count(text: str) -> str:
-    if not text.isdigit() or not 1 <= int(text) <= _MOST:
-        raise ValueError(f"{text!r} is not a number from 1 to {_MOST}")
+def _parse_count(text: str) -> str:
+    if not text.isdigit() or not 1 <= int(text) <= _LARGEST_COUNT:
+        raise ValueError(f"{text!r} is not a number from 1 to {_LARGEST_COUNT}")
     return str(int(text))
 
 
-def _rate(text: str) -> str:
+def _parse_rate(text: str) -> str:
     size = parse_size(text)
     if not size:
         raise ValueError(f"{text!r} would let nothing through")
     return format_size(size)
 
 
-def _sector(text: str) -> str:
+def _parse_sector_size(text: str) -> str:
     size = parse_size(text)
-    if size not in _SECTORS:
-        raise ValueError(f"{text!r} is none of {', '.join(map(str, _SECTORS))} bytes")
+    if size not in _SECTOR_SIZES:
+        raise ValueError(f"{text!r} is none of {', '.join(map(str, _SECTOR_SIZES))} bytes")
     return str(size)
 
 
-def _is_on(text: str) -> bool:
+def _read_switch(text: str) -> bool:
     return text == "on"
 
 
@@ -236,11 +236,11 @@ DISCARD = DiskSetting(
     ("ignore", "unmap"),
     read=str,
     machines=Machine.QEMU,
-    drive=option("discard"),
+    drive=pass_level_as("discard"),
 )
 
 
-def _zeroes(level: str, drive: Drive) -> Iterator[Check]:
+def _attest_detect_zeroes(level: str, drive: AttestedDrive) -> Iterator[Check]:
     if "detect_zeroes" in drive.inserted:
         yield Check("detect_zeroes", level, drive.inserted["detect_zeroes"])
 
@@ -252,18 +252,18 @@ DETECT_ZEROES = DiskSetting(
     ("off", "on"),
     read=str,
     machines=Machine.QEMU,
-    drive=option("detect-zeroes"),
-    attest=_zeroes,
+    drive=pass_level_as("detect-zeroes"),
+    attest=_attest_detect_zeroes,
 )
-_THREAD = "disks"
+_IOTHREAD_ID = "disks"
 
 
-def _threads(on: bool, drive: Drive) -> Iterator[Check]:
-    found = any(thread["id"] == _THREAD for thread in drive.query("query-iothreads"))
-    yield Check("iothread", switch(on), switch(found))
+def _attest_iothread(on: bool, drive: AttestedDrive) -> Iterator[Check]:
+    found = any(thread["id"] == _IOTHREAD_ID for thread in drive.query("query-iothreads"))
+    yield Check("iothread", format_switch(on), format_switch(found))
 
 
-def _thread_needs(on: bool, disk: Disk, _cell: Cell) -> Refusal | None:
+def _refuse_iothread(on: bool, disk: Disk, _cell: Cell) -> Refusal | None:
     if not on or disk[BUS] in {Bus.VIRTIO_BLK, Bus.VIRTIO_SCSI}:
         return None
     return Refusal(
@@ -272,8 +272,8 @@ def _thread_needs(on: bool, disk: Disk, _cell: Cell) -> Refusal | None:
     )
 
 
-def _thread_of(bus: Bus) -> Callable[[bool, Disk], Sequence[str]]:
-    return lambda on, disk: (f"iothread={_THREAD}",) if on and disk[BUS] is bus else ()
+def _make_iothread_option(bus: Bus) -> Callable[[bool, Disk], Sequence[str]]:
+    return lambda on, disk: (f"iothread={_IOTHREAD_ID}",) if on and disk[BUS] is bus else ()
 
 
 IOTHREAD = DiskSetting(
@@ -281,17 +281,17 @@ IOTHREAD = DiskSetting(
     "whether QEMU's disks have an I/O thread (virtio-blk, virtio-scsi)",
     one_of("off", "on"),
     ("off", "on"),
-    read=_is_on,
+    read=_read_switch,
     machines=Machine.QEMU,
-    device=_thread_of(Bus.VIRTIO_BLK),
-    controller=_thread_of(Bus.VIRTIO_SCSI),
-    objects=lambda on, _disk: (f"iothread,id={_THREAD}",) if on else (),
-    refuse=_thread_needs,
-    attest=_threads,
+    device=_make_iothread_option(Bus.VIRTIO_BLK),
+    controller=_make_iothread_option(Bus.VIRTIO_SCSI),
+    objects=lambda on, _disk: (f"iothread,id={_IOTHREAD_ID}",) if on else (),
+    refuse=_refuse_iothread,
+    attest=_attest_iothread,
 )
 
 
-def _queues(asked: int, drive: Drive) -> Iterator[Check]:
+def _attest_queues(asked: int, drive: AttestedDrive) -> Iterator[Check]:
     """The guest takes no more queues than it has processors."""
     found = 0
     while found <= asked and drive.in_guest(f"mq/{found}/nr_tags"):
@@ -299,7 +299,7 @@ def _queues(asked: int, drive: Drive) -> Iterator[Check]:
     yield Check("queues", min(asked, drive.processors), found)
 
 
-def _queues_need(_asked: int, disk: Disk, _cell: Cell) -> Refusal | None:
+def _refuse_queues(_asked: int, disk: Disk, _cell: Cell) -> Refusal | None:
     if disk[BUS] is Bus.VIRTIO_BLK:
         return None
     return Refusal("queues are counted on virtio-blk", f"use bus=virtio-blk, {EXCLUDE}")
@@ -308,24 +308,24 @@ def _queues_need(_asked: int, disk: Disk, _cell: Cell) -> Refusal | None:
 QUEUES = DiskSetting(
     "queues",
     "queues of a virtio-blk disk",
-    _count,
+    _parse_count,
     ("1", "2"),
     read=int,
     machines=Machine.QEMU,
-    device=option("num-queues"),
-    refuse=_queues_need,
-    attest=_queues,
+    device=pass_level_as("num-queues"),
+    refuse=_refuse_queues,
+    attest=_attest_queues,
 )
 
 
-def _logical(size: int, disk: Disk) -> Sequence[str]:
+def _make_logical_block_options(size: int, disk: Disk) -> Sequence[str]:
     """A sector is not smaller than what may be written."""
     alone = disk.level(PHYSICAL_BLOCK) is None
     return (f"logical_block_size={size}", *([f"physical_block_size={size}"] if alone else []))
 
 
-def _logical_fits(size: int, disk: Disk, _cell: Cell) -> Refusal | None:
-    physical = disk.level(PHYSICAL_BLOCK) or _SECTORS[-1]
+def _refuse_logical_block(size: int, disk: Disk, _cell: Cell) -> Refusal | None:
+    physical = disk.level(PHYSICAL_BLOCK) or _SECTOR_SIZES[-1]
     if size <= physical:
         return None
     return Refusal(
@@ -334,10 +334,10 @@ def _logical_fits(size: int, disk: Disk, _cell: Cell) -> Refusal | None:
     )
 
 
-def _in_queue(name: str) -> Callable[[int, Drive], Iterator[Check]]:
+def _attest_block_size(name: str) -> Callable[[int, AttestedDrive], Iterator[Check]]:
     """Held against the file that the guest's kernel has for it."""
 
-    def attest(size: int, drive: Drive) -> Iterator[Check]:
+    def attest(size: int, drive: AttestedDrive) -> Iterator[Check]:
         yield Check(name, str(size), drive.in_guest(f"queue/{name}_size"))
 
     return attest
@@ -346,30 +346,30 @@ def _in_queue(name: str) -> Callable[[int, Drive], Iterator[Check]]:
 LOGICAL_BLOCK = DiskSetting(
     "logical_block",
     "bytes of the smallest piece that the guest may read or write",
-    _sector,
+    _parse_sector_size,
     ("512", "4096"),
     read=int,
     machines=Machine.QEMU,
-    device=_logical,
-    refuse=_logical_fits,
-    attest=_in_queue("logical_block"),
+    device=_make_logical_block_options,
+    refuse=_refuse_logical_block,
+    attest=_attest_block_size("logical_block"),
 )
 PHYSICAL_BLOCK = DiskSetting(
     "physical_block",
     "bytes of a sector, as the disk reports it to the guest",
-    _sector,
+    _parse_sector_size,
     ("512", "4096"),
     read=int,
     machines=Machine.QEMU,
-    device=option("physical_block_size"),
-    attest=_in_queue("physical_block"),
+    device=pass_level_as("physical_block_size"),
+    attest=_attest_block_size("physical_block"),
 )
 
 
-def _limit(name: str, of_qemu: str) -> Callable[[int, Drive], Iterator[Check]]:
+def _attest_limit(name: str, of_qemu: str) -> Callable[[int, AttestedDrive], Iterator[Check]]:
     """Held against what QEMU says it lets through."""
 
-    def attest(limit: int, drive: Drive) -> Iterator[Check]:
+    def attest(limit: int, drive: AttestedDrive) -> Iterator[Check]:
         yield Check(name, limit, drive.inserted[of_qemu])
 
     return attest
@@ -378,20 +378,20 @@ def _limit(name: str, of_qemu: str) -> Callable[[int, Drive], Iterator[Check]]:
 BANDWIDTH = DiskSetting(
     "bandwidth",
     "bytes that QEMU lets through in a second, e.g. 100M",
-    _rate,
+    _parse_rate,
     ("50M", "500M"),
     read=parse_size,
     machines=Machine.QEMU,
-    drive=option("throttling.bps-total"),
-    attest=_limit("bandwidth", "bps"),
+    drive=pass_level_as("throttling.bps-total"),
+    attest=_attest_limit("bandwidth", "bps"),
 )
 IOPS = DiskSetting(
     "iops",
     "requests that QEMU lets through in a second",
-    _count,
+    _parse_count,
     ("100", "1000"),
     read=int,
     machines=Machine.QEMU,
-    drive=option("throttling.iops-total"),
-    attest=_limit("iops", "iops"),
+    drive=pass_level_as("throttling.iops-total"),
+    attest=_attest_limit("iops", "iops"),
 )

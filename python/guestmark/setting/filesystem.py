@@ -11,10 +11,10 @@ from enum import StrEnum
 
 from guestmark.core.factor import Machine, one_of
 from guestmark.core.model import Cell
-from guestmark.setting.base import EXCLUDE, Disk, DiskSetting, On, Refusal
+from guestmark.setting.base import EXCLUDE, Disk, DiskKind, DiskSetting, Refusal
 from guestmark.setting.location import LOCATION
 
-DEFAULTS = "defaults"  # of mkfs and mount: no options
+NO_OPTIONS = "defaults"  # of mkfs and mount: no options
 
 
 class Filesystem(StrEnum):
@@ -28,7 +28,7 @@ class Filesystem(StrEnum):
 
     maker: str
     modules: tuple[str, ...]
-    logged: str
+    logged_size: str
     quiet: tuple[str, ...]
     sector: str
     caches: tuple[str, ...]
@@ -64,17 +64,17 @@ class Filesystem(StrEnum):
         """A member with what is known of it."""
         made = str.__new__(cls, name)
         made._value_ = name
-        made.maker, made.modules, made.logged = maker, modules, logged
+        made.maker, made.modules, made.logged_size = maker, modules, logged
         made.quiet, made.sector, made.caches = quiet, sector, caches
         return made
 
     @property
-    def shared(self) -> bool:
+    def is_directory(self) -> bool:
         """Whether it is a directory of this host that the guest mounts."""
         return self in {Filesystem.VIRTIOFS, Filesystem.NINE_P, Filesystem.HOSTFS}
 
     @property
-    def packed(self) -> bool:
+    def is_packed(self) -> bool:
         """Whether it is made with its content and never written."""
         return self in {Filesystem.EROFS, Filesystem.SQUASHFS}
 
@@ -84,7 +84,7 @@ class Filesystem(StrEnum):
         return self.maker == "mke2fs"
 
 
-def _usable(filesystem: Filesystem, disk: Disk, _cell: Cell) -> Refusal | None:
+def _refuse_comma_in_location(filesystem: Filesystem, disk: Disk, _cell: Cell) -> Refusal | None:
     if filesystem is Filesystem.HOSTFS and "," in disk[LOCATION]:
         return Refusal(
             f"the kernel takes what follows the comma in {disk[LOCATION]} for mount options",
@@ -101,12 +101,12 @@ FILESYSTEM = DiskSetting(
     read=Filesystem,
     machines=Machine.GUEST,
     default=Filesystem.EXT4,
-    on=On.TARGET,
-    refuse=_usable,
+    on=DiskKind.TARGET,
+    refuse=_refuse_comma_in_location,
 )
 
 
-def _options(text: str) -> str:
+def _parse_options(text: str) -> str:
     stripped = text.strip()
     if any(ord(character) < 32 or ord(character) == 127 for character in stripped):
         raise ValueError(f"{text!r} contains control characters")
@@ -114,37 +114,37 @@ def _options(text: str) -> str:
         shlex.split(stripped)
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
-    return stripped or DEFAULTS
+    return stripped or NO_OPTIONS
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return () if text == DEFAULTS else tuple(shlex.split(text))
+def _split_options(text: str) -> tuple[str, ...]:
+    return () if text == NO_OPTIONS else tuple(shlex.split(text))
 
 
 MKFS = DiskSetting(
     "mkfs",
     "options for mkfs, e.g. '-b 1024'",
-    _options,
-    (DEFAULTS,),
-    read=_words,
+    _parse_options,
+    (NO_OPTIONS,),
+    read=_split_options,
     machines=Machine.GUEST,
-    default=DEFAULTS,
-    on=On.ATTACHED | On.LOOP,
+    default=NO_OPTIONS,
+    on=DiskKind.ATTACHED | DiskKind.LOOP,
 )
 MOUNT = DiskSetting(
     "mount",
     r"mount options of the disk in the guest, e.g. sync (write a comma inside as \,)",
-    _options,
-    (DEFAULTS, "sync", "barrier=0"),
-    read=lambda text: "" if text == DEFAULTS else text,
+    _parse_options,
+    (NO_OPTIONS, "sync", "barrier=0"),
+    read=lambda text: "" if text == NO_OPTIONS else text,
     machines=Machine.GUEST,
-    default=DEFAULTS,
-    on=On.TARGET,
+    default=NO_OPTIONS,
+    on=DiskKind.TARGET,
 )
 _SHARE_CACHES = tuple(dict.fromkeys(level for each in Filesystem for level in each.caches))
 
 
-def _cached(cache: str, disk: Disk, _cell: Cell) -> Refusal | None:
+def _refuse_share_cache(cache: str, disk: Disk, _cell: Cell) -> Refusal | None:
     filesystem = disk[FILESYSTEM]
     if cache in filesystem.caches:
         return None
@@ -159,8 +159,8 @@ SHARE_CACHE = DiskSetting(
     _SHARE_CACHES,
     read=str,
     machines=Machine.QEMU,
-    on=On.DIRECTORY,
-    refuse=_cached,
+    on=DiskKind.DIRECTORY,
+    refuse=_refuse_share_cache,
 )
 
 
@@ -173,7 +173,7 @@ class SecurityModel(StrEnum):
     MAPPED_FILE = "mapped-file"
 
 
-def _of_9p(_model: SecurityModel, disk: Disk, _cell: Cell) -> Refusal | None:
+def _refuse_security_model(_model: SecurityModel, disk: Disk, _cell: Cell) -> Refusal | None:
     if disk[FILESYSTEM] is Filesystem.NINE_P:
         return None
     return Refusal(f"security_model is of 9p, not of {disk[FILESYSTEM]}", f"leave it out, {EXCLUDE}")
@@ -186,26 +186,26 @@ SECURITY_MODEL = DiskSetting(
     tuple(SecurityModel),
     read=SecurityModel,
     machines=Machine.QEMU,
-    on=On.DIRECTORY,
-    refuse=_of_9p,
+    on=DiskKind.DIRECTORY,
+    refuse=_refuse_security_model,
 )
 
 
-def cache_of(disk: Disk) -> str:
+def choose_share_cache(disk: Disk) -> str:
     """How a directory of the host is cached, its default where nobody says."""
     return disk.level(SHARE_CACHE) or next(iter(disk[FILESYSTEM].caches), "")
 
 
-def security_model_of(disk: Disk) -> SecurityModel:
+def choose_security_model(disk: Disk) -> SecurityModel:
     """How 9p keeps owners and modes."""
     return disk.level(SECURITY_MODEL) or SecurityModel.NONE
 
 
-def mount_options(disk: Disk, directory: str) -> str:
+def format_share_mount_options(disk: Disk, directory: str) -> str:
     """The options with which a guest mounts a directory of the host; `directory` is its path there."""
     match disk[FILESYSTEM]:
         case Filesystem.NINE_P:
-            own = ["trans=virtio", "version=9p2000.L", f"cache={cache_of(disk)}"]
+            own = ["trans=virtio", "version=9p2000.L", f"cache={choose_share_cache(disk)}"]
         case Filesystem.HOSTFS:
             own = [directory]
         case _:
@@ -213,7 +213,7 @@ def mount_options(disk: Disk, directory: str) -> str:
     return ",".join(filter(None, [*own, disk[MOUNT]]))
 
 
-def asked_of_kernel(disk: Disk) -> str:
+def list_attested_options(disk: Disk) -> str:
     """The options that have to be in force: what was typed, and what stands for a factor."""
-    cache = f"cache={cache_of(disk)}" if disk[FILESYSTEM] is Filesystem.NINE_P else ""
+    cache = f"cache={choose_share_cache(disk)}" if disk[FILESYSTEM] is Filesystem.NINE_P else ""
     return ",".join(filter(None, [cache, disk[MOUNT]]))

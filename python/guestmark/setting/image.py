@@ -10,11 +10,20 @@ from typing import Any
 from guestmark.core.factor import Machine, one_of
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size, parse_size
-from guestmark.setting.base import EXCLUDE, Check, Disk, DiskSetting, Drive, On, Refusal, switch
+from guestmark.setting.base import (
+    EXCLUDE,
+    AttestedDrive,
+    Check,
+    Disk,
+    DiskKind,
+    DiskSetting,
+    Refusal,
+    format_switch,
+)
 
 KEY_ID = "image-key"
-_KEY = "guestmark"  # protects nothing: it is in every command line
-_SMALLEST_DIVIDED = 16 << 10
+_LUKS_KEY = "guestmark"  # protects nothing: it is in every command line
+_SMALLEST_SUBCLUSTERED_BYTES = 16 << 10
 
 
 class Format(StrEnum):
@@ -25,7 +34,7 @@ class Format(StrEnum):
     """
 
     help: str
-    tables: float
+    growth: float
     checked: bool
     encrypted: bool
     create: tuple[str, ...]
@@ -50,7 +59,7 @@ class Format(StrEnum):
         """A member with what is known of it."""
         made = str.__new__(cls, name)
         made._value_ = name
-        made.help, made.tables, made.checked, made.encrypted, made.create = (
+        made.help, made.growth, made.checked, made.encrypted, made.create = (
             text,
             tables,
             checked,
@@ -60,21 +69,25 @@ class Format(StrEnum):
         return made
 
     @property
-    def secret(self) -> tuple[str, ...]:
+    def secret_objects(self) -> tuple[str, ...]:
         """The object that a program of QEMU's needs before it can open such an image."""
-        return (f"secret,id={KEY_ID},data={_KEY}",) if self.encrypted else ()
+        return (f"secret,id={KEY_ID},data={_LUKS_KEY}",) if self.encrypted else ()
 
     @property
-    def objects(self) -> tuple[str, ...]:
+    def object_arguments(self) -> tuple[str, ...]:
         """The same as arguments of `qemu-img`."""
-        return tuple(word for secret in self.secret for word in ("--object", secret))
+        return tuple(word for secret in self.secret_objects for word in ("--object", secret))
 
-    def named(self, image: Path) -> tuple[str, ...]:
+    def name_image(self, image: Path) -> tuple[str, ...]:
         """The image for `qemu-img`."""
         if not self.encrypted:
             return "-f", self, str(image)
         path = str(image).replace(",", ",,")
-        return *self.objects, "--image-opts", f"driver={self},key-secret={KEY_ID},file.filename={path}"
+        return (
+            *self.object_arguments,
+            "--image-opts",
+            f"driver={self},key-secret={KEY_ID},file.filename={path}",
+        )
 
 
 FORMAT = DiskSetting(
@@ -85,9 +98,9 @@ FORMAT = DiskSetting(
     read=Format,
     machines=Machine.QEMU,
     default=Format.RAW,
-    on=On.ATTACHED,
+    on=DiskKind.ATTACHED,
     drive=lambda form, _disk: (f"format={form}", *([f"key-secret={KEY_ID}"] if form.encrypted else [])),
-    objects=lambda form, _disk: form.secret,
+    objects=lambda form, _disk: form.secret_objects,
     attest=lambda form, drive: [Check("format", form, drive.inserted["drv"])],
 )
 
@@ -101,12 +114,12 @@ class Preallocation(StrEnum):
     FULL = "full"
 
     @property
-    def sparse(self) -> bool:
+    def is_sparse(self) -> bool:
         """Whether blocks are allocated when they are written."""
         return self in {Preallocation.OFF, Preallocation.METADATA}
 
 
-def _allocated(how: Preallocation, disk: Disk, _cell: Cell) -> Refusal | None:
+def _refuse_preallocation(how: Preallocation, disk: Disk, _cell: Cell) -> Refusal | None:
     if how is Preallocation.METADATA and disk[FORMAT] is Format.RAW:
         return Refusal(
             "preallocation=metadata needs format=qcow2, because a raw image has no metadata",
@@ -122,7 +135,7 @@ def _allocated(how: Preallocation, disk: Disk, _cell: Cell) -> Refusal | None:
     return None
 
 
-def _of_qcow2(make: Callable[[Any], Sequence[str]]) -> Callable[[Any, Disk], Sequence[str]]:
+def _make_qcow2_options(make: Callable[[Any], Sequence[str]]) -> Callable[[Any, Disk], Sequence[str]]:
     """Options of `qemu-img create` for a qcow2 image; for others there are none."""
     return lambda level, disk: make(level) if disk[FORMAT] is Format.QCOW2 else ()
 
@@ -135,21 +148,21 @@ PREALLOCATION = DiskSetting(
     read=Preallocation,
     machines=Machine.GUEST,
     default=Preallocation.OFF,
-    on=On.IMAGE | On.DAEMON | On.LOOP,
+    on=DiskKind.IMAGE | DiskKind.DAEMON | DiskKind.LOOP,
     # A qcow2 image that is allocated has all of its tables from the start.
-    create=_of_qcow2(lambda how: () if how is Preallocation.OFF else ("preallocation=metadata",)),
-    refuse=_allocated,
+    create=_make_qcow2_options(lambda how: () if how is Preallocation.OFF else ("preallocation=metadata",)),
+    refuse=_refuse_preallocation,
 )
 
 
-def _cluster_size(text: str) -> str:
+def _parse_cluster_size(text: str) -> str:
     size = parse_size(text)
     if size & (size - 1) or not 512 <= size <= 2 << 20:
         raise ValueError(f"{text!r} is not a power of two between 512 and 2M")
     return format_size(size)
 
 
-def _clusters(size: int, drive: Drive) -> Iterator[Check]:
+def _attest_cluster_size(size: int, drive: AttestedDrive) -> Iterator[Check]:
     if drive.disk[FORMAT] is Format.QCOW2:
         yield Check("cluster size", size, drive.image["cluster-size"])
 
@@ -157,18 +170,18 @@ def _clusters(size: int, drive: Drive) -> Iterator[Check]:
 CLUSTER_SIZE = DiskSetting(
     "cluster_size",
     "qcow2's cluster size, e.g. 64K",
-    _cluster_size,
+    _parse_cluster_size,
     ("64K", "2M"),
     read=parse_size,
     machines=Machine.QEMU,
     default="64K",
-    on=On.ATTACHED,
-    create=_of_qcow2(lambda size: (f"cluster_size={size}",)),
-    attest=_clusters,
+    on=DiskKind.ATTACHED,
+    create=_make_qcow2_options(lambda size: (f"cluster_size={size}",)),
+    attest=_attest_cluster_size,
 )
 
 
-def _needs_qcow2(name: str) -> Callable[[Any, Disk, Cell], Refusal | None]:
+def _make_qcow2_refusal(name: str) -> Callable[[Any, Disk, Cell], Refusal | None]:
     def refuse(level: Any, disk: Disk, _cell: Cell) -> Refusal | None:
         if not level or disk[FORMAT] is Format.QCOW2:
             return None
@@ -177,21 +190,21 @@ def _needs_qcow2(name: str) -> Callable[[Any, Disk, Cell], Refusal | None]:
     return refuse
 
 
-def _is_on(text: str) -> bool:
+def _read_switch(text: str) -> bool:
     return text == "on"
 
 
-def _specific(drive: Drive) -> Any:
+def _read_qcow2_details(drive: AttestedDrive) -> Any:
     """What a qcow2 image says of itself."""
     return drive.image.get("format-specific", {}).get("data", {})
 
 
-def _divided(on: bool, disk: Disk, cell: Cell) -> Refusal | None:
-    if on and disk[FORMAT] is Format.QCOW2 and disk[CLUSTER_SIZE] < _SMALLEST_DIVIDED:
+def _refuse_subclusters(on: bool, disk: Disk, cell: Cell) -> Refusal | None:
+    if on and disk[FORMAT] is Format.QCOW2 and disk[CLUSTER_SIZE] < _SMALLEST_SUBCLUSTERED_BYTES:
         return Refusal(
             f"clusters of {disk[CLUSTER_SIZE]} bytes cannot be divided", "use cluster_size=16K or larger"
         )
-    return _needs_qcow2("subclusters")(on, disk, cell)
+    return _make_qcow2_refusal("subclusters")(on, disk, cell)
 
 
 SUBCLUSTERS = DiskSetting(
@@ -199,19 +212,23 @@ SUBCLUSTERS = DiskSetting(
     "whether qcow2's clusters are divided in 32 (extended_l2)",
     one_of("off", "on"),
     ("off", "on"),
-    read=_is_on,
+    read=_read_switch,
     machines=Machine.QEMU,
-    create=_of_qcow2(lambda on: ("extended_l2=on",) if on else ()),
-    refuse=_divided,
+    create=_make_qcow2_options(lambda on: ("extended_l2=on",) if on else ()),
+    refuse=_refuse_subclusters,
     attest=lambda on, drive: [
-        Check("subclusters", switch(on), switch(bool(_specific(drive).get("extended-l2"))))
+        Check(
+            "subclusters",
+            format_switch(on),
+            format_switch(bool(_read_qcow2_details(drive).get("extended-l2"))),
+        )
     ],
 )
 
 
-def _compressed(kind: str, drive: Drive) -> Iterator[Check]:
+def _attest_compression(kind: str, drive: AttestedDrive) -> Iterator[Check]:
     if kind:
-        yield Check("compression", kind, _specific(drive).get("compression-type", "zlib"))
+        yield Check("compression", kind, _read_qcow2_details(drive).get("compression-type", "zlib"))
 
 
 COMPRESSION = DiskSetting(
@@ -221,24 +238,26 @@ COMPRESSION = DiskSetting(
     ("off", "zlib", "zstd"),
     read=lambda text: "" if text == "off" else text,
     machines=Machine.QEMU,
-    create=_of_qcow2(lambda kind: (f"compression_type={kind}",) if kind else ()),
-    refuse=_needs_qcow2("compression"),
-    attest=_compressed,
+    create=_make_qcow2_options(lambda kind: (f"compression_type={kind}",) if kind else ()),
+    refuse=_make_qcow2_refusal("compression"),
+    attest=_attest_compression,
 )
 BACKING = DiskSetting(
     "backing",
     "whether a qcow2 image is empty at first, on top of another one with the filesystem",
     one_of("off", "on"),
     ("off", "on"),
-    read=_is_on,
+    read=_read_switch,
     machines=Machine.QEMU,
-    on=On.IMAGE,
-    refuse=_needs_qcow2("backing"),
-    attest=lambda on, drive: [Check("backing", switch(on), switch("backing-filename" in drive.image))],
+    on=DiskKind.IMAGE,
+    refuse=_make_qcow2_refusal("backing"),
+    attest=lambda on, drive: [
+        Check("backing", format_switch(on), format_switch("backing-filename" in drive.image))
+    ],
 )
 
 
-def _size(text: str) -> str:
+def _parse_disk_size(text: str) -> str:
     size = parse_size(text)
     if size < 1 << 20 or size % 4096:
         raise ValueError(f"{text!r} is not a disk size (at least 1M, a multiple of 4K)")
@@ -248,12 +267,12 @@ def _size(text: str) -> str:
 SIZE = DiskSetting(
     "size",
     "the disk's size, e.g. 2G",
-    _size,
+    _parse_disk_size,
     ("1G", "2G"),
     read=parse_size,
     machines=Machine.GUEST,
     default="2G",
-    on=On.IMAGE | On.DAEMON | On.LOOP | On.DIRECTORY,
+    on=DiskKind.IMAGE | DiskKind.DAEMON | DiskKind.LOOP | DiskKind.DIRECTORY,
     keeps=False,
     attest=lambda size, drive: [Check("size", size, drive.image["virtual-size"])],
 )
@@ -266,7 +285,7 @@ class Protocol(StrEnum):
     NBD = "nbd"
 
 
-def _reachable(protocol: Protocol, disk: Disk, cell: Cell) -> Refusal | None:
+def _refuse_nbd(protocol: Protocol, disk: Disk, cell: Cell) -> Refusal | None:
     if protocol is not Protocol.NBD:
         return None
     if cell.platform.is_nested:
@@ -287,6 +306,6 @@ PROTOCOL = DiskSetting(
     tuple(Protocol),
     read=Protocol,
     machines=Machine.QEMU,
-    on=On.IMAGE,
-    refuse=_reachable,
+    on=DiskKind.IMAGE,
+    refuse=_refuse_nbd,
 )

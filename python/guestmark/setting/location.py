@@ -11,26 +11,26 @@ from pathlib import Path
 
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import Machine
-from guestmark.setting.base import DiskSetting, On
+from guestmark.setting.base import DiskKind, DiskSetting
 
-PREFIX = "overwrite:"
+OVERWRITE_PREFIX = "overwrite:"
 SHARED_MEMORY = "/dev/shm"
-BESIDE = "/var/tmp"  # where sources lie when the target is a device
+DIRECTORY_BESIDE_DEVICE = "/var/tmp"  # where sources lie when the target is a device
 _SECTOR = 512
 _SYS = Path("/sys/dev/block")
 
 
-def path_of(level: str) -> str:
+def device_path(level: str) -> str:
     """The device that a level of `location` names; empty for a directory."""
-    return level.removeprefix(PREFIX) if level.startswith(PREFIX) else ""
+    return level.removeprefix(OVERWRITE_PREFIX) if level.startswith(OVERWRITE_PREFIX) else ""
 
 
-def directory_of(level: str) -> str:
+def image_directory(level: str) -> str:
     """The directory in which other images lie: the location itself, or one beside a device."""
-    return BESIDE if path_of(level) else level
+    return DIRECTORY_BESIDE_DEVICE if device_path(level) else level
 
 
-def number_of(path: str) -> str:
+def device_number(path: str) -> str:
     """`major:minor`; empty for what is not a block device."""
     try:
         found = os.stat(path)
@@ -41,37 +41,38 @@ def number_of(path: str) -> str:
     return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
 
 
-def size_of(path: str) -> int:
+def device_size(path: str) -> int:
     """Bytes. Raises `UsageError` when there is no such device."""
     try:
-        return int((_SYS / number_of(path) / "size").read_text()) * _SECTOR
+        return int((_SYS / device_number(path) / "size").read_text()) * _SECTOR
     except (OSError, ValueError):
         raise UsageError(
             f"there is no block device {path}", hint="choose a directory, or another device, for location"
         ) from None
 
 
-def _device(text: str) -> str:
+def _parse_device(text: str) -> str:
     """The level for a device, from what was typed; empty for a directory.
 
     Raises `ValueError` for a device without consent, and for what is none.
     """
-    named = text.strip().removeprefix(PREFIX)
+    named = text.strip().removeprefix(OVERWRITE_PREFIX)
     path = os.path.realpath(os.path.expanduser(named))
     is_device = os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
-    if text.strip().startswith(PREFIX):
+    if text.strip().startswith(OVERWRITE_PREFIX):
         if not is_device:
             raise ValueError(f"{named!r} is not a block device")
-        return f"{PREFIX}{path}"
+        return f"{OVERWRITE_PREFIX}{path}"
     if is_device:
         raise ValueError(
-            f"{text!r} is a block device, and all that is on it would be lost: write {PREFIX}{path} if that is meant"
+            f"{text!r} is a block device, and everything on it would be lost: "
+            f"write {OVERWRITE_PREFIX}{path} if that is meant"
         )
     return ""
 
 
-def _location(text: str) -> str:
-    if device := _device(text):
+def _parse_location(text: str) -> str:
+    if device := _parse_device(text):
         return device
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isdir(path):
@@ -85,10 +86,10 @@ LOCATION = DiskSetting(
     "location",
     "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory where there is a "
     "disk), or overwrite:DEVICE, a block device in place of an image",
-    _location,
+    _parse_location,
     ("/var/tmp", "/dev/shm"),
     read=str,
     machines=Machine.GUEST,
     default=SHARED_MEMORY,
-    on=On.TARGET | On.SOURCE,
+    on=DiskKind.TARGET | DiskKind.SOURCE,
 )

@@ -20,18 +20,18 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.foreign import images, qemus
 from guestmark.setting.base import Check
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
-_MOST_NAMED = 4  # kernels, in a message
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
+_QEMU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
+_KERNELS_SHOWN = 4  # kernels, in a message
 # Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).
-_MEMORY_KEPT = 0.15
-_MEMORY_KEPT_BYTES = 128 << 20
+_KERNEL_MEMORY_SHARE = 0.15
+_KERNEL_MEMORY_BYTES = 128 << 20
 L = TypeVar("L")
-Order = tuple[str, Mapping[str, Any]]  # a command of QEMU's monitor and its arguments
+MonitorCommand = tuple[str, Mapping[str, Any]]  # a command of QEMU's monitor and its arguments
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedGuest:
     """A started guest as an attestation sees it."""
 
     inside: Inside
@@ -41,15 +41,15 @@ class Started:
     backing: Backing | None = None  # what its memory is on this host, where a factor asks for that
 
 
-def _nothing(_level: Any) -> Sequence[Any]:
+def _make_no_arguments(_level: Any) -> Sequence[Any]:
     return ()
 
 
-def _unseen(_level: Any, _guest: Started) -> Iterable[Check]:
+def _attest_nothing(_level: Any, _guest: StartedGuest) -> Iterable[Check]:
     return ()
 
 
-def _no_qemu(_level: Any, _architecture: Architecture) -> Sequence[str]:
+def _make_no_qemu_arguments(_level: Any, _architecture: Architecture) -> Sequence[str]:
     return ()
 
 
@@ -57,37 +57,41 @@ def _no_qemu(_level: Any, _architecture: Architecture) -> Sequence[str]:
 class MachineSetting(Setting[L]):
     """A factor of guests. Its functions are given a level and need not be there; they return whole arguments."""
 
-    qemu: Callable[[L, Architecture], Sequence[str]] = _no_qemu
-    uml: Callable[[L], Sequence[str]] = _nothing
-    kernel: Callable[[L], Sequence[str]] = _nothing  # of the guest's kernel
-    backing: Callable[[L], Sequence[str]] = _nothing  # options of QEMU's object that is the guest's memory
-    process: Callable[[L], Sequence[str]] = (
-        _nothing  # options of `guestmark-agent confine`, which becomes QEMU
+    qemu: Callable[[L, Architecture], Sequence[str]] = _make_no_qemu_arguments
+    uml: Callable[[L], Sequence[str]] = _make_no_arguments
+    kernel: Callable[[L], Sequence[str]] = _make_no_arguments  # of the guest's kernel
+    backing: Callable[[L], Sequence[str]] = (
+        _make_no_arguments  # options of QEMU's object that is the guest's memory
     )
-    monitor: Callable[[L], Sequence[Order]] = _nothing  # for QEMU's monitor, once the guest answers
+    process: Callable[[L], Sequence[str]] = (
+        _make_no_arguments  # options of `guestmark-agent confine`, which becomes QEMU
+    )
+    monitor: Callable[[L], Sequence[MonitorCommand]] = (
+        _make_no_arguments  # for QEMU's monitor, once the guest answers
+    )
     modules: tuple[str, ...] = ()  # that the guest's kernel needs
-    attest: Callable[[L, Started], Iterable[Check]] = _unseen
+    attest: Callable[[L, StartedGuest], Iterable[Check]] = _attest_nothing
 
 
-def levels_of(levels: Levels) -> Iterator[tuple[MachineSetting[Any], Any]]:
+def iterate_guest_levels(levels: Levels) -> Iterator[tuple[MachineSetting[Any], Any]]:
     """The factors of guests that have one of these levels, each with it."""
     for factor in settings():
         if isinstance(factor, MachineSetting) and factor in levels:
             yield factor, levels[factor]
 
 
-def kernel_words(levels: Levels) -> list[str]:
+def list_kernel_words(levels: Levels) -> list[str]:
     """What a guest's kernel is given besides what guestmark gives it."""
-    return [word for factor, level in levels_of(levels) for word in factor.kernel(level)]
+    return [word for factor, level in iterate_guest_levels(levels) for word in factor.kernel(level)]
 
 
-def checks(levels: Levels, guest: Started) -> Iterator[Check]:
+def attest_levels(levels: Levels, guest: StartedGuest) -> Iterator[Check]:
     """Everything that can be compared of a started guest."""
-    for factor, level in levels_of(levels):
+    for factor, level in iterate_guest_levels(levels):
         yield from factor.attest(level, guest)
 
 
-def _memory(text: str) -> str:
+def _parse_memory(text: str) -> str:
     size = parse_size(text)
     if size < 32 * 1024**2:
         raise ValueError(f"{text!r} is too little memory to boot Linux (at least 32M)")
@@ -96,41 +100,41 @@ def _memory(text: str) -> str:
     return format_size(size)
 
 
-def _count(text: str) -> str:
+def _parse_count(text: str) -> str:
     """A number of processors."""
     if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII) or int(text) < 1:
         raise ValueError(f"{text!r} is not a number of processors")
     return str(int(text))
 
 
-def _word(text: str) -> str:
+def _parse_qemu_name(text: str) -> str:
     """A name that QEMU may know."""
-    if not _WORD.fullmatch(text.strip()):
+    if not _QEMU_NAME.fullmatch(text.strip()):
         raise ValueError(f"{text!r} cannot be a name in QEMU")
     return text.strip()
 
 
-def _kernel(text: str) -> str:
+def _parse_kernel(text: str) -> str:
     if not text.strip():
         raise ValueError("the kernel's path is empty")
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.isfile(path):
         from guestmark.appliance.kernel import images
 
-        here = ", ".join(map(str, images()[:_MOST_NAMED])) or "none"
+        here = ", ".join(map(str, images()[:_KERNELS_SHOWN])) or "none"
         raise ValueError(f"there is no kernel at {path!r}; on this host: {here}")
     return path
 
 
-def _kernel_args(text: str) -> str:
+def _parse_kernel_args(text: str) -> str:
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
         raise ValueError(f"{text!r} contains control characters")
     return " ".join(text.split())
 
 
-def _qemu_args(text: str) -> str:
+def _parse_qemu_args(text: str) -> str:
     try:
-        words = shlex.split(_kernel_args(text))
+        words = shlex.split(_parse_kernel_args(text))
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
     if not words or not words[0].startswith("-"):
@@ -138,7 +142,7 @@ def _qemu_args(text: str) -> str:
     return shlex.join(words)
 
 
-def _program(text: str) -> str:
+def _parse_qemu(text: str) -> str:
     """QEMU itself, a directory that holds it (a build, an installation, an unpacked package), or where it is from."""
     if qemus.is_elsewhere(text.strip()):
         return qemus.found(text.strip())
@@ -148,31 +152,31 @@ def _program(text: str) -> str:
     found = next((file for file in tried if os.path.isfile(file)), None)
     if not text.strip() or found is None:
         raise ValueError(f"there is no {name} at {path!r}")
-    return _executable(found)
+    return _parse_executable(found)
 
 
-def _executable(text: str) -> str:
-    path = _file(text)
+def _parse_executable(text: str) -> str:
+    path = _parse_file(text)
     if not os.access(path, os.X_OK):
         raise ValueError(f"{path!r} cannot be executed")
     return path
 
 
-def _file(text: str) -> str:
+def _parse_file(text: str) -> str:
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isfile(path):
         raise ValueError(f"there is no file at {path!r}")
     return path
 
 
-def _modules(text: str) -> str:
+def _parse_module_directory(text: str) -> str:
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isdir(os.path.join(path, "kernel")):
         raise ValueError(f"{path!r} is not a kernel's module directory: it has no kernel/")
     return path
 
 
-def _rootfs(text: str) -> str:
+def _parse_rootfs(text: str) -> str:
     """A directory, or what an image holds; that is called by the image's name."""
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip():
@@ -185,13 +189,13 @@ def _rootfs(text: str) -> str:
         raise ValueError(f"there is no directory and no image {path!r}")
     if not all(os.path.isdir(os.path.join(path, folder)) for folder in ("etc", "usr")):
         raise ValueError(f"{path!r} is not a root filesystem: etc or usr is missing")
-    return Labelled(name, path) if _NAME.fullmatch(name) else path
+    return Labelled(name, path) if _LABEL.fullmatch(name) else path
 
 
-def _memory_seen(asked: int, guest: Started) -> Iterator[Check]:
+def _attest_memory(asked: int, guest: StartedGuest) -> Iterator[Check]:
     if guest.vmm is not None:
         yield Check("the memory (hypervisor)", asked, guest.vmm.memory_bytes)
-    kept = max(_MEMORY_KEPT * asked, _MEMORY_KEPT_BYTES)
+    kept = max(_KERNEL_MEMORY_SHARE * asked, _KERNEL_MEMORY_BYTES)
     inside = guest.inside.memory_bytes
     if guest.backing is not None and guest.backing.left_bytes is not None:  # less what its balloon has taken
         asked = guest.backing.left_bytes
@@ -202,17 +206,17 @@ def _memory_seen(asked: int, guest: Started) -> Iterator[Check]:
 MEMORY = MachineSetting(
     "memory",
     "the guest's memory, e.g. 512M or 2GiB",
-    _memory,
+    _parse_memory,
     ("256M", "512M", "1G", "2G"),
     read=parse_size,
     machines=Machine.GUEST,
     qemu=lambda size, _architecture: ("-m", format_size(size)),
     uml=lambda size: (f"mem={format_size(size)}",),
-    attest=_memory_seen,
+    attest=_attest_memory,
 )
 
 
-def _processors_seen(asked: int, guest: Started) -> Iterator[Check]:
+def _attest_processors(asked: int, guest: StartedGuest) -> Iterator[Check]:
     if guest.vmm is not None:
         yield Check("the number of processors (hypervisor)", asked, guest.vmm.processors)
     yield Check("the number of processors (guest)", asked, guest.inside.processors)
@@ -221,22 +225,22 @@ def _processors_seen(asked: int, guest: Started) -> Iterator[Check]:
 SMP = MachineSetting(
     "smp",
     "the guest's number of processors",
-    _count,
+    _parse_count,
     ("1", "2", "4"),
     read=int,
     machines=Machine.QEMU | Machine.VMM,
     qemu=lambda number, _architecture: ("-smp", str(number)),
-    attest=_processors_seen,
+    attest=_attest_processors,
 )
 
 
-def _cpu(model: str, architecture: Architecture) -> Sequence[str]:
+def _make_cpu_arguments(model: str, architecture: Architecture) -> Sequence[str]:
     """QEMU only warns about features it cannot provide; this makes it refuse unless told otherwise."""
     enforced = architecture.checks_cpu and "enforce" not in model
     return ("-cpu", f"{model},enforce=on" if enforced else model)
 
 
-def _cpu_seen(model: str, guest: Started) -> Iterator[Check]:
+def _attest_cpu(model: str, guest: StartedGuest) -> Iterator[Check]:
     if guest.vmm is not None:
         yield Check("the processor model", model.partition(",")[0], guest.vmm.cpu)
 
@@ -244,17 +248,17 @@ def _cpu_seen(model: str, guest: Started) -> Iterator[Check]:
 CPU = MachineSetting(
     "cpu",
     "QEMU's processor model, e.g. max or host,-vmx; a feature QEMU cannot give is an error unless ,enforce=off",
-    _word,
+    _parse_qemu_name,
     ("host", "max", "qemu64", "kvm64"),
     read=str,
     machines=Machine.QEMU,
-    qemu=_cpu,
-    attest=_cpu_seen,
+    qemu=_make_cpu_arguments,
+    attest=_attest_cpu,
 )
 MACHINE = MachineSetting(
     "machine",
     "QEMU's machine type",
-    _word,
+    _parse_qemu_name,
     ("pc", "q35", "microvm"),
     read=str,
     machines=Machine.QEMU,
@@ -263,14 +267,14 @@ MACHINE = MachineSetting(
 KERNEL = MachineSetting(
     "kernel",
     "path of the guest's kernel; with a label: old:/boot/vmlinuz-6.1",
-    _kernel,
+    _parse_kernel,
     path=True,
     read=str,
     machines=Machine.GUEST,
 )
 
 
-def _runs(program: str, guest: Started) -> Iterator[Check]:
+def _attest_program(program: str, guest: StartedGuest) -> Iterator[Check]:
     """A script's own business is what it starts."""
     if guest.program:
         with open(program, "rb") as file:
@@ -282,25 +286,25 @@ PROGRAM = MachineSetting(
     "qemu",
     "the QEMU to use: the program, a directory such as a build or an unpacked package, apt:VERSION of the package "
     "sources, or image:NAME of a container image, also image:ARCHIVE.tar",
-    _program,
+    _parse_qemu,
     path=True,
     read=str,
     machines=Machine.QEMU,
-    attest=_runs,
+    attest=_attest_program,
 )
 VMM = MachineSetting(
     "vmm",
     "the program of firecracker or cloud-hypervisor, where it is not in PATH",
-    _executable,
+    _parse_executable,
     path=True,
     read=str,
     machines=Machine.VMM,
-    attest=_runs,
+    attest=_attest_program,
 )
 FIRMWARE = MachineSetting(
     "bios",
     "path of the firmware that QEMU starts",
-    _file,
+    _parse_file,
     path=True,
     read=str,
     machines=Machine.QEMU,
@@ -309,7 +313,7 @@ FIRMWARE = MachineSetting(
 MODULES = MachineSetting(
     "modules",
     "the directory of the modules that belong to the guest's kernel, such as /lib/modules/VERSION",
-    _modules,
+    _parse_module_directory,
     path=True,
     read=str,
     machines=Machine.QEMU | Machine.VMM,
@@ -318,7 +322,7 @@ ROOTFS = MachineSetting(
     "rootfs",
     "what guests have as their root filesystem instead of the host's: a directory; a tar archive, a container image, a "
     "squashfs or an ext4 image, unpacked into the cache; or image:NAME of an image that podman or docker has",
-    _rootfs,
+    _parse_rootfs,
     path=True,
     read=str,
     machines=Machine.QEMU,
@@ -326,7 +330,7 @@ ROOTFS = MachineSetting(
 KERNEL_ARGS = MachineSetting(
     "kernel_args",
     r"extra arguments for the guest's kernel, e.g. mitigations=off (write a comma inside as \,)",
-    _kernel_args,
+    _parse_kernel_args,
     ("mitigations=off",),
     read=str.split,
     machines=Machine.GUEST,
@@ -335,14 +339,14 @@ KERNEL_ARGS = MachineSetting(
 QEMU_ARGS = MachineSetting(
     "qemu_args",
     r"anything else for QEMU's command line, recorded as given; what it does is not attested (write a comma as \,)",
-    _qemu_args,
+    _parse_qemu_args,
     (r"-device virtio-rng-pci",),
     read=shlex.split,
     machines=Machine.QEMU,
 )
 
 
-WAITS = "guestmark.template=1"  # an argument of the kernel: the agent waits before it mounts the root
+WAIT_ARGUMENT = "guestmark.template=1"  # an argument of the kernel: the agent waits before it mounts the root
 
 
 class Start(StrEnum):
@@ -352,7 +356,7 @@ class Start(StrEnum):
     RESTORED = "restored"
 
 
-def _started_as(asked: Start, guest: Started) -> Iterator[Check]:
+def _attest_start(asked: Start, guest: StartedGuest) -> Iterator[Check]:
     if guest.restored is not None:
         yield Check("the start", asked, Start.RESTORED if guest.restored else Start.COLD)
 
@@ -365,8 +369,8 @@ START = MachineSetting(
     read=Start,
     default=Start.COLD,
     machines=Machine.QEMU,
-    kernel=lambda start: (WAITS,) if start is Start.RESTORED else (),
-    attest=_started_as,
+    kernel=lambda start: (WAIT_ARGUMENT,) if start is Start.RESTORED else (),
+    attest=_attest_start,
 )
 PLACEMENT = Setting(
     placement.NAME,
@@ -397,7 +401,7 @@ OUTER = Setting(
 OUTER_CPU = Setting(
     "outer_cpu",
     "the outer guest's processor model, e.g. max,svm=on; kvm inside it needs nested virtualization",
-    _word,
+    _parse_qemu_name,
     (r"max\,svm=on",),
     read=str,
     machines=Machine.OUTER,
@@ -405,7 +409,7 @@ OUTER_CPU = Setting(
 OUTER_SMP = Setting(
     "outer_smp",
     "the outer guest's number of processors",
-    _count,
+    _parse_count,
     ("1", "2"),
     read=int,
     machines=Machine.OUTER,

@@ -13,7 +13,7 @@ from guestmark.core.factor import Machine, one_of
 from guestmark.core.levels import Levels
 from guestmark.core.units import counted, format_size, parse_size
 from guestmark.setting.base import Check
-from guestmark.setting.machine import MEMORY, START, MachineSetting, Start, Started, levels_of
+from guestmark.setting.machine import MEMORY, START, MachineSetting, Start, StartedGuest, iterate_guest_levels
 
 _KERNEL = Path("/sys/kernel/mm")
 _NODES = Path("/sys/devices/system/node")
@@ -36,14 +36,14 @@ class HugePages(StrEnum):
         """Where this host's kernel says how many it has."""
         return _KERNEL / f"hugepages/hugepages-{self.bytes >> 10}kB"
 
-    def free(self) -> int | None:
+    def count_free(self) -> int | None:
         """How many this host has to give away; None where it has none of this size."""
         try:
             return int((self.folder / "free_hugepages").read_text())
         except (OSError, ValueError):
             return None
 
-    def needed(self, size: int) -> int:
+    def count_needed(self, size: int) -> int:
         """How many hold so many bytes."""
         return -(-size // self.bytes)
 
@@ -55,7 +55,7 @@ class Switch(StrEnum):
     ON = "on"
 
 
-def _huge_seen(level: HugePages, guest: Started) -> Iterator[Check]:
+def _attest_hugepages(level: HugePages, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
         huge = guest.backing.page_bytes if guest.backing.page_bytes > 1 << 16 else 0
         yield Check("the size of huge pages of the guest's memory", level.bytes, huge)
@@ -72,11 +72,11 @@ HUGEPAGES = MachineSetting(
     default=HugePages.OFF,
     machines=Machine.QEMU,
     backing=lambda level: () if level is HugePages.OFF else ("hugetlb=on", f"hugetlbsize={level}"),
-    attest=_huge_seen,
+    attest=_attest_hugepages,
 )
 
 
-def _thp_seen(level: Switch, guest: Started) -> Iterator[Check]:
+def _attest_thp(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
         yield Check("transparent huge pages allowed", level is Switch.ON, guest.backing.thp_allowed)
         if level is Switch.OFF:
@@ -92,11 +92,11 @@ THP = MachineSetting(
     default=Switch.ON,
     machines=Machine.QEMU,
     process=lambda level: ("--no-thp",) if level is Switch.OFF else (),
-    attest=_thp_seen,
+    attest=_attest_thp,
 )
 
 
-def _prealloc_seen(level: Switch, guest: Started) -> Iterator[Check]:
+def _attest_prealloc(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None and guest.vmm is not None:
         there = guest.backing.resident_bytes >= guest.vmm.memory_bytes
         yield Check("all of the guest's memory is there from the start", level is Switch.ON, there)
@@ -111,17 +111,17 @@ PREALLOC = MachineSetting(
     default=Switch.OFF,
     machines=Machine.QEMU,
     backing=lambda level: ("prealloc=on",) if level is Switch.ON else (),
-    attest=_prealloc_seen,
+    attest=_attest_prealloc,
 )
 
 
-def _node(text: str) -> str:
+def _parse_node(text: str) -> str:
     if not re.fullmatch(r"\s*[0-9]{1,3}\s*", text, re.ASCII):
         raise ValueError(f"{text!r} is not the number of a memory node")
     return str(int(text))
 
 
-def _node_seen(level: int, guest: Started) -> Iterator[Check]:
+def _attest_node(level: int, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
         yield Check("the policy of the guest's memory", f"bind:{level}", guest.backing.policy)
 
@@ -129,23 +129,23 @@ def _node_seen(level: int, guest: Started) -> Iterator[Check]:
 NUMA = MachineSetting(
     "numa",
     "the host's memory node that the guest's memory is bound to",
-    _node,
+    _parse_node,
     ("0", "1"),
     read=int,
     machines=Machine.QEMU,
     backing=lambda node: (f"host-nodes={node}", "policy=bind"),
-    attest=_node_seen,
+    attest=_attest_node,
 )
 
 
-def _balloon(text: str) -> str:
+def _parse_balloon(text: str) -> str:
     size = parse_size(text)
     if size < 64 << 20 or size % (1 << 20):
         raise ValueError(f"{text!r} is not a whole number of MiB of at least 64")
     return format_size(size)
 
 
-def _balloon_seen(level: int, guest: Started) -> Iterator[Check]:
+def _attest_balloon(level: int, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
         yield Check("the memory that the balloon leaves", level, guest.backing.left_bytes)
         if guest.inside.memory_bytes > level:
@@ -155,18 +155,18 @@ def _balloon_seen(level: int, guest: Started) -> Iterator[Check]:
 BALLOON = MachineSetting(
     "balloon",
     "how much of its memory a balloon leaves the guest, e.g. 512M",
-    _balloon,
+    _parse_balloon,
     ("512M", "256M"),
     read=parse_size,
     machines=Machine.QEMU,
     qemu=lambda _size, _architecture: ("-device", "virtio-balloon-pci,id=balloon"),
     monitor=lambda size: (("balloon", {"value": size}),),
     modules=("virtio_balloon",),
-    attest=_balloon_seen,
+    attest=_attest_balloon,
 )
 
 
-def _ksm_seen(level: Switch, guest: Started) -> Iterator[Check]:
+def _attest_ksm(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
         yield Check(
             "equal pages of the guest's memory may be merged", level is Switch.ON, guest.backing.mergeable
@@ -181,11 +181,11 @@ KSM = MachineSetting(
     read=Switch,
     machines=Machine.QEMU,
     qemu=lambda level, _architecture: ("-machine", f"mem-merge={level}"),
-    attest=_ksm_seen,
+    attest=_attest_ksm,
 )
 
 
-def _reporting_seen(level: Switch, guest: Started) -> Iterator[Check]:
+def _attest_reporting(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
         yield Check("the guest reports free pages", level is Switch.ON, guest.backing.reports_free)
 
@@ -201,24 +201,24 @@ FREE_PAGE_REPORTING = MachineSetting(
         ("-device", "virtio-balloon-pci,free-page-reporting=on") if level is Switch.ON else ()
     ),
     modules=("virtio_balloon",),
-    attest=_reporting_seen,
+    attest=_attest_reporting,
 )
-_ALL: tuple[MachineSetting[Any], ...] = (
+_MEMORY_FACTORS: tuple[MachineSetting[Any], ...] = (
     HUGEPAGES, THP, PREALLOC, NUMA, BALLOON, KSM, FREE_PAGE_REPORTING
 )  # fmt: skip
 
 
-def is_asked(levels: Levels) -> bool:
+def has_memory_factors(levels: Levels) -> bool:
     """Whether a guest's memory is to be of some kind, which is then looked at."""
-    return any(factor in levels for factor in _ALL)
+    return any(factor in levels for factor in _MEMORY_FACTORS)
 
 
-def object_of(levels: Levels, *, shared: bool) -> list[str]:
+def make_memory_arguments(levels: Levels, *, shared: bool) -> list[str]:
     """The guest's memory on QEMU's command line; empty where it is QEMU's own choice.
 
     `shared`: others than QEMU have to see it.
     """
-    options = [word for factor, level in levels_of(levels) for word in factor.backing(level)]
+    options = [word for factor, level in iterate_guest_levels(levels) for word in factor.backing(level)]
     if not options and not shared:
         return []
     kind = "memfd" if shared or levels[HUGEPAGES] is not HugePages.OFF else "ram"
@@ -231,95 +231,99 @@ def object_of(levels: Levels, *, shared: bool) -> list[str]:
     ]
 
 
-def why_not(levels: Levels, *, here: bool, on_pci: bool) -> None:
+def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
     """Raises `PlatformUnusableError` for memory that this host, or such a guest, cannot have."""
-    asked = [factor.name for factor in _ALL if factor in levels]
+    asked = [factor.name for factor in _MEMORY_FACTORS if factor in levels]
     if not asked:
         return
     name = asked[0]
     if not here:
-        raise _refused(
+        raise _make_refusal(
             f"{name} is not attested in guests inside others", f"leave out {name} for nested platforms"
         )
     if levels[START] is Start.RESTORED:
-        raise _refused(f"the memory of a restored guest is a file, without {name}", "give it start=cold")
+        raise _make_refusal(f"the memory of a restored guest is a file, without {name}", "give it start=cold")
     size, pages = levels[MEMORY], levels[HUGEPAGES]
     if pages is not HugePages.OFF:
-        _check_pages(size, pages)
-    if THP in levels and levels[THP] is Switch.ON and "[never]" in _mode():
-        raise _refused(
+        _check_hugepages(size, pages)
+    if THP in levels and levels[THP] is Switch.ON and "[never]" in _read_thp_mode():
+        raise _make_refusal(
             "this host's kernel gives no transparent huge pages",
             f"echo madvise >{_KERNEL}/transparent_hugepage/enabled",
         )
     node = levels.get(NUMA)
     if node is not None and not (_NODES / f"node{node}").is_dir():
-        raise _refused(f"this host has no memory node {node}", f"it has {_nodes()}")
-    if levels.get(KSM) is Switch.ON and _run_of_ksm() != "1":
-        raise _refused("this host's kernel merges no pages now", f"echo 1 >{_KERNEL}/ksm/run")
+        raise _make_refusal(f"this host has no memory node {node}", f"it has {_list_nodes()}")
+    if levels.get(KSM) is Switch.ON and _read_ksm_state() != "1":
+        raise _make_refusal("this host's kernel merges no pages now", f"echo 1 >{_KERNEL}/ksm/run")
     balloon, reports = levels.get(BALLOON), levels.get(FREE_PAGE_REPORTING) is Switch.ON
     if (balloon is not None or reports) and not on_pci:
-        raise _refused(
+        raise _make_refusal(
             "machines without PCI have no balloon", f"give it another machine, or leave out {name}"
         )
     if balloon is not None and reports:
-        raise _refused("a guest has a balloon or reports its free pages, not both", "leave out one of them")
+        raise _make_refusal(
+            "a guest has a balloon or reports its free pages, not both", "leave out one of them"
+        )
     if balloon is not None and balloon >= size:
-        raise _refused(
+        raise _make_refusal(
             f"a balloon cannot leave {format_size(balloon)} of {format_size(size)}",
             "give it less than memory",
         )
 
 
-def _check_pages(size: int, pages: HugePages) -> None:
-    wanted = pages.needed(size)
+def _check_hugepages(size: int, pages: HugePages) -> None:
+    wanted = pages.count_needed(size)
     if size % pages.bytes:
-        raise _refused(
+        raise _make_refusal(
             f"{format_size(size)} is not a whole number of pages of {pages}", "give it such a memory"
         )
-    free = pages.free()
+    free = pages.count_free()
     if free is None:
-        raise _refused(f"this host has no pages of {pages}", f"it has {', '.join(_sizes())}")
+        raise _make_refusal(
+            f"this host has no pages of {pages}", f"it has {', '.join(_list_hugepage_sizes())}"
+        )
     if free < wanted:
-        raise _refused(
+        raise _make_refusal(
             f"this host has {counted(free, 'free page')} of {pages}, and the guest needs {wanted}",
             f"echo {wanted} >{pages.folder}/nr_hugepages",
         )
 
 
-def _sizes() -> list[str]:
+def _list_hugepage_sizes() -> list[str]:
     return sorted(
         folder.name.removeprefix("hugepages-") for folder in (_KERNEL / "hugepages").glob("hugepages-*")
     )
 
 
-def _nodes() -> str:
+def _list_nodes() -> str:
     return ", ".join(sorted(folder.name for folder in _NODES.glob("node[0-9]*"))) or "none"
 
 
-def _run_of_ksm() -> str:
+def _read_ksm_state() -> str:
     try:
         return (_KERNEL / "ksm/run").read_text().strip()
     except OSError:
         return ""
 
 
-def _mode() -> str:
+def _read_thp_mode() -> str:
     try:
         return (_KERNEL / "transparent_hugepage/enabled").read_text()
     except OSError:
         return "[never]"
 
 
-def _refused(why: str, hint: str) -> PlatformUnusableError:
+def _make_refusal(why: str, hint: str) -> PlatformUnusableError:
     return PlatformUnusableError(why, hint=hint)
 
 
-def orders(levels: Levels) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def list_monitor_commands(levels: Levels) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What the monitor is told once the guest answers."""
-    for factor, level in levels_of(levels):
+    for factor, level in iterate_guest_levels(levels):
         yield from factor.monitor(level)
 
 
-def modules(levels: Levels) -> Sequence[str]:
+def list_modules(levels: Levels) -> Sequence[str]:
     """Modules that the guest's kernel needs for it."""
-    return [name for factor, _ in levels_of(levels) for name in factor.modules]
+    return [name for factor, _ in iterate_guest_levels(levels) for name in factor.modules]

@@ -10,11 +10,11 @@ from guestmark.core.units import parse_duration
 
 DISTRIBUTION = "distribution"
 _LONGEST_DELAY_S = 10
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
+_ROM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 
 
-def _rom(text: str) -> str:
-    if _NAME.fullmatch(text.strip()):
+def _parse_rom(text: str) -> str:
+    if _ROM_NAME.fullmatch(text.strip()):
         return text.strip()  # the distribution's, or a build in the directory of builds
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isfile(path):
@@ -22,7 +22,7 @@ def _rom(text: str) -> str:
     return path
 
 
-def _delay(text: str) -> str:
+def _parse_delay(text: str) -> str:
     seconds = parse_duration(text)
     if not 0 <= seconds <= _LONGEST_DELAY_S:
         raise ValueError(f"{text!r} is not between 0ms and {_LONGEST_DELAY_S}s")
@@ -112,7 +112,7 @@ ROM = Setting(
     "rom",
     "the card's boot ROM: distribution, the path of a build of your own (.rom, or .lkrn for BIOS), or its name in "
     "$GUESTMARK_ROMS",
-    _rom,
+    _parse_rom,
     (DISTRIBUTION,),
     read=str,
     default=DISTRIBUTION,
@@ -164,7 +164,7 @@ IP = Setting(
 SERVER_DELAY = Setting(
     "server_delay",
     "what the server waits before each file, or before each block over TFTP: a difference of known size",
-    _delay,
+    _parse_delay,
     ("0ms",),
     read=parse_duration,
     default="0ms",

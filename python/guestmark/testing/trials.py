@@ -23,7 +23,7 @@ from guestmark.core.errors import (
 from guestmark.core.model import Cell, Plan, Policy
 from guestmark.core.temporary import scratch_directory
 from guestmark.core.trial_order import TrialOrder
-from guestmark.disks.processes import descendants, status
+from guestmark.disks.processes import list_descendants, read_status
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Silent
 from guestmark.engine.trial import Slot, run_trial
@@ -149,7 +149,7 @@ def orphans() -> Iterator[list[tuple[int, str]]]:
     Those that nobody waits for become this process's children meanwhile.
     """
     left: list[tuple[int, str]] = []
-    before = set(descendants(os.getpid()))
+    before = set(list_descendants(os.getpid()))
     control = ctypes.CDLL(None, use_errno=True).prctl
     was = ctypes.c_int()
     control(_GET_SUBREAPER, ctypes.byref(was), 0, 0, 0)
@@ -170,9 +170,9 @@ def orphans() -> Iterator[list[tuple[int, str]]]:
 def _running(before: set[int]) -> list[int]:
     """Descendants that were not there before, and have not ended."""
     found = []
-    for pid in descendants(os.getpid()):
+    for pid in list_descendants(os.getpid()):
         with contextlib.suppress(OSError):
-            if pid not in before and status(pid)[0] != "Z":
+            if pid not in before and read_status(pid)[0] != "Z":
                 found.append(pid)
     return found
 

@@ -15,8 +15,8 @@ import pytest
 
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.disks import daemon, sparse, template
-from guestmark.disks.image import images
-from guestmark.disks.store import Store, store
+from guestmark.disks.image import make_images
+from guestmark.disks.store import Store, scratch_store
 from guestmark.setting.disk import DiskSpec, Role
 from tests.framework.disk_files import small_mount
 
@@ -29,32 +29,34 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def target(**fields: Any) -> DiskSpec:
-    return DiskSpec.of(Role.TARGET, fields.pop("size", 64 * MB), **fields)
+    return DiskSpec.from_levels(Role.TARGET, fields.pop("size", 64 * MB), **fields)
 
 
 def info(path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(daemon.run("qemu-img", "info", "-U", "--output=json", str(path)))
+    told: dict[str, Any] = json.loads(
+        daemon.run_program("qemu-img", "info", "-U", "--output=json", str(path))
+    )
     return told
 
 
 @pytest.mark.parametrize("filesystem", ["ext2", "ext3", "ext4", "none"])
 @pytest.mark.parametrize("format_", ["raw", "qcow2"])
 def test_images_are_what_was_asked_for_and_go(filesystem: str, format_: str) -> None:
-    with images([target(filesystem=filesystem, format=format_)]) as (image,):
-        image.check()
+    with make_images([target(filesystem=filesystem, format=format_)]) as (image,):
+        image.check_filesystem()
         found = info(image.path)
         assert (found["format"], found["virtual-size"]) == (format_, 64 * MB)
         assert image.allocated_bytes() < 16 * MB
     assert not image.path.exists()
-    with images([target(filesystem=filesystem, format=format_)]) as (again,):
+    with make_images([target(filesystem=filesystem, format=format_)]) as (again,):
         assert again.from_template
         assert not image.from_template
 
 
 @pytest.mark.parametrize("filesystem", ["xfs", "btrfs"])
 def test_other_filesystems(filesystem: str) -> None:
-    with images([target(filesystem=filesystem, size=512 * MB)]) as (image,):
-        image.check()
+    with make_images([target(filesystem=filesystem, size=512 * MB)]) as (image,):
+        image.check_filesystem()
 
 
 def test_templates_that_other_runs_remove_meanwhile_are_no_fault(tmp_path: Path) -> None:
@@ -77,11 +79,11 @@ def test_templates_that_other_runs_remove_meanwhile_are_no_fault(tmp_path: Path)
 
 
 def test_every_trial_has_a_fresh_image() -> None:
-    with images([target(filesystem="ext4")]) as (first,):
+    with make_images([target(filesystem="ext4")]) as (first,):
         before = first.path.read_bytes()
         with first.path.open("r+b") as file:
             file.write(b"x" * MB)
-    with images([target(filesystem="ext4")]) as (second,):
+    with make_images([target(filesystem="ext4")]) as (second,):
         assert second.path.read_bytes() == before
 
 
@@ -103,21 +105,21 @@ def test_preallocation_holds_in_the_finished_image(
 ) -> None:
     spec = target(format=format_, preallocation=preallocation, filesystem=filesystem)
     for _ in range(2):  # made, then copied
-        with images([spec]) as (made,):
-            image = made.settle()
+        with make_images([spec]) as (made,):
+            image = made.finish_allocation()
             assert (image.allocated_bytes() >= 64 * MB) is allocated
-            image.check()
+            image.check_filesystem()
             if mapped is not None:
-                extents = json.loads(daemon.run("qemu-img", "map", "--output=json", str(image.path)))
+                extents = json.loads(daemon.run_program("qemu-img", "map", "--output=json", str(image.path)))
                 has_place = sum(extent["length"] for extent in extents if "offset" in extent)
                 assert (has_place == 64 * MB) is mapped
 
 
 def test_cluster_size_and_mkfs_options_reach_the_programs() -> None:
-    with images([target(format="qcow2", cluster_size=2 * MB)]) as (image,):
+    with make_images([target(format="qcow2", cluster_size=2 * MB)]) as (image,):
         assert info(image.path)["cluster-size"] == 2 * MB
-    with images([target(filesystem="ext4", mkfs="-b 1024 -L hello")]) as (image,):
-        said = daemon.run("dumpe2fs", "-h", str(image.path))
+    with make_images([target(filesystem="ext4", mkfs="-b 1024 -L hello")]) as (image,):
+        said = daemon.run_program("dumpe2fs", "-h", str(image.path))
         assert "Block size:               1024" in said
         assert "hello" in said
 
@@ -125,19 +127,19 @@ def test_cluster_size_and_mkfs_options_reach_the_programs() -> None:
 def test_a_refused_mkfs_option_is_passed_on() -> None:
     with (
         pytest.raises(MachineError, match=r"ext4 cannot be made: mke2fs failed: .*block size"),
-        images([target(filesystem="ext4", mkfs="-b 1000")]),
+        make_images([target(filesystem="ext4", mkfs="-b 1000")]),
     ):
         pass
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for program in ("qemu-img", "mke2fs"):
-        (tmp_path / program).symlink_to(daemon.find(program))
+        (tmp_path / program).symlink_to(daemon.find_program(program))
     real = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name, path: real(name, path=str(tmp_path)))
     with (
         pytest.raises(PlatformUnusableError, match=r"mkfs\.xfs is not installed") as caught,
-        images([target(filesystem="xfs", size=512 * MB)]),
+        make_images([target(filesystem="xfs", size=512 * MB)]),
     ):
         pass
     assert "xfsprogs" in caught.value.hint
@@ -145,20 +147,23 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyP
 
 def test_sources_hold_their_content_and_serve_all_trials(tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(b"0123456789abcdef" * 512)
-    one = DiskSpec.of(Role.SOURCE, MB, content="one")
-    given = DiskSpec.of(Role.SOURCE, 4096, content=f"file:{tmp_path}/given")
-    with images([one]) as (first,), images([given]) as (second,):
+    one = DiskSpec.from_levels(Role.SOURCE, MB, content="one")
+    given = DiskSpec.from_levels(Role.SOURCE, 4096, content=f"file:{tmp_path}/given")
+    with make_images([one]) as (first,), make_images([given]) as (second,):
         assert first.path.read_bytes() == b"\1" * MB
         assert second.path.read_bytes() == b"0123456789abcdef" * 256
-    with images([one]) as (again,):
+    with make_images([one]) as (again,):
         assert again.path == first.path
         assert again.from_template
 
 
 def test_a_source_file_that_is_too_short_is_said(tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(b"x" * 5000)
-    spec = DiskSpec.of(Role.SOURCE, 8192, content=f"file:{tmp_path}/given")
-    with pytest.raises(MachineError, match="shorter than asked: 5000 bytes instead of 8192"), images([spec]):
+    spec = DiskSpec.from_levels(Role.SOURCE, 8192, content=f"file:{tmp_path}/given")
+    with (
+        pytest.raises(MachineError, match="shorter than asked: 5000 bytes instead of 8192"),
+        make_images([spec]),
+    ):
         pass
 
 
@@ -168,18 +173,18 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
         file.truncate(8 * MB)
         file.seek(4 * MB)
         file.write(b"x" * 4096)
-    sparse.copy(original, tmp_path / "b")
+    sparse.copy_file(original, tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == original.read_bytes()
     assert (tmp_path / "b").stat().st_blocks * 512 < MB
 
 
 HOLD = """
 import sys, time
-from guestmark.disks.image import images
+from guestmark.disks.image import make_images
 from guestmark.setting.disk import DiskSpec, Role
-from guestmark.disks.store import store
-store().keep = sys.argv[2] == "keep"
-with images([DiskSpec.of(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ext4")]) as (image,):
+from guestmark.disks.store import scratch_store
+scratch_store().keep = sys.argv[2] == "keep"
+with make_images([DiskSpec.from_levels(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ext4")]) as (image,):
     print(image.path, flush=True)
     time.sleep(60)
 """
@@ -223,9 +228,12 @@ def test_a_location_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 def test_no_room_is_said(small_tmpfs: Path) -> None:
     spec = target(size=64 * MB, location=str(small_tmpfs), filesystem="ext4", preallocation="falloc")
-    with pytest.raises(MachineError, match="no room for a 67108864-byte image"), images([spec]) as (image,):
-        image.settle()
-    store().close()
+    with (
+        pytest.raises(MachineError, match="no room for a 67108864-byte image"),
+        make_images([spec]) as (image,),
+    ):
+        image.finish_allocation()
+    scratch_store().close()
     assert not any(small_tmpfs.iterdir())
 
 

@@ -8,7 +8,13 @@ import pytest
 from guestmark.core.findings import flat
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
-from guestmark.disks.location import default_location, filesystem_of, in_memory, located, storage
+from guestmark.disks.location import (
+    add_locations,
+    default_location,
+    describe_storage,
+    filesystem_type_at,
+    is_in_memory,
+)
 from guestmark.engine.preflight import with_locations
 from tests.framework.cells import plan_of
 
@@ -26,12 +32,12 @@ def directories(tmp_path: Path) -> tuple[str, str, str]:
 
 def test_the_innermost_mount_says_which_filesystem_it_is(directories: tuple[str, str, str]) -> None:
     disk, memory, mounts = directories
-    assert [filesystem_of(where, mounts) for where in (disk, memory, "/mnt/a b/c")] == [
+    assert [filesystem_type_at(where, mounts) for where in (disk, memory, "/mnt/a b/c")] == [
         "ext4",
         "tmpfs",
         "xfs",
     ]
-    assert [in_memory(where, mounts) for where in (disk, memory)] == [False, True]
+    assert [is_in_memory(where, mounts) for where in (disk, memory)] == [False, True]
 
 
 def test_memory_is_taken_only_where_there_is_no_disk(
@@ -59,7 +65,7 @@ def test_the_location_is_stored_with_cells_that_have_disks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    cells = located([
+    cells = add_locations([
         a_cell("host"),
         a_cell("tcg", {"location": "/dev/shm"}),
         a_cell("tcg", disks=None),
@@ -92,11 +98,11 @@ def test_cells_whose_place_nobody_named_are_remembered(
 
 def test_a_trial_says_where_its_disks_were(directories: tuple[str, str, str]) -> None:
     disk, memory, mounts = directories
-    assert flat(storage(a_cell("tcg", {"location": disk}), mounts)) == {
+    assert flat(describe_storage(a_cell("tcg", {"location": disk}), mounts)) == {
         "storage": {"target": {"location": disk, "filesystem": "ext4", "in_memory": False}}
     }
-    assert storage(a_cell("uml", {"location": memory}), mounts).disks["target"].in_memory
-    assert storage(a_cell("uml", disks=None), mounts).disks == {}
+    assert describe_storage(a_cell("uml", {"location": memory}), mounts).disks["target"].in_memory
+    assert describe_storage(a_cell("uml", disks=None), mounts).disks == {}
 
 
 def test_this_host_gets_a_directory_beside_machines_with_disks() -> None:
@@ -104,5 +110,5 @@ def test_this_host_gets_a_directory_beside_machines_with_disks() -> None:
         Cell("host", WorkloadSpec("exec", {"argv": ["true"]}), parse_platform("host")),
         Cell("tcg", WorkloadSpec("exec", {"argv": ["true"]}), parse_platform("tcg"), {"filesystem": "xfs"}),
     ]
-    assert all("location" in cell.factors for cell in located(cells))
-    assert "location" not in located(cells[:1])[0].factors
+    assert all("location" in cell.factors for cell in add_locations(cells))
+    assert "location" not in add_locations(cells[:1])[0].factors

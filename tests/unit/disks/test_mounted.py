@@ -3,7 +3,7 @@
 import pytest
 
 from guestmark.core.errors import AttestationError
-from guestmark.disks.mounted import parsed
+from guestmark.disks.mounted import parse_working_directory
 
 MOUNTS = r"""22 1 0:21 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a
 30 22 254:0 / /run/disk rw,noatime - ext4 /dev/vda rw,data=journal
@@ -18,15 +18,15 @@ def fdinfo(mount: int) -> str:
 
 
 def test_the_number_of_the_mount_decides() -> None:
-    found = parsed(fdinfo(30) + MOUNTS, "/run/disk/work")
+    found = parse_working_directory(fdinfo(30) + MOUNTS, "/run/disk/work")
     assert (found.filesystem, found.source, found.number) == ("ext4", "/dev/vda", "254:0")
     assert found.options == "rw,noatime,data=journal"
-    covering = parsed(fdinfo(31) + MOUNTS, "/run/disk/work")
+    covering = parse_working_directory(fdinfo(31) + MOUNTS, "/run/disk/work")
     assert (covering.filesystem, covering.mounted_at) == ("tmpfs", "/run/disk")
 
 
 def test_names_are_unescaped_and_optional_fields_skipped() -> None:
-    found = parsed(fdinfo(32) + MOUNTS, "/x")
+    found = parse_working_directory(fdinfo(32) + MOUNTS, "/x")
     assert (found.mounted_at, found.source) == ("/with blank\\", "/dev/mapper/a b")
     assert found.options == "ro,subvol=/sub"
 
@@ -34,4 +34,4 @@ def test_names_are_unescaped_and_optional_fields_skipped() -> None:
 @pytest.mark.parametrize("text", ["", MOUNTS, fdinfo(99) + MOUNTS, fdinfo(33) + MOUNTS, fdinfo(3) + MOUNTS])
 def test_a_kernel_that_does_not_tell_is_no_evidence(text: str) -> None:
     with pytest.raises(AttestationError, match="does not show"):
-        parsed(text, "/x")
+        parse_working_directory(text, "/x")

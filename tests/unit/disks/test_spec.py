@@ -14,7 +14,7 @@ from guestmark.core.findings import Durability
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
-from guestmark.disks.attached import AttachedDisk, compare
+from guestmark.disks.attached import AttachedDisk, compare_options
 from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import Disks, DiskSpec, Role
@@ -154,27 +154,27 @@ def test_bad_levels_are_refused_in_one_line(name: str, typed: str) -> None:
 def test_mount_options_are_held_against_what_the_kernel_shows(
     asked: str, shown: str, refuted: tuple[str, ...], unconfirmed: tuple[str, ...]
 ) -> None:
-    verdict = compare(asked, shown.split(","))
+    verdict = compare_options(asked, shown.split(","))
     assert (verdict.refuted, verdict.unconfirmed) == (refuted, unconfirmed)
 
 
 def test_room_is_for_the_largest_target_and_every_source() -> None:
-    small = DiskSpec.of(Role.TARGET, 1 << 30)
-    large = DiskSpec.of(Role.TARGET, 2 << 30)
-    source = DiskSpec.of(Role.SOURCE, 1 << 20)
-    other = DiskSpec.of(Role.SOURCE, 1 << 20, content="random")
+    small = DiskSpec.from_levels(Role.TARGET, 1 << 30)
+    large = DiskSpec.from_levels(Role.TARGET, 2 << 30)
+    source = DiskSpec.from_levels(Role.SOURCE, 1 << 20)
+    other = DiskSpec.from_levels(Role.SOURCE, 1 << 20, content="random")
     unknown = cell()
     trials = [(unknown, [small, source]), (unknown, [large, source]), (unknown, [large, other])]
     assert preflight.needed_bytes(trials) == (2 << 30) + (2 << 20)
-    qcow2 = DiskSpec.of(Role.TARGET, 2 << 30, format="qcow2")
+    qcow2 = DiskSpec.from_levels(Role.TARGET, 2 << 30, format="qcow2")
     assert preflight.needed_bytes([(unknown, [qcow2])]) > 2 << 30
 
 
 def test_a_sparse_image_needs_room_for_what_is_written_to_it() -> None:
     writes = cell_of("tcg", "upload", amount="10M")
-    sparse = DiskSpec.of(Role.TARGET, 2 << 30)
+    sparse = DiskSpec.from_levels(Role.TARGET, 2 << 30)
     assert 10 << 20 < preflight.needed_bytes([(writes, [sparse])]) < 200 << 20
-    whole = DiskSpec.of(Role.TARGET, 2 << 30, preallocation="falloc")
+    whole = DiskSpec.from_levels(Role.TARGET, 2 << 30, preallocation="falloc")
     assert preflight.needed_bytes([(writes, [whole])]) == 2 << 30
 
 
@@ -187,7 +187,7 @@ def test_a_workload_that_writes_files_is_refused_a_bare_disk() -> None:
 
 def test_a_plan_that_does_not_fit_is_said_before_anything_runs() -> None:
     with pytest.raises(UsageError, match=r"/dev/shm is too small: .* 9005\.0 GB") as caught:
-        preflight.check([cell(size="8793945312K")])
+        preflight.check_disks([cell(size="8793945312K")])
     assert "location" in caught.value.hint
 
 
@@ -229,7 +229,7 @@ def test_a_fio_job_asks_for_flushes_or_does_not(job: str, asks: bool) -> None:
 
 
 def test_who_asks_for_no_flush_on_the_host_is_not_called_durable() -> None:
-    spec = DiskSpec.of(Role.TARGET, 1 << 20, location="/var/tmp")
+    spec = DiskSpec.from_levels(Role.TARGET, 1 << 20, location="/var/tmp")
     host = Host(Agent.__new__(Agent), ())
     disk = AttachedDisk(spec, Image(spec, Path("/var/tmp")))
     assert judge(host, disk, None, None, flushed=False).word is Durability.NOTHING

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.disks.stack import Layer, Loses, below_device, layers, volatile
+from guestmark.disks.stack import Layer, Loses, find_volatile, layers_below_device, list_layers
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts filesystems")
 
 _LOOK = """
 import json, sys
-from guestmark.disks.stack import layers
-print(json.dumps([[layer.name, layer.loses, layer.why] for layer in layers(sys.argv[1])]))
+from guestmark.disks.stack import list_layers
+print(json.dumps([[layer.name, layer.loses, layer.why] for layer in list_layers(sys.argv[1])]))
 """
 
 
@@ -36,7 +36,7 @@ def seen(script: str, path: Path, **variables: object) -> list[Layer]:
 
 
 def lost(found: list[Layer]) -> Loses:
-    layer = volatile(found)
+    layer = find_volatile(found)
     return layer.loses if layer else Loses.NOTHING
 
 
@@ -46,7 +46,7 @@ def place() -> Iterator[Path]:
     import tempfile
 
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="guestmark-stack-") as folder:
-        assert lost(layers(folder)) is Loses.NOTHING
+        assert lost(list_layers(folder)) is Loses.NOTHING
         yield Path(folder)
 
 
@@ -282,15 +282,15 @@ def test_btrfs_is_on_all_its_devices(place: Path) -> None:
 
 
 def test_what_is_served_by_something_else_is_unknown() -> None:
-    assert layers("/proc/self")[-1].loses is Loses.UNKNOWN
+    assert list_layers("/proc/self")[-1].loses is Loses.UNKNOWN
 
 
 def test_what_does_not_exist_yet_is_where_its_directory_is() -> None:
-    assert lost(layers("/dev/shm/not/there")) is Loses.MEMORY
+    assert lost(list_layers("/dev/shm/not/there")) is Loses.MEMORY
 
 
 def test_this_hosts_shared_memory_is_memory() -> None:
-    assert lost(layers("/dev/shm")) is Loses.MEMORY
+    assert lost(list_layers("/dev/shm")) is Loses.MEMORY
 
 
 # ---- kinds of devices that a test cannot make: a sysfs of files
@@ -319,7 +319,7 @@ class Devices:
         (self.sys / "dev" / "block" / number).symlink_to(folder)
 
     def below(self, number: str) -> list[Layer]:
-        return list(below_device(number, sys=self.sys))
+        return list(layers_below_device(number, sys=self.sys))
 
 
 DISK = {"queue/write_cache": "write back", "queue/fua": "1"}

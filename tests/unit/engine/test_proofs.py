@@ -5,7 +5,7 @@ import pytest
 from guestmark.core.model import WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine.proofs import find_proof_kind, make_proof_cell
-from guestmark.setting.base import On, disk_settings
+from guestmark.setting.base import DiskKind, list_disk_settings
 from guestmark.setting.disk import Disks
 from guestmark.setting.image import BACKING, COMPRESSION, SUBCLUSTERS
 from tests.framework.cells import cell
@@ -13,7 +13,9 @@ from tests.framework.cells import cell
 GUESTS = ("tcg", "uml", "kvm")
 DISK_SIZE = "size"
 VARIANTS = {BACKING.name, COMPRESSION.name, SUBCLUSTERS.name}  # of qcow2
-PART_OF_A_DISK = {factor.name for factor in disk_settings() if factor.default or factor.on is On.DIRECTORY}
+PART_OF_A_DISK = {
+    factor.name for factor in list_disk_settings() if factor.default or factor.on is DiskKind.DIRECTORY
+}
 
 
 def taken(platform: str) -> dict[str, str]:

@@ -194,7 +194,7 @@ def _talks(line: socket.socket) -> None:
 
 
 def test_threads_of_others_are_not_moved_on_its_word() -> None:
-    (own,) = [number for number in processes.threads(os.getpid()) if number == threading.get_native_id()]
+    (own,) = [number for number in processes.map_threads(os.getpid()) if number == threading.get_native_id()]
     told = [{"cpu-index": 0, "thread-id": own}]
     assert find_vcpu_threads(told, os.getpid()) == (own,)
     for number in (1, os.getppid()):

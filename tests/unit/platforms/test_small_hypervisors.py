@@ -18,7 +18,7 @@ from guestmark.platforms.uml import platform as user_mode
 from guestmark.platforms.vmm import platform as hypervisors
 from guestmark.platforms.vmm.platform import HYPERVISORS, Machine
 from guestmark.setting.drive import Bus
-from guestmark.setting.machine import VMM, Started
+from guestmark.setting.machine import VMM, StartedGuest
 from guestmark.workloads.common import durability
 from tests.framework.command_line import CommandLine
 from tests.framework.made_facts import guest
@@ -139,13 +139,13 @@ def test_the_program_that_runs_is_held_against_the_one_that_was_named(tmp_path: 
     program = tmp_path / "vmm"
     program.write_bytes(b"\x7fELF")
     inside = guest().guest
-    (same,) = VMM.attest(str(program), Started(inside, program=str(program)))
+    (same,) = VMM.attest(str(program), StartedGuest(inside, program=str(program)))
     assert same.asked == same.found
-    (other,) = VMM.attest(str(program), Started(inside, program="/usr/bin/true"))
+    (other,) = VMM.attest(str(program), StartedGuest(inside, program="/usr/bin/true"))
     assert other.asked != other.found
-    assert list(VMM.attest(str(program), Started(inside))) == []  # nobody could look
+    assert list(VMM.attest(str(program), StartedGuest(inside))) == []  # nobody could look
     script = saying(tmp_path, "x")
-    assert list(VMM.attest(script, Started(inside, program="/usr/bin/true"))) == []
+    assert list(VMM.attest(script, StartedGuest(inside, program="/usr/bin/true"))) == []
 
 
 def test_its_own_process_is_watched_for_flushes() -> None:
@@ -153,7 +153,7 @@ def test_its_own_process_is_watched_for_flushes() -> None:
     place = SimpleNamespace(list_descendants=lambda pid: [pid + 1], read=lambda _: "\nTracerPid:\t0\n")
     seen: dict[Bus, list[int]] = {}
     for bus in (Bus.VIRTIO_BLK, Bus.UBD):
-        disk = SimpleNamespace(spec=SimpleNamespace(bus=bus, shared=False), server=None)
+        disk = SimpleNamespace(spec=SimpleNamespace(bus=bus, is_directory=False), server=None)
         machine_with = SimpleNamespace(place=place, query=None)
         seen[bus] = durability._watched(machine_with, disk, 7)  # type: ignore[arg-type]
     assert seen == {Bus.VIRTIO_BLK: [7], Bus.UBD: [8]}

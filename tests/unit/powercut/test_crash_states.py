@@ -9,7 +9,7 @@ import pytest
 
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.findings import Durability
-from guestmark.disks.logged import Logged
+from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, evidence, proof, records
 from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.judge import Replay, copy_without_zeroes
@@ -249,7 +249,7 @@ class Written:
         self.log = write_logs.write(directory / "log", self.requests, superblock=flushes)
 
     def request(self, location: Path, counted: int | None = None) -> proof.Request:
-        files = Logged(self.base, self.log, self.below)
+        files = LoggedFiles(self.base, self.log, self.below)
         end = len(self.requests)
         return proof.Request(
             files=files, filesystem="ext2", form="raw", location=str(location), method=Method.APPEND, states=40,

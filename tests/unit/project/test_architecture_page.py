@@ -99,7 +99,7 @@ def shown_factor() -> DiskSetting[str]:
 @pytest.mark.parametrize("bus", ["virtio-blk", "virtio-scsi", "nvme", "ide"])
 def test_the_factor_shown_is_refused_where_qemu_has_no_such_option(bus: str) -> None:
     factor = shown_factor()
-    disk = DiskSpec.of(Role.TARGET, 16 << 20, bus=bus)
+    disk = DiskSpec.from_levels(Role.TARGET, 16 << 20, bus=bus)
     cell = Cell("shown", WorkloadSpec("shown"), PlatformSpec.read("tcg"), {"bus": bus})
     assert list(factor.device("off", disk)) == ["write-zeroes=off"]
     assert (factor.refuse("off", disk, cell) is None) == (bus == "virtio-blk")

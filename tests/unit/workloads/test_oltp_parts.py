@@ -208,10 +208,10 @@ def test_an_ext_image_holds_the_tree_and_its_written_zeroes(
     filesystem: str, mkfs: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    spec = DiskSpec.of(Role.TARGET, 32 << 20, filesystem=filesystem, mkfs=mkfs, tree=str(tree))
-    image, was_there = template.template(spec)
+    spec = DiskSpec.from_levels(Role.TARGET, 32 << 20, filesystem=filesystem, mkfs=mkfs, tree=str(tree))
+    image, was_there = template.find_template(spec)
     assert not was_there
-    assert template.template(spec) == (image, True)
+    assert template.find_template(spec) == (image, True)
     subprocess.run(["e2fsck", "-fn", image], check=True, capture_output=True, timeout=60)
     out = tmp_path / "out"
     out.mkdir()
@@ -237,8 +237,8 @@ def test_other_filesystems_hold_the_tree(
     filesystem: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    spec = DiskSpec.of(Role.TARGET, 320 << 20, filesystem=filesystem, tree=str(tree))
-    image, _ = template.template(spec)
+    spec = DiskSpec.from_levels(Role.TARGET, 320 << 20, filesystem=filesystem, tree=str(tree))
+    image, _ = template.find_template(spec)
     check = {"xfs": ["xfs_repair", "-n", "-f"], "btrfs": ["btrfs", "check", "--readonly"]}[filesystem]
     subprocess.run([*check, image], check=True, capture_output=True, timeout=60)
     assert (tree / "data" / "deep" / "random").read_bytes() in image.read_bytes()
@@ -249,9 +249,9 @@ def test_a_tree_that_is_larger_than_the_disk_is_refused(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tree / "data" / "big").write_bytes(os.urandom(3 << 20))
-    spec = DiskSpec.of(Role.TARGET, 2 << 20, filesystem="ext4", tree=str(tree))
+    spec = DiskSpec.from_levels(Role.TARGET, 2 << 20, filesystem="ext4", tree=str(tree))
     with pytest.raises(MachineError, match="do not fit on a disk of 2M") as caught:
-        template.template(spec)
+        template.find_template(spec)
     assert "size=" in caught.value.hint
     assert not list((tmp_path / "cache").rglob("*.part"))
 

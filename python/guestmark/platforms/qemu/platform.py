@@ -53,7 +53,7 @@ from guestmark.platforms.qmp import Monitor, require_shape
 from guestmark.setting import memory
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio, Bus
-from guestmark.setting.filesystem import Filesystem, cache_of
+from guestmark.setting.filesystem import Filesystem, choose_share_cache
 from guestmark.setting.image import PROTOCOL, Protocol
 from guestmark.setting.machine import (
     CPU,
@@ -64,10 +64,10 @@ from guestmark.setting.machine import (
     SMP,
     START,
     Start,
-    Started,
-    checks,
-    kernel_words,
-    levels_of,
+    StartedGuest,
+    attest_levels,
+    iterate_guest_levels,
+    list_kernel_words,
 )
 
 _KVM_HINT = (
@@ -101,8 +101,8 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMach
     inside = describe_inside(guest)
     loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
     require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
-    backing = measure_backing(guest) if memory.is_asked(guest.cell.levels) else None
-    require_checks(checks(levels, Started(inside, vmm, _program(guest), loaded, backing)), guest)
+    backing = measure_backing(guest) if memory.has_memory_factors(guest.cell.levels) else None
+    require_checks(attest_levels(levels, StartedGuest(inside, vmm, _program(guest), loaded, backing)), guest)
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
     if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
         require_same(
@@ -200,7 +200,7 @@ class QemuPlatform:
         initramfs = build_initramfs(
             boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell), extras.programs
         )
-        memory.why_not(levels, here=place is HERE, on_pci=virtio.on_pci)
+        memory.check_memory(levels, here=place is HERE, on_pci=virtio.on_pci)
         watch = Watch.for_cell(cell)
         is_restored = levels[START] is Start.RESTORED
         generation_id = is_restored and extras.generation_id and _has_generation_id(self.architecture)
@@ -217,7 +217,7 @@ class QemuPlatform:
                 *_base(self.architecture, self.accelerator, levels, program),
                 *(sandbox(program) if place is HERE else ()),
                 *_console(watch, self.architecture),
-                *([] if is_restored else memory.object_of(levels, shared=_is_shared(boot, made))),
+                *([] if is_restored else memory.make_memory_arguments(levels, shared=_is_shared(boot, made))),
                 *(_root(stack, process, virtio, boot) if boot.share else ()),
                 *_shares(stack, process, virtio, made),
                 *_channel(line, virtio, max(_PORTS, extras.ports)),
@@ -380,7 +380,7 @@ class QemuPlatform:
                 *([f"guestmark.rootopts={options}"] if options else []),
                 *self._told_clock(place),
                 *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
-                *kernel_words(levels),
+                *list_kernel_words(levels),
             ]
         ).strip()
 
@@ -444,7 +444,7 @@ def _settle(guest: Guest, monitor: Monitor) -> None:
 
 def _order(monitor: Monitor, levels: Levels) -> None:
     """Tells the monitor what levels say, and waits until a balloon has its size. Raises `MachineError`."""
-    for command, arguments in memory.orders(levels):
+    for command, arguments in memory.list_monitor_commands(levels):
         monitor.execute(command, arguments)
     wanted = levels.get(memory.BALLOON)
     end = time.monotonic() + _BALLOON_S
@@ -459,7 +459,9 @@ def _confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Accelerato
     disks = cell.view(Disks)
     return replace(
         HYPERVISOR,
-        more=tuple(word for factor, level in levels_of(cell.levels) for word in factor.process(level)),
+        more=tuple(
+            word for factor, level in iterate_guest_levels(cell.levels) for word in factor.process(level)
+        ),
         kvm=accelerator is KVM,
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS
@@ -500,13 +502,15 @@ def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> Modul
     shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
     also = restored.TEMPLATES.filesystems if cell.levels.get(START) is Start.RESTORED else ()
     for_disks, filesystems = drives.list_qemu_modules(cell, also)
-    required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.modules(cell.levels))
+    required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.list_modules(cell.levels))
     return ModuleList(required, (*filesystems, *extras.modules))
 
 
 def _base(architecture: Architecture, accelerator: Accelerator, levels: Levels, program: str) -> list[str]:
     threads = ",thread=multi" if accelerator.emulates and levels[SMP] > 1 else ""
-    given = [word for factor, level in levels_of(levels) for word in factor.qemu(level, architecture)]
+    given = [
+        word for factor, level in iterate_guest_levels(levels) for word in factor.qemu(level, architecture)
+    ]
     return [
         program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-accel", accelerator.name + threads, *given,
@@ -560,7 +564,7 @@ def _shares(
 def _share_of(image: Image) -> virtiofs.Share:
     spec = image.spec
     return virtiofs.Share(
-        spec.name, image.path, cache_of(spec), writable=True, name=f"virtiofsd of the {spec.name}"
+        spec.name, image.path, choose_share_cache(spec), writable=True, name=f"virtiofsd of the {spec.name}"
     )
 
 

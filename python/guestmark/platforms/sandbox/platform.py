@@ -110,7 +110,7 @@ class SandboxPlatform(HostLike):
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> SandboxMachine:
         """The sandbox, whose agent has answered."""
         # Below the supervisor and what makes the namespaces is the first process in them, with which all others end.
-        first = next(iter(processes.descendants(pid)[1:2]), pid)
+        first = next(iter(processes.list_descendants(pid)[1:2]), pid)
         return SandboxMachine(agent, command, seat=seat, pid=first, runtime=self.runtime)
 
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
@@ -256,7 +256,7 @@ class SandboxMachine(Host):
 
     def _holder(self) -> int:
         """The process that holds the sandbox's programs: the agent, or the kernel that answers them."""
-        for pid in (*reversed(processes.descendants(self.pid or 0)), self.pid or 0):
+        for pid in (*reversed(processes.list_descendants(self.pid or 0)), self.pid or 0):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
                 own = os.path.basename(words[0]) == agent_binary().name
@@ -273,7 +273,7 @@ def _mechanism(kernel: int) -> str:
     if "systrap" in procfs.read_text(procfs.PROC / str(kernel) / "maps"):
         return "systrap"
     threads = set(map(str, procfs.list_threads(kernel)))
-    for pid in processes.descendants(kernel):
+    for pid in processes.list_descendants(kernel):
         lines = procfs.read_text(procfs.PROC / str(pid) / "status").splitlines()
         if any(line.startswith("TracerPid:") and line.split()[1] in threads for line in lines):
             return "ptrace"

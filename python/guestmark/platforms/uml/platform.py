@@ -38,7 +38,14 @@ from guestmark.platforms.qemu.platform import missing_program
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
-from guestmark.setting.machine import KERNEL, MEMORY, Started, checks, kernel_words, levels_of
+from guestmark.setting.machine import (
+    KERNEL,
+    MEMORY,
+    StartedGuest,
+    attest_levels,
+    iterate_guest_levels,
+    list_kernel_words,
+)
 
 
 def explained(error: MachineError) -> MachineError:
@@ -62,7 +69,7 @@ def attest_uml(guest: Guest, levels: Levels, kernel: str) -> GuestMachine:
         raise make_mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
     require_same("the number of processors", 1, inside.processors, guest)
     check_kernel(kernel, inside, guest)
-    require_checks(checks(levels, Started(inside)), guest)
+    require_checks(attest_levels(levels, StartedGuest(inside)), guest)
     return GuestMachine(asked=dict(levels.texts), guest=inside, disks=attest_disks(guest))
 
 
@@ -148,19 +155,19 @@ def command_line(program: str, initramfs: str, levels: Levels, serial: str, scra
     """
     return [
         program,
-        *(word for factor, level in levels_of(levels) for word in factor.uml(level)),
+        *(word for factor, level in iterate_guest_levels(levels) for word in factor.uml(level)),
         f"initrd={initramfs}",
         f"umid={scratch.name}", f"uml_dir={scratch}",
         "con=null", "con0=null,fd:1", f"ssl0={serial}", "ssl=null",
         "panic=-1",
         "guestmark.channel=/dev/ttyS0", "guestmark.root=hostfs:/",
-        *kernel_words(levels),
+        *list_kernel_words(levels),
     ]  # fmt: skip
 
 
 def _without_parity_trials(cell: Cell) -> list[str]:
     """Kernel arguments that shorten the start; none where btrfs may want parity, or the cell says what to leave out."""
-    said = kernel_words(cell.levels)
+    said = list_kernel_words(cell.levels)
     if any(word.startswith("initcall_blacklist=") for word in said) or any(
         disk.filesystem is Filesystem.BTRFS for disk in cell.view(Disks)
     ):

@@ -51,7 +51,7 @@ from guestmark.platforms.qemu.platform import kvm_hint, with_kvm_hint
 from guestmark.platforms.vmm.programs import CLOUD_HYPERVISOR, FIRECRACKER
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio
-from guestmark.setting.machine import KERNEL, MEMORY, SMP, VMM, Started, checks, kernel_words
+from guestmark.setting.machine import KERNEL, MEMORY, SMP, VMM, StartedGuest, attest_levels, list_kernel_words
 
 if TYPE_CHECKING:
     from guestmark.core.platform_spec import Layer
@@ -282,7 +282,7 @@ class VmmPlatform:
         running = "".join(guest.place.read_links(f"/proc/{guest.vmm_pid}/exe"))
         require_same("the machine's maker", self._hypervisor.maker, _maker(guest), guest)
         check_kernel(release, inside, guest)
-        require_checks(checks(levels, Started(inside, program=running)), guest)
+        require_checks(attest_levels(levels, StartedGuest(inside, program=running)), guest)
         found = attest_disks(guest)
         rings = bool(guest.disks) and "io_uring" in find_async_engines(guest, guest.vmm_pid)
         for disk in guest.disks:
@@ -324,7 +324,7 @@ def _kernel_words(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -
             f"guestmark.channel=vsock:{_CHANNEL}",
             f"guestmark.root=vsock:{_ROOT}",
             f"guestmark.rootopts={_ROOT_OPTIONS}",
-            *kernel_words(levels),
+            *list_kernel_words(levels),
         ]
     )
 

@@ -9,7 +9,7 @@ from guestmark.core.model import Trial
 from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import RowName
 from guestmark.page.text import line
-from guestmark.setting.disk import asked_of
+from guestmark.setting.disk import read_disk_requests
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
 MEANING = (
@@ -41,7 +41,7 @@ def of_disk(result: CellResult) -> str:
 
 def of_row(result: CellResult, proven: Proven) -> bool:
     """Whether a proof is about what the row itself acknowledged: it says so, or the row's own disk was logged."""
-    return proven.of_row or any(disk.get("logged") for disk in asked_of(result.cell) or ())
+    return proven.of_row or any(disk.get("logged") for disk in read_disk_requests(result.cell) or ())
 
 
 def verdicts(result: CellResult) -> set[Durability]:

@@ -14,7 +14,7 @@ from guestmark.stats.compare import Comparison, Verdict
 from guestmark.stats.pairwise import Pair, compare_pairs
 
 _FACTOR, _METRIC = FILESYSTEM.name, "throughput"
-_SHARED = frozenset(each for each in Filesystem if each.shared)
+_SHARED = frozenset(each for each in Filesystem if each.is_directory)
 _CEILING = "ceiling"  # the key of a plan's workload that says what the host itself can do
 _MB = 1e6
 

@@ -26,8 +26,8 @@ from guestmark.core.findings import Durability, Findings, Flushes, Reached
 from guestmark.core.metric import Measurement, Metric
 from guestmark.disks import stack
 from guestmark.disks.daemon import DAEMON
-from guestmark.disks.location import in_memory
-from guestmark.disks.traffic import block_columns
+from guestmark.disks.location import is_in_memory
+from guestmark.disks.traffic import read_block_columns
 from guestmark.platforms.place import HERE
 from guestmark.setting.disk import Role
 from guestmark.setting.drive import Aio, Bus
@@ -99,11 +99,14 @@ def judge(
 
 def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) -> Verdict | None:
     """The verdict where no counter of a disk decides; None where one does."""
-    if machine.place is HERE and (below := stack.volatile(stack.layers(disk.spec.location))) is not None:
+    if (
+        machine.place is HERE
+        and (below := stack.find_volatile(stack.list_layers(disk.spec.location))) is not None
+    ):
         word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
         return Verdict(Reached.NO, str(below), word)
     own = machine.vmm_pid is None and not disk.spec.loop
-    if not own and not disk.spec.shared:
+    if not own and not disk.spec.is_directory:
         return None
     if flushed is None:
         return _unknown("whether the command flushed is not counted there; --prove finds out")
@@ -198,7 +201,7 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
 
 def _watched(machine: Machine, disk: AttachedDisk, pid: int) -> list[int]:
     """The processes that do the disk's input and output."""
-    if disk.spec.shared:
+    if disk.spec.is_directory:
         return [disk.server or pid]
     if not _done_by_child(disk):
         return [pid]
@@ -216,7 +219,7 @@ def _told(disk: AttachedDisk, said: str) -> Verdict:
     who = "virtiofsd" if disk.server else "the hypervisor"
     if not any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
         return Verdict(Reached.NO, f"{who} makes no fsync of them (watched with strace)", Durability.LOST)
-    what = "each an fsync of the host's file" if disk.spec.shared else "them fdatasync of the image"
+    what = "each an fsync of the host's file" if disk.spec.is_directory else "them fdatasync of the image"
     return Verdict(Reached.YES, f"{who} makes {what} (seen with strace)", Durability.REACHED)
 
 
@@ -322,7 +325,7 @@ class Below:
             return Changes(counters)
         verdict = judge(self.machine, target, counters.guest_flushes, counters.host_flushes, flushed=flushed)
         mounts = None if self.machine.place is HERE else self.machine.place.read("/proc/self/mounts")
-        kept = not in_memory(target.spec.location, mounts)
+        kept = not is_in_memory(target.spec.location, mounts)
         found = Flushes(
             reached=verdict.reached,
             why=verdict.why,
@@ -349,7 +352,7 @@ def _read(machine: Machine) -> Counters:
         beside = sum(_cpu_of(machine, process) for process in _daemons(machine, machine.vmm_pid))
         vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] + beside
     guest_written, guest_flushes = _of_guest(machine)
-    served = any(disk.spec.bus is Bus.VHOST_USER or disk.spec.shared for disk in machine.disks)
+    served = any(disk.spec.bus is Bus.VHOST_USER or disk.spec.is_directory for disk in machine.disks)
     own = machine.query is not None and not served
     host = _of_qemu(machine.query) if own else _of_processes(machine, machine.vmm_pid)
     if any(disk.spec.bus is Bus.NVME for disk in machine.disks):
@@ -431,7 +434,7 @@ def _of_guest(machine: Machine) -> tuple[int | None, int | None]:
     """Bytes written to and flush requests sent to the guest's own disks, as its block layer counts them."""
     written, flushed = 0, 0
     for disk in machine.disks:
-        fields = block_columns(machine, disk)
+        fields = read_block_columns(machine, disk)
         if len(fields) < 17:  # a kernel before 5.5 does not count flushes
             return None, None
         written += fields[6] * _SECTOR

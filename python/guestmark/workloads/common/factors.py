@@ -7,7 +7,7 @@ from guestmark.core.factor import Setting
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import counted, format_size, parse_size
-from guestmark.setting.base import On, is_disk_setting
+from guestmark.setting.base import DiskKind, is_disk_setting
 
 
 def count(text: str) -> str:
@@ -60,7 +60,7 @@ def decides_on_host(params: WithDisks, factor: str, platform: PlatformSpec) -> b
     """Whether a disk factor means anything on the host, as `WorkloadKind.decides`; None for everything else."""
     looped = any(disk["host"] == "loop" for disk in params.disks[:1])
     if is_disk_setting(factor) and platform.is_this_host and looped:
-        return is_disk_setting(factor, On.LOOP)
+        return is_disk_setting(factor, DiskKind.LOOP)
     return None
 
 

@@ -19,13 +19,13 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
 from guestmark.core.workload_kind import bytes_moved, workload_kind
-from guestmark.disks.image import Image, images
+from guestmark.disks.image import Image, make_images
 from guestmark.disks.packed import FILE
-from guestmark.disks.store import store
+from guestmark.disks.store import scratch_store
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.drive import BUS, UML_DISK, Bus
 from guestmark.setting.image import Format
-from guestmark.setting.location import LOCATION, SHARED_MEMORY, directory_of
+from guestmark.setting.location import LOCATION, SHARED_MEMORY, image_directory
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
@@ -55,14 +55,14 @@ def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum)
     """
     past_guest = bool(disk.device) and readable_on_host(disk.image)
     disk.umount(machine.agent, drop_caches=not past_guest)
-    if not disk.device or disk.spec.shared:
-        file = Path(disk.image.path if disk.spec.shared else disk.directory, name)
+    if not disk.device or disk.spec.is_directory:
+        file = Path(disk.image.path if disk.spec.is_directory else disk.directory, name)
         if file.is_symlink():  # a guest could have pointed it anywhere
             raise WorkloadError(f"the data did not arrive: {name} is a link")
-        found = store().agent().checksum(str(file), timeout_s=_READ_S)
+        found = scratch_store().start_agent().checksum(str(file), timeout_s=_READ_S)
         how = "on the host"
     elif past_guest:
-        found = disk.image.read_again(name)
+        found = disk.image.read_past_guest(name)
         how = "by debugfs on the host"
     else:
         directory = disk.mount(machine.agent)
@@ -71,7 +71,7 @@ def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum)
         how = "by the guest from the disk"
     compare(found, expected, how)
     if disk.device:
-        disk.image.check()
+        disk.image.check_filesystem()
 
 
 def compare(found: Checksum, expected: Checksum, how: str) -> None:
@@ -134,7 +134,7 @@ class MovingTrial(Workload[M]):
         self.moving = self.facts.add(Moving())
         self.amount = self.params.bytes
         self.block_size = cell.levels.get(BLOCK_SIZE)
-        self.location = directory_of(cell.levels.get(LOCATION) or SHARED_MEMORY)
+        self.location = image_directory(cell.levels.get(LOCATION) or SHARED_MEMORY)
         self.over_vhost_user = Bus.VHOST_USER in (cell.levels.get(BUS), cell.levels.get(UML_DISK))
         self._stack = contextlib.ExitStack()
         self._mounted = False
@@ -169,7 +169,7 @@ class MovingTrial(Workload[M]):
         self.moving.image_from_template = disk.image.from_template
         with refusals(disk):
             self._mount(machine, disk)
-            if not disk.spec.packed:
+            if not disk.spec.is_packed:
                 self._check_room(machine.agent, disk)
             self.get_ready(machine)
 
@@ -214,10 +214,10 @@ class MovingTrial(Workload[M]):
 
     def source(self) -> Image:
         """A file on the host with the content that is moved; the run has only one."""
-        spec = DiskSpec.of(
+        spec = DiskSpec.from_levels(
             Role.SOURCE, self.amount, content=self.params.source_content, location=self.location
         )
-        return self._stack.enter_context(images([spec]))[0]
+        return self._stack.enter_context(make_images([spec]))[0]
 
     def _mount(self, machine: Machine, disk: AttachedDisk) -> str:
         if not self._mounted:

@@ -155,9 +155,9 @@ def _members(machine: Machine) -> dict[int, str]:
     helpers = getattr(getattr(machine, "process", None), "helpers", {})
     roots = [pid for pid in (first, *(helper.pid() for helper in helpers.values())) if pid]
     found = {}
-    for pid in (each for root in roots for each in (root, *processes.descendants(root))):
+    for pid in (each for root in roots for each in (root, *processes.list_descendants(root))):
         with contextlib.suppress(OSError):
-            found[pid] = processes.status(pid)[19]
+            found[pid] = processes.read_status(pid)[19]
     return found
 
 
@@ -165,7 +165,7 @@ def _left(pids: dict[int, str], groups: Sequence[Path]) -> list[str]:
     left = [str(group) for group in groups if group.exists()]
     for pid, started in pids.items():
         with contextlib.suppress(OSError):
-            fields = processes.status(pid)
+            fields = processes.read_status(pid)
             if fields[19] == started and fields[0] != "Z":
                 left.append(f"process {pid}")
     return left
@@ -222,7 +222,7 @@ def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
     """
     pages = cell.levels[HUGEPAGES]
     if pages is not HugePages.OFF:
-        _refuse_too_few(pages, machines, machines * pages.needed(declared(cell)))
+        _refuse_too_few(pages, machines, machines * pages.count_needed(declared(cell)))
     each = _OVERHEAD + (max(declared(cell), used) if pages is HugePages.OFF else 0)
     room = spare()
     if machines > 1 and machines * each > room:
@@ -234,7 +234,7 @@ def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
 
 
 def _refuse_too_few(pages: HugePages, machines: int, needed: int) -> None:
-    free = pages.free() or 0
+    free = pages.count_free() or 0
     if free < needed:
         raise UsageError(
             f"{machines} machines need {counted(needed, 'page')} of {pages}, and this host has {free} free",

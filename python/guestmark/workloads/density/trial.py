@@ -259,7 +259,7 @@ def _of_processes(pids: Sequence[int]) -> _Share:
 
 def _available() -> int:
     """Bytes that this host can still give away, huge pages that were set aside and are free included."""
-    free = sum(pages.bytes * (pages.free() or 0) for pages in HugePages if pages is not HugePages.OFF)
+    free = sum(pages.bytes * (pages.count_free() or 0) for pages in HugePages if pages is not HugePages.OFF)
     return free + meminfo()["MemAvailable"]
 
 

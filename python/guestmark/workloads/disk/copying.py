@@ -10,7 +10,7 @@ from guestmark.core.errors import AgentError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.packed import FILE
-from guestmark.disks.store import store
+from guestmark.disks.store import scratch_store
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.moved import CopiedBytes, DirectBytes, MovedBytes, ReadBytes, SourcedBytes
@@ -70,7 +70,7 @@ class CopyTrial(MovingTrial[C]):
             most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]
             block_size = largest_block(machine.agent.facts().mem_total_kib << 10, in_flight, most)
         moved = machine.agent.copy(
-            source_of(machine).path,
+            source_of(machine).read_path,
             path,
             direct=self.direct,
             block_size=block_size,
@@ -175,7 +175,7 @@ class _PatternTrial(MovingTrial[M]):
 
     def expected(self, machine: Machine) -> Checksum:
         """From the generator alone."""
-        return store().agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
+        return scratch_store().start_agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
 
 
 class FillTrial(_PatternTrial[MovedBytes]):
@@ -196,7 +196,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
     def get_ready(self, machine: Machine) -> None:
         """Writes the file, where the disk was not made with it."""
         disk = target_of(machine)
-        if disk.spec.packed:
+        if disk.spec.is_packed:
             return
         self.move(machine, f"{disk.directory}/{FILE}")
         disk.image.flush()

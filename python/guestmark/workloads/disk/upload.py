@@ -21,7 +21,7 @@ from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.packed import FILE
-from guestmark.disks.store import store
+from guestmark.disks.store import scratch_store
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moved import SourcedBytes, UploadedBytes
 from guestmark.workloads.common.moving import MovingTrial, Timed, measured, sync_everything
@@ -85,9 +85,11 @@ class UploadTrial(MovingTrial[UploadedBytes]):
     def expected(self, machine: Machine) -> Checksum:
         """What was sent, or made."""
         if self._variant == "disk":
-            from guestmark.disks.store import store
+            from guestmark.disks.store import scratch_store
 
-            return store().agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
+            return (
+                scratch_store().start_agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
+            )
         assert self._image is not None
         return self._image.checksum()
 
@@ -128,7 +130,7 @@ def tar_gz(image: Image, name: str) -> Path:
     if made is not None and made.exists():
         return made
     # The directory is this process's alone.
-    path = store().directory(image.spec.location) / f"archive-{next(_number)}.tar.gz"
+    path = scratch_store().directory(image.spec.location) / f"archive-{next(_number)}.tar.gz"
     try:
         with (
             path.open("wb") as raw,

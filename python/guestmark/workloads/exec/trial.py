@@ -18,7 +18,7 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.performance_events import why_not
 from guestmark.core.registry import VARIABLE, is_variable
-from guestmark.disks.mounted import DISK, work_on
+from guestmark.disks.mounted import DISK, make_work_directory_on
 from guestmark.platforms.base import LoggedIn
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
@@ -202,7 +202,9 @@ class ExecTrial(ExecWorkload):
 
     def _work_on(self, disk: AttachedDisk, agent: Agent) -> None:
         """Makes a directory on the disk the command's own, or puts its path in place of `{disk}`."""
-        found = work_on(agent, disk, **{name: self._caller.get(name) for name in ("uid", "gid", "groups")})
+        found = make_work_directory_on(
+            agent, disk, **{name: self._caller.get(name) for name in ("uid", "gid", "groups")}
+        )
         if found is not None:
             self.facts.add(disk.facts, TARGET)
             self.facts.add(found)

@@ -15,7 +15,7 @@ from guestmark.core.findings import TARGET
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan
-from guestmark.disks.mounted import working_directory
+from guestmark.disks.mounted import locate_working_directory
 from guestmark.workloads import fio
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
@@ -162,7 +162,7 @@ class FioTrial(FioWorkload):
         self._warn_of_memory(machine, self._used(machine) - before)
         disk.image.flush()
         self._cwd = disk.remount(agent, drop_caches=not disk.device)
-        self.facts.add(working_directory(agent, self._cwd))
+        self.facts.add(locate_working_directory(agent, self._cwd))
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the job file once. Raises `WorkloadError` when a job fails or the JSON is not as fio 3 has it."""

@@ -303,7 +303,7 @@ def _descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     waiting = [root]
     while waiting:
         pid = waiting.pop()
-        waiting += processes.children(pid)
+        waiting += processes.list_children(pid)
         if command := procfs.read_words(pid):
             yield tuple(command), [end for _, end in procfs.open_files(pid)]
 

@@ -12,7 +12,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks import daemon
-from guestmark.disks.image import Image, images, read_on_host
+from guestmark.disks.image import Image, make_images, read_past_guest
 from guestmark.disks.packed import FILE
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import Disks, DiskSpec, Role
@@ -56,7 +56,7 @@ class GuestfishTrial(GuestfishWorkload):
 
     def prepare(self, machine: Machine) -> None:
         """Makes the content to send; the image is made afresh for each iteration."""
-        self._source = self._stack.enter_context(images([self._source_spec()]))[0]
+        self._source = self._stack.enter_context(make_images([self._source_spec()]))[0]
         self._source.checksum()
         method = self.params.method
         if method == "tgz-in":
@@ -67,7 +67,7 @@ class GuestfishTrial(GuestfishWorkload):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """One launch of guestfish: launched, mounted, synced, then timed, then flushed."""
-        with images([self._target]) as (image,):
+        with make_images([self._target]) as (image,):
             os.sync()
             timeline = libguestfs.run(
                 self._accelerator, self._script(image), self.limit_s, writable=[image.path]
@@ -75,7 +75,7 @@ class GuestfishTrial(GuestfishWorkload):
             host_flush_s = image.flush()
             self.facts.add(Guestfs(qemu=list(timeline.qemu), confined=timeline.confined))
             compare(self._read_back(image), self._expected(), "by debugfs on the host")
-            image.check()
+            image.check_filesystem()
         launch_s = timeline.marks["launched"] - timeline.started_at
         wall_s = timeline.between("begin", "flushed") + host_flush_s
         with_launch_s = launch_s + wall_s
@@ -96,7 +96,7 @@ class GuestfishTrial(GuestfishWorkload):
         self._stack.close()
 
     def _source_spec(self) -> DiskSpec:
-        return DiskSpec.of(
+        return DiskSpec.from_levels(
             Role.SOURCE, self._amount, content=self.params.source_content, location=self._target.location
         )
 
@@ -131,14 +131,14 @@ class GuestfishTrial(GuestfishWorkload):
 
     def _read_back(self, image: Image) -> Checksum:
         if image.spec.format is Format.RAW:
-            return read_on_host(image.path, FILE)
+            return read_past_guest(image.path, FILE)
         raw = image.path.with_suffix(".check")
         try:
-            daemon.run(
+            daemon.run_program(
                 "qemu-img", "convert", "-f", image.spec.format, "-O", "raw", str(image.path), str(raw),
                 writable=[raw.parent],
             )  # fmt: skip
-            return read_on_host(raw, FILE)
+            return read_past_guest(raw, FILE)
         finally:
             raw.unlink(missing_ok=True)
 

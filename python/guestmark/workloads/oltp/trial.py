@@ -21,8 +21,8 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
-from guestmark.disks.location import in_memory
-from guestmark.disks.mounted import working_directory
+from guestmark.disks.location import is_in_memory
+from guestmark.disks.mounted import locate_working_directory
 from guestmark.disks.preflight import free_bytes
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
@@ -69,7 +69,7 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
         _check_room(cell, database, disk, on_directory=on_host and not disk.loop)
         if on_host:
             _check_directory(database, disk, account)
-            if not disk.loop and in_memory(disk.location):
+            if not disk.loop and is_in_memory(disk.location):
                 remarks[
                     f"{cell.id}: {disk.location} is in memory, where MariaDB does not flush its log, and a flush costs "
                     "nothing; a guest's disk has flushes in any case (--set location=DIRECTORY, on a disk)"
@@ -190,7 +190,7 @@ class OltpTrial(OltpWorkload):
         directory = disk.mount(agent)
         self._mounted = True
         self.facts.add(disk.facts, TARGET)
-        self.facts.add(working_directory(agent, directory))
+        self.facts.add(locate_working_directory(agent, directory))
         self._server = Server(
             agent,
             self._kind,

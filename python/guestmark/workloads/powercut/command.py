@@ -18,7 +18,7 @@ from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.own_program import agent_binary
 from guestmark.core.units import format_size
-from guestmark.disks.mounted import DISK, work_below
+from guestmark.disks.mounted import DISK, make_work_directory
 from guestmark.powercut import deeds
 from guestmark.powercut.deeds import Done
 from guestmark.powercut.recovery import Recovered
@@ -266,7 +266,7 @@ class Syncing:
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
         """Runs it in the directory, marking each promise; returns how many there were. Raises `WorkloadError`."""
         self._root, self.promises = directory, Promises()
-        work = work_below(agent, directory, **self._program.user)
+        work = make_work_directory(agent, directory, **self._program.user)
         for name, text in self._program.files.items():
             user = self._program.user
             agent.write_file(f"{work}/{name}", text.encode(), uid=user.get("uid"), gid=user.get("gid"))

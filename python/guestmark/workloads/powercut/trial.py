@@ -31,7 +31,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import counted
 from guestmark.disks import logged
-from guestmark.disks.traffic import block_columns
+from guestmark.disks.traffic import read_block_columns
 from guestmark.powercut import checked, proof, records, recovery, writelog
 from guestmark.powercut.records import Method
 from guestmark.powercut.survey import INTERRUPTED
@@ -128,7 +128,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             return why
         if len(cell.platform.layers) > _DEEPEST:
             return "writes are logged on this host, for a guest in it and for one inside that"
-        if reason := logged.why_not():
+        if reason := logged.explain_no_log():
             return f"no log of its writes can be taken: {reason}"
         filesystem = target.filesystem
         method = Method(params.method)
@@ -348,7 +348,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         assert files is not None
         start = writelog.count(files.log)
         count = self.params.records
-        with logged.marking(files) as mark:
+        with logged.open_marker(files) as mark:
             mark(0)
             if self._command is not None:
                 count = self._command.run(agent, disk.directory, mark, self.limit_s)
@@ -448,9 +448,9 @@ def _not_here(needs: str, package: str) -> str:
 
 def _no_log(target: DiskSpec) -> str:
     """Why there is no log of what is written to a target; empty when there can be one."""
-    if target.shared:
+    if target.is_directory:
         return f"{target.filesystem} is a directory of this host, whose own disk has no log of writes"
-    if target.overwritten:
+    if target.is_device:
         return f"{target.location} is written to directly, and writes are logged of images only"
     return ""
 
@@ -488,7 +488,7 @@ def _counts(machine: Machine, disk: AttachedDisk) -> _Flushes:
     """By the guest's kernel (Documentation/block/stat.rst) and by the hypervisor's own account."""
     guest = None
     with contextlib.suppress(AgentError):
-        columns = block_columns(machine, disk)
+        columns = read_block_columns(machine, disk)
         guest = columns[_STAT_FLUSHES] if len(columns) > _STAT_FLUSHES else None
     hypervisor = None
     if machine.query is not None and disk.spec.bus is not Bus.VHOST_USER:

@@ -13,7 +13,7 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
-from guestmark.disks.mounted import working_directory
+from guestmark.disks.mounted import locate_working_directory
 from guestmark.disks.preflight import free_bytes
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
@@ -171,7 +171,7 @@ class SysbenchTrial(SysbenchWorkload):
             self._found.prepare_flush_s = disk.image.flush()
             if disk.device or self._through_cache():
                 self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
-        self.facts.add(working_directory(machine.agent, self._cwd))
+        self.facts.add(locate_working_directory(machine.agent, self._cwd))
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""

@@ -21,9 +21,9 @@ from guestmark.agent.results import CallError
 from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.temporary import replacing
-from guestmark.disks.daemon import find
+from guestmark.disks.daemon import find_program
 from guestmark.disks.image import Image
-from guestmark.disks.template import template
+from guestmark.disks.template import find_template
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
 from guestmark.setting.location import SHARED_MEMORY
@@ -80,9 +80,9 @@ def check(cell: Cell) -> None:
     is missing.
     """
     for spec in cell.view(Disks):
-        find("qemu-img")
+        find_program("qemu-img")
         if spec.filesystem.maker:
-            find(spec.filesystem.maker)
+            find_program(spec.filesystem.maker)
         if spec.logged and spec.format is not Format.RAW:
             raise UsageError(
                 f"{cell.id}: a logged image of an inner guest is a device of the outer one, so it is raw",
@@ -123,7 +123,7 @@ class InnerImage(Image):
         with self._calling() as place, place.using_agent() as agent:
             fifo = f"{self.path}.{name}"
             _run(place, "mkfifo", fifo)
-            words = " ".join(map(shlex.quote, (find("debugfs"), "-R", f"cat {name}", str(self.path))))
+            words = " ".join(map(shlex.quote, (find_program("debugfs"), "-R", f"cat {name}", str(self.path))))
             reading = agent.background(["sh", "-c", f"exec {words} > {shlex.quote(fifo)}"])
             found = agent.checksum(fifo, timeout_s=_PROGRAM_S)
             reading.wait(10.0)
@@ -138,7 +138,7 @@ class InnerImage(Image):
     def program(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
         """Run in the outer guest, all of which is writable to it."""
         with self._calling() as place:
-            _run(place, find(program), *arguments)
+            _run(place, find_program(program), *arguments)
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[Holder]:
@@ -159,11 +159,11 @@ def _attached(place: Holder, spec: DiskSpec) -> Image:
 
 def _target(place: Holder, spec: DiskSpec, directory: str) -> Image:
     begin = time.monotonic()
-    original, was_there = template(spec)
+    original, was_there = find_template(spec)
     path = Path(directory, f"{spec.name}.{spec.format}")
     _run(place, "tar", "-xSf", str(_packed(original)), "-C", directory)
     _run(place, "mv", f"{directory}/{original.name}", str(path))
-    if not spec.preallocation.sparse:
+    if not spec.preallocation.is_sparse:
         # In memory, giving a file its place and writing zeroes into it are the same.
         _run(place, "fallocate", "-l", _run(place, "stat", "-c", "%s", str(path)), str(path))
     return InnerImage(spec, path, time.monotonic() - begin, was_there, place=place)

@@ -18,7 +18,7 @@ from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size
-from guestmark.disks.image import Image, images
+from guestmark.disks.image import Image, make_images
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.nested.images import images_bytes
 from guestmark.platforms.qemu.nested.place import PORTS, OuterPlace
@@ -175,7 +175,7 @@ class Outers:
         if not (self._sharing and _shares(cell)):
             with contextlib.ExitStack() as stack:
                 logged = [disk for disk in cell.view(Disks) if disk.logged]
-                made = stack.enter_context(images(logged))
+                made = stack.enter_context(make_images(logged))
                 yield _start(spec, stack, deadline, Outer.TRIAL, made)
             return
         held = self._well(spec) or self._start_shared(spec, deadline)

@@ -15,7 +15,7 @@ from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import sparse
-from guestmark.disks.store import store
+from guestmark.disks.store import scratch_store
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
 from guestmark.workloads.oltp.databases.server import Launcher, Server, launcher, telling
 
@@ -49,7 +49,7 @@ def prepared(
     if tree.exists():
         os.utime(tree)
         return Prepared(tree, time.monotonic() - begin, True)
-    parent = store().directory(_BUILD)
+    parent = scratch_store().directory(_BUILD)
     parent.chmod(0o711)  # the server's account is another one when this is root
     work = keeper().directory("database", parent)
     part = keeper().directory("part", folder)
@@ -84,7 +84,7 @@ def _key(database: Database, settings: Mapping[str, str], tables: int, rows: int
 def _build(
     database: Database, settings: Mapping[str, str], work: Path, *, tables: int, rows: int, account: Account
 ) -> None:
-    agent = store().agent()
+    agent = scratch_store().start_agent()
     data = work / DATA
     data.mkdir(mode=0o700)
     if os.geteuid() != account.uid:
@@ -95,7 +95,7 @@ def _build(
 
 
 def _install(database: Database, settings: Mapping[str, str], data: str, launcher: Launcher) -> None:
-    agent = store().agent()
+    agent = scratch_store().start_agent()
     for command in database.install(data, settings):
         done = agent.exec(launcher.around(command), env=ENVIRONMENT, cwd="/", timeout_s=_INSTALL_S)
         if not done.ok:

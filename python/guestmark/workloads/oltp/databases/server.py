@@ -17,7 +17,7 @@ from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import Confined
-from guestmark.disks.processes import named_inside
+from guestmark.disks.processes import find_in_cages
 from guestmark.platforms.confinement import attest_process
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, Link, Session
 
@@ -50,7 +50,7 @@ class Launcher:
             if self.confinement is not None:
                 number = int(Path(pid_file).read_text().split()[0])
                 return attest_process(
-                    next(named_inside(number, str(self.writable[0])), number), self.writable
+                    next(find_in_cages(number, str(self.writable[0])), number), self.writable
                 )
         return None
 
