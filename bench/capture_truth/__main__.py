@@ -25,7 +25,7 @@ from bench.capture_truth.cases import CASES, Case
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import Connection
-from guestmark.capture.verdict import doubt, parts
+from guestmark.capture.verdict import cause_shares, find_doubt
 from tests.framework import captures as cf
 from tests.framework.disturbed import DISTURBANCES, one_way, together, written
 from tests.framework.relay import relay
@@ -51,7 +51,7 @@ class Captured:
 
 def shares(connection: Connection) -> dict[str, float]:
     """Share of the time by cause."""
-    return {part.cause: part.share for part in parts(connection.causes)}
+    return {part.cause: part.share for part in cause_shares(connection.causes)}
 
 
 def found_in(capture: Path, case: Case) -> Connection:
@@ -71,7 +71,9 @@ def difference(near: Connection, far: Connection) -> float:
     before = (
         max(0.0, (far.start_ns - near.start_ns) / 1e9) if near.duration_s > far.duration_s + _SYN_S else 0.0
     )
-    spent = [{part.cause: part.share * one.duration_s for part in parts(one.causes)} for one in (near, far)]
+    spent = [
+        {part.cause: part.share * one.duration_s for part in cause_shares(one.causes)} for one in (near, far)
+    ]
     spent[0]["recovery"] -= min(before, spent[0]["recovery"])
     return max(abs(spent[0][cause] - spent[1][cause]) for cause in spent[0]) / far.duration_s
 
@@ -138,7 +140,7 @@ def judged(packets: list[cf.Packet], case: Case, scratch: Path) -> tuple[str, st
     """How the verdict on these packets stands to the truth, and what it is."""
     scratch.write_bytes(written(packets))
     trace = analyse_file(scratch)
-    found, weak = trace.connections, doubt(trace)
+    found, weak = trace.connections, find_doubt(trace)
     if weak is not None and weak.refused:
         return "refused", weak.reason
     if not found or not (known := shares(max(found, key=lambda one: one.duration_s))):

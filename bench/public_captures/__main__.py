@@ -113,7 +113,7 @@ def examine(path: Path, with_tshark: bool) -> Examined:
         out.found.append((Kind.UNREADABLE, trace.error.reason))
     out.packets, out.connections = trace.counters["packets"], trace.connection_count
     out.found += [(Kind.NEGATIVE, f"{name} {value}") for name, value in _negative(plain, "")]
-    weak = verdict.doubt(trace)
+    weak = verdict.find_doubt(trace)
     if weak is not None and weak.refused:
         out.found.append((Kind.REFUSED, weak.reason))
     try:
@@ -155,13 +155,13 @@ def _judged(known: Connection, seen: dict[Tuple, Talk]) -> Iterator[tuple[Kind, 
     talk = seen.get(_tuple_of(known))
     if "merged" in known.marks and talk is not None and talk.twice < _TWICE:
         yield Kind.MERGED, f"{name}: {talk.twice:.0%} of the packets are there twice"
-    spent = verdict.parts(known.causes)
+    spent = verdict.cause_shares(known.causes)
     if not spent:
         return
     whole = sum(getattr(known.causes, f"{part.cause}_s") or 0.0 for part in spent)
     if abs(whole - known.duration_s) > _SAME * max(1.0, known.duration_s):
         yield Kind.SUM, f"{name}: {whole} of {known.duration_s} s"
-    main = verdict.main_part(known.causes)
+    main = verdict.main_cause(known.causes)
     if main is not None and main.cause == "recovery" and talk is not None and not talk.evidence:
         yield (Kind.NUMBERS if talk.skipped else Kind.LOSS), f"{name}: {main.share:.0%}, {known.confidence}"
 

@@ -150,7 +150,7 @@ class Result:
         """This run (before) and another (after), cell by cell; see `guestmark compare`."""
         from guestmark.report import compared
 
-        with _opened(self._ledger, writable=False) as ledger:
+        with _open_ledger(self._ledger, writable=False) as ledger:
             return Compared(compared.compare(ledger, self.stored, other.stored))
 
     def document(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Result:
         return render(self.stored, Format.HTML, self.analysis).decode()
 
     def _repr_html_(self) -> str:
-        return _framed(self.html(), f"guestmark {self.id}")
+        return _embed_page(self.html(), f"guestmark {self.id}")
 
     def __repr__(self) -> str:
         said = ", ".join(f"{each.cell} ×{each.value:.3g} {each.verdict}" for each in self.ratios)
@@ -254,7 +254,7 @@ class Compared:
         return html.render(compared.page([self.found]))
 
     def _repr_html_(self) -> str:
-        return _framed(self.html(), f"guestmark {self.before} {self.after}")
+        return _embed_page(self.html(), f"guestmark {self.before} {self.after}")
 
     def __repr__(self) -> str:
         said = [f"{each.cell} ×{each.value:.3g} {each.verdict}" for each in self.moved]
@@ -262,7 +262,7 @@ class Compared:
         return f"<guestmark {self.before} → {self.after}{': ' if said else ''}{', '.join(said)}>"
 
 
-def _framed(page: str, title: str) -> str:
+def _embed_page(page: str, title: str) -> str:
     """A page in a frame of its own, so that its style is its own."""
     style = "width: 100%; height: 40em; border: 0"
     return f'<iframe srcdoc="{escaping.escape(page, quote=True)}" style="{style}" title="{title}"></iframe>'
@@ -273,7 +273,7 @@ def load(run: str = "last", *, ledger: str | os.PathLike[str] | None = None) -> 
     from guestmark.engine.judgement import judge_run
 
     where = None if ledger is None else os.fspath(ledger)
-    with _opened(where, writable=False) as opened:
+    with _open_ledger(where, writable=False) as opened:
         found = judge_run(opened, run)
     return Result(found.stored, found.analysis, where)
 
@@ -322,13 +322,13 @@ def exec(  # noqa: A001 (as the command is called)
     caller = replace(caller, env={**caller.env, **(env or {})})
     options = ExecOptions(
         on=tuple(on),
-        settings=_settings(settings),
+        settings=_format_settings(settings),
         parameters={name: tuple(map(str, levels)) for name, levels in (parameters or {}).items()},
         metrics=tuple(metrics),
         caller=caller,
         **policy,
     )
-    return _measured(build(options, words), ledger, labels, name)
+    return _measure_plan(build(options, words), ledger, labels, name)
 
 
 def run(
@@ -351,12 +351,12 @@ def run(
     from guestmark.plan.load import load as load_plan
     from guestmark.plan.outline import Overrides, assemble, override
 
-    wanted = Overrides(on=on, settings=_settings(settings), **policy)
+    wanted = Overrides(on=on, settings=_format_settings(settings), **policy)
     outline = load_plan(*library.find(os.fspath(plan)), scale=scale)
-    return _measured(assemble(override(outline, wanted), Caller.current()), ledger, labels, name)
+    return _measure_plan(assemble(override(outline, wanted), Caller.current()), ledger, labels, name)
 
 
-def _settings(settings: Mapping[str, Sequence[str] | str] | None) -> list[str]:
+def _format_settings(settings: Mapping[str, Sequence[str] | str] | None) -> list[str]:
     found = []
     for factor, levels in (settings or {}).items():
         every = [levels] if isinstance(levels, str) else list(levels)
@@ -364,7 +364,7 @@ def _settings(settings: Mapping[str, Sequence[str] | str] | None) -> list[str]:
     return found
 
 
-def _measured(
+def _measure_plan(
     plan: Plan, where: str | os.PathLike[str] | None, labels: Mapping[str, str] | None, name: str
 ) -> Result:
     from guestmark.engine import preflight
@@ -375,13 +375,13 @@ def _measured(
 
     path = None if where is None else os.fspath(where)
     preflight.check_requests(plan, plan.cells)
-    with _opened(path, writable=True) as ledger:
+    with _open_ledger(path, writable=True) as ledger:
         options = RunOptions(said=Remarks(name=name, labels=dict(labels or {})))
         judgement, _ = execute_plan(plan, ledger, Audience(say), options)
     return Result(judgement.stored, judgement.analysis, path)
 
 
-def _opened(where: str | None, *, writable: bool) -> AbstractContextManager[Ledger]:
+def _open_ledger(where: str | None, *, writable: bool) -> AbstractContextManager[Ledger]:
     from guestmark.ledger import open_ledger
 
     chosen = where or os.environ.get("GUESTMARK_LEDGER") or None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from guestmark.capture import picture
-from guestmark.capture.binary import Selection, Wanted, analyse
+from guestmark.capture.binary import Selection, Wanted, analyse_capture
 from tests.framework import traffic as ct
 from tests.framework.browser import browser, lay_out
 
@@ -26,9 +26,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ct.talk(listener.getsockname(), 20, 200_000, 0.003)
         ct.talk(listener.getsockname(), 10, 200_000, 0.003)
         stop()
-    document, status = analyse(Selection((str(capture),)), Wanted(histograms=True, sequences=3))
+    document, status = analyse_capture(Selection((str(capture),)), Wanted(histograms=True, sequences=3))
     assert status == 0
-    picture.write(document, page)
+    picture.write_picture(document, page)
     return page
 
 

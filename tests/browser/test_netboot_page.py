@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from guestmark.capture.binary import analyse_file
-from guestmark.capture.model import drawn
+from guestmark.capture.model import reduce_for_drawing
 from guestmark.core.findings import Facts, flat
 from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
@@ -31,7 +31,7 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ct.talk(listener.getsockname(), 40, 200_000, 0.003)
         port = listener.getsockname()[1]
         stop()
-    picture = drawn(analyse_file(capture, filter_by=str(port), sequence=True))
+    picture = reduce_for_drawing(analyse_file(capture, filter_by=str(port), sequence=True))
     facts = Facts(json.loads(json.dumps(flat(Netboot(picture=picture)))))  # as the ledger keeps it
     run = memory_sweep()
     trials = tuple(replace(trial, facts=facts) for trial in run.trials)

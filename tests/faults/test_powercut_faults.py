@@ -126,7 +126,7 @@ def test_parallel_writes_keep_their_bytes(files: LoggedFiles, tmp_path: Path) ->
     with WriteLog(files.log) as log:
         (tmp_path / "cut").mkdir()
         replay = Replay(files.base, log, log.entries, tmp_path / "cut")
-        assert replay.state(cuts.at(log.entries, len(log), Survival.ALL)).read_bytes() == content
+        assert replay.make_image(cuts.cut_at(log.entries, len(log), Survival.ALL)).read_bytes() == content
         replay.close()
 
 
@@ -137,7 +137,7 @@ def test_closing_the_file_flushes_nothing(files: LoggedFiles, tmp_path: Path) ->
             with (tmp_path / "at").open("r+b") as file:
                 file.write(b"x" * 4096)
     with WriteLog(files.log) as log:
-        assert [entry.flushes for entry in log.entries] == [False] * 3
+        assert [entry.is_flush for entry in log.entries] == [False] * 3
 
 
 @with_fuse
@@ -158,4 +158,4 @@ def test_what_is_acknowledged_before_its_flush_has_ended_is_seen_to(
         os.close(descriptor)
     with WriteLog(files.log) as log:
         assert [entry.mark for entry in log.entries] == [None, 1, None, 2]
-        assert [cuts.at(log.entries, after, Survival.NONE).kept for after in (2, 4)] == [0, 4]
+        assert [cuts.cut_at(log.entries, after, Survival.NONE).kept for after in (2, 4)] == [0, 4]

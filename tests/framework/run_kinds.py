@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from guestmark.capture.model import Endpoint, Response, SequencePoint, Shares, Trace, drawn
+from guestmark.capture.model import Endpoint, Response, SequencePoint, Shares, Trace, reduce_for_drawing
 from guestmark.capture.model import Sequence as Packets
 from guestmark.core.findings import Counted, Fact
 from guestmark.core.metric import Measurement, Metric
@@ -146,7 +146,7 @@ def trace() -> Trace:
         "x.pcapng", [], "pcapng", None, 1, 0, Shares(0.3, 0.6, 0.1), 0.01, {"packets": 100}, [],
         [endpoint("client", 0.0012), endpoint("server", 0.034)], Packets(0, 1, packets), None,
     )  # fmt: skip
-    return drawn(made)
+    return reduce_for_drawing(made)
 
 
 def boots_from_network() -> StoredRun:

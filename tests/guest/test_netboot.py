@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.capture.binary import Selection, analyse, analyse_file
-from guestmark.capture.startup import startup_of
+from guestmark.capture.binary import Selection, analyse_capture, analyse_file
+from guestmark.capture.startup import find_startup
 from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Plan, Policy
@@ -83,8 +83,8 @@ def test_files_arrive_and_others_count_the_same_packets(kept: Path) -> None:
     assert len(captures) == 2
     # Read alone, as of a physical machine, the packets tell the same phases.
     (boot,) = kept.glob("*-boot-*.pcap")
-    (whole,) = analyse(Selection((str(boot), *map(str, captures)), merge=True))[0].files
-    alone = known(startup_of(whole))
+    (whole,) = analyse_capture(Selection((str(boot), *map(str, captures)), merge=True))[0].files
+    alone = known(find_startup(whole))
     assert alone.address_s == pytest.approx(values["dhcp_s"], abs=0.001)
     assert 0 < alone.waiting_s < values["script_s"]
     assert alone.bytes >= 4 * 2 * MIB

@@ -432,19 +432,19 @@ def test_states_with_the_same_files_are_judged_once(guestmark: CommandLine, prog
 
 
 def test_a_line_that_was_never_acknowledged_looks_like_one() -> None:
-    assert checked.never_acknowledged([b"a 1", b"a 14 of 20"]) == b"a 14 of 1000023"
-    assert checked.never_acknowledged([b"done"]) == b"done-never"
+    assert checked.forge_unacknowledged_line([b"a 1", b"a 14 of 20"]) == b"a 14 of 1000023"
+    assert checked.forge_unacknowledged_line([b"done"]) == b"done-never"
 
 
 def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
     """Also when what started it is killed: with a daemon that has left its session, its own files, and its network."""
-    if why := checks.not_apart():
+    if why := checks.why_not_apart():
         pytest.skip(why)
     room, disk = tmp_path / "room", tmp_path / "disk"
     for directory in (room, disk):
         directory.mkdir()
     script = "setsid sleep 4711 & echo x > /tmp/of-a-world; echo x > here; sleep 4711"
-    process = subprocess.Popen([*checks.world(room, disk), "sh", "-c", script], cwd=disk)
+    process = subprocess.Popen([*checks.world_command(room, disk), "sh", "-c", script], cwd=disk)
     try:
         assert wait_until((disk / "here").exists, 10)
         assert not Path("/tmp/of-a-world").exists()

@@ -19,7 +19,7 @@ from guestmark.engine import proofs
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Silent
 from guestmark.powercut import evidence
-from guestmark.powercut.recovery import Ext
+from guestmark.powercut.recovery import ExtRecovery
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
 from tests.framework.known import a, known
@@ -132,7 +132,7 @@ def test_a_kept_image_on_top_of_another_one_can_be_read(tmp_path: Path) -> None:
     found = cut("tcg", factors={"format": "qcow2", "backing": "on", "cache": "unsafe"})
     assert found.word is Durability.LOST
     image = tmp_path / "cut.qcow2"
-    evidence.write(found.kept, 1, "none", str(image))
+    evidence.write_cut_image(found.kept, 1, "none", str(image))
     assert "No errors" in daemon.run_program("qemu-img", "check", str(image))
     raw = tmp_path / "cut.raw"
     daemon.run_program("qemu-img", "convert", "-O", "raw", str(image), str(raw), writable=[tmp_path])
@@ -172,7 +172,7 @@ def test_a_smaller_tree_of_extents_is_no_repair(tmp_path: Path) -> None:
         [daemon.find_program("e2fsck"), "-fy", str(copy)], capture_output=True, text=True, check=False
     )
     assert "could be narrower" in said.stdout
-    assert Ext().repaired(image).repairs == ()
+    assert ExtRecovery().replay_journal(image).repairs == ()
 
 
 @pytest.mark.long

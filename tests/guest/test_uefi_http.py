@@ -18,8 +18,8 @@ from rich.console import Console
 
 from guestmark.appliance.kernel import find_kernel
 from guestmark.capture.binary import analyse_file
-from guestmark.capture.startup import startup_of
-from guestmark.capture.table import render
+from guestmark.capture.startup import find_startup
+from guestmark.capture.table import render_trace
 from guestmark.platforms.qemu.boots import rank
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
@@ -102,11 +102,11 @@ def test_the_firmware_fetches_its_file_and_the_capture_says_how(tmp_path: Path) 
     trace = analyse_file(capture)
     (lease,) = [exchange for exchange in trace.exchanges if exchange.protocol == "dhcp" and exchange.server]
     assert [message.kind for message in lease.messages][-4:] == ["discover", "offer", "request", "ack"]
-    startup = known(startup_of(trace))
+    startup = known(find_startup(trace))
     assert startup.bytes >= size
     assert startup.fetching_s > 0
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(render(trace, "connection", named=False, width=200))
+    console.print(render_trace(trace, "connection", named=False, width=200))
     said = console.export_text()
     assert "Since the first message of DHCP: address" in said
     assert network.SERVER in said

@@ -28,7 +28,7 @@ MOST_SEQUENCES = 8  # connections whose points the program keeps
 
 
 @functools.cache
-def _find(override: str | None) -> Path:
+def _find_binary(override: str | None) -> Path:
     found = own_program(NAME, override, variable="GUESTMARK_CAPTURE")
     if found is None and set_up("capture"):
         found = own_program(NAME, override, variable="GUESTMARK_CAPTURE")
@@ -42,7 +42,7 @@ def capture_binary() -> Path:
 
     A checkout builds it when it is first asked for. Raises `GuestmarkError` when there is none.
     """
-    return _find(os.environ.get("GUESTMARK_CAPTURE"))
+    return _find_binary(os.environ.get("GUESTMARK_CAPTURE"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Selection:
     source: int | None = None  # a file descriptor that becomes the program's standard input
     live: bool = False  # the one of `files` is an interface
 
-    def arguments(self) -> list[str]:
+    def to_arguments(self) -> list[str]:
         """As arguments of the program."""
         out = []
         if self.filter_by is not None:
@@ -70,12 +70,12 @@ class Selection:
         return [*out, "--", *self.files]
 
 
-def stream(selection: Selection, options: Sequence[str], output: int | None = None) -> int:
+def stream_output(selection: Selection, options: Sequence[str], output: int | None = None) -> int:
     """Runs the program with `output` (a file descriptor; None for standard output); returns its exit status."""
     sys.stdout.flush()
-    command = [str(capture_binary()), *options, *selection.arguments()]
-    with _running(command, selection, output) as program:
-        return checked(program.wait())
+    command = [str(capture_binary()), *options, *selection.to_arguments()]
+    with _run_program(command, selection, output) as program:
+        return check_status(program.wait())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Wanted:
     guilty: bool = False
     requests: bool = False
 
-    def arguments(self) -> list[str]:
+    def to_arguments(self) -> list[str]:
         """As arguments of the program."""
         out = ["--format=json"]
         if self.top is not None:
@@ -106,14 +106,14 @@ class Wanted:
 
 
 @contextlib.contextmanager
-def analysing(selection: Selection, wanted: Wanted) -> Iterator[subprocess.Popen[bytes]]:
-    """The program at work, for `document`: whoever needs time to get ready for the answer has it meanwhile."""
-    command = [str(capture_binary()), *wanted.arguments(), *selection.arguments()]
-    with _running(command, selection, subprocess.PIPE) as program:
+def start_analysis(selection: Selection, wanted: Wanted) -> Iterator[subprocess.Popen[bytes]]:
+    """The program at work, for `read_document`: whoever needs time to get ready for the answer has it meanwhile."""
+    command = [str(capture_binary()), *wanted.to_arguments(), *selection.to_arguments()]
+    with _run_program(command, selection, subprocess.PIPE) as program:
         yield program
 
 
-def document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
+def read_document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
     """The analysis of all files and the program's exit status (1: some file could not be read to its end).
 
     Errors in files are also reported on standard error. Raises `UsageError` for a bad filter.
@@ -124,7 +124,7 @@ def document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
     from guestmark.capture.model import SCHEMA, Document
 
     written, _ = program.communicate()
-    status = checked(program.returncode)
+    status = check_status(program.returncode)
     try:
         found = msgspec.json.decode(written, type=Document)
     except msgspec.DecodeError as error:
@@ -136,24 +136,24 @@ def document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
     return found, status
 
 
-def analyse(selection: Selection, wanted: Wanted = Wanted()) -> tuple[Document, int]:
-    """The same at once. Raises as `document`."""
-    with analysing(selection, wanted) as program:
-        return document(program)
+def analyse_capture(selection: Selection, wanted: Wanted = Wanted()) -> tuple[Document, int]:
+    """The same at once. Raises as `read_document`."""
+    with start_analysis(selection, wanted) as program:
+        return read_document(program)
 
 
-def extract(file: str, frames: Iterable[int], output: Path) -> None:
+def extract_packets(file: str, frames: Iterable[int], output: Path) -> None:
     """Writes the packets `frames` of `file` to `output`, as pcapng. Raises `GuestmarkError` when it cannot."""
     numbers = ",".join(str(frame) for frame in sorted(frames))
     command = [str(capture_binary()), f"--extract={output}", f"--frames={numbers}", "--", file]
-    if checked(subprocess.run(command, check=False).returncode):
+    if check_status(subprocess.run(command, check=False).returncode):
         raise GuestmarkError(f"{output} was not written", hint="see the message above")
 
 
 def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = False) -> Trace:
     """The analysis of one capture file. Raises `GuestmarkError` when it cannot be read to its end."""
     wanted = Wanted(histograms=True, sequences=int(sequence))
-    found, _ = analyse(Selection((str(path),), filter_by), wanted)
+    found, _ = analyse_capture(Selection((str(path),), filter_by), wanted)
     trace = found.files[0]
     if trace.error:
         raise GuestmarkError(
@@ -167,7 +167,7 @@ class NotPermittedError(GuestmarkError):
 
 
 @contextlib.contextmanager
-def _running(
+def _run_program(
     command: Sequence[str], selection: Selection, output: int | None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The program at work; it does not outlive an error of ours.
@@ -186,7 +186,10 @@ def _running(
         handlers = {signal.SIGINT: end_capture, signal.SIGTERM: end_capture}
     elif "-" in selection.files and selection.source is None:
         handlers = {signal.SIGINT: signal.SIG_IGN}
-    with handling(handlers), subprocess.Popen(command, stdin=selection.source, stdout=output) as program:
+    with (
+        handle_signals(handlers),
+        subprocess.Popen(command, stdin=selection.source, stdout=output) as program,
+    ):
         started.append(program)
         try:
             yield program
@@ -196,7 +199,9 @@ def _running(
 
 
 @contextlib.contextmanager
-def handling(handlers: Mapping[signal.Signals, signal.Handlers | Callable[..., None]]) -> Iterator[None]:
+def handle_signals(
+    handlers: Mapping[signal.Signals, signal.Handlers | Callable[..., None]],
+) -> Iterator[None]:
     """Signals go to `handlers` meanwhile, where this is the thread that may say so."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -209,7 +214,7 @@ def handling(handlers: Mapping[signal.Signals, signal.Handlers | Callable[..., N
             signal.signal(number, handler)
 
 
-def checked(status: int) -> int:
+def check_status(status: int) -> int:
     """The program's exit status. Raises `UsageError` for bad arguments, `GuestmarkError` when a signal ended it."""
     if status == USAGE_STATUS:
         raise UsageError("the capture was not analysed", hint="see the messages above")

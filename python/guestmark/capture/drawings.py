@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from guestmark.capture.model import End, Endpoint, Sequence, SequencePoint, Span, Trace
 from guestmark.capture.table import host_port
-from guestmark.capture.units import duration, percent, size
+from guestmark.capture.units import format_percent, format_seconds, format_size
 from guestmark.capture.verdict import NAMES
 
 ROW = 64
@@ -38,7 +38,7 @@ class Frame:
     ticks: int  # of time, about
 
     @property
-    def span(self) -> int:
+    def axis_length(self) -> int:
         """How long the axis is."""
         return self.width - self.left - self.right
 
@@ -107,29 +107,31 @@ class Distributions:
     rows: tuple[Row, ...]
 
     @classmethod
-    def all(cls, endpoints: list[Endpoint]) -> tuple[Distributions, ...]:
+    def for_all_widths(cls, endpoints: list[Endpoint]) -> tuple[Distributions, ...]:
         """Of endpoints that have a histogram, for each width."""
-        return tuple(cls._of(endpoints, frame) for frame in _DISTRIBUTIONS)
+        return tuple(cls._lay_out(endpoints, frame) for frame in _DISTRIBUTIONS)
 
     @classmethod
-    def _of(cls, endpoints: list[Endpoint], frame: Frame) -> Distributions:
-        low = min(_beginning(endpoint) for endpoint in endpoints)
+    def _lay_out(cls, endpoints: list[Endpoint], frame: Frame) -> Distributions:
+        low = min(_axis_beginning(endpoint) for endpoint in endpoints)
         high = max(h[-1][1] for endpoint in endpoints if (h := endpoint.histogram))
         first = math.floor(math.log10(low) * 3) / 3
         last = max(math.ceil(math.log10(high) * 3) / 3, first + 1 / 3)
 
         def x(seconds: float) -> float:
             position = (math.log10(max(seconds, 1e-9)) - first) / (last - first)
-            return frame.left + min(max(position, 0.0), 1.0) * frame.span
+            return frame.left + min(max(position, 0.0), 1.0) * frame.axis_length
 
         exponents = range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1)
-        decades = tuple(Tick(x(10.0**exponent), duration(10.0**exponent)) for exponent in exponents)
+        decades = tuple(Tick(x(10.0**exponent), format_seconds(10.0**exponent)) for exponent in exponents)
         each = ROW + frame.above
-        rows = tuple(_row(endpoint, each * number, x, frame) for number, endpoint in enumerate(endpoints))
+        rows = tuple(
+            _lay_out_row(endpoint, each * number, x, frame) for number, endpoint in enumerate(endpoints)
+        )
         return cls(frame, each * len(endpoints) + 34, 10.0**first, 10.0**last, decades, rows)
 
 
-def _beginning(endpoint: Endpoint) -> float:
+def _axis_beginning(endpoint: Endpoint) -> float:
     """Where an axis begins that shows nearly all of an endpoint's responses, in seconds; quicker ones stand there."""
     histogram = endpoint.histogram or ()
     left = _QUICKEST * sum(count for _, _, count in histogram)
@@ -140,21 +142,21 @@ def _beginning(endpoint: Endpoint) -> float:
     return 1e-9
 
 
-def _fitting(name: str) -> str:
+def _fit_name(name: str) -> str:
     return name if len(name) <= _SIGNS else f"{name[: _SIGNS // 2]}…{name[-_SIGNS // 2 + 1 :]}"
 
 
-def _row(endpoint: Endpoint, begin: int, x: Callable[[float], float], frame: Frame) -> Row:
+def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], frame: Frame) -> Row:
     top = begin + frame.above
     response = endpoint.response
     bins: dict[int, float] = {}
     spent: dict[int, float] = {}
     for low, high, count in endpoint.histogram or ():
         middle = math.sqrt(max(low, 1e-9) * high)
-        at = min(int((x(middle) - frame.left) / frame.span * frame.bins), frame.bins - 1)
+        at = min(int((x(middle) - frame.left) / frame.axis_length * frame.bins), frame.bins - 1)
         bins[at] = bins.get(at, 0) + count
         spent[at] = spent.get(at, 0) + count * middle
-    most, wide = max(bins.values()), frame.span / frame.bins
+    most, wide = max(bins.values()), frame.axis_length / frame.bins
     p50, p99 = (x(value) if value is not None else 0.0 for value in (response.p50_s, response.p99_s))
     # Close together, the labels stand on both sides, or one below the other at the left edge.
     aside = p99 - p50 < _EDGE < p50 - frame.left
@@ -167,7 +169,8 @@ def _row(endpoint: Endpoint, begin: int, x: Callable[[float], float], frame: Fra
     ends: dict[int, tuple[float, float]] = {}
     for low, high, _ in endpoint.histogram or ():
         at = min(
-            int((x(math.sqrt(max(low, 1e-9) * high)) - frame.left) / frame.span * frame.bins), frame.bins - 1
+            int((x(math.sqrt(max(low, 1e-9) * high)) - frame.left) / frame.axis_length * frame.bins),
+            frame.bins - 1,
         )
         begun, ended = ends.get(at, (low, high))
         ends[at] = min(begun, low), max(ended, high)
@@ -175,32 +178,34 @@ def _row(endpoint: Endpoint, begin: int, x: Callable[[float], float], frame: Fra
         top,
         top + ROW - 6,
         (begin + 14, begin + 28, begin + 42) if frame.above else (top + 22, top + 38, top + 54),
-        _fitting(name),
+        _fit_name(name),
         name,
         endpoint.role or "client",
-        percent(response.share),
+        format_percent(response.share),
         f"{response.count:,}",
-        duration(endpoint.longest_wait_s) if endpoint.longest_wait_s else "",
+        format_seconds(endpoint.longest_wait_s) if endpoint.longest_wait_s else "",
         tuple(
             Bar(
                 frame.left + at * wide,
                 wide,
                 count / most * (ROW - 22),
                 f"{count:,.0f}",
-                " to ".join(duration(end) for end in ends[at]),
+                " to ".join(format_seconds(end) for end in ends[at]),
             )
             for at, count in sorted(bins.items())
         ),
-        _outline(spent, frame.left, top + ROW - 6, wide),
+        _time_outline(spent, frame.left, top + ROW - 6, wide),
         tuple(
-            Mark(x(value), top + offset, f"{name} {duration(value)}", left)
+            Mark(x(value), top + offset, f"{name} {format_seconds(value)}", left)
             for name, value, offset, left in quantiles
             if value is not None
         ),
     )
 
 
-def _outline(spent: dict[int, float], left: int, base: int, wide: float) -> tuple[tuple[float, float], ...]:
+def _time_outline(
+    spent: dict[int, float], left: int, base: int, wide: float
+) -> tuple[tuple[float, float], ...]:
     """Steps along the time of each bin, from the first to the last."""
     most = max(spent.values())
     points: list[tuple[float, float]] = []
@@ -258,7 +263,7 @@ class Sequences:
     streams: tuple[Stream, ...]
 
     @classmethod
-    def of(cls, trace: Trace, sequence: Sequence) -> Sequences:
+    def from_sequence(cls, trace: Trace, sequence: Sequence) -> Sequences:
         """A connection of `trace`, which must have points."""
         points = sequence.points
         connections = (known for known in trace.connections if known.index == sequence.connection)
@@ -270,7 +275,7 @@ class Sequences:
         title = "the connection that waited longest"
         if client and server:
             title = f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
-        extent = f"{sequence.packets:,} packets, {duration(sequence.duration_s)}"
+        extent = f"{sequence.packets:,} packets, {format_seconds(sequence.duration_s)}"
         last = max(1e-9, *(point.t for point in points))
         first = min(point.t for point in points)
         first = first if first > _LATE * last and last > first else 0.0
@@ -281,19 +286,20 @@ class Sequences:
             if sent and max(point.to for point in sent) > 0:
                 role = "client" if by_client else "server"
                 streams += [
-                    _stream(frame, role, sent, answers, sequence.spans, (first, last)) for frame in _SEQUENCES
+                    _lay_out_stream(frame, role, sent, answers, sequence.spans, (first, last))
+                    for frame in _SEQUENCES
                 ]
         return cls(title, extent, sequence.stride, first, last, tuple(streams))
 
     @classmethod
-    def all(cls, trace: Trace) -> tuple[Sequences, ...]:
+    def from_trace(cls, trace: Trace) -> tuple[Sequences, ...]:
         """Every connection that was kept in time, if anything can be drawn of it; the one that waited longest first."""
         kept = [trace.sequence, *trace.sequences]
-        drawn = [cls.of(trace, sequence) for sequence in kept if sequence and sequence.points]
+        drawn = [cls.from_sequence(trace, sequence) for sequence in kept if sequence and sequence.points]
         return tuple(drawing for drawing in drawn if drawing.streams)
 
 
-def _stream(  # noqa: PLR0917 - a direction of a connection, and where it is drawn
+def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where it is drawn
     frame: Frame,
     role: str,
     sent: list[SequencePoint],
@@ -306,7 +312,7 @@ def _stream(  # noqa: PLR0917 - a direction of a connection, and where it is dra
     first, last = ends
 
     def x(t: float) -> float:
-        return frame.left + max(t - first, 0.0) / (last - first) * frame.span
+        return frame.left + max(t - first, 0.0) / (last - first) * frame.axis_length
 
     def y(to: float) -> float:
         return height - 30 - min(to / most, 1.0) * (height - 50)
@@ -320,7 +326,7 @@ def _stream(  # noqa: PLR0917 - a direction of a connection, and where it is dra
     dots: dict[tuple[int, int, bool], Dot] = {}
     for point in sorted(sent, key=lambda point: point.kind == "repeated"):
         repeated = point.kind == "repeated"
-        label = f"{duration(point.t)}: {size(point.to)}{', sent again' if repeated else ''}"
+        label = f"{format_seconds(point.t)}: {format_size(point.to)}{', sent again' if repeated else ''}"
         # In the same half of a pixel, only the first would be seen.
         place = round(2 * x(point.t)), round(2 * y(point.to)), repeated
         dots.setdefault(place, Dot(x(point.t), y(point.to), repeated, label))
@@ -328,14 +334,17 @@ def _stream(  # noqa: PLR0917 - a direction of a connection, and where it is dra
         frame,
         role,
         height,
-        tuple(Tick(x(t), duration(t) if t else "0") for t in _round_values(last, frame.ticks, first)),
-        tuple(Tick(y(to), size(to) if to else "0") for to in _round_values(most, 4)),
+        tuple(Tick(x(t), format_seconds(t) if t else "0") for t in _round_values(last, frame.ticks, first)),
+        tuple(Tick(y(to), format_size(to) if to else "0") for to in _round_values(most, 4)),
         tuple(steps),
         tuple((x(point.t), y(point.room)) for point in answers if point.room),
         tuple(x(point.t) for point in answers if point.sack),
         tuple(
             Piece(
-                x(span.from_s), width, span.cause, f"{NAMES[span.cause]} {duration(span.to_s - span.from_s)}"
+                x(span.from_s),
+                width,
+                span.cause,
+                f"{NAMES[span.cause]} {format_seconds(span.to_s - span.from_s)}",
             )
             for span in spans
             if (width := x(span.to_s) - x(span.from_s)) >= _VISIBLE

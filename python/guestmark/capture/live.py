@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from guestmark.capture.binary import handling
+from guestmark.capture.binary import handle_signals
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.temporary import unnamed_file
@@ -22,7 +22,7 @@ Supervised = Callable[[Sequence[str]], AbstractContextManager[tuple[list[str], i
 
 
 @contextlib.contextmanager
-def capturing(interface: str, supervised: Supervised, *, whole: bool = False) -> Iterator[int]:
+def capture_packets(interface: str, supervised: Supervised, *, whole: bool = False) -> Iterator[int]:
     """A descriptor from which the `whole` packets of `interface`, or their headers, come as a capture, until a signal.
 
     The tool that captures is `supervised`: it does not outlive this process. Raises `GuestmarkError` when nothing
@@ -51,7 +51,7 @@ def capturing(interface: str, supervised: Supervised, *, whole: bool = False) ->
             process.terminate()
 
         try:
-            with handling({signal.SIGINT: end_capture, signal.SIGTERM: end_capture}):
+            with handle_signals({signal.SIGINT: end_capture, signal.SIGTERM: end_capture}):
                 yield process.stdout.fileno()
         finally:
             process.terminate()
@@ -60,12 +60,12 @@ def capturing(interface: str, supervised: Supervised, *, whole: bool = False) ->
             said = messages.read().decode(errors="replace").strip().splitlines()
     if 0 < status < _BY_SIGNAL:
         raise GuestmarkError(
-            f"{command[0]} cannot capture on {interface}: {_reason(said) or f'status {status}'}",
+            f"{command[0]} cannot capture on {interface}: {_failure_reason(said) or f'status {status}'}",
             hint="capturing needs root or CAP_NET_RAW: run it with sudo; ip link lists the interfaces",
         )
 
 
-def _reason(said: list[str]) -> str:
+def _failure_reason(said: list[str]) -> str:
     """The line of a tool's messages that says why: the first that is more than a heading."""
     told = [line.strip() for line in said if line.strip() and not line.startswith("Capturing on")]
     return next(

@@ -316,7 +316,7 @@ class Document(msgspec.Struct, frozen=True):
 _POINTS = 600  # of the time-sequence view
 
 
-def drawn(trace: Trace) -> Trace:
+def reduce_for_drawing(trace: Trace) -> Trace:
     """The endpoints with their histograms, and one connection in time."""
     sequence = trace.sequence
     if sequence is not None and len(sequence.points) > _POINTS:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from guestmark.capture.binary import Selection, stream
+from guestmark.capture.binary import Selection, stream_output
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.own_program import bring
 from guestmark.core.temporary import scratch_directory
 
 
-def write(selection: Selection, by: str, output: Path, options: list[str]) -> int:
+def write_parquet(selection: Selection, by: str, output: Path, options: list[str]) -> int:
     """Writes `output`; returns the program's exit status. Raises `GuestmarkError` when it cannot be written."""
     bring("polars", "frames", "data frames and Parquet")
     import polars as pl
@@ -20,14 +20,14 @@ def write(selection: Selection, by: str, output: Path, options: list[str]) -> in
     with scratch_directory("capture") as folder:
         rows = folder / "rows.csv"
         with rows.open("wb") as out:
-            status = stream(selection, ["--format=csv", f"--by={by}", *options], out.fileno())
+            status = stream_output(selection, ["--format=csv", f"--by={by}", *options], out.fileno())
         if rows.stat().st_size == 0:
             raise GuestmarkError(
                 "there are no connections to write", hint="see what the capture holds: --format table"
             )
         names = pl.read_csv(rows, n_rows=0).columns
         schema: dict[str, type[pl.DataType]] = {
-            name: pl.String if name in texts else pl.Float64 if _fraction(name) else pl.Int64
+            name: pl.String if name in texts else pl.Float64 if _is_fraction(name) else pl.Int64
             for name in names
         }
         try:
@@ -37,5 +37,5 @@ def write(selection: Selection, by: str, output: Path, options: list[str]) -> in
     return status
 
 
-def _fraction(name: str) -> bool:
+def _is_fraction(name: str) -> bool:
     return name.endswith(("_s", "share"))

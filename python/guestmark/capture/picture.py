@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from guestmark.capture import verdict
 from guestmark.capture.drawings import Distributions, Sequences
 from guestmark.capture.model import Document, Endpoint, Trace
-from guestmark.capture.table import divided, request_lines, said_shares
+from guestmark.capture.table import count_divided_connections, describe_shares, request_lines
 from guestmark.core.errors import GuestmarkError
 from guestmark.page.templates import environment
 
@@ -26,28 +26,28 @@ _PER_LETTER = 0.009  # of the bar's width: smaller shares have no room for their
 _VISIBLE = 0.001
 
 
-def write(document: Document, path: Path) -> None:
+def write_picture(document: Document, path: Path) -> None:
     """Writes the picture of `document` (with histograms and sequence). Raises `GuestmarkError` when it cannot."""
     try:
-        path.write_text(render(document), encoding="utf-8")
+        path.write_text(render_picture(document), encoding="utf-8")
     except OSError as error:
         raise GuestmarkError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def render(document: Document) -> str:
+def render_picture(document: Document) -> str:
     """The HTML text."""
-    traces = [_shown(trace) for trace in document.files]
-    return _environment().get_template("page.html.j2").render(traces=traces) + "\n"
+    traces = [_prepare_trace(trace) for trace in document.files]
+    return _template_environment().get_template("page.html.j2").render(traces=traces) + "\n"
 
 
-def distributions(endpoints: Sequence[Endpoint]) -> str:
+def draw_distributions(endpoints: Sequence[Endpoint]) -> str:
     """An SVG drawing with a row for each endpoint, which must have a histogram, on a common axis."""
-    return _drawn("distributions", Distributions.all(list(endpoints)))
+    return _render_macro("distributions", Distributions.for_all_widths(list(endpoints)))
 
 
-def sequences(trace: Trace) -> str:
+def draw_sequences(trace: Trace) -> str:
     """The connections of `trace` in time: a heading and one SVG drawing for each direction."""
-    return _drawn("sequences", Sequences.all(trace))
+    return _render_macro("sequences", Sequences.from_trace(trace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Share:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _PageTrace:
     """What the page says of one trace; no shares where they are unknown."""
 
     file: str
@@ -82,46 +82,46 @@ class _Shown:
     incomplete: str
 
 
-def _shown(trace: Trace) -> _Shown:
-    said, error, weak = said_shares(trace.shares), trace.error, verdict.doubt(trace)
+def _prepare_trace(trace: Trace) -> _PageTrace:
+    said, error, weak = describe_shares(trace.shares), trace.error, verdict.find_doubt(trace)
     causes = tuple(
         _Share(cause, f"{verdict.NAMES[cause]} {percent} %", percent / 100)
-        for cause, percent in verdict.percents(trace.causes)
+        for cause, percent in verdict.cause_percents(trace.causes)
     )
     endpoints = [
         endpoint for endpoint in trace.endpoints if endpoint.histogram and endpoint.address != "others"
     ]
-    return _Shown(
+    return _PageTrace(
         trace.file,
         causes or (_Share("", said, 1.0),),
         weak.reason if weak else "",
         weak is not None and weak.refused,
         said if causes else "",
-        _shares(trace),
-        f"{divided(trace)}, {trace.counters['packets']:,} packets",
+        _cause_shares(trace),
+        f"{count_divided_connections(trace)}, {trace.counters['packets']:,} packets",
         f"{trace.relative_error:.1%}",
-        Distributions.all(endpoints[:MOST_ENDPOINTS]) if endpoints else (),
-        Sequences.all(trace),
+        Distributions.for_all_widths(endpoints[:MOST_ENDPOINTS]) if endpoints else (),
+        Sequences.from_trace(trace),
         tuple(request_lines(trace)) if trace.requests else (),
         tuple(f"{limit.count:,} {limit.text}" for limit in trace.limits),
         f"reading stopped at byte {error.offset}: {error.reason}" if error else "",
     )
 
 
-def _shares(trace: Trace) -> tuple[_Share, ...]:
+def _cause_shares(trace: Trace) -> tuple[_Share, ...]:
     return tuple(
         _Share(part.cause, f"{part.name} {part.share:.0%}", part.share)
-        for part in verdict.parts(trace.causes)
+        for part in verdict.cause_shares(trace.causes)
         if part.share > _VISIBLE
     )
 
 
-def _drawn(macro: str, drawing: tuple[Distributions, ...] | tuple[Sequences, ...]) -> str:
-    return str(getattr(_environment().get_template("drawings.html.j2").module, macro)(drawing))
+def _render_macro(macro: str, drawing: tuple[Distributions, ...] | tuple[Sequences, ...]) -> str:
+    return str(getattr(_template_environment().get_template("drawings.html.j2").module, macro)(drawing))
 
 
 @functools.cache
-def _environment() -> Environment:
+def _template_environment() -> Environment:
     made = environment("guestmark.capture")
     made.filters["px"] = lambda value: f"{value:.1f}"
     return made

@@ -14,9 +14,9 @@ from pathlib import PurePath
 import msgspec
 
 from guestmark.capture import verdict
-from guestmark.capture.binary import BUILD, Selection, Wanted, analyse, capture_binary, checked
+from guestmark.capture.binary import BUILD, Selection, Wanted, analyse_capture, capture_binary, check_status
 from guestmark.capture.model import Causes, Connection, Document, Trace
-from guestmark.capture.units import duration, percent
+from guestmark.capture.units import format_percent, format_seconds
 from guestmark.core.errors import GuestmarkError, UsageError
 
 SCHEMA = "guestmark-capture-points/1"
@@ -80,7 +80,7 @@ class Points(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedAnswer:
     """One trace made of all points', and what was between them as lines of text."""
 
     document: Document
@@ -88,11 +88,11 @@ class Joined:
     status: int
 
 
-def matched(selection: Selection) -> Points:
+def match_packets(selection: Selection) -> Points:
     """How packets went from each file's point to the next one's. Raises `GuestmarkError` for an unreadable file."""
-    command = [str(capture_binary()), "--points", *selection.arguments()]
+    command = [str(capture_binary()), "--points", *selection.to_arguments()]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if checked(done.returncode):
+    if check_status(done.returncode):
         raise GuestmarkError("the captures were not compared", hint="see the message above")
     points = msgspec.json.decode(done.stdout, type=Points)
     if points.schema != SCHEMA:
@@ -100,12 +100,12 @@ def matched(selection: Selection) -> Points:
     return points
 
 
-def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
+def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAnswer:
     """One answer from all files of `selection`, with the `top` connections that waited longest.
 
     Raises `GuestmarkError` when the files have no connection in common.
     """
-    points = matched(selection)
+    points = match_packets(selection)
     files = [PurePath(file).name for file in selection.files]
     for number, pair in enumerate(points.pairs):
         if pair.clock is None:
@@ -114,9 +114,9 @@ def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
                 f" ({pair.matched:,} packets match)",
                 hint="capture the same connections at both points, at the same time; addresses must not be translated",
             )
-    document, status = analyse(selection, Wanted(histograms=sequences > 0, sequences=sequences))
+    document, status = analyse_capture(selection, Wanted(histograms=sequences > 0, sequences=sequences))
     traces = document.files
-    known = [_named(trace) for trace in traces]
+    known = [_connections_by_name(trace) for trace in traces]
     first, last = traces[0], traces[-1]
     connections, apart = [], []
     for name, connection in known[0].items():
@@ -124,7 +124,7 @@ def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
             continue
         ends = (connection, known[-1][name])
         client, server = ends if _client_first(connection, points) else ends[::-1]
-        merged, difference = _merged(client, server, lost=_lost(connection, points))
+        merged, difference = _merge_ends(client, server, lost=_count_lost(connection, points))
         connections.append(merged)
         apart.append(difference)
     if not connections:
@@ -140,27 +140,29 @@ def joined(selection: Selection, top: int, sequences: int = 0) -> Joined:
         file=" ⇄ ".join(files),
         connections=connections[:top],
         connection_count=len(connections),
-        causes=_sum([connection.causes for connection in connections]),
+        causes=_sum_causes([connection.causes for connection in connections]),
         counters=counters,
         limits=[limit for known_trace in traces for limit in known_trace.limits],
         error=first.error or last.error,
     )
     lines = [
-        line for number, pair in enumerate(points.pairs) for line in _lines(files[number : number + 2], pair)
+        line
+        for number, pair in enumerate(points.pairs)
+        for line in _describe_pair(files[number : number + 2], pair)
     ]
     far = sum(difference > _TELLING for difference in apart)
     if far:
         lines.append(
             f"{far:,} of {len(apart):,} connections look different from the two ends"
-            f" (by up to {percent(max(apart))} of their time)"
+            f" (by up to {format_percent(max(apart))} of their time)"
         )
-    return Joined(msgspec.structs.replace(document, files=[trace]), tuple(lines), status)
+    return JoinedAnswer(msgspec.structs.replace(document, files=[trace]), tuple(lines), status)
 
 
 _Name = tuple[str, frozenset[tuple[str, int]], int]
 
 
-def _named(trace: Trace) -> dict[_Name, Connection]:
+def _connections_by_name(trace: Trace) -> dict[_Name, Connection]:
     """Connections by what they are known by at every point: protocol, ends, and which one between these it is."""
     named: dict[_Name, Connection] = {}
     counts: dict[tuple[str, frozenset[tuple[str, int]]], int] = {}
@@ -182,7 +184,7 @@ def _client_first(connection: Connection, points: Points) -> bool:
     return True
 
 
-def _lost(connection: Connection, points: Points) -> int:
+def _count_lost(connection: Connection, points: Points) -> int:
     """How many packets of the connection were lost between all points."""
     ends = {(side.address, side.port) for side in (connection.client, connection.server)}
     flows = (flow for pair in points.pairs for flow in pair.flows if set(flow.ends) == ends)
@@ -194,7 +196,7 @@ _OF_SERVER = ("server_s", "server_receive_buffer_s", "server_send_buffer_s")
 _OF_PATH = ("latency_s", "bandwidth_s", "nagle_s", "recovery_s", "idle_s", "unknown_s")
 
 
-def _merged(client: Connection, server: Connection, lost: int) -> tuple[Connection, float]:
+def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Connection, float]:
     """One connection from what the point next to each end tells, and by how much of its time the two differ.
 
     Where nothing was `lost` between the points, nothing is recovered: why something was sent again is not known.
@@ -202,13 +204,15 @@ def _merged(client: Connection, server: Connection, lost: int) -> tuple[Connecti
     near, far = client.causes, server.causes
     if near.client_s is None or far.client_s is None:
         return client, 0.0
-    shares = [{part.cause: part.share for part in verdict.parts(causes)} for causes in (near, far)]
+    shares = [{part.cause: part.share for part in verdict.cause_shares(causes)} for causes in (near, far)]
     apart = max((abs(share - shares[1].get(cause, 0.0)) for cause, share in shares[0].items()), default=0.0)
     whole = client.duration_s
-    own = {name: _of(near, name) for name in _OF_CLIENT} | {name: _of(far, name) for name in _OF_SERVER}
+    own = {name: _cause_seconds(near, name) for name in _OF_CLIENT} | {
+        name: _cause_seconds(far, name) for name in _OF_SERVER
+    }
     shrink = min(1.0, whole / (sum(own.values()) or 1.0))
     own = {name: value * shrink for name, value in own.items()}
-    path = {name: (_of(near, name) + _of(far, name)) / 2 for name in _OF_PATH}
+    path = {name: (_cause_seconds(near, name) + _cause_seconds(far, name)) / 2 for name in _OF_PATH}
     if not lost:
         path["unknown_s"] += path["recovery_s"]
         path["recovery_s"] = 0.0
@@ -229,21 +233,24 @@ def _merged(client: Connection, server: Connection, lost: int) -> tuple[Connecti
     return joined, apart
 
 
-def _of(causes: Causes, name: str) -> float:
+def _cause_seconds(causes: Causes, name: str) -> float:
     value: float | None = getattr(causes, name)
     return value or 0.0
 
 
-def _sum(causes: Sequence[Causes]) -> Causes:
+def _sum_causes(causes: Sequence[Causes]) -> Causes:
     known = [one for one in causes if one.client_s is not None]
     if not known:
         return Causes()
     return Causes(
-        **{name: sum(_of(one, name) for one in known) for name in (*_OF_CLIENT, *_OF_SERVER, *_OF_PATH)}
+        **{
+            name: sum(_cause_seconds(one, name) for one in known)
+            for name in (*_OF_CLIENT, *_OF_SERVER, *_OF_PATH)
+        }
     )
 
 
-def _lines(files: Sequence[str], pair: Pair) -> list[str]:
+def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
     """What happened between two points."""
     assert pair.clock is not None
     clock = pair.clock
@@ -253,12 +260,10 @@ def _lines(files: Sequence[str], pair: Pair) -> list[str]:
         if clock.skew
         else ""
     )
-    lines = [
-        f"clocks: {files[1]} is {duration(abs(clock.offset_s))} ± {duration(clock.offset_error_s)} {ahead} {files[0]}"
-        f"{skew} ({pair.matched:,} packets at both)"
-    ]
+    offset = f"{format_seconds(abs(clock.offset_s))} ± {format_seconds(clock.offset_error_s)}"
+    lines = [f"clocks: {files[1]} is {offset} {ahead} {files[0]}{skew} ({pair.matched:,} packets at both)"]
     lines += [
-        f"{sender} → {receiver}: {_way(way)}"
+        f"{sender} → {receiver}: {_describe_way(way)}"
         for way, sender, receiver in zip(pair.ways, files, reversed(files), strict=True)
         if way.sent
     ]
@@ -271,27 +276,27 @@ def _lines(files: Sequence[str], pair: Pair) -> list[str]:
     losing.sort(key=lambda one: -one[2].lost)
     if len(pair.flows) > 1:
         for sender, receiver, way in losing[:_MOST_LINES]:
-            lines.append(f"{_name(sender)} → {_name(receiver)}: {_way(way)}")
+            lines.append(f"{_format_end(sender)} → {_format_end(receiver)}: {_describe_way(way)}")
         if len(losing) > _MOST_LINES:
             lines.append(f"… and {len(losing) - _MOST_LINES:,} more that lost packets")
     return lines
 
 
-def _name(end: tuple[str, int]) -> str:
+def _format_end(end: tuple[str, int]) -> str:
     from guestmark.capture.table import host_port
 
     return host_port(*end)
 
 
-def _way(way: Way) -> str:
+def _describe_way(way: Way) -> str:
     delay = way.delay
     told = [f"{way.sent:,} packets", f"{way.lost:,} lost between the points ({way.lost / way.sent:.2%})"]
     if way.uncaptured:
         told.append(f"{way.uncaptured:,} arrived and were not captured")
     if delay.count:
         told.append(
-            f"one-way delay {duration(delay.min_s)} at least, median {duration(delay.p50_s)},"
-            f" 95 % {duration(delay.p95_s)}, most {duration(delay.max_s)}"
+            f"one-way delay {format_seconds(delay.min_s)} at least, median {format_seconds(delay.p50_s)},"
+            f" 95 % {format_seconds(delay.p95_s)}, most {format_seconds(delay.max_s)}"
         )
     return ", ".join(told)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guestmark.capture.model import Exchange, Trace
-from guestmark.capture.units import duration, size
+from guestmark.capture.units import format_seconds, format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Startup:
     bytes: int
 
 
-def startup_of(trace: Trace) -> Startup | None:
+def find_startup(trace: Trace) -> Startup | None:
     """The phases after the first lease that was given; None without one, or when nothing was fetched after it."""
-    lease = lease_of(trace, last=False)
+    lease = find_lease(trace, last=False)
     if lease is None:
         return None
     given = lease.start_ns + round(lease.duration_s * 1e9)
@@ -56,19 +56,20 @@ def startup_of(trace: Trace) -> Startup | None:
     )
 
 
-def lease_of(trace: Trace, *, last: bool = True) -> Exchange | None:
+def find_lease(trace: Trace, *, last: bool = True) -> Exchange | None:
     """The exchange that gave an address: of several that were answered the last, or the first."""
     leases = [exchange for exchange in trace.exchanges if exchange.protocol == "dhcp" and exchange.server]
     return leases[-1 if last else 0] if leases else None
 
 
-def startup_line(trace: Trace) -> str | None:
+def describe_startup(trace: Trace) -> str | None:
     """The phases in a line; None where there are none."""
-    found = startup_of(trace)
+    found = find_startup(trace)
     if found is None:
         return None
     return (
-        f"Since the first message of DHCP: address {duration(found.address_s)}, then {duration(found.waiting_s)} until "
-        f"the first connection, {duration(found.fetching_s)} fetching ({found.fetched:,} times, {size(found.bytes)}), "
-        f"{duration(found.between_s)} between"
+        f"Since the first message of DHCP: address {format_seconds(found.address_s)}, "
+        f"then {format_seconds(found.waiting_s)} until the first connection, "
+        f"{format_seconds(found.fetching_s)} fetching ({found.fetched:,} times, {format_size(found.bytes)}), "
+        f"{format_seconds(found.between_s)} between"
     )

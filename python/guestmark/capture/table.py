@@ -22,8 +22,8 @@ from guestmark.capture.model import (
     Side,
     Trace,
 )
-from guestmark.capture.startup import startup_line
-from guestmark.capture.units import duration, percent, size
+from guestmark.capture.startup import describe_startup
+from guestmark.capture.units import format_percent, format_seconds, format_size
 from guestmark.page.text import inert
 
 _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
@@ -38,7 +38,7 @@ _PLURAL = {"http": "requests", "tls": "handshakes", "dns": "questions"}
 _CODES = {0: "NOERROR", 1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED"}
 
 
-def said_shares(shares: Shares) -> str:
+def describe_shares(shares: Shares) -> str:
     """`client 94 %, server 3 %, network/unknown 3 %`, which add up to 100."""
     client, server = (round(100 * (share or 0.0)) for share in (shares.client, shares.server))
     return f"client {client} %, server {server} %, network/unknown {max(100 - client - server, 0)} %"
@@ -52,7 +52,7 @@ def host_port(address: str, port: int | None) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> RenderableType:
+def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> RenderableType:
     """Everything about one trace; `named` puts the file's name first; `by` is connection or endpoint.
 
     In fewer columns than `WIDE` the less important ones are left out, and remarks follow below.
@@ -61,15 +61,15 @@ def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Renderab
     if named:
         parts.append(Text(inert(trace.file), style="bold"))
     if trace.connection_count:
-        parts += [_endpoints(trace, width) if by == "endpoint" else _connections(trace, width)]
+        parts += [_endpoint_table(trace, width) if by == "endpoint" else _connection_table(trace, width)]
         parts += [*_remarks_below(trace, by, width), Text()]
     more = trace.connection_count - len(trace.connections)
     if by == "connection" and more > 0 and trace.connections:
         parts.append(Text(f"… and {more:,} that waited less (--top to see more)", style="dim"))
     if trace.connection_count or not trace.error:
-        parts += _sentences(trace)
+        parts += _verdict_sentences(trace)
     parts += [Text(line) for line in exchange_lines(trace)]
-    if line := startup_line(trace):
+    if line := describe_startup(trace):
         parts.append(Text(line))
     for limit in trace.limits:
         parts.append(Text(f"note: {limit.count:,} {inert(limit.text)}", style="yellow"))
@@ -83,7 +83,7 @@ def render(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Renderab
     return Group(*parts)
 
 
-def _table(*columns: str) -> Table:
+def _create_table(*columns: str) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_edge=False
     )
@@ -95,7 +95,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _connections(trace: Trace, width: int) -> Table:
+def _connection_table(trace: Trace, width: int) -> Table:
     headings = [
         "client → server",
         "duration",
@@ -112,62 +112,62 @@ def _connections(trace: Trace, width: int) -> Table:
         "remarks",
     ]
     shown = set(range(13)) if width >= WIDE else {0, 1, 2, 3} if width >= MIDDLE else {0, 1, 2}
-    table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
+    table = _create_table(*(heading for at, heading in enumerate(headings) if at in shown))
     for connection in sorted(trace.connections, key=lambda known: -(known.waited_s or 0.0)):
         unique = connection.client.unique_bytes + connection.server.unique_bytes
         rate = unique / connection.duration_s if connection.duration_s else None
-        slower = _slower(connection.client.response, connection.server.response)
+        slower = _slower_side(connection.client.response, connection.server.response)
         cells: list[str | Text] = [
-            _ends(connection),
-            duration(connection.duration_s),
-            _most(connection),
+            _format_ends(connection),
+            format_seconds(connection.duration_s),
+            _format_main_cause(connection),
             _longest_wait(connection),
-            size(unique),
-            size(rate, "B/s"),
+            format_size(unique),
+            format_size(rate, "B/s"),
             _round_trip(connection),
-            _window(connection),
-            *_response(connection.client.response, slower is connection.client.response),
-            *_response(connection.server.response, slower is connection.server.response),
-            ", ".join(_remarks(connection)),
+            _format_window(connection),
+            *_response_cells(connection.client.response, slower is connection.client.response),
+            *_response_cells(connection.server.response, slower is connection.server.response),
+            ", ".join(_connection_remarks(connection)),
         ]
-        table.add_row(*(_plain(cell) for at, cell in enumerate(cells) if at in shown))
+        table.add_row(*(_as_text(cell) for at, cell in enumerate(cells) if at in shown))
     return table
 
 
 def _longest_wait(connection: Connection) -> str:
     if not connection.longest_wait_s or connection.longest_wait_for is None:
         return "–"
-    return f"{duration(connection.longest_wait_s)} for {verdict.NAMES[connection.longest_wait_for]}"
+    return f"{format_seconds(connection.longest_wait_s)} for {verdict.NAMES[connection.longest_wait_for]}"
 
 
 def _round_trip(connection: Connection) -> str:
     """The shortest way from end to end and back."""
     near, far = connection.client.rtt.min_s, connection.server.rtt.min_s
-    return "–" if near is None or far is None else duration(near + far)
+    return "–" if near is None or far is None else format_seconds(near + far)
 
 
-def _window(connection: Connection) -> str:
+def _format_window(connection: Connection) -> str:
     """The smallest and the largest window of the end that received most."""
     client, server = connection.client, connection.server
     receiver = client if server.unique_bytes >= client.unique_bytes else server
     least, most = receiver.window_min, receiver.window_max
-    return "–" if least is None or most is None else f"{size(least)} – {size(most)}"
+    return "–" if least is None or most is None else f"{format_size(least)} – {format_size(most)}"
 
 
-def _plain(cell: str | Text) -> Text:
+def _as_text(cell: str | Text) -> Text:
     """The cell as text: Rich would take square brackets in a string for markup."""
     return Text(cell) if isinstance(cell, str) else cell
 
 
-def _most(connection: Connection) -> Text:
-    most = verdict.main_part(connection.causes)
+def _format_main_cause(connection: Connection) -> Text:
+    most = verdict.main_cause(connection.causes)
     if most is None:
         return Text("–")
     doubt = "" if connection.confidence in {None, "high"} else f", {connection.confidence} confidence"
-    return Text(f"{most.name} {percent(most.share)}{doubt}", style="dim" if doubt else "bold")
+    return Text(f"{most.name} {format_percent(most.share)}{doubt}", style="dim" if doubt else "bold")
 
 
-def _ends(connection: Connection) -> str:
+def _format_ends(connection: Connection) -> str:
     client, server = (
         host_port(connection.client.address, connection.client.port),
         host_port(connection.server.address, connection.server.port),
@@ -179,35 +179,35 @@ def _remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
     if by == "endpoint" or width >= WIDE:
         return []
     told = (
-        (connection, [r for r in _remarks(connection) if not r.startswith("handshake")])
+        (connection, [r for r in _connection_remarks(connection) if not r.startswith("handshake")])
         for connection in trace.connections
     )
     return [
-        Text(f"{_ends(connection)}: {', '.join(remarks)}", style="dim")
+        Text(f"{_format_ends(connection)}: {', '.join(remarks)}", style="dim")
         for connection, remarks in told
         if remarks
     ]
 
 
-def _slower(client: Response, server: Response) -> Response | None:
+def _slower_side(client: Response, server: Response) -> Response | None:
     if client.total_s == server.total_s:
         return None
     return client if client.total_s > server.total_s else server
 
 
-def _response(response: Response, slow: bool) -> list[Text]:
+def _response_cells(response: Response, slow: bool) -> list[Text]:
     style = "bold" if slow else ""
-    cells = [duration(response.mean_s), duration(response.p99_s)]
+    cells = [format_seconds(response.mean_s), format_seconds(response.p99_s)]
     return [Text(cell, style=style) for cell in cells]
 
 
-def _remarks(connection: Connection) -> list[str]:
-    if unanswered := _unanswered(connection):
+def _connection_remarks(connection: Connection) -> list[str]:
+    if unanswered := _describe_unanswered_syn(connection):
         return [unanswered]
     out = [_CAPTURED[connection.captured]] if connection.captured in _CAPTURED else []
     out += [mark.replace("-", " ") for mark in connection.marks if mark not in _SAID_ONCE]
     if connection.handshake_s is not None:
-        out.append(f"handshake {duration(connection.handshake_s)}")
+        out.append(f"handshake {format_seconds(connection.handshake_s)}")
 
     def both(name: str, count: int) -> None:
         if count:
@@ -217,14 +217,14 @@ def _remarks(connection: Connection) -> list[str]:
         return sum(int(getattr(side, field)) for side in (connection.client, connection.server))
 
     if repeated := total("retransmitted_bytes"):
-        out.append(f"retransmitted {size(repeated)}")
+        out.append(f"retransmitted {format_size(repeated)}")
     both("out of order", total("out_of_order"))
     both("zero window", total("zero_windows"))
-    out += _resets(connection.client, "client") + _resets(connection.server, "server")
+    out += _reset_remarks(connection.client, "client") + _reset_remarks(connection.server, "server")
     return out
 
 
-def _unanswered(connection: Connection) -> str:
+def _describe_unanswered_syn(connection: Connection) -> str:
     """What became of a SYN that nobody answered."""
     client, server = connection.client, connection.server
     if connection.captured != "no-end" or server.packets or client.payload_bytes:
@@ -233,60 +233,59 @@ def _unanswered(connection: Connection) -> str:
     return f"SYN not answered, sent {times} times" if times > 1 else "SYN not answered"
 
 
-def _resets(side: Side, name: str) -> list[str]:
+def _reset_remarks(side: Side, name: str) -> list[str]:
     return [f"reset by {name}"] if side.resets else []
 
 
-def _endpoints(trace: Trace, width: int) -> Table:
+def _endpoint_table(trace: Trace, width: int) -> Table:
     about = ("endpoint", "role", "connections", "own time", "longest wait", "bytes sent")
     headings = (*about, "mean", "p50", "p90", "p99", "max", "share")
     shown = set(range(12)) if width >= MIDDLE + 36 else {0, 1, 3, 4, 6, 9, 10}
-    table = _table(*(heading for at, heading in enumerate(headings) if at in shown))
+    table = _create_table(*(heading for at, heading in enumerate(headings) if at in shown))
     for endpoint in trace.endpoints:
-        table.add_row(*(_plain(cell) for at, cell in enumerate(_endpoint(endpoint)) if at in shown))
+        table.add_row(*(_as_text(cell) for at, cell in enumerate(_endpoint_cells(endpoint)) if at in shown))
     return table
 
 
-def _endpoint(endpoint: Endpoint) -> list[str]:
+def _endpoint_cells(endpoint: Endpoint) -> list[str]:
     response = endpoint.response
     times = (response.mean_s, response.p50_s, response.p90_s, response.p99_s, response.max_s)
     return [
         host_port(endpoint.address, endpoint.port),
         f"{endpoint.role or ''}{' udp' if endpoint.protocol == 'udp' else ''}",
         f"{endpoint.connections:,}",
-        duration(endpoint.own_s),
-        duration(endpoint.longest_wait_s or None),
-        size(endpoint.unique_bytes),
-        *map(duration, times),
-        percent(response.share),
+        format_seconds(endpoint.own_s),
+        format_seconds(endpoint.longest_wait_s or None),
+        format_size(endpoint.unique_bytes),
+        *map(format_seconds, times),
+        format_percent(response.share),
     ]
 
 
-def _sentences(trace: Trace) -> list[Text]:
+def _verdict_sentences(trace: Trace) -> list[Text]:
     packets = trace.counters["packets"]
     if not trace.connection_count:
         if filtered := trace.counters.get("filtered", 0):
             return [Text(f"None of {filtered:,} packets of TCP and UDP fits --filter.", style="bold")]
         return [Text(f"No TCP or UDP among {packets:,} packets.", style="bold")]
-    causes = verdict.said(trace.causes)
+    causes = verdict.describe_causes(trace.causes)
     if causes is None:
         return [Text("No connection has both directions and a duration, so who is slow is unknown.", "bold")]
-    doubt = verdict.doubt(trace)
+    whole = f"of the time of {count_divided_connections(trace)} ({packets:,} packets)"
+    doubt = verdict.find_doubt(trace)
     if doubt and doubt.refused:
         return [
             Text(f"No verdict: {doubt.reason}.", style="bold"),
-            Text(
-                f"what it does explain: {causes} of the time of {divided(trace)} ({packets:,} packets)", "dim"
-            ),
+            Text(f"what it does explain: {causes} {whole}", "dim"),
         ]
     weak = f"; low confidence: {doubt.reason}" if doubt else ""
     return [
-        Text.assemble((causes, "bold"), f" of the time of {divided(trace)} ({packets:,} packets){weak}"),
-        Text(f"by response latency alone: {said_shares(trace.shares)}", style="dim"),
+        Text.assemble((causes, "bold"), f" {whole}{weak}"),
+        Text(f"by response latency alone: {describe_shares(trace.shares)}", style="dim"),
     ]
 
 
-def divided(trace: Trace) -> str:
+def count_divided_connections(trace: Trace) -> str:
     """The connections whose time the shares divide: `3 connections`; those of one direction are not among them."""
     count = trace.connection_count - trace.counters["one_sided"]
     return f"{count:,} connection{'s' if count != 1 else ''}"
@@ -302,39 +301,40 @@ def exchange_lines(trace: Trace) -> list[str]:
 
 def exchange_line(exchange: Exchange) -> str:
     """One exchange: what it was, how long it took, and who took it."""
-    heading = f"{exchange.protocol.upper()} {inert(_what(exchange))}: {duration(exchange.duration_s)}"
-    told = [f"server {duration(exchange.server_s)}"]
+    subject = f"{exchange.protocol.upper()} {inert(_describe_exchange(exchange))}"
+    heading = f"{subject}: {format_seconds(exchange.duration_s)}"
+    told = [f"server {format_seconds(exchange.server_s)}"]
     if exchange.protocol != "dns":
-        told.insert(0, f"client {duration(exchange.client_s)}")
+        told.insert(0, f"client {format_seconds(exchange.client_s)}")
     if exchange.recovery_s:
-        told.append(f"waiting to repeat {duration(exchange.recovery_s)}")
+        told.append(f"waiting to repeat {format_seconds(exchange.recovery_s)}")
     if exchange.repeated:
         told.append(f"{exchange.repeated:,} repeated")
     if exchange.unanswered:
         told.append(f"{exchange.unanswered:,} not answered")
     if exchange.answers.count:
         told.append(
-            f"answers: median {duration(exchange.answers.p50_s)}, p99 {duration(exchange.answers.p99_s)}"
+            f"answers: median {format_seconds(exchange.answers.p50_s)}, p99 {format_seconds(exchange.answers.p99_s)}"
         )
     return f"{heading} ({', '.join(told)})"
 
 
-def _what(exchange: Exchange) -> str:
+def _describe_exchange(exchange: Exchange) -> str:
     server = exchange.server or "nobody"
     match exchange.protocol:
         case "tftp":
-            done = f"{exchange.count:,} blocks, {size(exchange.bytes)}"
+            done = f"{exchange.count:,} blocks, {format_size(exchange.bytes)}"
             return f"{exchange.name} from {server} to {exchange.client}, {done}"
         case "dns":
             return f"{exchange.count:,} questions to {server}"
         case "dhcp":
-            return f"{exchange.client} from {server}: {_steps(exchange)}"
+            return f"{exchange.client} from {server}: {_list_messages(exchange)}"
         case _:
-            return f"{exchange.client} → {server}: {_steps(exchange)}"
+            return f"{exchange.client} → {server}: {_list_messages(exchange)}"
 
 
-def _steps(exchange: Exchange) -> str:
-    return ", ".join(f"{message.kind} {duration(message.at_s)}" for message in exchange.messages[:6])
+def _list_messages(exchange: Exchange) -> str:
+    return ", ".join(f"{message.kind} {format_seconds(message.at_s)}" for message in exchange.messages[:6])
 
 
 def request_lines(trace: Trace) -> Iterator[str]:
@@ -344,45 +344,51 @@ def request_lines(trace: Trace) -> Iterator[str]:
         yield "No request over HTTP/1, no TLS handshake and no question for a name was found."
     cut = trace.counters.get("cut", 0) > 0
     for served in servers[:_MOST_SERVERS]:
-        yield _server(served, cut)
-        yield from (f"  {_request(request, served, trace)}" for request in served.longest[:_MOST_REQUESTS])
+        yield _describe_server(served, cut)
+        yield from (
+            f"  {_describe_request(request, served, trace)}" for request in served.longest[:_MOST_REQUESTS]
+        )
     if len(servers) > _MOST_SERVERS:
         yield f"… and {len(servers) - _MOST_SERVERS:,} servers more"
 
 
-def _server(served: Served, cut: bool) -> str:
+def _describe_server(served: Served, cut: bool) -> str:
     told = [f"{served.count:,} {_PLURAL[served.protocol]}"]
     told += [f"{served.unanswered:,} without an answer"] if served.unanswered else []
     told += [f"{served.repeated:,} times asked again"] if served.repeated else []
     told += [f"{served.failed:,} failed"] if served.failed else []
     never = "not known, as packets are cut" if cut else "never"
-    first, last = _spread(served.first_byte, never), _spread(served.last_byte, never)
+    first, last = (
+        _describe_round_trips(served.first_byte, never),
+        _describe_round_trips(served.last_byte, never),
+    )
     times = f"answered {last}" if served.protocol == "dns" else f"first byte {first}; done {last}"
     return f"{served.protocol.upper()} {inert(served.server)}: {', '.join(told)}; {times}"
 
 
-def _spread(trips: RoundTrips, never: str) -> str:
+def _describe_round_trips(trips: RoundTrips, never: str) -> str:
     if not trips.count:
         return never
-    return f"median {duration(trips.p50_s)}, p99 {duration(trips.p99_s)}, at most {duration(trips.max_s)}"
+    median, p99, longest = map(format_seconds, (trips.p50_s, trips.p99_s, trips.max_s))
+    return f"median {median}, p99 {p99}, at most {longest}"
 
 
-def _request(request: Request, served: Served, trace: Trace) -> str:
+def _describe_request(request: Request, served: Served, trace: Trace) -> str:
     at = (request.start_ns - (trace.start_ns or request.start_ns)) / 1e9
-    name = f"{inert(request.name) or '(no name)'}{_status(request, served)} at {duration(at)}"
+    name = f"{inert(request.name) or '(no name)'}{_format_status(request, served)} at {format_seconds(at)}"
     again = f", asked {request.repeated + 1} times" if request.repeated else ""
     if request.first_byte_s is None or request.answer_frames is None:
         return f"{name}: no answer{again} (frame {request.frame})"
     if served.protocol == "dns":
-        took = duration(request.first_byte_s)
+        took = format_seconds(request.first_byte_s)
         return f"{name}: {took}{again} (frames {request.frame}, {request.answer_frames[1]})"
     frames = (request.frame, *request.answer_frames)
-    done = "not whole" if request.last_byte_s is None else f"done {duration(request.last_byte_s)}"
-    told = f"first byte {duration(request.first_byte_s)}, {done}, {size(request.bytes)}"
+    done = "not whole" if request.last_byte_s is None else f"done {format_seconds(request.last_byte_s)}"
+    told = f"first byte {format_seconds(request.first_byte_s)}, {done}, {format_size(request.bytes)}"
     return f"{name}: {told} (frames {', '.join(map(str, frames))})"
 
 
-def _status(request: Request, served: Served) -> str:
+def _format_status(request: Request, served: Served) -> str:
     if request.status is None:
         return ""
     told = (

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 
-def duration(seconds: float | None) -> str:
+def format_seconds(seconds: float | None) -> str:
     """`256 µs`, `13.2 ms`, `19.5 s`: three significant digits."""
     if seconds is None:
         return "–"
     for factor, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")):
         if abs(seconds) * factor < 999.5:
-            return f"{_three(seconds * factor)} {unit}"
-    return f"{_three(seconds)} s"
+            return f"{_three_digits(seconds * factor)} {unit}"
+    return f"{_three_digits(seconds)} s"
 
 
-def size(count: float | None, unit: str = "B") -> str:
+def format_size(count: float | None, unit: str = "B") -> str:
     """`105 MB`: three significant digits, powers of 1000."""
     if count is None:
         return "–"
     for prefix in ("", "k", "M", "G"):
         if count < 999.5:
-            return f"{_three(count)} {prefix}{unit}"
+            return f"{_three_digits(count)} {prefix}{unit}"
         count /= 1000
-    return f"{_three(count)} T{unit}"
+    return f"{_three_digits(count)} T{unit}"
 
 
-def percent(share: float | None) -> str:
+def format_percent(share: float | None) -> str:
     """`94 %`."""
     return "–" if share is None else f"{share * 100:.0f} %"
 
 
-def _three(value: float) -> str:
+def _three_digits(value: float) -> str:
     if value == int(value) and value < 1000:
         return str(int(value))
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

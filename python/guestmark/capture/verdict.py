@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guestmark.capture.model import Causes, Ended, Trace
-from guestmark.capture.units import duration
+from guestmark.capture.units import format_seconds
 
 NAMES = {
     "client": "client",
@@ -31,7 +31,7 @@ _TOLD = 3  # of the longest waits
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CauseShare:
     """One cause and its share of the time, 0..1."""
 
     cause: str
@@ -43,18 +43,18 @@ class Part:
         return NAMES[self.cause]
 
 
-def parts(causes: Causes) -> tuple[Part, ...]:
+def cause_shares(causes: Causes) -> tuple[CauseShare, ...]:
     """Every cause with its share, in the order of `NAMES`; none when the causes or the time are unknown."""
     seconds = {cause: getattr(causes, f"{cause}_s") or 0.0 for cause in NAMES}
     whole = sum(seconds.values())
     if causes.client_s is None or not whole:
         return ()
-    return tuple(Part(cause, value / whole) for cause, value in seconds.items())
+    return tuple(CauseShare(cause, value / whole) for cause, value in seconds.items())
 
 
-def percents(causes: Causes) -> tuple[tuple[str, int], ...]:
+def cause_percents(causes: Causes) -> tuple[tuple[str, int], ...]:
     """Causes with their percent, which add up to 100, largest first; none when they are unknown."""
-    known = parts(causes)
+    known = cause_shares(causes)
     if not known:
         return ()
     exact = {part.cause: 100 * part.share for part in known}
@@ -66,19 +66,19 @@ def percents(causes: Causes) -> tuple[tuple[str, int], ...]:
     return tuple((cause, whole[cause]) for cause in shown)
 
 
-def said(causes: Causes) -> str | None:
+def describe_causes(causes: Causes) -> str | None:
     """All causes in a sentence, largest first; None when they are unknown."""
-    return ", ".join(f"{NAMES[cause]} {percent} %" for cause, percent in percents(causes)) or None
+    return ", ".join(f"{NAMES[cause]} {percent} %" for cause, percent in cause_percents(causes)) or None
 
 
-def main_part(causes: Causes) -> Part | None:
+def main_cause(causes: Causes) -> CauseShare | None:
     """The cause that took most time."""
-    return max(parts(causes), key=lambda part: part.share, default=None)
+    return max(cause_shares(causes), key=lambda part: part.share, default=None)
 
 
-def guilty(trace: Trace) -> list[Ended]:
+def find_guilty_packets(trace: Trace) -> list[Ended]:
     """The packets that ended the longest waits for the main cause of the whole trace, longest first."""
-    main = main_part(trace.causes)
+    main = main_cause(trace.causes)
     return [ended for ended in trace.guilty if main is not None and ended.cause == main.cause]
 
 
@@ -87,13 +87,15 @@ def display_filter(packets: Sequence[Ended]) -> str:
     return f"frame.number in {{{', '.join(str(frame) for frame in sorted(p.frame for p in packets))}}}"
 
 
-def waits(trace: Trace) -> str | None:
+def describe_longest_waits(trace: Trace) -> str | None:
     """The longest waits for the main cause, with the frames that ended them; None where no cause can be blamed."""
-    main, packets = main_part(trace.causes), guilty(trace)
-    found = doubt(trace)
+    main, packets = main_cause(trace.causes), find_guilty_packets(trace)
+    found = find_doubt(trace)
     if main is None or not packets or main.cause in _NO_PACKETS or (found is not None and found.refused):
         return None
-    told = ", ".join(f"frame {packet.frame} ({duration(packet.waited_s)})" for packet in packets[:_TOLD])
+    told = ", ".join(
+        f"frame {packet.frame} ({format_seconds(packet.waited_s)})" for packet in packets[:_TOLD]
+    )
     return f"longest waits for {main.name}: {told}"
 
 
@@ -109,9 +111,9 @@ _BEGUN_BEFORE = {"no-start", "middle"}
 _REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 3, 0.05
 
 
-def doubt(trace: Trace) -> Doubt | None:
+def find_doubt(trace: Trace) -> Doubt | None:
     """What speaks against the verdict of a whole trace; None when nothing does."""
-    unknown = next((part.share for part in parts(trace.causes) if part.cause == "unknown"), 0.0)
+    unknown = next((part.share for part in cause_shares(trace.causes) if part.cause == "unknown"), 0.0)
     sides = [side for connection in trace.connections for side in (connection.client, connection.server)]
     missing = sum(side.missing_bytes for side in sides)
     share = missing / max(missing + sum(side.unique_bytes for side in sides), 1)

@@ -113,9 +113,9 @@ def command(  # noqa: PLR0917 - one parameter per option
     except NotPermittedError:
         # Tools that capture are often installed with the right to.
         from guestmark.agent.binary import ending_with_us
-        from guestmark.capture.live import capturing
+        from guestmark.capture.live import capture_packets
 
-        with capturing(live, partial(ending_with_us, grace_ms=_GRACE_MS), whole=details) as source:
+        with capture_packets(live, partial(ending_with_us, grace_ms=_GRACE_MS), whole=details) as source:
             selection = replace(selection, source=source)
             status = answer(replace(request, selection=selection, live=True))
     raise typer.Exit(status)

@@ -12,7 +12,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guestmark.capture.binary import MOST_SEQUENCES, Selection, Wanted, analyse, analysing, document
+from guestmark.capture.binary import (
+    MOST_SEQUENCES,
+    Selection,
+    Wanted,
+    analyse_capture,
+    read_document,
+    start_analysis,
+)
 from guestmark.core.errors import GuestmarkError, UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +96,7 @@ def _table(request: Request) -> int:
         from guestmark.capture import points
 
         top, sequences = request.top or ROWS, MOST_SEQUENCES if request.plot else 0
-        joined = points.joined(request.selection, top, sequences)
+        joined = points.join_points(request.selection, top, sequences)
         _show(request, joined.document, joined.lines)
         return joined.status
     wanted = Wanted(
@@ -100,13 +107,13 @@ def _table(request: Request) -> int:
         guilty=True,
         requests=request.details or request.plot is not None,
     )
-    with analysing(request.selection, wanted) as program:
+    with start_analysis(request.selection, wanted) as program:
         # What draws the table is imported while the program works.
         from guestmark.capture import table
         from guestmark.cli import console
 
         del table, console
-        found, status = document(program)
+        found, status = read_document(program)
     _show(request, found, ())
     return status
 
@@ -124,8 +131,10 @@ def _show(request: Request, found: Document, lines: tuple[str, ...]) -> None:
     limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
     console = Console(file=file, width=None if limited else table.WIDEST)
     for trace in found.files:
-        console.print(table.render(trace, request.by.value, named=len(found.files) > 1, width=console.width))
-        if (line := verdict.waits(trace)) and not request.extract and not request.live:
+        console.print(
+            table.render_trace(trace, request.by.value, named=len(found.files) > 1, width=console.width)
+        )
+        if (line := verdict.describe_longest_waits(trace)) and not request.extract and not request.live:
             console.print(line)
         if request.details:
             for line in table.request_lines(trace):
@@ -139,17 +148,21 @@ def _show(request: Request, found: Document, lines: tuple[str, ...]) -> None:
     if request.plot:
         from guestmark.capture import picture
 
-        picture.write(found, request.plot)
+        picture.write_picture(found, request.plot)
 
 
 def _extract(trace: Trace, file: str, output: Path) -> None:
     """Write the packets that ended the longest waits for the main cause, and say how Wireshark shows them."""
     from guestmark.capture import verdict
-    from guestmark.capture.binary import extract
-    from guestmark.capture.units import duration
+    from guestmark.capture.binary import extract_packets
+    from guestmark.capture.units import format_seconds
     from guestmark.page.say import say
 
-    doubt, main, packets = verdict.doubt(trace), verdict.main_part(trace.causes), verdict.guilty(trace)
+    doubt, main, packets = (
+        verdict.find_doubt(trace),
+        verdict.main_cause(trace.causes),
+        verdict.find_guilty_packets(trace),
+    )
     if doubt is not None and doubt.refused:
         raise GuestmarkError(
             f"no packet can be blamed: {doubt.reason}",
@@ -162,34 +175,36 @@ def _extract(trace: Trace, file: str, output: Path) -> None:
         )
     if output.exists() and output.samefile(file):
         raise UsageError(f"{output} is the capture itself", hint="name another file for --extract")
-    extract(file, [packet.frame for packet in packets], output)
+    extract_packets(file, [packet.frame for packet in packets], output)
     whole = sum(packet.waited_s for packet in packets)
     count = f"{len(packets)} packets" if len(packets) > 1 else "1 packet"
-    say(f"{output}: {count} that ended the longest waits for {main.name}, {duration(whole)} in all")
+    say(f"{output}: {count} that ended the longest waits for {main.name}, {format_seconds(whole)} in all")
     say(f"in {file}, for Wireshark: {verdict.display_filter(packets)}")
 
 
 def _rows(request: Request) -> int:
     from guestmark.capture import parquet
-    from guestmark.capture.binary import stream
+    from guestmark.capture.binary import stream_output
 
     options = [] if request.top is None else [f"--top={request.top}"]
     if request.format is Format.PARQUET:
         if request.output == "-":
             raise UsageError("Parquet needs a file", hint="name one: -o connections.parquet")
-        return parquet.write(request.selection, request.by.value, Path(request.output), options)
+        return parquet.write_parquet(request.selection, request.by.value, Path(request.output), options)
     options += [f"--format={request.format.value}", f"--by={request.by.value}"]
     if request.format is Format.JSON:
         options.append("--requests")
     if request.output == "-":
         sys.stdout.flush()
-        return stream(request.selection, options)
+        return stream_output(request.selection, options)
     with Path(request.output).open("wb") as out:
-        return stream(request.selection, options, out.fileno())
+        return stream_output(request.selection, options, out.fileno())
 
 
 def _draw(selection: Selection, plot: Path) -> None:
     from guestmark.capture import picture
 
-    found, _ = analyse(selection, Wanted(top=ROWS, histograms=True, sequences=MOST_SEQUENCES, requests=True))
-    picture.write(found, plot)
+    found, _ = analyse_capture(
+        selection, Wanted(top=ROWS, histograms=True, sequences=MOST_SEQUENCES, requests=True)
+    )
+    picture.write_picture(found, plot)

@@ -167,7 +167,7 @@ def _replay(what: list[str], look: _Look, named: str | None) -> None:
     if len(wanted) > 1:
         raise UsageError(f"{' and '.join(wanted)} cannot be combined", hint="one of them at a time")
     if not wanted:
-        for line in evidence.lines(what[1], look.after, ledger):
+        for line in evidence.describe_log(what[1], look.after, ledger):
             tell(line)
         return
     if look.after is None:
@@ -175,7 +175,7 @@ def _replay(what: list[str], look: _Look, named: str | None) -> None:
             f"{wanted[0]} needs --after, which says where the power is cut", hint="e.g. --after 212"
         )
     if look.image is not None:
-        tell(evidence.write(what[1], look.after, look.survival, look.image, ledger))
+        tell(evidence.write_cut_image(what[1], look.after, look.survival, look.image, ledger))
     elif look.shell:
         raise typer.Exit(rerun.open_shell(what[1], look.after, look.survival, ledger))
     else:

@@ -81,7 +81,7 @@ def run(
         )
         file = Path(ledger.where) if ledger.is_file else None
         try:
-            with evidence.beside(file), loop.run_hooks():
+            with evidence.keep_beside(file), loop.run_hooks():
                 loop.prove_durability()
                 state = loop.run_blocks()
         except Interrupted:

@@ -27,12 +27,12 @@ class Answer:
     took_s: float
 
     @property
-    def judged(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Whether it says anything about the disk."""
         return self.ending in {Ending.PASSED, Ending.FAILED}
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """In a line: its last words, else how it ended."""
         words = next((lines[-1] for lines in (self.err, self.out) if lines), "")
         if self.ending is Ending.LATE:
@@ -40,6 +40,6 @@ class Answer:
         return words or ("a signal ended it" if self.status is None else f"status {self.status}")
 
 
-def alike(said: str) -> str:
+def mask_numbers(said: str) -> str:
     """The same for messages that differ in numbers only."""
     return re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b", "N", said)

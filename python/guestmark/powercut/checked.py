@@ -16,11 +16,19 @@ from guestmark.disks import stack
 from guestmark.powercut import checks, cuts, deeds, evidence, explanation, proof
 from guestmark.powercut.answer import Answer, Ending
 from guestmark.powercut.checks import Check, Limit
-from guestmark.powercut.cuts import TEARING, Chosen, Survival
-from guestmark.powercut.deeds import Deed, Done
-from guestmark.powercut.judge import Crash, Judged
+from guestmark.powercut.cuts import TEARING, ChosenCuts, Survival
+from guestmark.powercut.deeds import Call, CallKind
+from guestmark.powercut.judge import Crash, JudgedStates
 from guestmark.powercut.records import Acknowledged
-from guestmark.powercut.survey import Bench, Disk, Limits, State, Survey, bench, conduct
+from guestmark.powercut.survey import (
+    Bench,
+    CrashState,
+    Disk,
+    Survey,
+    SurveyLimits,
+    conduct_survey,
+    start_bench,
+)
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 
 _TRIED_S = 60.0  # for the first run of a check that is given no limit
@@ -38,7 +46,7 @@ _CONSISTENCY = "reordered and torn writes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CheckRequest:
     """A command whose exit status judges a disk, the `lines` that it is told, and how long each and all may take."""
 
     command: str
@@ -49,68 +57,68 @@ class Asked:
         False  # of a second log: it only has to show that a check fails that was tried, and that can
     )
     tell: Callable[[str], None] = lambda _: None
-    deeds: Sequence[Done] | None = None  # of the program, which is followed to explain a failure
+    deeds: Sequence[Call] | None = None  # of the program, which is followed to explain a failure
 
     @property
-    def consistency(self) -> bool:
+    def only_consistency(self) -> bool:
         """Whether nothing was acknowledged, so that each state only has to be whole."""
         return not self.lines
 
 
-def prove(request: proof.Request, asked: Asked) -> tuple[Proven, list[tuple[str, str]]]:
+def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Proven, list[tuple[str, str]]]:
     """Judges the log by the check, and keeps it; also after which calls a sync would mend what was found, by their kind
     and path, where the program was followed. Raises `WorkloadError` for a check that fails with nothing cut."""
     begin = time.monotonic()
-    alone = checks.not_apart()
+    alone = checks.why_not_apart()
     check = Check(
         asked.command,
         asked.lines,
         Limit(asked.limit_s or _TRIED_S),
         apart=not alone,
-        always=asked.consistency,
+        always=asked.only_consistency,
     )
     part = request.written
     with WriteLog(request.files.log) as log:
         entries = log.entries[: part.settled]
-        seen = part.acknowledged(log)
-        disk = Disk(request.files.base, request.filesystem, request.form, log, entries, seen.after)
-        with bench(disk, check, _ROOM) as at:
+        seen = part.read_acknowledgements(log)
+        disk = Disk(request.files.base, request.filesystem, request.form, log, entries, seen.newest_after)
+        with start_bench(disk, check, _ROOM) as at:
             blind, controls = False, list[Control]()
             if not asked.confirms:
                 asked.tell("trying the check with nothing cut")
-                blind = _try(at, check, entries, asked)
-                controls.append(_control(at, log.entries[: part.end], seen, request, asked))
-            chosen = _chosen(log.entries[: part.end], seen, request)
-            survey = conduct(
+                blind = _try_check(at, check, entries, asked)
+                controls.append(_run_control(at, log.entries[: part.end], seen, request, asked))
+            chosen = _choose_cuts(log.entries[: part.end], seen, request)
+            survey = conduct_survey(
                 at,
                 chosen,
-                Limits(asked.deadline, _ENOUGH_AGAIN if asked.confirms else None),
+                SurveyLimits(asked.deadline, _ENOUGH_AGAIN if asked.confirms else None),
                 asked.tell,
-                counts=_counts(asked),
+                counts=_counts_as_failure(asked),
             )
             explained = None
             if asked.deeds is not None and survey.groups and survey.unsteady is None:
                 asked.tell("looking for what made it fail")
-                explained = _explained(disk, check, survey, asked)
-        found = _proven(request, asked, log.entries[seen.begin : part.end], survey, controls)
+                explained = _explain_failure(disk, check, survey, asked)
+        found = _build_proven(request, asked, log.entries[seen.first_request : part.end], survey, controls)
         cures: list[tuple[str, str]] = []
         if explained is not None:
             found.explanation, cures = explained
-        found.coverage = chosen.covered([state.cut for state in survey.states])
+        found.coverage = chosen.coverage_of([state.cut for state in survey.states])
     found.blind, found.alone, found.checks = blind, alone, check.runs
-    judged = _kept(survey)
+    judged = _judged_states(survey)
     found.kept = str(
-        evidence.keep(
+        evidence.keep_evidence(
             request.files, request.filesystem, request.form, request.method, judged,
-            evidence.Checked(asked.command, tuple(asked.lines)),
+            evidence.CheckRecord(asked.command, tuple(asked.lines)),
         )
     )  # fmt: skip
     found.judge_s = time.monotonic() - begin
     return found, cures
 
 
-def _explained(
-    disk: Disk, check: Check, survey: Survey, asked: Asked
+def _explain_failure(
+    disk: Disk, check: Check, survey: Survey, asked: CheckRequest
 ) -> tuple[Explanation, list[tuple[str, str]]] | None:
     """What had to differ for the commonest failure, and after which calls a sync would mend that."""
     group = max(survey.groups.values(), key=lambda group: len(group.states))
@@ -125,9 +133,9 @@ def _explained(
     try:
         with scratch_directory("explained", _ROOM, 0o711) as room:
             whole, failing = room / "whole", room / "failing"
-            explanation.copy_files(disk, cuts.at(disk.entries, len(disk.entries), Survival.ALL), whole)
+            explanation.copy_files(disk, cuts.cut_at(disk.entries, len(disk.entries), Survival.ALL), whole)
             explanation.copy_files(disk, state.cut, failing)
-            differ = explanation.fewest(check, told, state.said, whole, failing, until)
+            differ = explanation.find_fewest_differences(check, told, state.fault, whole, failing, until)
     except (MachineError, OSError):
         return None
     if not differ:
@@ -135,27 +143,27 @@ def _explained(
     files = [str(each) for each in differ]
     if not whole_writes:
         torn = f"a write to {differ[0].path} was torn, which no sync prevents"
-        return Explanation(said=state.said, files=files, calls=[torn]), []
-    before = deeds.acknowledged(asked.deeds, len(asked.lines), state.newest)
-    guilty = [found for each in differ if (found := deeds.guilty(before, each)) is not None]
+        return Explanation(said=state.fault, files=files, calls=[torn]), []
+    before = deeds.calls_before_record(asked.deeds, len(asked.lines), state.newest)
+    guilty = [found for each in differ if (found := deeds.find_unsynced_call(before, each)) is not None]
     if not guilty:  # what is missing was written to another file at first, such as a log
-        guilty = deeds.suspects(before)[:_SUSPECTS]
+        guilty = deeds.list_unsynced_writes(before)[:_SUSPECTS]
     calls = list(dict.fromkeys(each.words for each in guilty))
     # No call writes through a mapping, so there is none to sync after.
-    cures = list(dict.fromkeys(each.cure for each in guilty if each.done.deed is not Deed.MAP))
-    return Explanation(said=state.said, files=files, calls=calls), cures
+    cures = list(dict.fromkeys(each.sync_point for each in guilty if each.call.kind is not CallKind.MAP))
+    return Explanation(said=state.fault, files=files, calls=calls), cures
 
 
-def _counts(asked: Asked) -> Callable[[State], bool]:
-    return lambda state: asked.consistency or state.newest >= 0
+def _counts_as_failure(asked: CheckRequest) -> Callable[[CrashState], bool]:
+    return lambda state: asked.only_consistency or state.newest >= 0
 
 
-def _try(at: Bench, check: Check, entries: Sequence[Entry], asked: Asked) -> bool:
+def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRequest) -> bool:
     """Runs the check on the disk as the program left it. Whether it passes there whatever it is told.
 
     Raises `WorkloadError` when it does not pass.
     """
-    state = at.alone(cuts.at(entries, len(entries), Survival.ALL))
+    state = at.judge_alone(cuts.cut_at(entries, len(entries), Survival.ALL))
     answer = state.answer
     if answer is None:
         raise WorkloadError(
@@ -163,22 +171,22 @@ def _try(at: Bench, check: Check, entries: Sequence[Entry], asked: Asked) -> boo
             hint="a fault of the disk, or of the log of its writes",
         )
     if answer.ending is not Ending.PASSED:
-        raise _refused(answer)
+        raise _make_refusal(answer)
     if asked.limit_s is None:
         check.limit.seconds = max(_LEAST_LIMIT_S, _TIMES_TRIED * answer.took_s)
-    if asked.consistency:
+    if asked.only_consistency:
         return False
-    told = at.told(state.cut, [*asked.lines, never_acknowledged(asked.lines)])
+    told = at.judge_told(state.cut, [*asked.lines, forge_unacknowledged_line(asked.lines)])
     return told.answer is not None and told.answer.ending is Ending.PASSED
 
 
-def _refused(answer: Answer) -> WorkloadError:
+def _make_refusal(answer: Answer) -> WorkloadError:
     said = " | ".join([*answer.out[-2:], *answer.err[-3:]])
     heard = f": {said}" if said else ", and said nothing"
     match answer.ending:
         case Ending.UNSTARTED:
             return WorkloadError(
-                f"the check cannot be started: {answer.said}",
+                f"the check cannot be started: {answer.summary}",
                 hint="it runs in sh, at the top of the disk, as root here",
             )
         case Ending.LATE:
@@ -193,7 +201,7 @@ def _refused(answer: Answer) -> WorkloadError:
     )
 
 
-def never_acknowledged(lines: Sequence[bytes]) -> bytes:
+def forge_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
     """A line that looks like the last one, and that the program never printed."""
     last = lines[-1]
     numbers = list(re.finditer(rb"\d+", last))
@@ -204,22 +212,29 @@ def never_acknowledged(lines: Sequence[bytes]) -> bytes:
     return last[: found.start()] + number + last[found.end() :]
 
 
-def _chosen(entries: Sequence[Entry], seen: Acknowledged, request: proof.Request) -> Chosen:
-    start = max(request.written.start, seen.begin)
-    return cuts.cover(entries, seen.moments, start=start, count=request.states, seed=request.seed)
+def _choose_cuts(entries: Sequence[Entry], seen: Acknowledged, request: proof.ProofRequest) -> ChosenCuts:
+    start = max(request.written.start, seen.first_request)
+    return cuts.choose_cuts(
+        entries, seen.acknowledgement_moments, start=start, count=request.states, seed=request.seed
+    )
 
 
-def _control(
-    at: Bench, entries: Sequence[Entry], seen: Acknowledged, request: proof.Request, asked: Asked
+def _run_control(
+    at: Bench, entries: Sequence[Entry], seen: Acknowledged, request: proof.ProofRequest, asked: CheckRequest
 ) -> Control:
     """The log as a hypervisor that drops flushes would have left it; one state that is lost is enough."""
-    start = max(request.written.start, seen.begin)
+    start = max(request.written.start, seen.first_request)
     dropped = cuts.without_flushes(entries, start)
-    if asked.consistency:
-        chosen = cuts.scrambled(dropped, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
+    if asked.only_consistency:
+        chosen = cuts.choose_scrambled_cuts(dropped, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
     else:
-        chosen = cuts.cover(
-            dropped, seen.moments, start=start, count=0, seed=request.seed, most=_CONTROL_STATES
+        chosen = cuts.choose_cuts(
+            dropped,
+            seen.acknowledgement_moments,
+            start=start,
+            count=0,
+            seed=request.seed,
+            most=_CONTROL_STATES,
         )
     now = time.monotonic()
     deadline = None if asked.deadline is None else now + _CONTROL_SHARE * max(asked.deadline - now, 0.0)
@@ -227,69 +242,75 @@ def _control(
     def tell(said: str) -> None:
         asked.tell(f"control: {said}")
 
-    survey = conduct(at, chosen, Limits(deadline, 1), tell, counts=_counts(asked))
-    name = _CONSISTENCY if asked.consistency else "no-flush"
-    return Control(name=name, states=len(survey.judged), losing=survey.losing)
+    survey = conduct_survey(at, chosen, SurveyLimits(deadline, 1), tell, counts=_counts_as_failure(asked))
+    name = _CONSISTENCY if asked.only_consistency else "no-flush"
+    return Control(name=name, states=len(survey.judged_states), losing=survey.losing_count)
 
 
-def _proven(
-    request: proof.Request, asked: Asked, part: Sequence[Entry], survey: Survey, controls: list[Control]
+def _build_proven(
+    request: proof.ProofRequest,
+    asked: CheckRequest,
+    part: Sequence[Entry],
+    survey: Survey,
+    controls: list[Control],
 ) -> Proven:
     layers = stack.list_layers(request.location)
-    flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _word(survey, controls, layers, proof.reconciled(request.counts, flushes), asked)
+    flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
+    word, why = _decide_word(survey, controls, layers, proof.compare_flush_counts(request.counts, flushes), asked)
     losing = [state for group in survey.groups.values() for state in group.states]
     loss = min(losing, key=lambda state: state.cut.after, default=None)
     repair = next((state for state in survey.states if state.repairs), None)
     return Proven(
-        word=word, why=why, method=request.method.words, acknowledged=len(asked.lines),
-        states=len(survey.judged), losing=len(losing),
+        word=word, why=why, method=request.method.description, acknowledged=len(asked.lines),
+        states=len(survey.judged_states), losing=len(losing),
         repaired=sum(bool(state.repairs) for state in survey.states), controls=controls,
-        below=[str(layer) for layer in layers], writes=sum(entry.writes for entry in part), flushes=flushes,
-        run_s=0.0, judge_s=0.0, first_loss=_at(loss) if loss else "",
+        below=[str(layer) for layer in layers], writes=sum(entry.is_write for entry in part), flushes=flushes,
+        run_s=0.0, judge_s=0.0, first_loss=_describe_loss(loss) if loss else "",
         first_repair=f"{'; '.join(repair.repairs)} after cut {repair.cut.after}" if repair else "",
-        counted=request.counts.hypervisor, asked=request.counts.guest, reasons=_reasons(survey),
-        unjudged=len(survey.unjudged), stopped=survey.stopped,
+        counted=request.counts.hypervisor, asked=request.counts.guest, reasons=_list_reasons(survey),
+        unjudged=len(survey.unjudged_states), stopped=survey.stopped,
     )  # fmt: skip
 
 
-def _at(state: State) -> str:
-    return f"{state.said} after cut {state.cut.after} ({state.cut.survival.said})"
+def _describe_loss(state: CrashState) -> str:
+    return f"{state.fault} after cut {state.cut.after} ({state.cut.survival.as_clause})"
 
 
-def _word(
-    survey: Survey, controls: list[Control], layers: list[stack.Layer], flushes: str, asked: Asked
+def _decide_word(
+    survey: Survey, controls: list[Control], layers: list[stack.Layer], flushes: str, asked: CheckRequest
 ) -> tuple[Durability, str]:
     if survey.unsteady is not None:
         first, _ = survey.unsteady
         return Durability.UNKNOWN, (
-            f"the check does not repeat itself: after cut {first.cut.after} ({first.cut.survival.said}) it failed "
-            f"({first.said}), and it passed on the same disk, told the same"
+            f"the check does not repeat itself: after cut {first.cut.after} ({first.cut.survival.as_clause}) it failed "
+            f"({first.fault}), and it passed on the same disk, told the same"
         )
-    if survey.losing:
-        return (Durability.BROKEN if asked.consistency else Durability.LOST), flushes
+    if survey.losing_count:
+        return (Durability.BROKEN if asked.only_consistency else Durability.LOST), flushes
     below = stack.find_volatile(layers)
     if below is not None:
         word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
         return word, str(below)
-    if missing := _missing(survey):
+    if missing := _explain_missing_states(survey):
         return Durability.UNKNOWN, missing
     unseen = next((layer for layer in layers if layer.loses is stack.Loses.UNKNOWN), None)
-    return (_whole if asked.consistency else _kept_all)(controls, unseen, flushes)
+    return (_decide_consistency if asked.only_consistency else _decide_durability)(controls, unseen, flushes)
 
 
-def _missing(survey: Survey) -> str:
+def _explain_missing_states(survey: Survey) -> str:
     """Why too little was judged for a word; empty when it was not."""
-    if survey.unjudged:
-        several = counted(len(survey.unjudged), "crash state")
-        return f"{several} could not be judged: {survey.unjudged[0].said}"
-    judged = len(survey.judged)
+    if survey.unjudged_states:
+        several = counted(len(survey.unjudged_states), "crash state")
+        return f"{several} could not be judged: {survey.unjudged_states[0].fault}"
+    judged = len(survey.judged_states)
     if judged < min(_FEWEST, survey.chosen):
         return f"only {judged} of {survey.chosen:,} crash states were judged: {survey.stopped}"
     return ""
 
 
-def _whole(controls: list[Control], unseen: stack.Layer | None, flushes: str) -> tuple[Durability, str]:
+def _decide_consistency(
+    controls: list[Control], unseen: stack.Layer | None, flushes: str
+) -> tuple[Durability, str]:
     """Of a program that acknowledges nothing, when nothing broke."""
     if unseen is not None:
         return Durability.UNKNOWN, f"below is {unseen}"
@@ -301,7 +322,9 @@ def _whole(controls: list[Control], unseen: stack.Layer | None, flushes: str) ->
     return Durability.CONSISTENT, flushes
 
 
-def _kept_all(controls: list[Control], unseen: stack.Layer | None, flushes: str) -> tuple[Durability, str]:
+def _decide_durability(
+    controls: list[Control], unseen: stack.Layer | None, flushes: str
+) -> tuple[Durability, str]:
     """When nothing was lost."""
     if missed := [control.name for control in controls if not control.caught]:
         return Durability.REACHED, f"no proof: {missed[0]} should lose records here and did not"
@@ -310,36 +333,36 @@ def _kept_all(controls: list[Control], unseen: stack.Layer | None, flushes: str)
     return Durability.PROVEN, f"no crash state loses an acknowledged record; {flushes}"
 
 
-def _reasons(survey: Survey) -> list[Reason]:
+def _list_reasons(survey: Survey) -> list[Reason]:
     groups = [(group.states[0], len(group.states), True) for group in survey.groups.values() if group.states]
-    unjudged = survey.unjudged
+    unjudged = survey.unjudged_states
     if unjudged:
         groups.append((unjudged[0], len(unjudged), False))
     if survey.unsteady is not None:
         groups.append((survey.unsteady[0], 1, False))
     groups.sort(key=lambda each: -each[1])
-    return [_reason(*each) for each in groups[:_REASONS]]
+    return [_build_reason(*each) for each in groups[:_REASONS]]
 
 
-def _reason(state: State, states: int, judged: bool) -> Reason:
+def _build_reason(state: CrashState, states: int, judged: bool) -> Reason:
     answer = state.answer
     return Reason(
-        said=state.said, states=states, after=state.cut.after, survival=state.cut.survival.said, judged=judged,
+        said=state.fault, states=states, after=state.cut.after, survival=state.cut.survival.as_clause, judged=judged,
         status=answer.status if answer else None, out=answer.out if answer else (), err=answer.err if answer else (),
     )  # fmt: skip
 
 
-def _kept(survey: Survey) -> Judged:
-    judged = Judged()
+def _judged_states(survey: Survey) -> JudgedStates:
+    judged = JudgedStates()
     for state in sorted(survey.states, key=lambda state: state.cut.after):
-        lost = state.newest if state.failed else None
-        judged.add(
+        lost = state.newest if state.is_failed else None
+        judged.add_crash(
             Crash(
                 state.cut,
                 state.newest,
                 lost,
                 "; ".join(state.repairs),
-                state.said if lost is not None else "",
+                state.fault if lost is not None else "",
                 state.answer,
             )
         )

@@ -72,7 +72,7 @@ class Check:
         self._known: dict[tuple[bytes, int], Future[Answer]] = {}
         self._lock = threading.Lock()
 
-    def forgetful(self) -> Check:
+    def without_memory(self) -> Check:
         """The same check, run anew each time."""
         return Check(
             self.command, self.lines, self.limit, apart=self.apart, always=self.always, forgetful=True
@@ -86,11 +86,13 @@ class Check:
         if not (told or self.always):
             return Recovered({}, answer=_NOTHING_ASKED)
         answer = (
-            self._run(agent, directory, told) if self._forgetful else self._answer(agent, directory, told)
+            self._run_counted(agent, directory, told)
+            if self._forgetful
+            else self._answer_once(agent, directory, told)
         )
         return Recovered({}, answer=answer)
 
-    def _answer(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+    def _answer_once(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
         done = agent.exec([str(agent_binary()), "tree", str(directory)], timeout_s=_DIGEST_S)
         if not done.ok:
             raise MachineError(
@@ -106,32 +108,32 @@ class Check:
         if answered is not None:
             return answered.result()
         try:
-            own.set_result(self._run(agent, directory, told))
+            own.set_result(self._run_counted(agent, directory, told))
         except BaseException as error:
             own.set_exception(error)
             raise
         return own.result()
 
-    def _run(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+    def _run_counted(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
         with self._lock:
             self.runs += 1
         with _AT_ONCE:
-            return self._answered(agent, directory, told)
+            return self._run_in_room(agent, directory, told)
 
-    def _answered(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+    def _run_in_room(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
         room = directory.parent / "room"
         room.mkdir(exist_ok=True)
         done = agent.exec(
-            [*(world(room, directory) if self.apart else ()), "sh", "-c", self.command],
+            [*(world_command(room, directory) if self.apart else ()), "sh", "-c", self.command],
             stdin=b"".join(line + b"\n" for line in told),
             timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
         )  # fmt: skip
-        ending = Ending.LATE if done.timed_out else _ending(done.status)
+        ending = Ending.LATE if done.timed_out else _classify_status(done.status)
         took_s = self.limit.seconds if done.timed_out else done.wall_s
-        return Answer(ending, done.status, _last(done.stdout), _last(done.stderr), took_s)
+        return Answer(ending, done.status, _last_lines(done.stdout), _last_lines(done.stderr), took_s)
 
 
-def run_here(check: Check, room: Path, directory: Path, told: Sequence[bytes]) -> Answer:
+def run_check_here(check: Check, room: Path, directory: Path, told: Sequence[bytes]) -> Answer:
     """Runs a check on files of this host; `room` is for its own use."""
     own = room / "room"
     own.mkdir()
@@ -139,23 +141,29 @@ def run_here(check: Check, room: Path, directory: Path, told: Sequence[bytes]) -
     try:
         with _AT_ONCE:
             done = subprocess.run(
-                [*(world(own, directory) if check.apart else ()), "sh", "-c", check.command], cwd=directory,
+                [*(world_command(own, directory) if check.apart else ()), "sh", "-c", check.command], cwd=directory,
                 input=b"".join(line + b"\n" for line in told), capture_output=True, timeout=check.limit.seconds,
                 check=False,
             )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Answer(Ending.LATE, None, (), (), check.limit.seconds)
     status = done.returncode if done.returncode >= 0 else None
-    return Answer(_ending(status), status, _last(done.stdout), _last(done.stderr), time.monotonic() - begin)
+    return Answer(
+        _classify_status(status),
+        status,
+        _last_lines(done.stdout),
+        _last_lines(done.stderr),
+        time.monotonic() - begin,
+    )
 
 
-def _ending(status: int | None) -> Ending:
+def _classify_status(status: int | None) -> Ending:
     if status == 0:
         return Ending.PASSED
     return Ending.UNSTARTED if status in {_NOT_EXECUTABLE, _NOT_FOUND} else Ending.FAILED
 
 
-def _last(said: bytes) -> tuple[str, ...]:
+def _last_lines(said: bytes) -> tuple[str, ...]:
     """The last lines, in characters that every document can have."""
     lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
     return tuple(
@@ -163,18 +171,18 @@ def _last(said: bytes) -> tuple[str, ...]:
     )
 
 
-def world(room: Path, directory: Path) -> tuple[str, ...]:
+def world_command(room: Path, directory: Path) -> tuple[str, ...]:
     """What begins a command that may change the directory and nothing else; `room` is an empty directory."""
     return (str(agent_binary()), "world", "--room", str(room), "--writable", str(directory), "--")
 
 
 @functools.cache
-def not_apart() -> str:
+def why_not_apart() -> str:
     """Why a check cannot have a world of its own on this host; empty when it can. Found out once, by trying."""
     with scratch_directory("world") as room:
         try:
             done = subprocess.run(
-                [*world(room, room), "true"],
+                [*world_command(room, room), "true"],
                 capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_TRIED_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -36,7 +36,7 @@ class Survival(StrEnum):
     TORN_LAST = "half of the last write"
 
     @property
-    def said(self) -> str:
+    def as_clause(self) -> str:
         """In a sentence: `the first half survives`."""
         plural = self in {Survival.ALL, Survival.TORN_512, Survival.TORN_4096}
         return f"{self} survive" if plural else f"{self} survives"
@@ -74,7 +74,7 @@ class Cut:
         return self.kept, self.pieces
 
 
-class Kind(Enum):
+class CutKind(Enum):
     """Why a state is looked at."""
 
     WORST = auto()
@@ -84,7 +84,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenCuts:
     """Crash states that differ from each other, in the order in which they can be made, and what they cover.
 
     `kinds` has the outcomes of each kind in the order of their moments; one may be of several kinds.
@@ -92,41 +92,41 @@ class Chosen:
 
     cuts: tuple[Cut, ...]
     coverage: Coverage
-    kinds: Mapping[Kind, tuple[Outcome, ...]]
+    kinds: Mapping[CutKind, tuple[Outcome, ...]]
 
-    def sampled(self) -> list[Cut]:
+    def sampling_order(self) -> list[Cut]:
         """The states in an order of which every beginning is a fair sample: the worst states first, then of all other
         kinds as large a part of each.
         """
-        worst = _spread_out(self.kinds[Kind.WORST])
+        worst = _order_by_bit_reversal(self.kinds[CutKind.WORST])
         others = [
             ((number + 0.5) / len(outcomes), kind.value, outcome)
             for kind, outcomes in self.kinds.items()
-            for number, outcome in enumerate(_spread_out(outcomes))
-            if kind is not Kind.WORST
+            for number, outcome in enumerate(_order_by_bit_reversal(outcomes))
+            if kind is not CutKind.WORST
         ]
         others.sort(key=lambda each: each[:2])
         by_outcome = {cut.outcome: cut for cut in self.cuts}
         return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(each[2] for each in others)])]
 
-    def covered(self, judged: Collection[Cut]) -> Coverage:
+    def coverage_of(self, judged: Collection[Cut]) -> Coverage:
         """What is covered when only these states were judged."""
         seen = {cut.outcome for cut in judged}
         part = {kind: sum(outcome in seen for outcome in outcomes) for kind, outcomes in self.kinds.items()}
         return msgspec.structs.replace(
-            self.coverage, worst=part[Kind.WORST], cuts=part[Kind.BETWEEN], torn=part[Kind.TORN],
-            random=part[Kind.RANDOM],
+            self.coverage, worst=part[CutKind.WORST], cuts=part[CutKind.BETWEEN], torn=part[CutKind.TORN],
+            random=part[CutKind.RANDOM],
         )  # fmt: skip
 
 
-def _spread_out(values: Sequence[Outcome]) -> list[Outcome]:
+def _order_by_bit_reversal(values: Sequence[Outcome]) -> list[Outcome]:
     """The same values, such that every beginning is spread over all of them: by the base-2 Van der Corput sequence."""
     width = max(len(values) - 1, 1).bit_length()
     numbers = (int(f"{number:0{width}b}"[::-1], 2) for number in range(1 << width))
     return [values[number] for number in numbers if number < len(values)]
 
 
-def cover(
+def choose_cuts(
     entries: Sequence[Entry],
     moments: Sequence[int],
     *,
@@ -134,7 +134,7 @@ def cover(
     count: int,
     seed: int,
     most: int | None = None,
-) -> Chosen:
+) -> ChosenCuts:
     """The states that a proof looks at, of a log that begins with `start` requests that are not cut.
 
     For each of `moments`, after which something had been acknowledged, the worst state: nothing survives that was not
@@ -142,12 +142,12 @@ def cover(
     smallest flush epochs. Each write that is larger than what a disk writes whole, half of it on the disk with all
     before it; of more than `count` the largest. Then `count` random ones. With `most` there are about that many in all.
     """
-    flushed = _flushed(entries)
+    flushed = _flushed_counts(entries)
     none = random.Random(0)
     found: dict[Outcome, Cut] = {}
-    kinds: dict[Kind, list[Outcome]] = {kind: [] for kind in Kind}
+    kinds: dict[CutKind, list[Outcome]] = {kind: [] for kind in CutKind}
 
-    def take(cut: Cut, kind: Kind | None) -> None:
+    def take(cut: Cut, kind: CutKind | None) -> None:
         """Keeps the latest of equal states: it has the most acknowledgements."""
         known = found.get(cut.outcome)
         if kind is not None:
@@ -155,18 +155,18 @@ def cover(
         if known is None or known.after < cut.after:
             found[cut.outcome] = cut
 
-    worst = _spread(moments, _MOST if most is None else most // 2)
+    worst = _pick_evenly(moments, _MOST if most is None else most // 2)
     for after in worst:
-        take(_cut(entries, flushed, after, Survival.NONE, none), Kind.WORST)
+        take(_make_cut(entries, flushed, after, Survival.NONE, none), CutKind.WORST)
     ends = sorted(range(start, len(entries) + 1), key=lambda after: after - flushed[after])
     between = ends[: _MOST if most is None else most // 4]
     for after in sorted(between):
-        take(_cut(entries, flushed, after, Survival.ALL, none), Kind.BETWEEN)
+        take(_make_cut(entries, flushed, after, Survival.ALL, none), CutKind.BETWEEN)
     tearable = [number for number in range(start, len(entries)) if _can_tear(entries[number])]
     tearable.sort(key=lambda number: (-entries[number].length, number))
     torn = tearable[: count if most is None else max(1, most // 4)]
     for number in sorted(torn):
-        take(_torn(entries, flushed, number), Kind.TORN)
+        take(_cut_torn_write(entries, flushed, number), CutKind.TORN)
     before = len(found)
     wanted = count if most is None else max(1, most - before)
     generator = random.Random(seed)
@@ -174,22 +174,22 @@ def cover(
         if len(found) - before >= wanted:
             break
         after = generator.randint(start + 1, len(entries))
-        cut = _cut(entries, flushed, after, _RANDOM[number % len(_RANDOM)], generator)
-        take(cut, None if cut.outcome in found else Kind.RANDOM)
+        cut = _make_cut(entries, flushed, after, _RANDOM[number % len(_RANDOM)], generator)
+        take(cut, None if cut.outcome in found else CutKind.RANDOM)
     coverage = Coverage(
         worst=len(worst), acknowledgements=len(moments), cuts=len(between), requests=len(ends),
         torn=len(torn), tearable=len(tearable), random=len(found) - before, seed=seed,
     )  # fmt: skip
     in_order = sorted(found.values(), key=lambda cut: (cut.kept, cut.after))
-    return Chosen(tuple(in_order), coverage, {kind: tuple(outcomes) for kind, outcomes in kinds.items()})
+    return ChosenCuts(tuple(in_order), coverage, {kind: tuple(outcomes) for kind, outcomes in kinds.items()})
 
 
-def scrambled(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> Chosen:
+def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> ChosenCuts:
     """States of a disk that honours no flush, of a log that begins with `start` requests that are not cut.
 
     Of the writes in flight one, some or half are missing, whichever, and every other time one more is torn.
     """
-    flushed, generator = _flushed(entries), random.Random(seed)
+    flushed, generator = _flushed_counts(entries), random.Random(seed)
     found: dict[Outcome, Cut] = {}
     for number in range(count * _ATTEMPTS if start < len(entries) else 0):
         if len(found) == count:
@@ -205,12 +205,12 @@ def scrambled(entries: Sequence[Entry], *, start: int, count: int, seed: int) ->
             )
             for position in left
         ]
-        cut = _counted(entries, after, flushed[after], Survival.SUBSET, pieces)
+        cut = _normalize_cut(entries, after, flushed[after], Survival.SUBSET, pieces)
         found.setdefault(cut.outcome, cut)
     coverage = Coverage(worst=0, acknowledgements=0, cuts=0, requests=0, random=len(found), seed=seed)
     in_order = tuple(sorted(found.values(), key=lambda cut: (cut.kept, cut.after)))
-    kinds: dict[Kind, tuple[Outcome, ...]] = dict.fromkeys(Kind, ())
-    return Chosen(in_order, coverage, {**kinds, Kind.RANDOM: tuple(found)})
+    kinds: dict[CutKind, tuple[Outcome, ...]] = dict.fromkeys(CutKind, ())
+    return ChosenCuts(in_order, coverage, {**kinds, CutKind.RANDOM: tuple(found)})
 
 
 def _torn_length(entry: Entry) -> int:
@@ -219,14 +219,14 @@ def _torn_length(entry: Entry) -> int:
 
 
 def _can_tear(entry: Entry) -> bool:
-    return bool(entry.writes) and entry.length > _ATOMIC
+    return bool(entry.is_write) and entry.length > _ATOMIC
 
 
-def _torn(entries: Sequence[Entry], flushed: Sequence[int], number: int) -> Cut:
+def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: int) -> Cut:
     """All that came before a write, and its first half."""
     kept = flushed[number]
     pieces = [Piece(each, 0, entries[each].length) for each in range(kept, number) if entries[each].length]
-    return _counted(
+    return _normalize_cut(
         entries,
         number + 1,
         kept,
@@ -235,7 +235,7 @@ def _torn(entries: Sequence[Entry], flushed: Sequence[int], number: int) -> Cut:
     )
 
 
-def _spread(values: Sequence[int], most: int) -> list[int]:
+def _pick_evenly(values: Sequence[int], most: int) -> list[int]:
     """So many of them, evenly; the last one always."""
     if len(values) <= most:
         return list(values)
@@ -243,21 +243,21 @@ def _spread(values: Sequence[int], most: int) -> list[int]:
     return [values[len(values) - 1 - int(number * step)] for number in range(most)]
 
 
-def at(entries: Sequence[Entry], after: int, survival: Survival) -> Cut:
+def cut_at(entries: Sequence[Entry], after: int, survival: Survival) -> Cut:
     """One crash state; of those that are random, always the same."""
-    return _cut(entries, _flushed(entries), after, survival, random.Random(0))
+    return _make_cut(entries, _flushed_counts(entries), after, survival, random.Random(0))
 
 
-def _cut(
+def _make_cut(
     entries: Sequence[Entry], flushed: Sequence[int], after: int, survival: Survival, generator: random.Random
 ) -> Cut:
     """The cut, in its one form: what survives from the start without a gap is counted as kept."""
     kept = flushed[after]
-    pieces = list(_pieces(entries, kept, after, survival, generator))
-    return _counted(entries, after, kept, survival, pieces)
+    pieces = list(_surviving_pieces(entries, kept, after, survival, generator))
+    return _normalize_cut(entries, after, kept, survival, pieces)
 
 
-def _counted(
+def _normalize_cut(
     entries: Sequence[Entry], after: int, kept: int, survival: Survival, pieces: Sequence[Piece]
 ) -> Cut:
     """With `kept` as far as what survives has no gap."""
@@ -279,27 +279,27 @@ def without_flushes(entries: Sequence[Entry], start: int) -> list[Entry]:
     return kept
 
 
-def write_through(entries: Sequence[Entry], start: int) -> bool:
+def is_write_through(entries: Sequence[Entry], start: int) -> bool:
     """Whether there is a flush for at least every other write from one request on: none is in flight for long.
 
     A disk whose cache is written back gets hardly any where a filesystem does not ask for them.
     """
     part = entries[start:]
-    writes = sum(entry.writes for entry in part)
-    flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
+    writes = sum(entry.is_write for entry in part)
+    flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
     return writes > 0 and 2 * flushes >= writes
 
 
-def _flushed(entries: Sequence[Entry]) -> list[int]:
+def _flushed_counts(entries: Sequence[Entry]) -> list[int]:
     """For every number of requests how many of them the last completed flush covers."""
     covered = [0]
     for position, entry in enumerate(entries):
         done = position if entry.covers is None else min(entry.covers, position)
-        covered.append(max(covered[-1], done) if entry.flushes else covered[-1])
+        covered.append(max(covered[-1], done) if entry.is_flush else covered[-1])
     return covered
 
 
-def _pieces(
+def _surviving_pieces(
     entries: Sequence[Entry], flushed: int, after: int, survival: Survival, generator: random.Random
 ) -> Iterator[Piece]:
     pending = [number for number in range(flushed, after) if entries[number].length]
@@ -317,7 +317,7 @@ def _pieces(
             kept = {number for number in open_ if generator.random() < 0.5}
     if survival in TORN:
         tearable = [
-            number for number in open_ if entries[number].writes and entries[number].length > TORN[survival]
+            number for number in open_ if entries[number].is_write and entries[number].length > TORN[survival]
         ]
         torn = generator.choice(tearable) if tearable else None
     for number in pending:

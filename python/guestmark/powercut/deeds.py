@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 _TOP = "the top of the disk"
 
 
-class Deed(StrEnum):
+class CallKind(StrEnum):
     """A kind of call, as `guestmark-agent follow` names it."""
 
     WRITE = "write"
@@ -27,15 +27,15 @@ class Deed(StrEnum):
     SAID = "said"
 
 
-_OF_NAMES = frozenset({Deed.CREATE, Deed.RENAME, Deed.LINK, Deed.REMOVE})
-_OF_CONTENT = frozenset({Deed.WRITE, Deed.TRUNCATE, Deed.MAP})
+_OF_NAMES = frozenset({CallKind.CREATE, CallKind.RENAME, CallKind.LINK, CallKind.REMOVE})
+_OF_CONTENT = frozenset({CallKind.WRITE, CallKind.TRUNCATE, CallKind.MAP})
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Call:
     """One call, with the paths that it is about, from the top of the disk."""
 
-    deed: Deed
+    kind: CallKind
     paths: tuple[str, ...]
 
     @property
@@ -44,14 +44,14 @@ class Done:
         return self.paths[-1] if self.paths else ""
 
 
-def parsed(text: str) -> list[Done]:
+def parse_calls(text: str) -> list[Call]:
     """From the lines of `guestmark-agent follow`; what is cut short is left out."""
     found = []
     for line in text.splitlines():
         deed, *paths = line.split(" ")
-        if deed in set(Deed):
+        if deed in set(CallKind):
             found.append(
-                Done(Deed(deed), tuple(bytes.fromhex(path).decode(errors="replace") for path in paths))
+                Call(CallKind(deed), tuple(bytes.fromhex(path).decode(errors="replace") for path in paths))
             )
     return found
 
@@ -78,104 +78,109 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Guilty:
+class UnsyncedCall:
     """A call that left something unsynced, in words, and where a sync would have to be added."""
 
     words: str
-    done: Done
+    call: Call
 
     @property
-    def cure(self) -> tuple[str, str]:
+    def sync_point(self) -> tuple[str, str]:
         """The call and the path after which to sync: all below a directory, where names are made of numbers."""
-        path = PurePosixPath(self.done.path)
+        path = PurePosixPath(self.call.path)
         while any(character.isdigit() for character in path.name) and path.parent != path:
             path = path.parent
-        exact = str(path) == self.done.path
-        return self.done.deed.value, self.done.path if exact else ("" if str(path) == "." else f"{path}/")
+        exact = str(path) == self.call.path
+        return self.call.kind.value, self.call.path if exact else ("" if str(path) == "." else f"{path}/")
 
 
-def acknowledged(done: Sequence[Done], lines: int, newest: int) -> Sequence[Done]:
+def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
     """The calls before record `newest` was acknowledged, of `lines` of them; all where that cannot be told."""
-    said = [number for number, each in enumerate(done) if each.deed is Deed.SAID]
+    said = [number for number, each in enumerate(done) if each.kind is CallKind.SAID]
     return done[: said[newest]] if len(said) == lines and newest >= 0 else done
 
 
-def guilty(done: Sequence[Done], difference: Difference) -> Guilty | None:
+def find_unsynced_call(done: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
     """The call that left this unsynced; None when none did."""
-    named = _last(done, difference.path, _OF_NAMES)
+    named = _last_call(done, difference.path, _OF_NAMES)
     bare = None if named is None or _name_synced(done, named) else named
     if difference.change is not Change.CONTENT:
-        return _of_name(done[bare]) if bare is not None else None
-    written, aliases = _written(done, difference.path)
+        return _unsynced_name(done[bare]) if bare is not None else None
+    written, aliases = _last_content_change(done, difference.path)
     if written is not None and not _content_synced(done, written, aliases):
         path = done[written].path
-        if done[written].deed is Deed.MAP:
-            return Guilty(
+        if done[written].kind is CallKind.MAP:
+            return UnsyncedCall(
                 f"what was written to {path} through a mapping was never followed by a sync of it",
                 done[written],
             )
         as_now = "" if path == difference.path else f", which is {difference.path} now,"
-        return Guilty(f"what was written to {path}{as_now} was never followed by a sync of it", done[written])
-    return _of_name(done[bare]) if bare is not None else None
+        return UnsyncedCall(
+            f"what was written to {path}{as_now} was never followed by a sync of it", done[written]
+        )
+    return _unsynced_name(done[bare]) if bare is not None else None
 
 
-def suspects(done: Sequence[Done]) -> list[Guilty]:
+def list_unsynced_writes(done: Sequence[Call]) -> list[UnsyncedCall]:
     """All calls that left the content of a file unsynced, where nothing says which of them mattered."""
-    paths = dict.fromkeys(each.path for each in reversed(done) if each.deed in _OF_CONTENT)
-    found = (guilty(done, Difference(path, Change.CONTENT)) for path in paths)
-    return [each for each in found if each is not None and each.done.deed in _OF_CONTENT]
+    paths = dict.fromkeys(each.path for each in reversed(done) if each.kind in _OF_CONTENT)
+    found = (find_unsynced_call(done, Difference(path, Change.CONTENT)) for path in paths)
+    return [each for each in found if each is not None and each.call.kind in _OF_CONTENT]
 
 
-def _last(done: Sequence[Done], path: str, kinds: frozenset[Deed]) -> int | None:
+def _last_call(done: Sequence[Call], path: str, kinds: frozenset[CallKind]) -> int | None:
     return next(
-        (n for n in reversed(range(len(done))) if done[n].deed in kinds and _changes(done[n], path)), None
+        (n for n in reversed(range(len(done))) if done[n].kind in kinds and _changes_name(done[n], path)),
+        None,
     )
 
 
-def _changes(done: Done, path: str) -> bool:
+def _changes_name(done: Call, path: str) -> bool:
     """Whether a call changes that name; of those that are given two, a link leaves the first."""
-    return path == done.path or (done.deed is Deed.RENAME and path in done.paths)
+    return path == done.path or (done.kind is CallKind.RENAME and path in done.paths)
 
 
-def _name_synced(done: Sequence[Done], at: int) -> bool:
-    parent = _parent(done[at].path)
+def _name_synced(done: Sequence[Call], at: int) -> bool:
+    parent = _parent_directory(done[at].path)
     return any(
-        each.deed is Deed.SYNC or (each.deed is Deed.FSYNC and each.path == parent) for each in done[at + 1 :]
+        each.kind is CallKind.SYNC or (each.kind is CallKind.FSYNC and each.path == parent)
+        for each in done[at + 1 :]
     )
 
 
-def _written(done: Sequence[Done], path: str) -> tuple[int | None, set[str]]:
+def _last_content_change(done: Sequence[Call], path: str) -> tuple[int | None, set[str]]:
     """The last call that changed a file's content, and the names that it has had since."""
     aliases = {path}
     for number in reversed(range(len(done))):
         each = done[number]
-        if each.deed in {Deed.RENAME, Deed.LINK} and each.path in aliases:
+        if each.kind in {CallKind.RENAME, CallKind.LINK} and each.path in aliases:
             aliases.add(each.paths[0])
-        elif each.deed in _OF_CONTENT and each.path in aliases:
+        elif each.kind in _OF_CONTENT and each.path in aliases:
             return number, aliases
     return None, aliases
 
 
-def _content_synced(done: Sequence[Done], at: int, aliases: set[str]) -> bool:
-    synced = {Deed.SYNC, Deed.MSYNC} if done[at].deed is Deed.MAP else {Deed.SYNC}
+def _content_synced(done: Sequence[Call], at: int, aliases: set[str]) -> bool:
+    synced = {CallKind.SYNC, CallKind.MSYNC} if done[at].kind is CallKind.MAP else {CallKind.SYNC}
     return any(
-        each.deed in synced or (each.deed is Deed.FSYNC and each.path in aliases) for each in done[at + 1 :]
+        each.kind in synced or (each.kind is CallKind.FSYNC and each.path in aliases)
+        for each in done[at + 1 :]
     )
 
 
-def _parent(path: str) -> str:
+def _parent_directory(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _of_name(done: Done) -> Guilty:
-    parent = _parent(done.path) or _TOP
-    match done.deed:
-        case Deed.RENAME:
+def _unsynced_name(done: Call) -> UnsyncedCall:
+    parent = _parent_directory(done.path) or _TOP
+    match done.kind:
+        case CallKind.RENAME:
             what = f"the rename of {done.paths[0]} to {done.path}"
-        case Deed.LINK:
+        case CallKind.LINK:
             what = f"the link of {done.paths[0]} as {done.path}"
-        case Deed.REMOVE:
+        case CallKind.REMOVE:
             what = f"the removal of {done.path}"
         case _:
             what = f"the creation of {done.path}"
-    return Guilty(f"{what} was never followed by a sync of {parent}", done)
+    return UnsyncedCall(f"{what} was never followed by a sync of {parent}", done)

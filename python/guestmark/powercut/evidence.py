@@ -21,7 +21,7 @@ from guestmark.disks import daemon
 from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, recovery
 from guestmark.powercut.cuts import Cut, Piece, Survival
-from guestmark.powercut.judge import Crash, Judged, Replay, copy_without_zeroes
+from guestmark.powercut.judge import Crash, JudgedStates, Replay, copy_without_zeroes
 from guestmark.powercut.records import Method
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 
@@ -32,7 +32,7 @@ _ABOUT, _BASE, _LOG, _UNDER, _TOLD = "about.json", "base", "writes.log", "under"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptLog:
     """The kept files of one proof; `under` is the base image of the others."""
 
     base: Path
@@ -46,13 +46,13 @@ class Kept:
     lines: tuple[bytes, ...] = ()  # that the check was told
 
 
-def folder(ledger: Path | None = None) -> Path:
+def evidence_directory(ledger: Path | None = None) -> Path:
     """The directory of kept logs: beside that ledger, else beside the one in use, else beside the default one."""
     return (ledger or _beside.get() or default_path()).parent / "powercut"
 
 
 @contextlib.contextmanager
-def beside(ledger: Path | None) -> Iterator[None]:
+def keep_beside(ledger: Path | None) -> Iterator[None]:
     """Keeps logs beside that ledger while the context lasts; beside the default one for one that is not a file."""
     token = _beside.set(ledger)
     try:
@@ -62,23 +62,23 @@ def beside(ledger: Path | None) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckRecord:
     """A check as it was run: its command, and the lines that it was told, the first so many of them each time."""
 
     command: str
     lines: tuple[bytes, ...]
 
 
-def keep(  # noqa: PLR0917 (what there is to know)
+def keep_evidence(  # noqa: PLR0917 (what there is to know)
     files: LoggedFiles,
     filesystem: str,
     form: str,
     method: Method,
-    judged: Judged,
-    check: Checked | None = None,
+    judged: JudgedStates,
+    check: CheckRecord | None = None,
 ) -> Path:
     """Keeps the log and the image before it; returns their directory. Only the newest stay, so many and so large."""
-    parent = folder()
+    parent = evidence_directory()
     parent.mkdir(parents=True, exist_ok=True)
     target = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     target.mkdir()
@@ -88,7 +88,7 @@ def keep(  # noqa: PLR0917 (what there is to know)
         copy_without_zeroes(files.under, target / _UNDER)
     about = {
         "filesystem": filesystem, "format": form, "method": method.value,
-        "crashes": [_crash(crash) for crash in judged.crashes],
+        "crashes": [_encode_crash(crash) for crash in judged.crashes],
     }  # fmt: skip
     if check is not None:
         about["check"] = check.command
@@ -102,7 +102,7 @@ def keep(  # noqa: PLR0917 (what there is to know)
     return target
 
 
-def _crash(crash: Crash) -> dict[str, Any]:
+def _encode_crash(crash: Crash) -> dict[str, Any]:
     about: dict[str, Any] = {
         "after": crash.cut.after, "survival": crash.cut.survival.value, "acknowledged": crash.acknowledged,
         "lost": crash.lost, "says": crash.says, "kept": crash.cut.kept,
@@ -115,11 +115,11 @@ def _crash(crash: Crash) -> dict[str, Any]:
     return about
 
 
-def load(directory: str, ledger: Path | None = None) -> Kept:
+def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
     """Opens kept evidence: a directory, or the name (or its end) of one beside the ledger. Raises `UsageError`."""
     path = Path(directory)
     if not (path / _ABOUT).is_file():
-        names = _names(folder(ledger))
+        names = _kept_directories(evidence_directory(ledger))
         found = [known for known in names if known.name.endswith(directory)]
         if len(found) != 1:
             newest = ", ".join(known.name for known in names[-3:])
@@ -132,7 +132,7 @@ def load(directory: str, ledger: Path | None = None) -> Kept:
         path = found[0]
     try:
         about = json.loads((path / _ABOUT).read_text())
-        return Kept(
+        return KeptLog(
             path / _BASE, path / _LOG, about["filesystem"], about["format"], Method(about["method"]),
             list(about["crashes"]), path / _UNDER if (path / _UNDER).exists() else None, about.get("check", ""),
             tuple((path / _TOLD).read_bytes().split(b"\n")[:-1]) if "check" in about else (),
@@ -141,35 +141,35 @@ def load(directory: str, ledger: Path | None = None) -> Kept:
         raise UsageError(f"the log of writes in {path} cannot be read: {error}") from error
 
 
-def _names(parent: Path) -> list[Path]:
+def _kept_directories(parent: Path) -> list[Path]:
     return sorted(Path(entry.path) for entry in os.scandir(parent)) if parent.is_dir() else []
 
 
 _SURVIVALS = {"all": Survival.ALL, "half": Survival.HALF, "none": Survival.NONE}
 
 
-def lines(name: str, after: int | None, ledger: Path | None = None) -> Iterator[str]:
+def describe_log(name: str, after: int | None, ledger: Path | None = None) -> Iterator[str]:
     """Reports on a log: every crash found; with `after`, only the crashes there and the requests before them."""
-    kept = load(name, ledger)
+    kept = load_evidence(name, ledger)
     with WriteLog(kept.log) as log:
-        flushes = sum(entry.flushes for entry in log.entries)
+        flushes = sum(entry.is_flush for entry in log.entries)
         yield f"{kept.log.parent}: {len(log)} requests, {flushes} flushes; {kept.filesystem} in {kept.form}"
         if after is not None:
-            _check(after, len(log))
+            _check_position(after, len(log))
             for number in range(max(0, after - 8), after):
-                yield f"  {number + 1}: {_said(log.entries[number])}"
+                yield f"  {number + 1}: {_describe_entry(log.entries[number])}"
     shown = [crash for crash in kept.crashes if after in (None, crash["after"])]
     for crash in shown:
         lost = crash.get("what") or f"lost record {crash['lost']}"
         gone = lost if crash["lost"] is not None else "nothing lost"
         said = f"; {crash['says']}" if crash["says"] else ""
         newest = f"{crash['acknowledged']} acknowledged last"
-        yield f"  cut {crash['after']}, {Survival(crash['survival']).said}: {gone}, {newest}{said}"
+        yield f"  cut {crash['after']}, {Survival(crash['survival']).as_clause}: {gone}, {newest}{said}"
         if after is not None:
-            yield from _heard(crash.get("answer"))
+            yield from _describe_answer(crash.get("answer"))
 
 
-def _heard(answer: dict[str, Any] | None) -> Iterator[str]:
+def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
     """What a check said, indented; nothing for a state that none has judged."""
     if answer is None:
         return
@@ -178,7 +178,7 @@ def _heard(answer: dict[str, Any] | None) -> Iterator[str]:
         yield from (f"    {stream}: {said}" for said in answer[stream])
 
 
-def cut_of(kept: Kept, log: WriteLog, after: int, survival: str | None) -> Cut:
+def cut_of(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cut:
     """The cut after so many requests, by what survives; without that the first one there that lost something.
 
     Raises `UsageError`.
@@ -187,21 +187,23 @@ def cut_of(kept: Kept, log: WriteLog, after: int, survival: str | None) -> Cut:
         raise UsageError(
             f"--survival {survival!r} is not one of {', '.join(_SURVIVALS)}", hint="e.g. --survival none"
         )
-    _check(after, len(log))
+    _check_position(after, len(log))
     found = next((crash for crash in kept.crashes if crash["after"] == after and "pieces" in crash), None)
     if survival is None and found is not None:
         pieces = tuple(Piece(*numbers) for numbers in found["pieces"])
         return Cut(after, found["kept"], Survival(found["survival"]), pieces)
-    return cuts.at(log.entries, after, _SURVIVALS[survival or "none"])
+    return cuts.cut_at(log.entries, after, _SURVIVALS[survival or "none"])
 
 
-def write(name: str, after: int, survival: str | None, image: str, ledger: Path | None = None) -> str:
+def write_cut_image(
+    name: str, after: int, survival: str | None, image: str, ledger: Path | None = None
+) -> str:
     """Writes the image that a cut leaves, not yet recovered, to a file; returns what there is to say of it."""
-    kept = load(name, ledger)
+    kept = load_evidence(name, ledger)
     with WriteLog(kept.log) as log, scratch_directory("replay") as directory:
         cut = cut_of(kept, log, after, survival)
         replay = Replay(kept.base, log, log.entries, directory)
-        made = replay.state(cut)
+        made = replay.make_image(cut)
         replay.close()
         shutil.move(made, image)
     if kept.under is not None:  # it names the one of the trial, which is gone
@@ -209,17 +211,17 @@ def write(name: str, after: int, survival: str | None, image: str, ledger: Path 
             "qemu-img", "rebase", "-u", "-f", kept.form, "-F", kept.form, "-b", str(kept.under), image,
             writable=[Path(image).resolve().parent],
         )  # fmt: skip
-    why = recovery.why_not(kept.filesystem)
+    why = recovery.why_not_recoverable(kept.filesystem)
     said = f"{image}: {kept.filesystem} in {kept.form}, as a cut after {after} requests leaves it"
     return f"{said} ({why})" if why else said
 
 
-def _check(after: int, count: int) -> None:
+def _check_position(after: int, count: int) -> None:
     if after > count:
         raise UsageError(f"--after {after}: the log has {count} requests", hint=f"e.g. --after {count}")
 
 
-def _said(entry: Entry) -> str:
+def _describe_entry(entry: Entry) -> str:
     if entry.mark is not None:
         return f"record {entry.mark - 1} acknowledged" if entry.mark else "the first record begins"
     what = "discard" if entry.flags & Flag.DISCARD else "write" if entry.length else "flush"

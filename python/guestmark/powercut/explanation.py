@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 from guestmark.core.errors import MachineError
 from guestmark.core.temporary import scratch_directory
 from guestmark.powercut import recovery
-from guestmark.powercut.answer import Ending, alike
-from guestmark.powercut.checks import Check, run_here
+from guestmark.powercut.answer import Ending, mask_numbers
+from guestmark.powercut.checks import Check, run_check_here
 from guestmark.powercut.cuts import Cut
 from guestmark.powercut.deeds import Change, Difference
 from guestmark.powercut.judge import Replay
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Copier:
+class FileCopier:
     """A `recovery.Reader` that copies all files to a directory."""
 
     target: Path
@@ -68,8 +68,8 @@ def copy_files(disk: Disk, cut: Cut, target: Path) -> None:
     with scratch_directory("copied", _ROOM, 0o711) as room:
         replay = Replay(disk.base, disk.log, disk.entries, room)
         try:
-            image = replay.state(cut)
-            with recovery.recovery(disk.filesystem, disk.form, room, Copier(target)) as recovers:
+            image = replay.make_image(cut)
+            with recovery.start_recovery(disk.filesystem, disk.form, room, FileCopier(target)) as recovers:
                 left = recovers.recover(image, (), -1, exact=False)
         finally:
             replay.close()
@@ -77,7 +77,7 @@ def copy_files(disk: Disk, cut: Cut, target: Path) -> None:
         raise MachineError(f"a crash state cannot be copied: {left.damage}", hint="see the kernel's log")
 
 
-def fewest(  # noqa: PLR0917 (an experiment and its material)
+def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
     check: Check, told: Sequence[bytes], said: str, whole: Path, failing: Path, until: float
 ) -> list[Difference]:
     """The fewest differences with which the check fails as it did, when it `said` that; none when files do not explain
@@ -96,18 +96,18 @@ def fewest(  # noqa: PLR0917 (an experiment and its material)
                 ["cp", "-a", "--sparse=always", "--reflink=auto", str(whole), str(work)], check=True
             )
             for difference in differences:
-                _apply(difference, work, failing)
-            answer = run_here(check, room, work, told)
-        return answer.ending is Ending.FAILED and alike(answer.said) == alike(said)
+                _apply_difference(difference, work, failing)
+            answer = run_check_here(check, room, work, told)
+        return answer.ending is Ending.FAILED and mask_numbers(answer.summary) == mask_numbers(said)
 
-    every = list(differences(whole, failing))
+    every = list(list_differences(whole, failing))
     try:
-        return smallest(every, fails) if every and not fails([]) and fails(every) else []
+        return minimize_failing(every, fails) if every and not fails([]) and fails(every) else []
     except TimeoutError:
         return []
 
 
-def smallest(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
+def minimize_failing(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
     """A smallest part of what fails as a whole: without any one of it, it does not (the algorithm `ddmin`)."""
     left, parts = list(every), 2
     while len(left) > 1:
@@ -128,9 +128,9 @@ def smallest(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T
     return left
 
 
-def differences(whole: Path, failing: Path) -> Iterator[Difference]:
+def list_differences(whole: Path, failing: Path) -> Iterator[Difference]:
     """How files differ, in the order of their names: whether they are there, are of one kind, and hold the same."""
-    ours, theirs = _below(whole), _below(failing)
+    ours, theirs = _paths_below(whole), _paths_below(failing)
     for path in sorted(ours | theirs):
         one, other = whole / path, failing / path
         if path not in theirs:
@@ -138,7 +138,7 @@ def differences(whole: Path, failing: Path) -> Iterator[Difference]:
                 yield Difference(path, Change.MISSING)
         elif path not in ours:
             yield Difference(path, Change.BACK)
-        elif _kind(one) != _kind(other):
+        elif _file_type(one) != _file_type(other):
             yield Difference(path, Change.CONTENT)
         elif one.is_symlink():
             if os.readlink(one) != os.readlink(other):
@@ -147,7 +147,7 @@ def differences(whole: Path, failing: Path) -> Iterator[Difference]:
             yield Difference(path, Change.CONTENT, _first_difference(one, other))
 
 
-def _below(directory: Path) -> set[str]:
+def _paths_below(directory: Path) -> set[str]:
     found = set()
     for folder, folders, files in os.walk(directory):
         here = os.path.relpath(folder, directory)
@@ -155,7 +155,7 @@ def _below(directory: Path) -> set[str]:
     return found
 
 
-def _kind(path: Path) -> int:
+def _file_type(path: Path) -> int:
     return os.lstat(path).st_mode >> 12
 
 
@@ -172,7 +172,7 @@ def _first_difference(one: Path, other: Path) -> int:
             at += len(left)
 
 
-def _apply(difference: Difference, work: Path, failing: Path) -> None:
+def _apply_difference(difference: Difference, work: Path, failing: Path) -> None:
     target, source = work / difference.path, failing / difference.path
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)

@@ -37,27 +37,27 @@ class Replay:
         self._directory = directory
         self._durable = directory / "kept"
         self._base = base
-        self._descriptor = self._begin()
+        self._descriptor = self._open_durable()
 
     def close(self) -> None:
         """Removes its image."""
         os.close(self._descriptor)
         self._durable.unlink(missing_ok=True)
 
-    def _begin(self) -> int:
+    def _open_durable(self) -> int:
         self._applied = 0
         self._durable.unlink(missing_ok=True)
         copy_without_zeroes(self._base, self._durable)
         return os.open(self._durable, os.O_RDWR)
 
-    def state(self, cut: Cut, name: str = "state") -> Path:
+    def make_image(self, cut: Cut, name: str = "state") -> Path:
         """The image of a cut. The caller removes it."""
         if cut.kept < self._applied:
             os.close(self._descriptor)
-            self._descriptor = self._begin()
+            self._descriptor = self._open_durable()
         for position in range(self._applied, cut.kept):
             entry = self._entries[position]
-            self._write(self._descriptor, entry, 0, entry.length)
+            self._write_entry(self._descriptor, entry, 0, entry.length)
         self._applied = max(self._applied, cut.kept)
         target = self._directory / name
         target.unlink(missing_ok=True)
@@ -65,19 +65,19 @@ class Replay:
         descriptor = os.open(target, os.O_RDWR)
         try:
             for piece in cut.pieces:
-                self._write(descriptor, self._entries[piece.entry], piece.skip, piece.length)
+                self._write_entry(descriptor, self._entries[piece.entry], piece.skip, piece.length)
         finally:
             os.close(descriptor)
         return target
 
-    def _write(self, descriptor: int, entry: Entry, skip: int, length: int) -> None:
+    def _write_entry(self, descriptor: int, entry: Entry, skip: int, length: int) -> None:
         if entry.flags & Flag.MARK or not length:
             return
         if entry.flags & Flag.DISCARD:  # what is read of it from a file is zeroes
-            for part in _parts(length):
+            for part in _split_range(length):
                 os.pwrite(descriptor, bytes(part[1]), entry.offset + skip + part[0])
             return
-        data = self._log.data(entry)[skip : skip + length]
+        data = self._log.read_data(entry)[skip : skip + length]
         os.pwrite(descriptor, data, entry.offset + skip)
 
 
@@ -88,7 +88,7 @@ def copy_without_zeroes(source: Path, target: Path) -> None:
         os.ftruncate(write.fileno(), size)
         zeroes = bytes(_HOLE)
         for start, end in sparse.data_ranges(read.fileno(), size):
-            for offset, length in _parts(end - start):
+            for offset, length in _split_range(end - start):
                 data = os.pread(read.fileno(), length, start + offset)
                 if not any(data):
                     continue
@@ -98,7 +98,7 @@ def copy_without_zeroes(source: Path, target: Path) -> None:
                         os.pwrite(write.fileno(), piece, start + offset + block)
 
 
-def _parts(length: int, most: int = 1 << 20) -> Iterator[tuple[int, int]]:
+def _split_range(length: int, most: int = 1 << 20) -> Iterator[tuple[int, int]]:
     for start in range(0, length, most):
         yield start, min(most, length - start)
 
@@ -118,7 +118,7 @@ class Crash:
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedStates:
     """The sum of many states."""
 
     states: int = 0
@@ -126,7 +126,7 @@ class Judged:
     repaired: int = 0  # beyond a journal's replay
     crashes: list[Crash] = field(default_factory=list)
 
-    def add(self, crash: Crash) -> None:
+    def add_crash(self, crash: Crash) -> None:
         """Counts one state."""
         self.states += 1
         self.losing += crash.lost is not None
@@ -142,7 +142,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class JudgeInput:
     """The material of a judgement: the image before the first write, the log, and how to look at what is left."""
 
     base: Path
@@ -155,20 +155,23 @@ class Evidence:
     moment: Callable[[int], int]  # how many requests there were when it had just been
     reader: Reader | None = None
 
-    def exact(self, entries: Sequence[Entry], cut: Cut) -> bool:
+    def is_exact(self, entries: Sequence[Entry], cut: Cut) -> bool:
         """Whether nothing survives that was written after the newest record had been acknowledged."""
         moment = self.moment(cut.after)
         later = entries[moment : cut.kept]
         return not any(entry.length for entry in later) and all(piece.entry < moment for piece in cut.pieces)
 
 
-def judge(evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], parent: Path) -> Judged:
+def judge_cuts(
+    evidence: JudgeInput, entries: Sequence[Entry], cuts: Sequence[Cut], parent: Path
+) -> JudgedStates:
     """Judges every cut, on as many processors as serve; images are made below `parent`."""
     directory = keeper().directory("cut", parent, mode=0o711)
-    total = Judged()
+    total = JudgedStates()
     try:
         count = (
-            min(recovery.workers(evidence.filesystem, mounted=evidence.reader is not None), len(cuts)) or 1
+            min(recovery.count_workers(evidence.filesystem, mounted=evidence.reader is not None), len(cuts))
+            or 1
         )
         share = -(-len(cuts) // count)
         with ThreadPoolExecutor(count) as pool:
@@ -180,7 +183,7 @@ def judge(evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], par
             ]
             for part in parts:
                 for crash in part.result():
-                    total.add(crash)
+                    total.add_crash(crash)
     except OSError as error:
         raise MachineError(
             f"no crash states can be made in {parent}: {error.strerror or error}",
@@ -192,7 +195,7 @@ def judge(evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], par
 
 
 def _judge_some(
-    evidence: Evidence, entries: Sequence[Entry], cuts: Sequence[Cut], directory: Path
+    evidence: JudgeInput, entries: Sequence[Entry], cuts: Sequence[Cut], directory: Path
 ) -> list[Crash]:
     directory.mkdir()
     found = []
@@ -200,12 +203,12 @@ def _judge_some(
         replay = Replay(evidence.base, evidence.log, entries, directory)
         stack.callback(replay.close)
         recovers = stack.enter_context(
-            recovery.recovery(evidence.filesystem, evidence.form, directory, evidence.reader)
+            recovery.start_recovery(evidence.filesystem, evidence.form, directory, evidence.reader)
         )
         for cut in cuts:
-            image = replay.state(cut)
+            image = replay.make_image(cut)
             newest = evidence.acknowledged(cut.after)
-            exact = evidence.exact(entries, cut)
+            exact = evidence.is_exact(entries, cut)
             left = recovers.recover(image, evidence.names, newest, exact=exact)
             image.unlink()
             gone = 0 if left.damage and newest >= 0 else evidence.lost(newest, left.files)

@@ -13,7 +13,7 @@ from guestmark.disks import stack
 from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, evidence, records
 from guestmark.powercut.cuts import Survival
-from guestmark.powercut.judge import Crash, Evidence, Judged, judge
+from guestmark.powercut.judge import Crash, JudgedStates, JudgeInput, judge_cuts
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.recovery import Reader
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
@@ -36,7 +36,7 @@ CONTROL = Tag("guestmark-control:", "controls")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """A part of the log, from `start` to `end`, in which `count` records were written; after `settled` requests the
     machine had synced all it had.
     """
@@ -47,13 +47,13 @@ class Part:
     end: int
     settled: int
 
-    def acknowledged(self, log: WriteLog) -> Acknowledged:
+    def read_acknowledgements(self, log: WriteLog) -> Acknowledged:
         """The acknowledgements, each with its moment."""
-        return Acknowledged.of(log.entries, self.start, self.end)
+        return Acknowledged.from_marks(log.entries, self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class FlushCounts:
     """Flushes that the guest's kernel has sent, and that the hypervisor counted; None where they are not counted."""
 
     guest: int | None = None
@@ -61,7 +61,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ProofRequest:
     """One proof to make: `location` is the directory in which the image lies, `control` what was written unsafely
     after what is judged, `seed` the seed of random states.
     """
@@ -73,37 +73,44 @@ class Request:
     method: Method
     states: int
     seed: int
-    written: Part
-    control: Part | None = None
+    written: LogPart
+    control: LogPart | None = None
     unsafe: str = "barrier=0"  # how the control was written
     reader: Reader | None = None
-    counts: Counts = Counts()
+    counts: FlushCounts = FlushCounts()
     unfollowed: str = ""  # why the program may have flushed in ways that nobody saw
 
 
-def prove(asked: Request) -> Proven:
+def prove_durability(asked: ProofRequest) -> Proven:
     """Judges the log, and keeps it."""
     begin = time.monotonic()
     part = asked.written
     with WriteLog(asked.files.log) as log:
         main = log.entries[: part.end]
-        seen = part.acknowledged(log)
-        start = max(part.start, seen.begin)
-        chosen = cuts.cover(
-            main, seen.moments, start=start, count=asked.states, seed=asked.seed, most=_most(asked)
+        seen = part.read_acknowledgements(log)
+        start = max(part.start, seen.first_request)
+        chosen = cuts.choose_cuts(
+            main,
+            seen.acknowledgement_moments,
+            start=start,
+            count=asked.states,
+            seed=asked.seed,
+            most=_most_states(asked),
         )
-        judged = judge(_evidence(asked, log, seen, part), main, chosen.cuts, _room(asked))
+        judged = judge_cuts(
+            _make_judge_input(asked, log, seen, part), main, chosen.cuts, _scratch_parent(asked)
+        )
         settled = log.entries[: part.settled]
-        nothing_cut = judge(
-            _evidence(asked, log, seen, part),
+        nothing_cut = judge_cuts(
+            _make_judge_input(asked, log, seen, part),
             settled,
-            [cuts.at(settled, part.settled, Survival.ALL)],
-            _room(asked),
+            [cuts.cut_at(settled, part.settled, Survival.ALL)],
+            _scratch_parent(asked),
         )
-        controls = [_dropped(asked, log, main)]
+        controls = [_control_without_flushes(asked, log, main)]
         if asked.control:
-            controls.append(_barriers(asked, log, asked.control))
-        found = _proven(asked, main[start:], judged, controls)
+            controls.append(_control_without_barriers(asked, log, asked.control))
+        found = _build_proven(asked, main[start:], judged, controls)
     found.coverage = chosen.coverage
     if asked.unfollowed and found.word is Durability.PROVEN:
         found.word, found.why = Durability.UNKNOWN, asked.unfollowed
@@ -114,58 +121,66 @@ def prove(asked: Request) -> Proven:
         found.why = (
             f"no power cut is needed: {lost} in the disk as it was written, by a fault of it or of its log"
         )
-    found.kept = str(evidence.keep(asked.files, asked.filesystem, asked.form, asked.method, judged))
+    found.kept = str(evidence.keep_evidence(asked.files, asked.filesystem, asked.form, asked.method, judged))
     found.judge_s = time.monotonic() - begin
     return found
 
 
-def _most(asked: Request) -> int | None:
+def _most_states(asked: ProofRequest) -> int | None:
     """A server takes a second for each state, so only the requested number is judged; of others all are."""
-    return asked.states if asked.method.served else None
+    return asked.states if asked.method.is_served else None
 
 
-def _evidence(asked: Request, log: WriteLog, seen: Acknowledged, part: Part) -> Evidence:
-    return Evidence(
-        asked.files.base, log, asked.filesystem, asked.form, asked.method.files(part.tag.file), seen.after,
-        functools.partial(_lost, asked.method, part.tag), seen.moment, asked.reader,
+def _make_judge_input(asked: ProofRequest, log: WriteLog, seen: Acknowledged, part: LogPart) -> JudgeInput:
+    return JudgeInput(
+        asked.files.base, log, asked.filesystem, asked.form, asked.method.file_names(part.tag.file), seen.newest_after,
+        functools.partial(_find_lost_record, asked.method, part.tag), seen.moment_of_newest, asked.reader,
     )  # fmt: skip
 
 
-def _lost(method: Method, tag: Tag, acknowledged: int, files: dict[str, bytes | None]) -> int | None:
+def _find_lost_record(
+    method: Method, tag: Tag, acknowledged: int, files: dict[str, bytes | None]
+) -> int | None:
     if method is Method.SQLITE:
         return records.lost_rows(tag.text, acknowledged, tag.file, files)
-    return records.lost(method, tag.text, acknowledged, files.get(tag.file))
+    return records.find_lost_record(method, tag.text, acknowledged, files.get(tag.file))
 
 
-def _dropped(asked: Request, log: WriteLog, entries: Sequence[Entry]) -> Control:
+def _control_without_flushes(asked: ProofRequest, log: WriteLog, entries: Sequence[Entry]) -> Control:
     """The same log as a hypervisor that drops flushes would have left it."""
-    start = max(asked.written.start, asked.written.acknowledged(log).begin)
-    return _control(asked, log, cuts.without_flushes(entries, start), asked.written, "no-flush")
+    start = max(asked.written.start, asked.written.read_acknowledgements(log).first_request)
+    return _run_control(asked, log, cuts.without_flushes(entries, start), asked.written, "no-flush")
 
 
-def _barriers(asked: Request, log: WriteLog, part: Part) -> Control:
+def _control_without_barriers(asked: ProofRequest, log: WriteLog, part: LogPart) -> Control:
     """The part that was written without barriers; nothing is ever in flight where each write is flushed at once."""
     entries = log.entries[: part.end]
-    control = _control(asked, log, entries, part, asked.unsafe)
-    through = not asked.method.served and cuts.write_through(entries, part.start)
+    control = _run_control(asked, log, entries, part, asked.unsafe)
+    through = not asked.method.is_served and cuts.is_write_through(entries, part.start)
     control.applies = not through
     return control
 
 
-def _control(asked: Request, log: WriteLog, entries: Sequence[Entry], part: Part, name: str) -> Control:
-    seen = part.acknowledged(log)
-    start, most = max(part.start, seen.begin), _control_states(asked)
-    chosen = cuts.cover(entries, seen.moments, start=start, count=0, seed=asked.seed, most=most)
-    judged = judge(_evidence(asked, log, seen, part), entries, chosen.cuts, _room(asked))
+def _run_control(
+    asked: ProofRequest, log: WriteLog, entries: Sequence[Entry], part: LogPart, name: str
+) -> Control:
+    seen = part.read_acknowledgements(log)
+    start, most = max(part.start, seen.first_request), _control_states(asked)
+    chosen = cuts.choose_cuts(
+        entries, seen.acknowledgement_moments, start=start, count=0, seed=asked.seed, most=most
+    )
+    judged = judge_cuts(
+        _make_judge_input(asked, log, seen, part), entries, chosen.cuts, _scratch_parent(asked)
+    )
     return Control(name=name, states=judged.states, losing=judged.losing)
 
 
-def _control_states(asked: Request) -> int:
+def _control_states(asked: ProofRequest) -> int:
     """A server takes a second for each."""
-    return min(_CONTROL_STATES, asked.states) if asked.method.served else _CONTROL_STATES
+    return min(_CONTROL_STATES, asked.states) if asked.method.is_served else _CONTROL_STATES
 
 
-def _room(asked: Request) -> Path:
+def _scratch_parent(asked: ProofRequest) -> Path:
     """The directory for crash states: they are small and memory is fast, but confined servers cannot see it."""
     if asked.reader is not None:
         return Path(_ON_DISK)
@@ -173,27 +188,27 @@ def _room(asked: Request) -> Path:
     return shared if shared.is_dir() else Path(_ON_DISK)
 
 
-def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: list[Control]) -> Proven:
+def _build_proven(asked: ProofRequest, part: Sequence[Entry], judged: JudgedStates, controls: list[Control]) -> Proven:
     layers = stack.list_layers(asked.location)
-    flushes = sum(entry.flushes or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _word(judged, controls, layers, reconciled(asked.counts, flushes))
+    flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
+    word, why = _decide_word(judged, controls, layers, compare_flush_counts(asked.counts, flushes))
     loss, repair = judged.first_loss, next((crash for crash in judged.crashes if crash.says), None)
     return Proven(
         word=word,
         why=why,
-        method=asked.method.words,
+        method=asked.method.description,
         acknowledged=asked.written.count,
         states=judged.states,
         losing=judged.losing,
         repaired=judged.repaired,
         controls=controls,
         below=[str(layer) for layer in layers],
-        writes=sum(entry.writes for entry in part),
+        writes=sum(entry.is_write for entry in part),
         flushes=flushes,
         run_s=0.0,
         judge_s=0.0,
-        first_loss=_lost_at(loss) if loss else "",
-        first_repair=f"{repair.says} after cut {repair.cut.after}, {repair.cut.survival.said}"
+        first_loss=_describe_loss(loss) if loss else "",
+        first_repair=f"{repair.says} after cut {repair.cut.after}, {repair.cut.survival.as_clause}"
         if repair
         else "",
         counted=asked.counts.hypervisor,
@@ -201,12 +216,12 @@ def _proven(asked: Request, part: Sequence[Entry], judged: Judged, controls: lis
     )
 
 
-def _lost_at(crash: Crash) -> str:
+def _describe_loss(crash: Crash) -> str:
     lost = crash.what or f"record {crash.lost}"
-    return f"{lost} after cut {crash.cut.after} ({crash.cut.survival.said})"
+    return f"{lost} after cut {crash.cut.after} ({crash.cut.survival.as_clause})"
 
 
-def reconciled(counts: Counts, flushes: int) -> str:
+def compare_flush_counts(counts: FlushCounts, flushes: int) -> str:
     """Who saw how many flushes; one of them who saw fewer than the one above has dropped or merged some."""
     seen = [
         *([f"the guest's kernel sent {counts.guest}"] if counts.guest is not None else []),
@@ -216,8 +231,8 @@ def reconciled(counts: Counts, flushes: int) -> str:
     return f"flushes: {', '.join(seen)}"
 
 
-def _word(
-    judged: Judged, controls: Sequence[Control], layers: list[stack.Layer], flushes: str
+def _decide_word(
+    judged: JudgedStates, controls: Sequence[Control], layers: list[stack.Layer], flushes: str
 ) -> tuple[Durability, str]:
     if judged.losing:
         return Durability.LOST, flushes

@@ -34,12 +34,12 @@ class Method(StrEnum):
     SYNCS = "syncs"  # what a program's own calls promise
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """For tables."""
         return _WORDS[self]
 
     @property
-    def size(self) -> int:
+    def record_size(self) -> int:
         """Bytes of a record."""
         return 4096 if self in (Method.REPLACE, Method.OVERWRITE) else 512
 
@@ -49,11 +49,11 @@ class Method(StrEnum):
         return self in {Method.COMMAND, Method.SYNCS}
 
     @property
-    def served(self) -> bool:
+    def is_served(self) -> bool:
         """Whether a database server commits the records, and has to recover them."""
         return self in {Method.MARIADB, Method.POSTGRESQL}
 
-    def files(self, name: str) -> tuple[str, ...]:
+    def file_names(self, name: str) -> tuple[str, ...]:
         """The files that hold records, of which the main one is called `name`."""
         return (name, f"{name}-wal") if self is Method.SQLITE else (name,)
 
@@ -79,7 +79,7 @@ class Acknowledged:
     newest: tuple[int, ...]  # the newest record then; -1 for the start
 
     @classmethod
-    def of(cls, entries: Sequence[Entry], start: int, end: int) -> Acknowledged:
+    def from_marks(cls, entries: Sequence[Entry], start: int, end: int) -> Acknowledged:
         """From the marks between two moments of a log."""
         marks = [
             (position + 1, entries[position].mark)
@@ -89,33 +89,33 @@ class Acknowledged:
         return cls(tuple(position for position, _ in marks), tuple((mark or 0) - 1 for _, mark in marks))
 
     @property
-    def begin(self) -> int:
+    def first_request(self) -> int:
         """How many requests there were before the first record; 0 without any mark."""
         return self.after_requests[0] if self.after_requests else 0
 
     @property
-    def moments(self) -> tuple[int, ...]:
+    def acknowledgement_moments(self) -> tuple[int, ...]:
         """After how many requests each record had been acknowledged."""
         return tuple(at for at, newest in zip(self.after_requests, self.newest, strict=True) if newest >= 0)
 
-    def after(self, requests: int) -> int:
+    def newest_after(self, requests: int) -> int:
         """The newest record that had been acknowledged after so many requests; -1 when there was none."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.newest[at - 1] if at else -1
 
-    def moment(self, requests: int) -> int:
+    def moment_of_newest(self, requests: int) -> int:
         """How many requests there were when that record had just been acknowledged."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.after_requests[at - 1] if at else 0
 
 
-def record(tag: str, number: int, size: int) -> bytes:
+def make_record(tag: str, number: int, size: int) -> bytes:
     """The bytes of a record."""
     line = f"{tag}{number:08};".encode()
     return line.ljust(LINE, b"%c" % (ord("a") + number % 26)) * (size // LINE)
 
 
-def lost(  # noqa: PLR0911 (one for each way)
+def find_lost_record(  # noqa: PLR0911 (one for each way)
     method: Method, tag: str, acknowledged: int, content: bytes | None
 ) -> int | None:
     """The first acknowledged record that is not whole in what is left of the file; None when all are."""
@@ -123,24 +123,24 @@ def lost(  # noqa: PLR0911 (one for each way)
         return None
     if content is None:
         return acknowledged if method.of_program or method in (Method.REPLACE, Method.OVERWRITE) else 0
-    if method.served:
+    if method.is_served:
         return _missing(method, tag, acknowledged, content)
-    size = method.size
+    size = method.record_size
     match method:
         case Method.APPEND | Method.DSYNC:
             for number in range(acknowledged + 1):
-                if content[number * size : (number + 1) * size] != record(tag, number, size):
+                if content[number * size : (number + 1) * size] != make_record(tag, number, size):
                     return number
         case Method.REPLACE:
             # A newer one may have been renamed over it already: that must be whole as well.
             found = _number(tag, content)
-            if found < acknowledged or content != record(tag, found, size):
+            if found < acknowledged or content != make_record(tag, found, size):
                 return acknowledged
         case Method.OVERWRITE:
             under_way = (acknowledged + 1) % SLOTS
             for number in range(max(0, acknowledged - SLOTS + 1), acknowledged + 1):
                 slot = number % SLOTS
-                if slot != under_way and content[slot * size : (slot + 1) * size] != record(
+                if slot != under_way and content[slot * size : (slot + 1) * size] != make_record(
                     tag, number, size
                 ):
                     return number
@@ -148,10 +148,12 @@ def lost(  # noqa: PLR0911 (one for each way)
 
 
 def _missing(method: Method, tag: str, acknowledged: int, rows: bytes) -> int | None:
-    """As `lost`, of rows that a server has, each a line."""
+    """As `find_lost_record`, of rows that a server has, each a line."""
     there = set(rows.splitlines())
     numbers = range(acknowledged + 1)
-    return next((number for number in numbers if record(tag, number, method.size) not in there), None)
+    return next(
+        (number for number in numbers if make_record(tag, number, method.record_size) not in there), None
+    )
 
 
 def _number(tag: str, content: bytes) -> int:

@@ -41,7 +41,7 @@ _COMPRESSED, _ZERO = 1 << 62, 1
 _PIECE = 1 << 20
 
 
-def to_raw(image: Path, raw: Path) -> bool:
+def convert_to_raw(image: Path, raw: Path) -> bool:
     """Writes the content; False, and nothing, where the image is not plain. Raises `OSError`."""
     with image.open("rb") as read:
         first = read.read(_HEADER.size + _FEATURES.size)
@@ -52,7 +52,7 @@ def to_raw(image: Path, raw: Path) -> bool:
         if magic != _MAGIC or backing or encrypted or features & ~_HARMLESS or not 9 <= bits <= 21:
             return False
         cluster = 1 << bits
-        extents = _extents(read.fileno(), table, entries, cluster, size)
+        extents = _read_extents(read.fileno(), table, entries, cluster, size)
         if extents is None:
             return False
         with raw.open("xb") as write:
@@ -64,17 +64,17 @@ def to_raw(image: Path, raw: Path) -> bool:
     return True
 
 
-def _extents(
+def _read_extents(
     image: int, table: int, entries: int, cluster: int, size: int
 ) -> list[tuple[int, int, int]] | None:
     """Offsets of the disk's bytes in the image, neighbours merged; None for clusters that are not plain."""
     found: list[tuple[int, int, int]] = []
     per_table = cluster // 8
     wanted = -(-size // (cluster * per_table))
-    for number, entry in enumerate(_numbers(image, table, min(entries, wanted))):
+    for number, entry in enumerate(_read_numbers(image, table, min(entries, wanted))):
         if not entry & _OFFSET:
             continue
-        for index, each in enumerate(_numbers(image, entry & _OFFSET, per_table)):
+        for index, each in enumerate(_read_numbers(image, entry & _OFFSET, per_table)):
             if each & _COMPRESSED:
                 return None
             where, at = each & _OFFSET, (number * per_table + index) * cluster
@@ -87,7 +87,7 @@ def _extents(
     return found
 
 
-def _numbers(image: int, at: int, count: int) -> array[int]:
+def _read_numbers(image: int, at: int, count: int) -> array[int]:
     """Big-endian numbers of 64 bits; what is beyond the image's end is none."""
     data = os.pread(image, count * 8, at)
     numbers = array("Q", data[: len(data) // 8 * 8])
@@ -144,7 +144,7 @@ class Recovery(Protocol):
         """
 
 
-class Ext:
+class ExtRecovery:
     """ext2, ext3, ext4: e2fsck replays the journal and checks, debugfs reads."""
 
     def __init__(self) -> None:
@@ -152,16 +152,16 @@ class Ext:
 
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
-        found = self.repaired(image)
+        found = self.replay_journal(image)
         return (
             found
             if found.damage
-            else replace(found, files={name: self._content(image, name) for name in names})
+            else replace(found, files={name: self._read_content(image, name) for name in names})
         )
 
-    def repaired(self, image: Path) -> Recovered:
+    def replay_journal(self, image: Path) -> Recovered:
         """The image as a machine that boots leaves it: its journal replayed, and what else e2fsck mends."""
-        done = _run([self._check, "-fy", str(image)])
+        done = _run_tool([self._check, "-fy", str(image)])
         said = done.stdout.decode(errors="replace")
         if done.returncode & ~3:
             last = (done.stderr.decode(errors="replace").strip() or said.strip()).splitlines()
@@ -173,13 +173,13 @@ class Ext:
         )
         return Recovered({}, repairs)
 
-    def _content(self, image: Path, name: str) -> bytes | None:
-        done = _run([self._read, "-R", f"cat /{name}", str(image)])
+    def _read_content(self, image: Path, name: str) -> bytes | None:
+        done = _run_tool([self._read, "-R", f"cat /{name}", str(image)])
         said = heard(Speaker.DEBUGFS, done.stderr.decode(errors="replace"))
         return None if said.cause is Cause.NO_FILE else done.stdout
 
 
-class Mounted:
+class MountedRecovery:
     """Any other filesystem: this host's kernel mounts the image, and its checker looks at it after that."""
 
     def __init__(self, filesystem: str, agent: Agent, directory: Path, reader: Reader | None = None) -> None:
@@ -193,20 +193,20 @@ class Mounted:
         """See `Recovery`."""
         options = "nouuid" if self._filesystem == "xfs" else ""
         # A superblock that is torn keeps the kernel from mounting; machines check theirs first.
-        checked = Ext().repaired(image) if self._filesystem.startswith("ext") else Recovered({})
+        checked = ExtRecovery().replay_journal(image) if self._filesystem.startswith("ext") else Recovered({})
         if checked.damage:
             return checked
         with loop.attach_loop(image) as device:
-            failed = self._mount(device, options)
-            if failed and self._superblock_mended(device):
+            failed = self._mount_image(device, options)
+            if failed and self._mend_superblock(device):
                 checked = replace(checked, repairs=("a torn superblock, from its copy",))
-                failed = self._mount(device, options)
+                failed = self._mount_image(device, options)
             if failed:
                 return Recovered({}, damage=f"it cannot be mounted: {failed[:200]}")
             if self._reader is not None:
                 found = self._reader.read(self._agent, self._at, names, newest, exact=exact)
             else:
-                found = Recovered({name: self._content(name) for name in names})
+                found = Recovered({name: self._read_content(name) for name in names})
             try:
                 self._agent.umount(str(self._at), timeout_s=_DEADLINE_S)
             except CallError as error:
@@ -215,16 +215,16 @@ class Mounted:
                     hint="see the kernel's log",
                     cause=error.cause,
                 ) from error
-        return replace(found, repairs=(*checked.repairs, *found.repairs, *self._repairs(image)))
+        return replace(found, repairs=(*checked.repairs, *found.repairs, *self._find_repairs(image)))
 
-    def _mount(self, device: str, options: str) -> str:
+    def _mount_image(self, device: str, options: str) -> str:
         try:
             self._agent.mount(device, str(self._at), self._filesystem, options, timeout_s=_DEADLINE_S)
         except CallError as error:
             return error.message
         return ""
 
-    def _superblock_mended(self, device: str) -> bool:
+    def _mend_superblock(self, device: str) -> bool:
         """Whether a superblock that a power cut tore was mended, which the kernel does not do.
 
         A disk of 512-byte sectors may tear those of btrfs, of 4096 bytes. `btrfs-rescue(8)` takes the copy, whose trees
@@ -232,16 +232,16 @@ class Mounted:
         """
         if self._filesystem != "btrfs":
             return False
-        done = _run([daemon.find_program("btrfs"), "rescue", "super-recover", "-y", device])
+        done = _run_tool([daemon.find_program("btrfs"), "rescue", "super-recover", "-y", device])
         return done.returncode == _SUPERBLOCK_MENDED
 
-    def _content(self, name: str) -> bytes | None:
+    def _read_content(self, name: str) -> bytes | None:
         try:
             return self._agent.read_file(str(self._at / name), limit=_TRUNCATED)
         except AgentError:
             return None
 
-    def _repairs(self, image: Path) -> tuple[str, ...]:
+    def _find_repairs(self, image: Path) -> tuple[str, ...]:
         checkers = {
             # Preparing its usual cache takes longer than checking a small image.
             "xfs": ("xfs_repair", "-n", "-f", "-o", "bhash=512", str(image)),
@@ -250,14 +250,14 @@ class Mounted:
         if self._filesystem not in checkers:
             return ()
         program, *arguments = checkers[self._filesystem]
-        done = _run([daemon.find_program(program), *arguments])
+        done = _run_tool([daemon.find_program(program), *arguments])
         if done.returncode == 0:
             return ()
         lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
         return (lines[-1] if lines else f"{program} finds faults",)
 
 
-class Formatted:
+class FormattedRecovery:
     """An image in a format: its own check comes first, then the filesystem in it."""
 
     def __init__(self, inner: Recovery, form: Format) -> None:
@@ -268,14 +268,14 @@ class Formatted:
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
         if self._format.checked:
-            done = _run([self._program, "check", *self._format.name_image(image)])
+            done = _run_tool([self._program, "check", *self._format.name_image(image)])
             if done.returncode not in (0, 3):  # 3: only leaked clusters
                 lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
                 return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
         raw = image.with_suffix(".raw")
         try:
-            if self._format.name != "qcow2" or not to_raw(image, raw):
-                done = _run(
+            if self._format.name != "qcow2" or not convert_to_raw(image, raw):
+                done = _run_tool(
                     [self._program, "convert", "-O", "raw", *self._format.name_image(image), str(raw)]
                 )
                 if done.returncode:
@@ -285,14 +285,14 @@ class Formatted:
             raw.unlink(missing_ok=True)
 
 
-def why_not(filesystem: str, *, mounted: bool = False) -> str:
+def why_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
     """Why crash states of a filesystem cannot be judged here; empty when they can. `mounted`: it is not only read."""
     if filesystem.startswith("ext") and not mounted:
         return ""
     return loop.explain_no_loop() or loop.explain_unknown_filesystem(filesystem)
 
 
-def workers(filesystem: str, *, mounted: bool = False) -> int:
+def count_workers(filesystem: str, *, mounted: bool = False) -> int:
     """How many states are judged at once: mounting is mostly waiting, which needs no processor."""
     if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
         return 1
@@ -301,23 +301,25 @@ def workers(filesystem: str, *, mounted: bool = False) -> int:
 
 
 @contextlib.contextmanager
-def recovery(filesystem: str, form: str, directory: Path, reader: Reader | None = None) -> Iterator[Recovery]:
+def start_recovery(
+    filesystem: str, form: str, directory: Path, reader: Reader | None = None
+) -> Iterator[Recovery]:
     """A machine that recovers images of a filesystem in a format. `directory` is for its own use."""
     with contextlib.ExitStack() as stack:
         inner: Recovery
         if filesystem.startswith("ext") and reader is None:
-            inner = Ext()
+            inner = ExtRecovery()
         else:
             loop.check_loop()
             process, transport = start_host_agent(loop.PRIVATE_MOUNTS, hold=keeper().handles)
             agent = Agent(transport)
             stack.callback(process.wait)
             stack.callback(agent.close)
-            inner = Mounted(filesystem, agent, directory, reader)
-        yield inner if form == Format.RAW else Formatted(inner, Format(form))
+            inner = MountedRecovery(filesystem, agent, directory, reader)
+        yield inner if form == Format.RAW else FormattedRecovery(inner, Format(form))
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+def _run_tool(command: list[str]) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(
             command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S, check=False,

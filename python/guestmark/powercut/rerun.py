@@ -29,26 +29,26 @@ _ROOM = Path("/var/tmp")
 
 def check_again(name: str, after: int, survival: str | None, ledger: Path | None) -> Iterator[str]:
     """Runs the check on the disk that a cut leaves; what it says, in lines. Raises `UsageError` without a check."""
-    kept = evidence.load(name, ledger)
+    kept = evidence.load_evidence(name, ledger)
     if not kept.check:
         raise UsageError(
             f"{kept.log.parent.name} was not judged by a check",
             hint="--rerun is for powercut --check; see --shell",
         )
     reader = Check(
-        kept.check, kept.lines, Limit(_LIMIT_S), apart=not checks.not_apart(), always=True, forgetful=True
+        kept.check, kept.lines, Limit(_LIMIT_S), apart=not checks.why_not_apart(), always=True, forgetful=True
     )
-    cut, left = _recovered(kept, after, survival, reader)
-    yield f"cut {cut.after}, {cut.survival.said}"
+    cut, left = _recover_cut(kept, after, survival, reader)
+    yield f"cut {cut.after}, {cut.survival.as_clause}"
     if left.answer is None:
         yield f"  {left.damage}"
         return
-    yield f"  {_ended(left.answer)}"
+    yield f"  {_describe_ending(left.answer)}"
     yield from (f"  out: {line}" for line in left.answer.out)
     yield from (f"  err: {line}" for line in left.answer.err)
 
 
-def _ended(answer: Answer) -> str:
+def _describe_ending(answer: Answer) -> str:
     how = "a signal ended it" if answer.status is None else f"status {answer.status}"
     return f"the check {'passed' if answer.ending is Ending.PASSED else 'failed'}, {how}"
 
@@ -58,9 +58,9 @@ def open_shell(name: str, after: int, survival: str | None, ledger: Path | None)
 
     Raises `UsageError` for a disk that cannot be mounted.
     """
-    kept = evidence.load(name, ledger)
+    kept = evidence.load_evidence(name, ledger)
     shell = _Shell(kept.check, kept.lines)
-    cut, left = _recovered(kept, after, survival, shell)
+    cut, left = _recover_cut(kept, after, survival, shell)
     if left.damage:
         raise UsageError(
             f"the disk after cut {cut.after} cannot be opened: {left.damage}",
@@ -85,25 +85,25 @@ class _Shell:
         room.mkdir()
         told.write_bytes(b"".join(line + b"\n" for line in self.lines[: newest + 1]))
         shell = os.environ.get("SHELL") or "/bin/sh"
-        argv = [*(() if checks.not_apart() else checks.world(room, directory)), shell]
+        argv = [*(() if checks.why_not_apart() else checks.world_command(room, directory)), shell]
         env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(told)}
         run = agent.interactive if sys.stdin.isatty() else agent.piped
         self.status = run(argv, cwd=str(directory), env=env)
         return Recovered({})
 
 
-def _recovered(
-    kept: evidence.Kept, after: int, survival: str | None, reader: Reader
+def _recover_cut(
+    kept: evidence.KeptLog, after: int, survival: str | None, reader: Reader
 ) -> tuple[Cut, Recovered]:
-    if why := recovery.why_not(kept.filesystem, mounted=True):
+    if why := recovery.why_not_recoverable(kept.filesystem, mounted=True):
         raise UsageError(f"the disk cannot be mounted here: {why}", hint="--image FILE writes it as it is")
     with WriteLog(kept.log) as log, scratch_directory("replay", _ROOM, 0o711) as directory:
         cut = evidence.cut_of(kept, log, after, survival)
-        newest = Acknowledged.of(log.entries, 0, len(log)).after(cut.after)
+        newest = Acknowledged.from_marks(log.entries, 0, len(log)).newest_after(cut.after)
         replay = Replay(kept.base, log, log.entries, directory)
         try:
-            image = replay.state(cut)
-            with recovery.recovery(kept.filesystem, kept.form, directory, reader) as recovers:
+            image = replay.make_image(cut)
+            with recovery.start_recovery(kept.filesystem, kept.form, directory, reader) as recovers:
                 return cut, recovers.recover(image, (), newest, exact=False)
         finally:
             replay.close()

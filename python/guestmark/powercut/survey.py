@@ -1,7 +1,8 @@
-"""Judges crash states by a check of the user's, for as long as there is time, such that any beginning can be reported.
+"""Judges crash states by a check of the user's until all are judged or time is up; a survey may end at any state.
 
-States are recovered by several workers at once, in the order of `cuts.Chosen.sampled`. A check that fails is run again,
-alone and on a fresh copy of the state: only what fails twice is lost. What was not judged is never lost.
+Several workers recover states at once, in the order of `cuts.ChosenCuts.sampling_order`. A check that fails is run
+again, alone and on a fresh copy of the state: only a state that fails twice counts as lost. A state that was not judged
+never does.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from guestmark.core.errors import Interrupted, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.core.units import format_duration
 from guestmark.powercut import recovery
-from guestmark.powercut.answer import Answer, Ending, alike
+from guestmark.powercut.answer import Answer, Ending, mask_numbers
 from guestmark.powercut.checks import Check
-from guestmark.powercut.cuts import Chosen, Cut
+from guestmark.powercut.cuts import ChosenCuts, Cut
 from guestmark.powercut.judge import Replay
 from guestmark.powercut.recovery import Recovery
 from guestmark.powercut.writelog import Entry, WriteLog
@@ -36,7 +37,7 @@ _LATE_AGAIN = 3  # states that were late beside others and are judged alone
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CrashState:
     """One crash state as it was judged: the newest record acknowledged by then, and what the check answered.
 
     `damage` kept the disk from being mounted, so that there is no answer; `repairs` were needed.
@@ -49,23 +50,23 @@ class State:
     repairs: tuple[str, ...] = ()
 
     @property
-    def failed(self) -> bool:
+    def is_failed(self) -> bool:
         """Whether it is lost, or broken."""
         return bool(self.damage) or (self.answer is not None and self.answer.ending is Ending.FAILED)
 
     @property
-    def judged(self) -> bool:
+    def is_judged(self) -> bool:
         """Whether anything can be said about it."""
-        return bool(self.damage) or (self.answer is not None and self.answer.judged)
+        return bool(self.damage) or (self.answer is not None and self.answer.is_conclusive)
 
     @property
-    def said(self) -> str:
+    def fault(self) -> str:
         """What is wrong with it."""
-        return self.damage or (self.answer.said if self.answer is not None else "")
+        return self.damage or (self.answer.summary if self.answer is not None else "")
 
 
 class Bench:
-    """Recovers states of one log with `count` workers at once, each of which has an image and an agent of its own."""
+    """Recovers states of one log with several workers at once, each of which has an image and an agent of its own."""
 
     def __init__(
         self, workers: Sequence[_Worker], lone: _Worker, lone_check: Check, acknowledged: Callable[[int], int]
@@ -76,11 +77,11 @@ class Bench:
         self._stopped = threading.Event()
 
     @property
-    def count(self) -> int:
+    def worker_count(self) -> int:
         """How many states are judged at once."""
         return len(self._workers)
 
-    def judge(self, cuts: Sequence[Cut]) -> list[State]:
+    def judge_cuts(self, cuts: Sequence[Cut]) -> list[CrashState]:
         """Judges these states at once, in no particular order."""
         in_order = sorted(cuts, key=lambda cut: (cut.kept, cut.after))
         share = -(-len(in_order) // len(self._workers)) or 1
@@ -94,16 +95,16 @@ class Bench:
             self._stopped.set()
             raise
 
-    def alone(self, cut: Cut) -> State:
+    def judge_alone(self, cut: Cut) -> CrashState:
         """Judges a state while no other is judged, with a check that remembers nothing."""
-        return self._lone.judge(cut, self._acknowledged(cut.after))
+        return self._lone.judge_cut(cut, self._acknowledged(cut.after))
 
-    def told(self, cut: Cut, lines: Sequence[bytes]) -> State:
-        """As `alone`, but the check is told these lines."""
+    def judge_told(self, cut: Cut, lines: Sequence[bytes]) -> CrashState:
+        """As `judge_alone`, but the check is told these lines."""
         check, before = self._lone_check, self._lone_check.lines
         check.lines = lines
         try:
-            return self._lone.judge(cut, len(lines) - 1)
+            return self._lone.judge_cut(cut, len(lines) - 1)
         finally:
             check.lines = before
 
@@ -112,12 +113,12 @@ class Bench:
         self._stopped.set()
         self._pool.shutdown()
 
-    def _judge_some(self, worker: _Worker, cuts: Sequence[Cut]) -> list[State]:
+    def _judge_some(self, worker: _Worker, cuts: Sequence[Cut]) -> list[CrashState]:
         found = []
         for cut in cuts:
             if self._stopped.is_set():
                 break
-            found.append(worker.judge(cut, self._acknowledged(cut.after)))
+            found.append(worker.judge_cut(cut, self._acknowledged(cut.after)))
         return found
 
 
@@ -126,13 +127,13 @@ class _Worker:
     replay: Replay
     recovers: Recovery
 
-    def judge(self, cut: Cut, newest: int) -> State:
-        image = self.replay.state(cut)
+    def judge_cut(self, cut: Cut, newest: int) -> CrashState:
+        image = self.replay.make_image(cut)
         try:
             left = self.recovers.recover(image, (), newest, exact=False)
         finally:
             image.unlink(missing_ok=True)
-        return State(cut, newest, left.answer, left.damage, left.repairs[:2])
+        return CrashState(cut, newest, left.answer, left.damage, left.repairs[:2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,10 @@ class Disk:
 
 
 @contextlib.contextmanager
-def bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
+def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
     """Workers for states of the disk, with images below `parent`. Raises `MachineError`."""
     directory = keeper().directory("cut", parent, mode=0o711)
-    count = recovery.workers(disk.filesystem, mounted=True) if check.apart else 1
+    count = recovery.count_workers(disk.filesystem, mounted=True) if check.apart else 1
     try:
         with contextlib.ExitStack() as stack:
 
@@ -163,11 +164,11 @@ def bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
                 own.mkdir()
                 replay = Replay(disk.base, disk.log, disk.entries, own)
                 stack.callback(replay.close)
-                recovers = recovery.recovery(disk.filesystem, disk.form, own, reader)
+                recovers = recovery.start_recovery(disk.filesystem, disk.form, own, reader)
                 return _Worker(replay, stack.enter_context(recovers))
 
             workers = [worker(number, check) for number in range(count)]
-            lone_check = check.forgetful()
+            lone_check = check.without_memory()
             made = Bench(workers, worker(count, lone_check), lone_check, disk.acknowledged)
             stack.callback(made.close)
             yield made
@@ -181,11 +182,11 @@ def bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
 
 
 @dataclass(slots=True)
-class Group:
+class FailureGroup:
     """States that fail in the same way, by what the check said."""
 
-    first: State
-    states: list[State] = field(default_factory=list)
+    first: CrashState
+    states: list[CrashState] = field(default_factory=list)
     confirmed: int = 0
 
 
@@ -194,75 +195,75 @@ class Survey:
     """What was judged of the chosen states, of which there were `chosen`."""
 
     chosen: int
-    states: list[State] = field(default_factory=list)
-    groups: dict[str, Group] = field(default_factory=dict)
-    unsteady: tuple[State, State] | None = None  # two answers about the same disk, told the same
+    states: list[CrashState] = field(default_factory=list)
+    groups: dict[str, FailureGroup] = field(default_factory=dict)
+    unsteady: tuple[CrashState, CrashState] | None = None  # two answers about the same disk, told the same
     stopped: str = ""  # why not all were judged
 
     @property
-    def losing(self) -> int:
+    def losing_count(self) -> int:
         """States that are lost or broken."""
         return sum(len(group.states) for group in self.groups.values())
 
     @property
-    def judged(self) -> list[State]:
+    def judged_states(self) -> list[CrashState]:
         """States about which something can be said."""
-        return [state for state in self.states if state.judged]
+        return [state for state in self.states if state.is_judged]
 
     @property
-    def unjudged(self) -> list[State]:
+    def unjudged_states(self) -> list[CrashState]:
         """States at which the check came to no end, or to no beginning."""
-        return [state for state in self.states if not state.judged]
+        return [state for state in self.states if not state.is_judged]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SurveyLimits:
     """When a survey ends early: at a moment of the monotonic clock, or with so many states that fail."""
 
     deadline: float | None = None
     enough: int | None = None
 
-    def reached(self, survey: Survey) -> str:
+    def why_reached(self, survey: Survey) -> str:
         """Why it is time to end; empty when it is not."""
         if survey.unsteady is not None:
             return "the check does not repeat itself"
-        if self.enough is not None and survey.losing >= self.enough:
+        if self.enough is not None and survey.losing_count >= self.enough:
             return "enough were found"
         if self.deadline is not None and time.monotonic() >= self.deadline:
             return "the time was over"
         return ""
 
 
-def conduct(
+def conduct_survey(
     bench: Bench,
-    chosen: Chosen,
-    limits: Limits,
+    chosen: ChosenCuts,
+    limits: SurveyLimits,
     tell: Callable[[str], None],
     *,
-    counts: Callable[[State], bool],
+    counts: Callable[[CrashState], bool],
 ) -> Survey:
     """Judges the chosen states; of those that fail, only states for which `counts` holds do.
 
     `tell` hears how far it is. When the user stops, what was judged by then is returned; see `Interrupted`.
     """
-    order = chosen.sampled()
+    order = chosen.sampling_order()
     survey = Survey(len(order))
     done, size, began = 0, _FORECAST_AFTER, time.monotonic()
     try:
-        while done < len(order) and not (why := limits.reached(survey)):
-            tell(_progress(done, len(order), time.monotonic() - began, limits.deadline))
+        while done < len(order) and not (why := limits.why_reached(survey)):
+            tell(_describe_progress(done, len(order), time.monotonic() - began, limits.deadline))
             batch, at = order[done : done + size], time.monotonic()
-            _take(bench, survey, bench.judge(batch), counts)
+            _record_states(bench, survey, bench.judge_cuts(batch), counts)
             done += len(batch)
             rate = len(batch) / max(time.monotonic() - at, 1e-3)
-            size = int(min(max(rate * _BATCH_S, bench.count), 4 * size, _LARGEST_BATCH))
+            size = int(min(max(rate * _BATCH_S, bench.worker_count), 4 * size, _LARGEST_BATCH))
         survey.stopped = why if done < len(order) else ""
     except Interrupted:
         survey.stopped = INTERRUPTED
     return survey
 
 
-def _progress(done: int, total: int, took_s: float, deadline: float | None) -> str:
+def _describe_progress(done: int, total: int, took_s: float, deadline: float | None) -> str:
     said = f"judging crash states: {done:,} of {total:,}"
     if done < _FORECAST_AFTER:
         return said
@@ -272,31 +273,33 @@ def _progress(done: int, total: int, took_s: float, deadline: float | None) -> s
     return f"{said}, about {format_duration(left)} left"
 
 
-def _take(bench: Bench, survey: Survey, states: Sequence[State], counts: Callable[[State], bool]) -> None:
+def _record_states(
+    bench: Bench, survey: Survey, states: Sequence[CrashState], counts: Callable[[CrashState], bool]
+) -> None:
     for state in states:
-        if not state.judged:
-            state = _late_again(bench, survey, state)  # noqa: PLW2901 (what it is in the end)
-        if state.failed and counts(state):
-            group = survey.groups.setdefault(alike(state.said), Group(state))
-            if not _confirmed(bench, survey, group, state):
+        if not state.is_judged:
+            state = _judge_late_again(bench, survey, state)  # noqa: PLW2901 (what it is in the end)
+        if state.is_failed and counts(state):
+            group = survey.groups.setdefault(mask_numbers(state.fault), FailureGroup(state))
+            if not _confirm_failure(bench, survey, group, state):
                 survey.states.append(state)
                 return
             group.states.append(state)
         survey.states.append(state)
 
 
-def _late_again(bench: Bench, survey: Survey, state: State) -> State:
+def _judge_late_again(bench: Bench, survey: Survey, state: CrashState) -> CrashState:
     """A state for which there was no time beside others, alone."""
-    return bench.alone(state.cut) if len(survey.unjudged) < _LATE_AGAIN else state
+    return bench.judge_alone(state.cut) if len(survey.unjudged_states) < _LATE_AGAIN else state
 
 
-def _confirmed(bench: Bench, survey: Survey, group: Group, state: State) -> bool:
+def _confirm_failure(bench: Bench, survey: Survey, group: FailureGroup, state: CrashState) -> bool:
     """Whether it fails again, if that is asked; else the survey knows that it does not."""
     if group.confirmed >= _CONFIRMED:
         return True
     for _ in range(1 if group.confirmed else _FIRST_TIMES):
-        again = bench.alone(state.cut)
-        if again.judged and not again.failed:
+        again = bench.judge_alone(state.cut)
+        if again.is_judged and not again.is_failed:
             survey.unsteady = (state, again)
             return False
     group.confirmed += 1

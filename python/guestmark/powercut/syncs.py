@@ -18,7 +18,7 @@ BLOCK = 4096  # bytes that have a digest of their own
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class FileState:
     """A file as it was read: digests of its blocks by number, without those of zeroes; of a directory its names."""
 
     size: int
@@ -26,7 +26,7 @@ class State:
     names: frozenset[str] | None = None
 
     @classmethod
-    def parsed(cls, line: str) -> State | None:
+    def parse(cls, line: str) -> FileState | None:
         """From a line of `guestmark-agent digests`; None for a file that is not there."""
         head, *rest = line.split(" ")
         match head:
@@ -34,7 +34,7 @@ class State:
                 return None
             case "=":
                 return cls(0, {}, frozenset(filter(None, rest[0].split(","))))
-        return cls(int(head), dict(_digests(rest)))
+        return cls(int(head), dict(_parse_digests(rest)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedFile:
     """What has to be there: the blocks of a file below any of `paths`, or exactly the `names` of a directory."""
 
     call: str
@@ -70,21 +70,21 @@ class Expected:
     blocks: Mapping[int, int]
     names: frozenset[str] | None = None
 
-    def missing(self, found: Mapping[str, State | None]) -> str:
+    def describe_missing(self, found: Mapping[str, FileState | None]) -> str:
         """What is not there, in words; empty when all is."""
-        wrong = [why for path in self.paths if (why := self._missing(found.get(path)))]
+        wrong = [why for path in self.paths if (why := self._describe_fault(found.get(path)))]
         if len(wrong) < len(self.paths):
             return ""
-        return f"{self.call} of {PurePosixPath(_text(self.paths[0])).name or 'the disk'}: {wrong[0]}"
+        return f"{self.call} of {PurePosixPath(_decode_name(self.paths[0])).name or 'the disk'}: {wrong[0]}"
 
-    def _missing(self, state: State | None) -> str:
+    def _describe_fault(self, state: FileState | None) -> str:
         if state is None:
             return "it is not there"
         if self.names is not None:
             if gone := sorted(self.names - (state.names or frozenset())):
-                return f"{_text(gone[0])} is not in it"
+                return f"{_decode_name(gone[0])} is not in it"
             extra = sorted((state.names or frozenset()) - self.names)
-            return f"{_text(extra[0])} is in it again" if extra else ""
+            return f"{_decode_name(extra[0])} is in it again" if extra else ""
         if state.size < self.least or (self.most is not None and state.size > self.most):
             return f"it has {state.size:,} bytes, not {self.least:,}"
         wrong = [number for number, digest in self.blocks.items() if state.blocks.get(number, 0) != digest]
@@ -104,14 +104,14 @@ class Promises:
         self._files: dict[int, _File] = {}
         self._renamed: dict[str, set[str]] = {}  # paths that what is at a path now may still have
         self._directories: list[tuple[int, str, frozenset[str]]] = []
-        self._known: dict[tuple[int, bool], tuple[Expected, ...]] = {}
+        self._known: dict[tuple[int, bool], tuple[ExpectedFile, ...]] = {}
 
-    def add(self, line: str) -> bool:
+    def add_line(self, line: str) -> bool:
         """Takes a line of the agent; whether that ends a promise, after which the program waits."""
         kind, *words = line.split(" ")
         match kind:
             case "file":
-                self._seen(words)
+                self._add_file(words)
             case "touched":
                 blocks = frozenset(map(int, words[2:]))
                 file = self._files[int(words[0])]
@@ -129,23 +129,23 @@ class Promises:
             case "sync":
                 self.calls.append((words[0], words[1] == "1"))
             case "unsynced":
-                self.unsynced.append(Unsynced(_text(words[1]), int(words[0])))
+                self.unsynced.append(Unsynced(_decode_name(words[1]), int(words[0])))
             case "said":
-                lines = _text(words[0]).strip().splitlines()
+                lines = _decode_name(words[0]).strip().splitlines()
                 self.said = lines[-1] if lines else ""
             case "end":
                 self.status, self.elsewhere = words[0], " ".join(words[1:])
         return kind == "sync"
 
-    def failed(self, statuses: Sequence[int]) -> bool:
+    def has_failed(self, statuses: Sequence[int]) -> bool:
         """Whether the program ended with none of these statuses."""
         return self.status not in (_STOPPED, *map(str, statuses))
 
-    def _seen(self, words: Sequence[str]) -> None:
+    def _add_file(self, words: Sequence[str]) -> None:
         number, path, size, sure, first, end = int(words[0]), words[1], *map(int, words[2:6])
         file = self._files.setdefault(number, _File())
         unsure = {int(word.partition(":")[0]) for word in words[6:] if word.endswith("?")}
-        changed = dict(_digests(word.rstrip("?") for word in words[6:]))
+        changed = dict(_parse_digests(word.rstrip("?") for word in words[6:]))
         file.blocks = {block: digest for block, digest in (file.blocks | changed).items() if digest}
         promised = {block: file.blocks.get(block, 0) for block in range(first, end) if block not in unsure}
         whole = end > first == 0 and end == -(-sure // BLOCK)
@@ -153,23 +153,25 @@ class Promises:
         file.seen.append(_Seen(after, path, size, sure, whole, promised, frozenset(changed)))
         file.paths.append((after, path))
 
-    def expected(self, newest: int, *, exact: bool) -> tuple[Expected, ...]:
+    def expected_files(self, newest: int, *, exact: bool) -> tuple[ExpectedFile, ...]:
         """What has to be there when promise `newest` was the last one; `exact`: the program waits there."""
         exact = exact and newest >= 0 and self.calls[newest][1]
         if (newest, exact) not in self._known:
             found = [
-                one for file in self._files.values() if (one := self._of(file, newest, exact)) is not None
+                one
+                for file in self._files.values()
+                if (one := self._expected_file(file, newest, exact)) is not None
             ]
-            found += self._listed(newest) if exact else []
+            found += self._expected_directories(newest) if exact else []
             self._known[newest, exact] = tuple(found)
         return self._known[newest, exact]
 
-    def _listed(self, newest: int) -> Iterator[Expected]:
+    def _expected_directories(self, newest: int) -> Iterator[ExpectedFile]:
         for after, path, names in self._directories:
             if after == newest:
-                yield Expected(self.calls[newest][0], (path,), 0, None, {}, names)
+                yield ExpectedFile(self.calls[newest][0], (path,), 0, None, {}, names)
 
-    def _of(self, file: _File, newest: int, exact: bool) -> Expected | None:
+    def _expected_file(self, file: _File, newest: int, exact: bool) -> ExpectedFile | None:
         promised: dict[int, int] = {}
         last, least = -1, 0
         for seen in file.seen:
@@ -203,19 +205,19 @@ class Promises:
             return None
         # No sync of a file promises that it was renamed: after fdatasync the old name may be all there is.
         paths += [old for path in paths for old in sorted(self._renamed.get(path, ()))]
-        most = least if exactly and self._whole(file, last) else None
-        return Expected(self.calls[last][0], tuple(dict.fromkeys(paths)), least, most, promised)
+        most = least if exactly and self._promised_whole(file, last) else None
+        return ExpectedFile(self.calls[last][0], tuple(dict.fromkeys(paths)), least, most, promised)
 
     @staticmethod
-    def _whole(file: _File, after: int) -> bool:
+    def _promised_whole(file: _File, after: int) -> bool:
         return any(seen.whole for seen in file.seen if seen.after == after)
 
 
-def _digests(words: Iterable[str]) -> Iterator[tuple[int, int]]:
+def _parse_digests(words: Iterable[str]) -> Iterator[tuple[int, int]]:
     for word in words:
         number, _, digest = word.partition(":")
         yield int(number), int(digest, 16)
 
 
-def _text(name: str) -> str:
+def _decode_name(name: str) -> str:
     return bytes.fromhex(name).decode(errors="replace")

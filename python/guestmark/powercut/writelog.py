@@ -45,17 +45,17 @@ class Entry:
     mark: int | None = None  # the number of a mark
 
     @property
-    def flushes(self) -> bool:
+    def is_flush(self) -> bool:
         """Whether everything before it is on the disk once it is done."""
         return bool(self.flags & Flag.FLUSH)
 
     @property
-    def writes(self) -> bool:
+    def is_write(self) -> bool:
         """Whether it has data."""
         return self.length > 0 and not self.flags & (Flag.DISCARD | Flag.MARK)
 
 
-def count(path: Path) -> int:
+def count_requests(path: Path) -> int:
     """How many requests a log has by now."""
     with WriteLog(path) as log:
         return len(log)
@@ -68,7 +68,7 @@ class WriteLog:
         self._file = path.open("rb")
         size = path.stat().st_size
         self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-        self.entries: Sequence[Entry] = tuple(self._read(sector, size))
+        self.entries: Sequence[Entry] = tuple(self._read_entries(sector, size))
 
     def __enter__(self) -> WriteLog:
         return self
@@ -84,7 +84,7 @@ class WriteLog:
             self._map.close()
         self._file.close()
 
-    def data(self, entry: Entry) -> bytes:
+    def read_data(self, entry: Entry) -> bytes:
         """The bytes that the request wrote."""
         assert self._map is not None
         return self._map[entry.at : entry.at + entry.length]
@@ -92,7 +92,7 @@ class WriteLog:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def _read(self, sector: int, size: int) -> list[Entry]:
+    def _read_entries(self, sector: int, size: int) -> list[Entry]:
         if self._map is None or size < sector:
             return []
         magic, version, _, said = _SUPERBLOCK.unpack_from(self._map, 0)
@@ -112,7 +112,7 @@ class WriteLog:
             covers = more - 1 if more and not count and flags & Flag.FLUSH else None
             mark = more if flags & Flag.MARK else None
             entry = Entry(first * sector, count * sector, Flag(flags), at, covers, mark)
-            if entry.writes:
+            if entry.is_write:
                 at += entry.length
                 if at > size:  # whoever wrote it was killed
                     break

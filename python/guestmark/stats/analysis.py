@@ -1,6 +1,4 @@
-"""What the trials of a run show, computed in one place for the live table, the final report and every
-export.
-"""
+"""Computes what the trials of a run show, in one place for the live table, the final report and every export."""
 
 import math
 from collections import Counter
@@ -44,10 +42,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """One cell: how it went, and by metric name its summary and its comparison.
+    """One cell's status, and by metric name its summary and its comparison.
 
-    A null cell is compared with the cell it copies, every other cell with its workload's baseline; the
-    baseline itself has no comparisons.
+    A null cell is compared with the cell it copies, every other cell with its workload's baseline. The baseline itself
+    has no comparisons.
     """
 
     cell: Cell
@@ -56,13 +54,12 @@ class CellResult:
     trials: tuple[Trial, ...]  # in block order
     summary: Mapping[str, Summary]
     comparison: Mapping[str, Comparison]
-    answers: Answers | None = None  # of the primary metric; None for the baseline and for unequal iterations
+    # About the primary metric; None for the baseline and for unequal numbers of iterations.
+    answers: Answers | None = None
 
     @property
     def differing_null_metrics(self) -> tuple[str, ...]:
-        """Names of the metrics in which this null cell differs from the cell it copies, which it
-        should not.
-        """
+        """Names of the metrics in which this null cell differs from the cell it copies; it should not."""
         if self.cell.null_of is None:
             return ()
         return tuple(name for name, comparison in self.comparison.items() if null_differs(comparison))
@@ -70,28 +67,31 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadResult:
-    """Cells that are compared with each other, in plan order, and what their comparisons share.
+    """Cells that are compared with each other, in plan order, and what their comparisons have in common.
 
-    Mostly they run one workload, the first one's: `workload`. A plan may also compare across workloads.
+    Usually all cells run one workload. A plan may also compare across workloads; `workload` is then the first cell's.
     """
 
     workload: WorkloadSpec
-    metrics: tuple[Metric, ...]  # in table order, the primary one first; only those that were measured
+    # The metrics that were measured, in table order, the primary one first.
+    metrics: tuple[Metric, ...]
     cells: tuple[CellResult, ...]
-    noise_floors: Mapping[str, float]  # by metric name, |ratio - 1|; absent when unknown
-    widened: tuple[str, ...]  # metrics whose intervals are wider because a null cell differs
-    findings: tuple[
-        Finding, ...
-    ] = ()  # what limits what these cells mean; a severe one takes their verdicts back
-    biases: Mapping[str, float] = field(
-        default_factory=dict
-    )  # by metric, what equal cells may differ by, as a log
-    carried: Mapping[str, CarryOver] = field(default_factory=dict, compare=False, repr=False)  # by metric
+    # By metric name |ratio - 1| that equal cells reach; absent if unknown.
+    noise_floors: Mapping[str, float]
+    # Metrics whose intervals are wider because a null cell differs from the cell it copies.
+    widened: tuple[str, ...]
+    # What limits the meaning of these cells; a severe finding takes their verdicts back.
+    findings: tuple[Finding, ...] = ()
+    # By metric name the log by which equal cells may differ.
+    biases: Mapping[str, float] = field(default_factory=dict)
+    # By metric name what trials owe to the cell that ran before them.
+    carried: Mapping[str, CarryOver] = field(default_factory=dict, compare=False, repr=False)
+    # By metric name and cell the half-width of its log ratio over the machines that share the run.
     shared: Mapping[str, Mapping[str, float]] = field(default_factory=dict, compare=False, repr=False)
-    machines: int = 1  # that measured it
+    machines: int = 1
 
     def systematic_spread(self, cell_id: str, metric: Metric) -> float:
-        """The half-width of the 95 % interval, of the log ratio, of what is independent of the scatter of blocks."""
+        """Return the half-width, on the log ratio, of the 95 % interval of what does not depend on block scatter."""
         carried = self.carried.get(metric.name)
         error = 0.0 if carried is None else carried.error.get(cell_id, 0.0)
         return math.hypot(self.biases.get(metric.name, 0.0), error)
@@ -108,11 +108,11 @@ class WorkloadResult:
 
     @property
     def degrees_of_freedom(self) -> int | None:
-        """Degrees of freedom where they are those of machines that share the run, not of blocks."""
+        """Degrees of freedom of the machines that share the run; None if those of the blocks count."""
         return self.machines - 1 if self.shared else None
 
     def noise_reach(self, cell_id: str, metric: Metric) -> float:
-        """The log by which what others did on the host may be the reason of a ratio."""
+        """Return the log by which other activity on the host may explain a ratio."""
         if is_processor_time(metric):
             return sum(finding.slows.get(cell_id, 0.0) for finding in self.findings)
         return (
@@ -123,40 +123,43 @@ class WorkloadResult:
 
     @property
     def title(self) -> str:
-        """The title of its table: the group's name, else the workload's."""
+        """The title of the table: the group's name, else the workload's."""
         group = self.cells[0].cell.group if self.cells else ""
         return group or self.workload.label or self.workload.name
 
     @property
     def baseline(self) -> CellResult | None:
-        """The cell the others are compared with."""
+        """The cell that the others are compared with."""
         return next((result for result in self.cells if result.cell.baseline), None)
 
     @property
     def shown_cells(self) -> tuple[CellResult, ...]:
-        """The cells that a table shows: all but the null cells, or all when there is nothing else to compare."""
+        """The cells to show in a table: all but the null cells, or all if there is nothing else to compare."""
         others = tuple(result for result in self.cells if result.cell.null_of is None)
         return others if len(others) > 1 else self.cells
 
     @property
     def null_cells(self) -> tuple[CellResult, ...]:
-        """The null cells."""
+        """The cells that are copies of another cell."""
         return tuple(result for result in self.cells if result.cell.null_of is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A whole run, workload by workload in plan order."""
+    """The analysis of a whole run, workload by workload in plan order."""
 
     plan: Plan
     workloads: tuple[WorkloadResult, ...]
-    blocks: int  # that hold at least one trial
+    blocks: int  # with at least one trial
     trials: int
     failed: int
-    flagged_blocks: tuple[int, ...]  # disturbed by the host; kept in every estimate, and reported
-    disturbances: Mapping[str, int]  # for each rule of `stats.THRESHOLDS` that flagged: in how many blocks
-    findings: tuple[Finding, ...] = ()  # about the run; those about cells are with their workload
-    history: History = NO_HISTORY  # earlier runs of the same host
+    # Blocks that the host disturbed: they stay in every estimate, and are reported.
+    flagged_blocks: tuple[int, ...]
+    # For each rule of `stats.THRESHOLDS` that flagged a block: the number of blocks.
+    disturbances: Mapping[str, int]
+    # About the run as a whole; those about cells are with their workload.
+    findings: tuple[Finding, ...] = ()
+    history: History = NO_HISTORY
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
@@ -175,45 +178,30 @@ def analyse_run(
     environments: Sequence[Mapping[str, Any]] = (),
     history: History = NO_HISTORY,
 ) -> Analysis:
-    """Summaries and comparisons of every cell, paired by block within each workload.
+    """Return summaries and comparisons of every cell, paired by block within each workload.
 
-    Only trials that are ok give values; a missing or failed trial takes its block out of the comparisons it
-    belongs to and of nothing else. `metrics` limits the work to these names, and to its primary metric where a
-    workload has none of them; `environments` are those the run was started and resumed in, `history` what is known
-    of earlier ones. Raises nothing for any trials that refer to cells of the plan; trials of unknown cells are ignored.
+    Only trials that are ok give values. A missing or failed trial takes its block out of the comparisons that it
+    belongs to, and of nothing else. Trials of cells that are not in the plan are ignored. `metrics` limits the work to
+    these names; a workload that has none of them is analysed by its primary metric. `environments` are those in which
+    the run was started and resumed, `history` is what earlier runs of this host showed.
     """
     kept = list(trials)
     blocks = sorted({trial.block for trial in kept})
+    rows = {block: position for position, block in enumerate(blocks)}
     by_cell: dict[str, list[Trial]] = {cell.id: [] for cell in plan.cells}
-    for trial in sorted(kept, key=lambda one: one.block):
+    for trial in sorted(kept, key=lambda trial: trial.block):
         if trial.cell_id in by_cell:
             by_cell[trial.cell_id].append(trial)
-    known = tuple(left_out)
-    groups: list[list[Cell]] = []
-    for cell in plan.cells:
-        for cells in groups:
-            if cells[0].compares_with(cell):
-                cells.append(cell)
-                break
-        else:
-            groups.append([cell])
+    excluded = tuple(left_out)
     flagged, disturbances = find_disturbed_blocks(kept, blocks)
     findings = check_run(WholeRun(plan, kept, environments))
+    workloads = []
+    for cells in _group_cells(plan.cells):
+        group = _Group(plan, cells, by_cell, rows, history)
+        workloads.append(_analyse_group(group, excluded, metrics, findings))
     return Analysis(
         plan=plan,
-        workloads=tuple(
-            _analyse_workload(
-                plan,
-                cells,
-                by_cell,
-                blocks=blocks,
-                left_out=known,
-                wanted=metrics,
-                of_the_run=findings,
-                history=history,
-            )
-            for cells in groups
-        ),
+        workloads=tuple(workloads),
         blocks=len(blocks),
         trials=len(kept),
         failed=sum(trial.status is not TrialStatus.OK for trial in kept),
@@ -224,220 +212,234 @@ def analyse_run(
     )
 
 
-def _analyse_workload(
-    plan: Plan,
-    cells: Sequence[Cell],
-    by_cell: Mapping[str, Sequence[Trial]],
-    *,
-    blocks: Sequence[int],
+def _group_cells(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Return the cells that are compared with each other, group by group in plan order."""
+    groups: list[list[Cell]] = []
+    for cell in cells:
+        for group in groups:
+            if group[0].compares_with(cell):
+                group.append(cell)
+                break
+        else:
+            groups.append([cell])
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Cells that are compared with each other, all trials by cell id, and the row of each block in value arrays."""
+
+    plan: Plan
+    cells: Sequence[Cell]
+    trials: Mapping[str, Sequence[Trial]]
+    rows: Mapping[int, int]
+    history: History
+
+    @property
+    def baseline(self) -> str | None:
+        return next((cell.id for cell in self.cells if cell.baseline), None)
+
+    def values_of(self, metric: Metric) -> dict[str, Array]:
+        """Return each cell's values of a metric, shape (K,), NaN for missing and failed trials."""
+        return {
+            cell.id: _values_by_block(metric.name, self.trials[cell.id], self.rows) for cell in self.cells
+        }
+
+
+def _analyse_group(
+    group: _Group,
     left_out: Sequence[LeftOut],
     wanted: Collection[str] | None,
-    of_the_run: Sequence[Finding],
-    history: History,
+    run_findings: Sequence[Finding],
 ) -> WorkloadResult:
-    measured = _collect_metrics(plan, (trial for cell in cells for trial in by_cell[cell.id]))
+    measured = _collect_metrics(group)
     metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
-    row = {block: position for position, block in enumerate(blocks)}
-    known = _examine_cells(plan, cells, by_cell, row, measured, of_the_run)
-    each = {
-        metric.name: _analyse_metric(
-            plan, cells, by_cell, row, metric, history, known if metric == measured[0] else None
+    findings = _examine_group(group, measured, run_findings)
+    evidence = {}
+    for metric in metrics:
+        # Carry-over and history are only known for the primary metric.
+        primary = findings if metric == measured[0] else None
+        evidence[metric.name] = _analyse_metric(group, metric, primary)
+    shared = _combine_evidence(group, metrics, findings, evidence)
+    answers: dict[str, Answers] = {}
+    if measured:
+        answers = estimands.answer_questions(
+            group.plan, group.cells, group.trials, group.rows, measured[0], carried=shared.carried
         )
-        for metric in metrics
-    }
-    carried = {name: one.carried for name, one in each.items() if one.carried is not None}
-    whole = WorkloadResult(
-        cells[0].workload,
-        tuple(metrics),
-        (),
-        {name: one.floor for name, one in each.items() if one.floor is not None},
-        tuple(name for name, one in each.items() if one.differs),
-        known.findings,
-        {name: one.bias for name, one in each.items()},
-        carried,
-        {name: one.shared for name, one in each.items() if one.shared},
-        len({machine_of(trial.facts) for cell in cells for trial in by_cell[cell.id]}),
-    )
-    answers = (
-        estimands.answer_questions(plan, cells, by_cell, row, measured[0], carried=carried)
-        if measured
-        else {}
-    )
-    compared = _compare_metrics({name: one.table for name, one in each.items()}, measured[:1])
-    comparisons: dict[str, Mapping[str, Comparison]] = {}
-    for cell in cells:
+    compared = _compare_metrics(evidence, measured[:1])
+    results = []
+    for cell in group.cells:
+        answer = answers.get(cell.id)
+        comparisons: Mapping[str, Comparison]
         if cell.null_of is not None:
-            comparisons[cell.id] = {
-                name: one.nulls[cell.id] for name, one in each.items() if cell.id in one.nulls
-            }
-            continue
-        found = {name: compared[name][cell.id] for name in each if cell.id in compared.get(name, ())}
-        comparisons[cell.id], answer = _judge_cell(plan, cell, whole, known, found, answers.get(cell.id))
-        if answer is not None:
-            answers[cell.id] = answer
-    summaries = {
-        cell.id: {name: one.summaries[cell.id] for name, one in each.items() if cell.id in one.summaries}
-        for cell in cells
-    }
-    results = tuple(
-        CellResult(
-            cell,
-            *_cell_status(cell, by_cell[cell.id], left_out),
-            tuple(by_cell[cell.id]),
-            summaries[cell.id],
-            comparisons[cell.id],
-            answers.get(cell.id),
-        )
-        for cell in cells
-    )
-    return replace(whole, cells=results)
+            comparisons = {name: one.nulls[cell.id] for name, one in evidence.items() if cell.id in one.nulls}
+        else:
+            found = {name: compared[name][cell.id] for name in evidence if cell.id in compared.get(name, ())}
+            comparisons, answer = _judge_cell(cell, shared, findings, found, answer, group.plan.policy.margin)
+        trials = group.trials[cell.id]
+        status, reason = _cell_status(cell, trials, left_out)
+        summaries = {
+            name: one.summaries[cell.id] for name, one in evidence.items() if cell.id in one.summaries
+        }
+        results.append(CellResult(cell, status, reason, tuple(trials), summaries, comparisons, answer))
+    return replace(shared, cells=tuple(results))
 
 
 @dataclass(frozen=True, slots=True)
 class _MetricEvidence:
-    """What is known of one metric before anything is decided: by cell its summaries and null comparisons."""
+    """What is known of one metric before any verdict."""
 
-    summaries: Mapping[str, Summary]
-    nulls: Mapping[str, Comparison]
+    summaries: Mapping[str, Summary]  # by cell
+    nulls: Mapping[str, Comparison]  # by null cell, with the cell it copies
     table: Table | None
     floor: float | None
-    bias: float  # what equal cells may differ by, as a log
-    differs: bool  # a null cell from the one that it copies
+    bias: float  # the log by which equal cells may differ
+    differs: bool  # some null cell differs from the cell it copies
     carried: CarryOver | None
-    shared: Mapping[
-        str, float
-    ]  # by cell, how well its log ratio is known from the machines that shared the run
+    shared: Mapping[str, float]  # by cell the half-width of its log ratio over machines that share the run
 
 
-def _analyse_metric(  # noqa: PLR0917 (as `estimands.answer_questions`)
-    plan: Plan,
-    cells: Sequence[Cell],
-    by_cell: Mapping[str, Sequence[Trial]],
-    row: Mapping[int, int],
-    metric: Metric,
-    history: History,
-    primary: "_CellFindings | None",
-) -> _MetricEvidence:
-    plain = {cell.id: _values_by_block(metric.name, by_cell[cell.id], row) for cell in cells}
-    summaries = {name: summary for name, array in plain.items() if (summary := summarise_trials(array)).n}
-    carried = estimate_carry_over(plan, cells, by_cell, plain, row) if primary is None else primary.carried
-    values = {name: subtract_carry_over(array, carried, name) for name, array in plain.items()}
-    copies = {cell.id: cell.null_of for cell in cells if cell.null_of in values and cell.null_of is not None}
-    pairs = [(values[copy], values[of]) for copy, of in copies.items()]
-    like = {name: {metric.name: summary} for name, summary in summaries.items()}
-    earlier = [] if primary is None else history.nulls_for(cells, like, metric)
-    nulls = {
-        copy: compare_table(
-            {of: values[of], copy: values[copy]}, of, better=metric.better, margin=plan.policy.margin
-        )[copy]
-        for copy, of in copies.items()
-        if copy in summaries
-    }
-    apart = [abs(math.log(null.ratio)) for null in nulls.values() if null_differs(null) and null.ratio]
-    return _MetricEvidence(
-        summaries,
-        {copy: estimands.retract_null_difference(null) for copy, null in nulls.items()},
-        _build_table(metric, plan, cells, values, null_pairs=pairs, earlier=earlier),
-        estimate_noise_floor(pairs, len(row), earlier),
-        max([bias_between_runs(pairs, earlier), *apart]),
-        bool(apart),
-        carried,
-        _machine_half_widths(cells, by_cell, values, row),
+def _combine_evidence(
+    group: _Group,
+    metrics: Sequence[Metric],
+    findings: "_GroupFindings",
+    evidence: Mapping[str, _MetricEvidence],
+) -> WorkloadResult:
+    """Return the result with all that the cells have in common, still without cells."""
+    machines = {machine_of(trial.facts) for cell in group.cells for trial in group.trials[cell.id]}
+    return WorkloadResult(
+        workload=group.cells[0].workload,
+        metrics=tuple(metrics),
+        cells=(),
+        noise_floors={name: one.floor for name, one in evidence.items() if one.floor is not None},
+        widened=tuple(name for name, one in evidence.items() if one.differs),
+        findings=findings.findings,
+        biases={name: one.bias for name, one in evidence.items()},
+        carried={name: one.carried for name, one in evidence.items() if one.carried is not None},
+        shared={name: one.shared for name, one in evidence.items() if one.shared},
+        machines=len(machines),
     )
 
 
-def _machine_half_widths(
-    cells: Sequence[Cell],
-    by_cell: Mapping[str, Sequence[Trial]],
-    values: Mapping[str, Array],
-    row: Mapping[int, int],
-) -> dict[str, float]:
-    """By cell `machines.shared_half_width` of its log ratio to the baseline; nothing of a run of one machine."""
-    baseline = next((cell.id for cell in cells if cell.baseline), None)
-    machines = {row[trial.block]: machine_of(trial.facts) for trial in by_cell.get(baseline or "", ())}
-    if baseline is None or len(set(machines.values())) < 2:
+def _analyse_metric(group: _Group, metric: Metric, primary: "_GroupFindings | None") -> _MetricEvidence:
+    """Return the evidence about one metric; `primary` are the group's findings if it is the primary metric."""
+    plan, cells = group.plan, group.cells
+    plain = group.values_of(metric)
+    summaries = {name: summary for name, array in plain.items() if (summary := summarise_trials(array)).n}
+    carried = (
+        primary.carried if primary else estimate_carry_over(plan, cells, group.trials, plain, group.rows)
+    )
+    values = {name: subtract_carry_over(array, carried, name) for name, array in plain.items()}
+    copies = {cell.id: cell.null_of for cell in cells if cell.null_of is not None and cell.null_of in values}
+    pairs = [(values[copy], values[of]) for copy, of in copies.items()]
+    earlier = []
+    if primary is not None:
+        by_cell = {name: {metric.name: summary} for name, summary in summaries.items()}
+        earlier = group.history.nulls_for(cells, by_cell, metric)
+    nulls = {}
+    for copy, of in copies.items():
+        if copy in summaries:
+            both = {of: values[of], copy: values[copy]}
+            nulls[copy] = compare_table(both, of, better=metric.better, margin=plan.policy.margin)[copy]
+    apart = [abs(math.log(null.ratio)) for null in nulls.values() if null_differs(null) and null.ratio]
+    return _MetricEvidence(
+        summaries=summaries,
+        nulls={copy: estimands.retract_null_difference(null) for copy, null in nulls.items()},
+        table=_build_table(group, metric, values, pairs, earlier),
+        floor=estimate_noise_floor(pairs, len(group.rows), earlier),
+        # A copy that differs shows a bias of at least that size, whatever earlier runs say.
+        bias=max([bias_between_runs(pairs, earlier), *apart]),
+        differs=bool(apart),
+        carried=carried,
+        shared=_machine_half_widths(group, values),
+    )
+
+
+def _machine_half_widths(group: _Group, values: Mapping[str, Array]) -> dict[str, float]:
+    """Return by cell `machines.shared_half_width` of its log ratio to the baseline; empty for one machine."""
+    baseline = group.baseline
+    if baseline is None:
+        return {}
+    machines = {group.rows[trial.block]: machine_of(trial.facts) for trial in group.trials[baseline]}
+    if len(set(machines.values())) < 2:
         return {}
     found = {}
-    for cell in cells:
+    for cell in group.cells:
+        if cell.id == baseline:
+            continue
         both = ~(np.isnan(values[cell.id]) | np.isnan(values[baseline]))
         d = log_ratios(values[cell.id], values[baseline])
-        if cell.id != baseline and d is not None and d.size:
-            names = [machines[int(at)] for at in np.flatnonzero(both)]
+        if d is not None and d.size:
+            names = [machines[int(row)] for row in np.flatnonzero(both)]
             if (half := shared_half_width(d, names)) is not None:
                 found[cell.id] = half
     return found
 
 
-def _judge_cell(  # noqa: PLR0917 (all of it is what one cell is judged by)
-    plan: Plan,
+def _judge_cell(  # noqa: PLR0917 (all that one cell is judged by)
     cell: Cell,
-    whole: WorkloadResult,
-    known: "_CellFindings",
+    shared: WorkloadResult,
+    findings: "_GroupFindings",
     found: Mapping[str, Comparison],
     answer: Answers | None,
+    margin: float,
 ) -> tuple[dict[str, Comparison], Answers | None]:
-    """A cell's comparisons by metric and its answers, with what may add to them and what takes them back."""
+    """Return a cell's comparisons by metric and its answers, widened and withdrawn as findings demand."""
     if not found:
         return {}, answer
-    margin, first = plan.policy.margin, whole.metrics[0]
+    first, freedom = shared.metrics[0], shared.degrees_of_freedom
+
+    def widths(metric: Metric, known: Comparison) -> tuple[float, float]:
+        spread = math.hypot(
+            shared.systematic_spread(cell.id, metric), shared.machine_spread(cell.id, metric, known)
+        )
+        return spread, shared.noise_reach(cell.id, metric)
+
     comparisons = {}
-    for metric in whole.metrics:
+    for metric in shared.metrics:
         if metric.name in found:
-            spread, reach = whole.systematic_spread(cell.id, metric), whole.noise_reach(cell.id, metric)
-            spread = math.hypot(spread, whole.machine_spread(cell.id, metric, found[metric.name]))
+            known = found[metric.name]
+            spread, reach = widths(metric, known)
             comparison = widen_interval(
-                found[metric.name],
-                margin,
-                WIDENED_REASON,
-                spread=spread,
-                reach=reach,
-                freedom=whole.degrees_of_freedom,
+                known, margin, WIDENED_REASON, spread=spread, reach=reach, freedom=freedom
             )
-            reason = (known.spoilt if metric == first else known.wholly).get(cell.id)
+            reasons = findings.spoils_primary if metric == first else findings.spoils_all
+            reason = reasons.get(cell.id)
             comparisons[metric.name] = withdraw_verdict(comparison, reason) if reason else comparison
     if answer is not None:
-        spread, reach = whole.systematic_spread(cell.id, first), whole.noise_reach(cell.id, first)
-        spread = math.hypot(spread, whole.machine_spread(cell.id, first, answer.typical))
-        answer = widen_answers(
-            answer, margin, WIDENED_REASON, spread=spread, reach=reach, freedom=whole.degrees_of_freedom
-        )
-        if reason := known.spoilt.get(cell.id):
+        spread, reach = widths(first, answer.typical)
+        answer = widen_answers(answer, margin, WIDENED_REASON, spread=spread, reach=reach, freedom=freedom)
+        if reason := findings.spoils_primary.get(cell.id):
             answer = withdraw_answers(answer, reason)
-    # The typical run is asked once: the headline also counts the first block's single iterations.
+    # The typical run is asked about once. Only the headline also counts the pilot's iterations in the first block.
     headline, answer, others = judge_family(comparisons.pop(first.name, None), answer, comparisons, margin)
     return others if headline is None else {first.name: headline, **others}, answer
 
 
 @dataclass(frozen=True, slots=True)
-class _CellFindings:
-    """The findings about cells that are compared, and by cell what follows from them."""
+class _GroupFindings:
+    """Findings about cells that are compared, and their consequences by cell id."""
 
     findings: tuple[Finding, ...] = ()
-    spoilt: Mapping[str, str] = field(
-        default_factory=dict
-    )  # why the primary metric's verdicts are taken back
-    wholly: Mapping[str, str] = field(default_factory=dict)  # why all metrics' are
-    carried: CarryOver | None = None  # what trials of the primary metric owe to those before them
+    # Why the primary metric's verdicts are taken back, and why those of all metrics are.
+    spoils_primary: Mapping[str, str] = field(default_factory=dict)
+    spoils_all: Mapping[str, str] = field(default_factory=dict)
+    # What trials of the primary metric owe to those before them.
+    carried: CarryOver | None = None
 
 
-def _examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
-    plan: Plan,
-    cells: Sequence[Cell],
-    by_cell: Mapping[str, Sequence[Trial]],
-    row: Mapping[int, int],
-    measured: Sequence[Metric],
-    of_the_run: Sequence[Finding],
-) -> _CellFindings:
+def _examine_group(
+    group: _Group, measured: Sequence[Metric], run_findings: Sequence[Finding]
+) -> _GroupFindings:
     if not measured:
-        return _CellFindings()
+        return _GroupFindings()
     primary = measured[0]
-    values = {
-        cell.id: _values_by_block(primary.name, by_cell[cell.id] if cell in cells else (), row)
-        for cell in plan.cells
-    }
-    findings = examine_cells(plan, cells, by_cell, values, row, primary)
-    every = (*findings, *of_the_run)
-    return _CellFindings(
+    # Carry-over goes from any cell to the next, so cells outside the group count as predecessors without values.
+    missing = np.full(len(group.rows), np.nan)
+    values = {cell.id: missing for cell in group.plan.cells} | group.values_of(primary)
+    findings = examine_cells(group.plan, group.cells, group.trials, values, group.rows, primary)
+    every = (*findings, *run_findings)
+    return _GroupFindings(
         findings,
         _withdrawal_reasons(every),
         _withdrawal_reasons(finding for finding in every if not finding.primary_only),
@@ -446,54 +448,51 @@ def _examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
 
 
 def _withdrawal_reasons(findings: Iterable[Finding]) -> dict[str, str]:
-    """Why, by cell: the names of all findings that take its verdicts back."""
+    """Return by cell the names of all findings that take its verdicts back."""
     return {cell_id: ", ".join(names) for cell_id, names in severe_by_cell(findings).items()}
 
 
 def _build_table(
+    group: _Group,
     metric: Metric,
-    plan: Plan,
-    cells: Sequence[Cell],
     values: Mapping[str, Array],
-    *,
     null_pairs: Sequence[tuple[Array, Array]],
     earlier: Sequence[Null],
 ) -> Table | None:
-    """The workload's cells that have this metric, null cells left out; None without a baseline that has it."""
-    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    """Return the table of cells with values, without null cells; None if the baseline has no value."""
+    baseline = group.baseline
     if baseline is None or np.isnan(values[baseline]).all():
         return None
-    table = {
-        cell.id: values[cell.id]
-        for cell in cells
-        if cell.null_of is None and (cell.baseline or not np.isnan(values[cell.id]).all())
-    }
-    return Table(table, baseline, metric.better, plan.policy.margin, null_pairs, earlier)
+    table = {}
+    for cell in group.cells:
+        if cell.null_of is None and (cell.baseline or not np.isnan(values[cell.id]).all()):
+            table[cell.id] = values[cell.id]
+    return Table(table, baseline, metric.better, group.plan.policy.margin, null_pairs, earlier)
 
 
 def _compare_metrics(
-    tables: Mapping[str, Table | None], primary: Sequence[Metric]
+    evidence: Mapping[str, _MetricEvidence], primary: Sequence[Metric]
 ) -> dict[str, dict[str, Comparison]]:
-    """Comparisons by metric and cell: the primary metric by itself, p values of all others adjusted together."""
+    """Return comparisons by metric and cell: the primary metric is one family, all others together are another."""
     first = {metric.name for metric in primary}
-    present = {name: table for name, table in tables.items() if table is not None}
-    return compare_tables({name: table for name, table in present.items() if name in first}) | compare_tables(
-        {name: table for name, table in present.items() if name not in first}
-    )
+    tables = {name: one.table for name, one in evidence.items() if one.table is not None}
+    headline = compare_tables({name: table for name, table in tables.items() if name in first})
+    return headline | compare_tables({name: table for name, table in tables.items() if name not in first})
 
 
-def _collect_metrics(plan: Plan, trials: Iterable[Trial]) -> list[Metric]:
-    """The metrics that the trials hold: the plan's first and in its order, then others as they appear."""
+def _collect_metrics(group: _Group) -> list[Metric]:
+    """Return the metrics that the group's trials hold: those of the plan in its order, then others as they appear."""
     seen: dict[str, Metric] = {}
-    for trial in trials:
-        for measurement in trial.measurements:
-            seen.setdefault(measurement.metric.name, measurement.metric)
-    ordered = [metric.name for metric in plan.metrics if metric.name in seen]
+    for cell in group.cells:
+        for trial in group.trials[cell.id]:
+            for measurement in trial.measurements:
+                seen.setdefault(measurement.metric.name, measurement.metric)
+    ordered = [metric.name for metric in group.plan.metrics if metric.name in seen]
     return [seen[name] for name in dict.fromkeys([*ordered, *seen])]
 
 
 def _values_by_block(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
-    """Values of a metric, shape (K,), one per block; NaN where there is none that is finite."""
+    """Return a metric's values, shape (K,), one per block; NaN if there is none or it is not finite."""
     values = np.full(len(row), np.nan)
     for trial in trials:
         if trial.status is TrialStatus.OK:
@@ -504,6 +503,7 @@ def _values_by_block(name: str, trials: Sequence[Trial], row: Mapping[int, int])
 
 
 def _cell_status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> tuple[CellStatus, str]:
+    """Return a cell's status and the reason for it in one line; the reason is empty if every trial is ok."""
     if not trials:
         if (entry := next((entry for entry in left_out if entry.covers(cell)), None)) is not None:
             return CellStatus.UNUSABLE, entry.reason
@@ -513,24 +513,28 @@ def _cell_status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut
         failing = _describe_failing_runs(trials)
         return (CellStatus.PARTIAL if failing else CellStatus.OK), failing
     reason, _ = Counter(failures).most_common(1)[0]
-    others = "" if len(set(failures)) == 1 else f" (and {len(set(failures)) - 1} other reasons)"
-    said = f"{len(failures)} of {len(trials)} trials failed: {reason}{others}"
-    return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), said
+    others = len(set(failures)) - 1
+    summary = f"{len(failures)} of {len(trials)} trials failed: {reason}"
+    if others:
+        summary += f" (and {others} other reasons)"
+    return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), summary
 
 
 def _describe_failing_runs(trials: Sequence[Trial]) -> str:
-    """How often runs of good trials failed, with an interval; empty where none did."""
-    known = [(trial, trial.facts.of(FailedRuns)) for trial in trials]
-    found = [fact for _, fact in known if fact is not None]
-    if not found:
+    """Return how often runs of good trials failed, with an interval; empty if none failed."""
+    failed, tried, reasons = [], [], []
+    for trial in trials:
+        fact = trial.facts.of(FailedRuns)
+        failed.append(0 if fact is None else fact.failed)
+        tried.append(_count_runs(trial) if fact is None else fact.tried)
+        if fact is not None:
+            reasons.append(fact.reason)
+    if not reasons:
         return ""
-    failed = np.array([0 if fact is None else fact.failed for _, fact in known], dtype=np.float64)
-    tried = np.array(
-        [_count_runs(trial) if fact is None else fact.tried for trial, fact in known], dtype=np.float64
-    )
-    share, (low, high) = failed_share(failed, tried)
-    said = f"fails in {share:.0%} [{low:.0%}, {high:.0%}] of runs ({failed.sum():.0f} of {tried.sum():.0f})"
-    return f"{said}: {found[0].reason}"
+    counts = np.array(failed, dtype=np.float64)
+    share, (low, high) = failed_share(counts, np.array(tried, dtype=np.float64))
+    rate = f"fails in {share:.0%} [{low:.0%}, {high:.0%}] of runs ({sum(failed)} of {sum(tried)})"
+    return f"{rate}: {reasons[0]}"
 
 
 def _count_runs(trial: Trial) -> int:

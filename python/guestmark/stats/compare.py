@@ -1,4 +1,7 @@
-"""Verdicts: every cell of a table against its baseline, paired by block."""
+"""Verdicts: compares every cell of a table with the table's baseline, paired by block.
+
+The methods and their sources are in docs/reference/statistics.md.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,14 +21,16 @@ from guestmark.stats.special import student_t_cdf
 
 Array = NDArray[np.float64]
 
-MIN_BLOCKS = paired.MIN_BLOCKS  # below, no test here can reach .05
+# The smallest signed-rank p is 2^(1 - n): with fewer blocks no test here can reach .05.
+MIN_BLOCKS = paired.MIN_BLOCKS
+# From this many blocks on, 2^(1 - n) is below the level that `family` leaves to the typical run.
+_BLOCKS_FOR_RANKS = 8
+# A ratio whose interval lies between this and its inverse is reported as bounded, even without a verdict.
+BOUNDED_RATIO = 1.25
+# A cell that scatters this many times as widely as null copies does so by itself, not because of the host.
+UNLIKE_SPREAD = 1.5
 WIDENED_REASON = "noise of this host (equal cells, other programs, order) widens the interval"
-_BLOCKS_FOR_RANKS = (
-    8  # blocks from which on the signed-rank test reaches what one of several questions is held to
-)
-BOUNDED_RATIO = 1.25  # a ratio that is known to lie between this and its inverse is an answer
 MANY_QUESTIONS_REASON = "may be chance, as many questions were asked"
-UNLIKE_SPREAD = 1.5  # times the spread of a null copy, from which a cell scatters on its own account
 
 
 class Verdict(StrEnum):
@@ -36,9 +41,14 @@ class Verdict(StrEnum):
     NO_DIFFERENCE = "no difference"
     INCONCLUSIVE = "inconclusive"
 
+    @property
+    def is_difference(self) -> bool:
+        """True if this verdict claims a difference, in either direction."""
+        return self in {Verdict.FASTER, Verdict.SLOWER}
+
 
 class Estimand(StrEnum):
-    """What is asked of a cell. Each has its own estimate, interval, test and verdict."""
+    """A question about a cell; each has its own estimate, interval, test and verdict."""
 
     TYPICAL = "typical"  # the typical run: a robust centre
     TOTAL = "total"  # the mean: what a batch costs
@@ -46,26 +56,28 @@ class Estimand(StrEnum):
     FIRST = "first"  # the first run on a fresh machine
 
 
-_EARLY_ESTIMANDS = frozenset(
-    {Estimand.TYPICAL, Estimand.FIRST}
-)  # what few blocks may answer, see `paired.early_p`
+# Fewer than `MIN_BLOCKS` blocks may answer these, by `paired.early_p`.
+_EARLY_ESTIMANDS = frozenset({Estimand.TYPICAL, Estimand.FIRST})
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One cell against the baseline over the `n` blocks that hold both; ratios are cell / baseline.
+    """The comparison of one cell with the baseline over the `n` blocks that hold both; ratios are cell / baseline.
 
-    `ratio` and its 95 % interval `ci` are of the estimand: Hodges–Lehmann's for the typical run (below six blocks,
-    where it has no interval, the t interval of the mean log ratio; None below two), the ratio of means with Fieller's
-    interval for the total. `median_ratio` is exp(median d) with `median_ci` (None below six). `p` is of the exact test
-    of no difference, `equivalence_p` of that for equivalence, `q` and `equivalence_q` the same adjusted over the
-    family. `noise_floor` is |ratio - 1| that null comparisons reach (None: unknown). `ci` of a total is of the runs
-    that were measured; `unseen_ci` is its interval with what so few machines cannot have shown, see
-    `total.with_unseen`. `stretch` is the log by which each end of `ci` lies further out than chance alone puts it, see
-    `widen_interval`. `alike` is True where the typical run lies within the margin and rarer slow runs are not excluded:
-    that is less than no difference. Without a ratio (see `log_ratios`) everything but `n`, `noise_floor`, `verdict` and
-    `reason` is None. `reason` says in a few words why the verdict is what it is; empty when nothing need be said.
-    `withdrawn` is True where a severe finding took the verdict back: then the interval is not of what was asked.
+    - `ratio`, `ci`: estimate and 95 % interval. For the typical run Hodges–Lehmann's; below six blocks, where that has
+      no interval, the t interval of the mean log ratio; None below two. For the total the ratio of means with Fieller's
+      interval, which covers only the runs that were measured; `unseen_ci` also allows for events that so few machines
+      cannot have shown, see `total.with_unseen`.
+    - `median_ratio`, `median_ci`: exp(median d) with its distribution-free interval (None below six blocks).
+    - `p`: of the exact test of no difference; `equivalence_p`: of the test of equivalence; `q` and `equivalence_q`: the
+      same, adjusted over the family.
+    - `noise_floor`: |ratio - 1| that null comparisons reach (None: unknown).
+    - `stretch`: the log by which each end of `ci` lies further out than chance alone puts it, see `widen_interval`.
+    - `alike`: the typical run lies within the margin, but rarer slow runs are not excluded: weaker than no difference.
+    - `withdrawn`: a severe finding took the verdict back, so the interval is not about what was asked.
+    - `reason`: the reason for the verdict in a few words; empty if it needs none.
+
+    Without a ratio (see `log_ratios`) everything but `n`, `noise_floor`, `verdict` and `reason` is None.
     """
 
     n: int
@@ -88,27 +100,28 @@ class Comparison:
 
     @property
     def differs(self) -> bool:
-        """Whether a difference is claimed."""
-        return self.verdict in {Verdict.FASTER, Verdict.SLOWER}
+        """True if a difference is claimed."""
+        return self.verdict.is_difference
 
     def excludes_ratio(self, ratio: float) -> bool:
-        """Whether these blocks show that the ratio is another one: by their interval, where they are enough for one."""
-        known = (self.n >= MIN_BLOCKS or self.differs) and self.ci is not None and not self.withdrawn
-        return known and self.ci is not None and not self.ci[0] <= ratio <= self.ci[1]
+        """Return True if the interval rules out `ratio`; False if there are too few blocks for an interval."""
+        if self.ci is None or self.withdrawn or (self.n < MIN_BLOCKS and not self.differs):
+            return False
+        return not self.ci[0] <= ratio <= self.ci[1]
 
     @property
     def stated_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval to state: of a total the one that allows for events that so few runs cannot have shown."""
+        """The 95 % interval to report; for a total, the one that allows for events too rare to have been seen."""
         return self.unseen_ci if self.estimand is Estimand.TOTAL else self.ci
 
     @property
     def typical_is_equal(self) -> bool:
-        """Whether at least the typical run is shown to be as on the baseline."""
+        """True if at least the typical run is shown to equal the baseline's."""
         return self.alike or self.verdict is Verdict.NO_DIFFERENCE
 
     @property
     def is_undecided(self) -> bool:
-        """Whether nothing is shown, not even that the typical run is alike."""
+        """True if nothing is shown, not even that the typical runs are equal."""
         return self.verdict is Verdict.INCONCLUSIVE and not self.alike
 
     @property
@@ -129,18 +142,23 @@ class Comparison:
 
 
 def invert_comparison(comparison: Comparison) -> Comparison:
-    """Return the same comparison the other way round, of the baseline over the cell."""
+    """Return the same comparison with the sides swapped: the baseline over the cell."""
 
-    def turned(ends: tuple[float, float] | None) -> tuple[float, float] | None:
-        return None if ends is None else (1 / ends[1], 1 / ends[0] if ends[0] > 0 else math.inf)
+    def invert_ratio(ratio: float | None) -> float | None:
+        return None if ratio is None else 1 / ratio
+
+    def invert_interval(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+        if ends is None:
+            return None
+        return 1 / ends[1], 1 / ends[0] if ends[0] > 0 else math.inf
 
     return replace(
         comparison,
-        ratio=None if comparison.ratio is None else 1 / comparison.ratio,
-        ci=turned(comparison.ci),
-        median_ratio=None if comparison.median_ratio is None else 1 / comparison.median_ratio,
-        median_ci=turned(comparison.median_ci),
-        unseen_ci=turned(comparison.unseen_ci),
+        ratio=invert_ratio(comparison.ratio),
+        ci=invert_interval(comparison.ci),
+        median_ratio=invert_ratio(comparison.median_ratio),
+        median_ci=invert_interval(comparison.median_ci),
+        unseen_ci=invert_interval(comparison.unseen_ci),
         verdict=_OPPOSITE_VERDICTS.get(comparison.verdict, comparison.verdict),
     )
 
@@ -152,9 +170,9 @@ _OPPOSITE_VERDICTS = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FA
 class Table:
     """The cells of one metric and their baseline; `values` maps cell ids to shape (K,), NaN for missing trials.
 
-    `null_pairs` are the values of cells that are copies of each other, `history` null comparisons of earlier runs;
-    both make the noise floor. Null cells are left out of `values`: they are known not to differ. A block holds `runs`
-    independent runs of a cell: its iterations where nothing boots, else 1.
+    `null_pairs` are the values of cells that are copies of each other, `history` the null comparisons of earlier runs;
+    both determine the noise floor. Null cells are not in `values`, since they are known not to differ. A block holds
+    `runs` independent runs of a cell: its iterations if nothing boots, else 1.
     """
 
     values: Mapping[str, Array]
@@ -167,7 +185,7 @@ class Table:
 
 
 class _Evidence(NamedTuple):
-    """What one pair of cells says of an estimand, before anything is adjusted or decided."""
+    """Estimates and tests for one pair of cells and one estimand, before adjustment and verdict."""
 
     ratio: float
     ci: tuple[float, float] | None
@@ -176,8 +194,17 @@ class _Evidence(NamedTuple):
     median_ratio: float | None = None
     median_ci: tuple[float, float] | None = None
     unseen_ci: tuple[float, float] | None = None
-    refused: str = ""  # why equality cannot be claimed whatever the test says
-    unlike: bool = False  # it scatters more than copies of one cell do
+    refused: str = ""  # why equality must not be claimed, whatever the test says
+    unlike: bool = False  # the cell scatters more than copies of one cell do
+
+
+class _TableScatter(NamedTuple):
+    """How widely the log ratios of a table's blocks scatter, computed once for all its cells."""
+
+    pooled: float  # standard deviation over all cells; 0 if unknown
+    copies: (
+        float | None
+    )  # half-width of a null copy's interval times the root of its blocks; None without copies
 
 
 def compare_table(
@@ -192,7 +219,7 @@ def compare_table(
     estimand: Estimand = Estimand.TYPICAL,
     runs: int = 1,
 ) -> dict[str, Comparison]:
-    """Compare every cell of one metric's table with `baseline`, as `compare_tables` does for several."""
+    """Compare every cell of one table with `baseline`; see `compare_tables` for arguments, decisions and errors."""
     table = Table(values, baseline, better, margin, null_pairs, history, runs)
     return compare_tables({"": table}, alpha=alpha, estimand=estimand)[""]
 
@@ -200,36 +227,40 @@ def compare_table(
 def compare_tables(
     tables: Mapping[str, Table], *, alpha: float = 0.05, estimand: Estimand = Estimand.TYPICAL
 ) -> dict[str, dict[str, Comparison]]:
-    """Compare the cells of several tables with their baselines, p values adjusted over all of them together.
+    """Compare the cells of several tables with their baselines; p values are adjusted over all tables together.
 
-    One table is the usual family; the tables of the secondary metrics make one more, so that a run with many metrics
-    makes no more false claims than one with few (Benjamini and Hochberg 1995, over cells and metrics). The order of
-    `tables` and of their cells is kept. `estimand` is typical, total or first; `margin` is relative (0.03: ratios from
-    1/1.03 to 1.03 are equivalent). Where higher is better totals are compared as times per unit, which is what a batch
-    costs.
+    Usually one table is one family. The tables of all secondary metrics form another one, so that a run with many
+    metrics makes no more false claims than a run with few (Benjamini and Hochberg 1995, over cells and metrics). The
+    result keeps the order of `tables` and of their cells. `estimand` is typical, total or first. A table's `margin` is
+    relative: with 0.03, ratios from 1/1.03 to 1.03 are equivalent. If higher is better, totals are compared as times
+    per unit, which is what a batch costs.
 
-    Faster or slower is said when q is below `alpha` and the interval excludes 1; no difference when equivalence is
-    shown and, for the total, there are enough runs to have seen rare events; inconclusive otherwise. What a whole
-    report may claim is decided over all its questions together, see `family`. Raises ValueError for an unknown
-    baseline or arrays that do not pair.
+    The verdict is faster or slower if q is below `alpha` and the interval excludes 1; no difference if equivalence is
+    shown and, for a total, there are enough runs to have seen rare events; inconclusive otherwise. What a whole report
+    may claim is decided later over all its questions, see `family`. Raises ValueError for an unknown baseline or for
+    arrays that do not pair.
     """
-    evidence_of = _estimate_total if estimand is Estimand.TOTAL else _estimate_typical_run
     found: dict[tuple[str, str], _Evidence] = {}
     sizes: dict[tuple[str, str], int] = {}
     for name, table in tables.items():
         if table.baseline not in table.values:
             raise ValueError(f"the baseline {table.baseline!r} is not among the values")
         reference = np.asarray(table.values[table.baseline], dtype=np.float64)
+        scatter = _measure_scatter(table, reference)
         for cell, given in table.values.items():
             if cell == table.baseline:
                 continue
             array = np.asarray(given, dtype=np.float64)
-            evidence = evidence_of(array, reference, table)
+            if estimand is Estimand.TOTAL:
+                evidence = _estimate_total(array, reference, table)
+            else:
+                evidence = _estimate_typical_run(array, reference, table.margin, scatter)
             sizes[name, cell] = int((~(np.isnan(array) | np.isnan(reference))).sum())
             if evidence is not None:
                 found[name, cell] = evidence
-    q = adjust_benjamini_hochberg(np.array([one.p for one in found.values()]))
-    same_q = adjust_benjamini_hochberg(np.array([one.equivalence_p for one in found.values()]))
+    # Differences and equivalences are two claims, each adjusted over its own family.
+    q = adjust_benjamini_hochberg(np.array([evidence.p for evidence in found.values()]))
+    same_q = adjust_benjamini_hochberg(np.array([evidence.equivalence_p for evidence in found.values()]))
     adjusted = {key: (float(a), float(b)) for key, a, b in zip(found, q, same_q, strict=True)}
     result: dict[str, dict[str, Comparison]] = {name: {} for name in tables}
     floors: dict[tuple[str, int], float | None] = {}
@@ -283,65 +314,83 @@ def _build_comparison(
         estimand=estimand,
         unseen_ci=evidence.unseen_ci,
     )
-    level = min(alpha, 1 - paired.NOMINAL) / (2 if evidence.unlike else 1)
+    # Equivalence is held to what the interval leaves out, since both are looked at after every block.
+    level = min(alpha, 1 - paired.NOMINAL)
+    if evidence.unlike:
+        level /= 2
     verdict, reason = _decide_verdict(
         undecided, table, alpha, cells=cells, refused=evidence.refused, same=level
     )
     return replace(undecided, verdict=verdict, reason=reason)
 
 
-def _estimate_typical_run(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
+def _measure_scatter(table: Table, reference: Array) -> _TableScatter:
+    copies = [found for pair in table.null_pairs if (found := _typical_null_interval(*pair)) is not None]
+    quiet = None
+    if copies:
+        quiet = math.sqrt(sum(half**2 * blocks for _, half, blocks in copies) / len(copies))
+    return _TableScatter(_pooled_spread(table, reference), quiet)
+
+
+def _estimate_typical_run(
+    cell: Array, baseline: Array, margin: float, scatter: _TableScatter
+) -> _Evidence | None:
     d = log_ratios(cell, baseline)
     if d is None or not d.size:
         return None
     walsh = paired.walsh_averages(d)
+    ends: tuple[float, float] | None = None
     if d.size >= MIN_BLOCKS:
         low, high = paired.signed_rank_interval(walsh)
-        ends: tuple[float, float] | None = (float(low), float(high))
+        ends, p = (float(low), float(high)), _typical_run_p(d, walsh)
     else:
+        # Below six blocks the signed-rank test has no interval; Student's t assumes more, but has one.
         ends = t_interval(d, paired.NOMINAL) if d.size >= 2 else None
+        p = paired.early_p(d, scatter.pooled)
     return _Evidence(
         ratio=float(np.exp(paired.hodges_lehmann(walsh))),
         ci=_exponentiate_interval(ends),
-        p=_typical_run_p(d, walsh) if d.size >= MIN_BLOCKS else paired.early_p(d, _pooled_spread(table)),
-        equivalence_p=paired.equivalence_p(walsh, table.margin),
+        p=p,
+        equivalence_p=paired.equivalence_p(walsh, margin),
         median_ratio=float(np.exp(np.median(d))),
         median_ci=_exponentiate_interval(median_interval(d)),
-        unlike=_scatters_more_than_copies(cell, baseline, table),
+        unlike=_scatters_more_than_copies(cell, baseline, scatter.copies),
     )
 
 
 def _typical_run_p(d: Array, walsh: Array) -> float:
-    """The signed-rank p. Few blocks cannot make that small enough: where all of them agree, Student's t decides."""
+    """Return the signed-rank p, or Student's if that is smaller and few blocks all agree."""
     p = paired.signed_rank_p(walsh)
     agree = bool((d > 0).all() or (d < 0).all())
-    return min(p, t_p(d)) if agree and d.size < _BLOCKS_FOR_RANKS else p
+    # Six or seven ranks cannot get below the level of the typical run, however far apart the cells are.
+    if agree and d.size < _BLOCKS_FOR_RANKS:
+        return min(p, t_p(d))
+    return p
 
 
-def _pooled_spread(table: Table) -> float:
-    """The standard deviation of a block's log ratio over all cells of a table; 0 where it is not known."""
-    reference = np.asarray(table.values[table.baseline], dtype=np.float64)
-    known = [
-        d
-        for name, cell in table.values.items()
-        if name != table.baseline
-        and (d := log_ratios(np.asarray(cell, dtype=np.float64), reference)) is not None
-    ]
-    free = sum(max(d.size - 1, 0) for d in known)
-    return math.sqrt(sum(float(((d - d.mean()) ** 2).sum()) for d in known if d.size) / free) if free else 0.0
+def _pooled_spread(table: Table, reference: Array) -> float:
+    """Return the standard deviation of a block's log ratio, pooled over all cells of a table; 0 if unknown."""
+    squares, freedom = 0.0, 0
+    for name, cell in table.values.items():
+        if name == table.baseline:
+            continue
+        d = log_ratios(np.asarray(cell, dtype=np.float64), reference)
+        if d is not None and d.size:
+            squares += float(((d - d.mean()) ** 2).sum())
+            freedom += d.size - 1
+    return math.sqrt(squares / freedom) if freedom else 0.0
 
 
-def _scatters_more_than_copies(cell: Array, baseline: Array, table: Table) -> bool:
+def _scatters_more_than_copies(cell: Array, baseline: Array, quiet: float | None) -> bool:
     """Return True if the cell's log ratios scatter over `UNLIKE_SPREAD` times as widely as those of null copies.
 
-    False without null copies. A run stops where its intervals happen to be narrow. Where the copies are quiet and the
-    cell is not, that luck is the cell's, and its equality needs more evidence.
+    `quiet` is `_TableScatter.copies`; False without any.
     """
+    # A run stops when its intervals happen to be narrow. If the copies are quiet and the cell is not, that luck is the
+    # cell's own, so a claim that it is equal needs more evidence.
     own = _typical_null_interval(cell, baseline)
-    copies = [found for pair in table.null_pairs if (found := _typical_null_interval(*pair)) is not None]
-    if own is None or not copies:
+    if own is None or quiet is None:
         return False
-    quiet = math.sqrt(sum(half**2 * blocks for _, half, blocks in copies) / len(copies))
     return own[1] * math.sqrt(own[2]) > UNLIKE_SPREAD * quiet
 
 
@@ -349,10 +398,11 @@ def _estimate_total(cell: Array, baseline: Array, table: Table) -> _Evidence | N
     pair = total.complete_pairs(cell, baseline)
     if pair is None or not pair[0].size:
         return None
+    # A batch costs the sum of its times, so rates are compared by their inverses and the result is inverted again.
     rate = table.better is Better.HIGHER
     x, y = (1 / pair[0], 1 / pair[1]) if rate else pair
 
-    def shown(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+    def restore_direction(ends: tuple[float, float] | None) -> tuple[float, float] | None:
         if ends is None or not rate:
             return ends
         return (1 / ends[1], 1 / ends[0]) if ends[0] > 0 else None
@@ -361,16 +411,16 @@ def _estimate_total(cell: Array, baseline: Array, table: Table) -> _Evidence | N
     needed = math.ceil(total.runs_for_equal_totals(table.margin) / table.runs)
     return _Evidence(
         ratio=1 / ratio if rate else ratio,
-        ci=shown(ends),
+        ci=restore_direction(ends),
         p=total.total_p(x, y),
         equivalence_p=total.total_equivalence_p(x, y, table.margin),
-        unseen_ci=shown(total.with_unseen(ends, x.size * table.runs)) if ends else None,
+        unseen_ci=restore_direction(total.with_unseen(ends, x.size * table.runs)) if ends else None,
         refused=f"it takes {needed} blocks to exclude rare slow runs" if x.size < needed else "",
     )
 
 
 def _typical_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
-    """The log ratio of two copies, the half-width of its interval and the blocks; None below six."""
+    """Return the log ratio of two copies, the half-width of its 95 % interval and the blocks; None below six."""
     d = log_ratios(a, b)
     if d is None or d.size < MIN_BLOCKS:
         return None
@@ -380,6 +430,7 @@ def _typical_null_interval(a: Array, b: Array) -> tuple[float, float, int] | Non
 
 
 def _total_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
+    """Return the same as `_typical_null_interval` for the total; None also if the interval reaches 0."""
     pair = total.complete_pairs(a, b)
     if pair is None or pair[0].size < MIN_BLOCKS:
         return None
@@ -395,16 +446,16 @@ def estimate_noise_floor(
     history: Sequence[Null] = (),
     estimand: Estimand = Estimand.TYPICAL,
 ) -> float | None:
-    """Return the size |ratio - 1| that comparisons of `n_blocks` blocks without any difference reach, of an estimand.
+    """Return |ratio - 1| that comparisons of equal cells over `n_blocks` blocks reach; None if unknown.
 
-    See `noise.floor_from_nulls`, to which this gives the estimand's own interval of a null pair.
+    See `noise.floor_from_nulls`; each estimand uses its own interval of a null pair.
     """
     interval = _total_null_interval if estimand is Estimand.TOTAL else _typical_null_interval
     return floor_from_nulls(null_pairs, n_blocks, history, interval=interval)
 
 
 def bias_between_runs(null_pairs: Sequence[tuple[Array, Array]], history: Sequence[Null]) -> float:
-    """Return the half-width of the 95 % interval of what equal cells of one run differ by, as a log, from earlier runs.
+    """Return the half-width of the 95 % interval of the log ratio of equal cells, learned from earlier runs.
 
     See `noise.bias_from_nulls`; 0 without history.
     """
@@ -414,31 +465,36 @@ def bias_between_runs(null_pairs: Sequence[tuple[Array, Array]], history: Sequen
 def _decide_verdict(
     c: Comparison, table: Table, alpha: float, *, cells: int, refused: str, same: float
 ) -> tuple[Verdict, str]:
+    """Return the verdict and its reason; `same` is the level of equivalence, `refused` why it must not be claimed."""
     few = c.n < MIN_BLOCKS
     if c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks" if few else "interval too wide"
-    higher = c.ratio > 1
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
-    if few and not (c.estimand in _EARLY_ESTIMANDS and c.q < alpha and excludes_one):
+    different = c.q < alpha and excludes_one
+    if few and not (different and c.estimand in _EARLY_ESTIMANDS):
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
     margin = table.margin
     equivalent = c.equivalence_q < same
-    if c.q < alpha and excludes_one:
-        faster = higher == (table.better is Better.HIGHER)
-        return (
-            Verdict.FASTER if faster else Verdict.SLOWER,
-            f"by less than the margin of {margin:.3g}" if equivalent else "",
-        )
+    if different:
+        faster = (c.ratio > 1) == (table.better is Better.HIGHER)
+        reason = f"by less than the margin of {margin:.3g}" if equivalent else ""
+        return Verdict.FASTER if faster else Verdict.SLOWER, reason
+    if equivalent and refused:
+        return Verdict.INCONCLUSIVE, refused
     if equivalent:
-        equal = Verdict.NO_DIFFERENCE, f"within the margin of {margin:.3g}"
-        return (Verdict.INCONCLUSIVE, refused) if refused else equal
-    if excludes_one and c.n < blocks_to_claim(cells, alpha):
-        return Verdict.INCONCLUSIVE, f"{cells} cells need {blocks_to_claim(cells, alpha)} blocks"
-    return Verdict.INCONCLUSIVE, MANY_QUESTIONS_REASON if excludes_one else "interval too wide"
+        return Verdict.NO_DIFFERENCE, f"within the margin of {margin:.3g}"
+    return Verdict.INCONCLUSIVE, _explain_inconclusive(c.n, excludes_one, cells, alpha)
+
+
+def _explain_inconclusive(n: int, excludes_one: bool, cells: int, alpha: float) -> str:
+    if not excludes_one:
+        return "interval too wide"
+    needed = blocks_to_claim(cells, alpha)
+    return f"{cells} cells need {needed} blocks" if n < needed else MANY_QUESTIONS_REASON
 
 
 def _exponentiate_interval(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the interval of the ratio; None if it cannot be said in floats (two wildly different blocks)."""
+    """Return the interval of the ratio from that of its log; None if it overflows (two wildly different blocks)."""
     if interval is None:
         return None
     with np.errstate(over="ignore"):
@@ -447,7 +503,7 @@ def _exponentiate_interval(interval: tuple[float, float] | None) -> tuple[float,
 
 
 def null_differs(null: Comparison, alpha: float = 0.01) -> bool:
-    """Return whether a null comparison (A against A) shows a difference, which widens the intervals of the run.
+    """Return True if a null comparison (A against A) shows a difference, which widens the intervals of the run.
 
     `alpha` is below that of verdicts because a sound run should not be doubted one time in twenty.
     """
@@ -455,12 +511,12 @@ def null_differs(null: Comparison, alpha: float = 0.01) -> bool:
 
 
 def downgrade_verdict(comparison: Comparison, reason: str = "a null comparison differs") -> Comparison:
-    """Return the comparison with its verdict taken back; the figures stay."""
+    """Return the comparison with an inconclusive verdict and this reason; the figures stay."""
     return replace(comparison, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
 def withdraw_verdict(comparison: Comparison, reason: str) -> Comparison:
-    """Return the comparison with its verdict taken back by a severe finding about what was measured."""
+    """Return the comparison with its verdict taken back because of a severe finding about what was measured."""
     return replace(downgrade_verdict(comparison, reason), withdrawn=True)
 
 
@@ -476,54 +532,60 @@ def widen_interval(
     """Return the comparison with its interval widened by what may systematically add to the log of its ratio.
 
     `spread` is the half-width of a 95 % interval of something independent of the blocks (the bias of equal cells in
-    earlier runs, the error of a correction) and adds in quadrature; `reach` is a bound and adds at each end. `freedom`
-    are its degrees of freedom where these are fewer than those of the blocks. p and q
-    rise with it: what is claimed at a level of its own needs more than an interval that excludes 1. A verdict that the
-    longer interval no longer bears out becomes inconclusive with `reason`.
+    earlier runs, the error of a correction); it adds in quadrature. `reach` is a bound and adds at each end. `freedom`
+    are the degrees of freedom, if fewer than the blocks have. A verdict that the longer interval does not support
+    becomes inconclusive with `reason`. p and q rise with the interval, because a claim held to a level of its own needs
+    more than an interval that excludes 1.
     """
     if comparison.ci is None or comparison.ratio is None or not (spread or reach):
         return comparison
     middle = math.log(comparison.ratio)
 
-    def further(end: float) -> float:
+    def move_outward(end: float) -> float:
         if end <= 0:
             return end
         away = math.log(end) - middle
         return math.exp(middle + math.copysign(math.hypot(away, spread) + reach, away or end - 1))
 
-    low, high = further(comparison.ci[0]), further(comparison.ci[1])
+    low, high = move_outward(comparison.ci[0]), move_outward(comparison.ci[1])
     if comparison.ci[0] == comparison.ci[1]:
+        # Without any scatter both ends are the estimate, and their distance from it has no sign.
         low, high = (math.exp(middle + sign * (spread + reach)) for sign in (-1, 1))
     unseen = comparison.unseen_ci
     if unseen is not None:
         unseen = (min(unseen[0], low), max(unseen[1], high))
     before = math.log(comparison.ci[1] / comparison.ci[0]) if comparison.ci[0] > 0 else 0.0
     stretch = (math.log(high / low) - before) / 2 if low > 0 else 0.0
-    nearest = comparison.ci[0] if middle > 0 else comparison.ci[1]
-    half = math.hypot(abs(math.log(nearest) - middle), spread) if nearest > 0 else math.inf
-    p = 0.0
-    if comparison.n >= MIN_BLOCKS:  # of fewer p is not by their scatter
-        p = _p_from_half_width(
-            max(abs(middle) - reach, 0.0), half, comparison.n - 1 if freedom is None else freedom
-        )
-    longer = replace(
-        comparison,
-        ci=(low, high),
-        p=None if comparison.p is None else max(comparison.p, p),
-        q=None
-        if not comparison.p or comparison.q is None
-        else max(comparison.q, min(p * comparison.q / comparison.p, 1.0)),
-        unseen_ci=unseen,
-        stretch=comparison.stretch + stretch,
-    )
+    least_p = _smallest_p_left(comparison, middle, spread, reach, freedom)
+    p, q = comparison.p, None
+    if p and comparison.q is not None:
+        # The adjustment multiplies p, so the same factor holds for the larger one.
+        q = max(comparison.q, min(least_p * comparison.q / p, 1.0))
+    if p is not None:
+        p = max(p, least_p)
+    stretch += comparison.stretch
+    longer = replace(comparison, ci=(low, high), p=p, q=q, unseen_ci=unseen, stretch=stretch)
     differs = low > 1 or high < 1
     equal = 1 / (1 + margin) < low and high < 1 + margin
-    borne_out = {Verdict.FASTER: differs, Verdict.SLOWER: differs, Verdict.NO_DIFFERENCE: equal}
-    return longer if borne_out.get(comparison.verdict, True) else downgrade_verdict(longer, reason)
+    supported = {Verdict.FASTER: differs, Verdict.SLOWER: differs, Verdict.NO_DIFFERENCE: equal}
+    return longer if supported.get(comparison.verdict, True) else downgrade_verdict(longer, reason)
+
+
+def _smallest_p_left(
+    comparison: Comparison, middle: float, spread: float, reach: float, freedom: int | None
+) -> float:
+    """Return the p below which a comparison widened by `spread` and `reach` cannot be; 0 below `MIN_BLOCKS` blocks."""
+    # The p of so few blocks does not come from their scatter, see `paired.early_p`.
+    if comparison.ci is None or comparison.n < MIN_BLOCKS:
+        return 0.0
+    nearest = comparison.ci[0] if middle > 0 else comparison.ci[1]
+    half = math.hypot(abs(math.log(nearest) - middle), spread) if nearest > 0 else math.inf
+    distance = max(abs(middle) - reach, 0.0)
+    return _p_from_half_width(distance, half, comparison.n - 1 if freedom is None else freedom)
 
 
 def _p_from_half_width(distance: float, half: float, freedom: int) -> float:
-    """The two-sided p by Student's t of a log ratio so far from 0, with an interval of `NOMINAL` of this half-width."""
+    """Return Student's two-sided p of a log ratio `distance` from 0, whose `NOMINAL` interval has half-width `half`."""
     if freedom < 1 or half <= 0:
         return 0.0
     return 2 * float(student_t_cdf(freedom, -distance / half * t_quantile(freedom, (1 + paired.NOMINAL) / 2)))
@@ -535,14 +597,14 @@ _SIZE_UNITS = frozenset({"b", "byte", "bytes", "kb", "mb", "gb", "kib", "mib", "
 
 
 def is_processor_time(metric: Metric) -> bool:
-    """Return whether a kernel counts it of a program; a guest's goes on while its hypervisor waits."""
+    """Return True for user and system time, which a guest's kernel counts on even while its hypervisor waits."""
     return metric.name in _PROCESSOR_TIME
 
 
 def waits_for_processor(metric: Metric) -> bool:
-    """Return whether the metric gets worse while others have the processors: clock times and rates do.
+    """Return True if the metric gets worse while other programs have the processors: clock times and rates do.
 
-    Processor time, counts, sizes and figures without a unit of time do not wait.
+    Processor time, counts, sizes and figures without a unit of time do not.
     """
     if is_processor_time(metric):
         return False
@@ -551,10 +613,8 @@ def waits_for_processor(metric: Metric) -> bool:
 
 
 def label_verdict(verdict: Verdict, metric: Metric) -> str:
-    """Return the word to show for a verdict: faster/slower for times and rates, less/more for sizes, else
-    better/worse.
-    """
-    if verdict not in (Verdict.FASTER, Verdict.SLOWER):
+    """Return the word for a verdict: faster/slower for times and rates, less/more for sizes, else better/worse."""
+    if not verdict.is_difference:
         return verdict.value
     good = verdict is Verdict.FASTER
     unit = metric.unit.lower()
@@ -566,9 +626,9 @@ def label_verdict(verdict: Verdict, metric: Metric) -> str:
 
 
 def adjust_benjamini_hochberg(p: Array) -> Array:
-    """Return p values of shape (m,) adjusted over their family, each at most 1.
+    """Return p values of shape (m,), adjusted over their family to control the false discovery rate; each at most 1.
 
-    At a limit of .05 at most one claim in twenty is false on average (Benjamini and Hochberg 1995).
+    If claims are made at q below .05, on average at most one in twenty is false (Benjamini and Hochberg 1995).
     """
     m = p.size
     if m == 0:
@@ -581,9 +641,9 @@ def adjust_benjamini_hochberg(p: Array) -> Array:
 
 
 def adjust_holm(p: Array) -> Array:
-    """Return p values of shape (m,) adjusted so that even one false claim among all is as rare as the limit.
+    """Return p values of shape (m,), adjusted to control the chance of even one false claim; each at most 1.
 
-    Holm's step-down method (1979), which holds whatever depends on what: for gates, where each claim is acted upon.
+    Holm's step-down method (1979), which is valid under any dependence. For gates, where each claim is acted upon.
     """
     m = p.size
     if m == 0:
@@ -597,8 +657,8 @@ def adjust_holm(p: Array) -> Array:
 def blocks_to_claim(cells: int, alpha: float = 0.05) -> int:
     """Return the fewest blocks with which one differing cell among `cells` can be claimed at all.
 
-    The smallest p is 2^(1-K), multiplied by the number of cells: 6 blocks for one
-    cell, 11 for 40.
+    The smallest p is 2^(1 - K), multiplied by the number of cells: 6 blocks for one cell, 11 for 40. Raises ValueError
+    without a cell or for an `alpha` that is not between 0 and 1.
     """
     if cells < 1 or not 0 < alpha < 1:
         raise ValueError("needs at least one cell and an alpha between 0 and 1")

@@ -1,7 +1,7 @@
-"""The four answers about each cell of a workload, from all the runs that its trials hold.
+"""Answers the four questions about each cell of a workload from all runs of its trials.
 
-A trial's first run on its fresh machine is kept, whether it was a warm-up or measured; the others of the warm-up are
-kept with the trial, too, and decide nothing.
+A trial's first run on its fresh machine counts, whether it was warm-up or measured. The other warm-up runs are kept
+with the trial, but decide nothing.
 """
 
 from collections import Counter
@@ -20,7 +20,6 @@ from guestmark.stats.trials import Answers, compare_trials
 from guestmark.stats.validity import CarryOver, Finding, Severity, subtract_carry_over
 
 Array = NDArray[np.float64]
-_DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
 def answer_questions(
@@ -32,10 +31,10 @@ def answer_questions(
     *,
     carried: Mapping[str, CarryOver] | None = None,
 ) -> dict[str, Answers]:
-    """Typical run, total, slow runs and first run of one metric, by cell; nothing where iterations are unequal.
+    """Return typical run, total, slow runs and first run of one metric by cell; empty if iterations are unequal.
 
-    `row` says which row of the arrays a block is, `carried` by metric what trials owe to those before them.
-    Null copies that were asked for are compared with the cell they copy, and are never faster or slower.
+    `row` maps each block to its row in the arrays, `carried` each metric to the carry-over between trials. Null copies
+    that the user asked for are compared with the cell they copy, and are never called faster or slower.
     """
     owed = (carried or {}).get(metric.name)
     matrices = {cell.id: iteration_matrix(metric.name, by_cell[cell.id], row) for cell in cells}
@@ -48,12 +47,13 @@ def answer_questions(
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
         return {}
     found = {cell.id: first_runs(metric.name, by_cell[cell.id], row) for cell in cells if cell.id in held}
+    # A first run is only special on a fresh machine; if nothing boots, no run is.
     started = boots(cells)
     first = {
         name: subtract_carry_over(runs, owed, name)
         for name, runs in found.items()
         if runs is not None and started
-    }  # nothing is fresh where nothing boots
+    }
     pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
     copies = [(copy, of) for copy, of in pairs if of is not None]
     margin = plan.policy.margin
@@ -80,7 +80,7 @@ def answer_questions(
 
 def _answer_null_copy(answer: Answers) -> Answers:
     slow = answer.slow
-    if slow is not None and slow.verdict in _DIFFERENT:
+    if slow is not None and slow.differs:
         slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason="equal cells, within chance")
     return Answers(
         retract_null_difference(answer.typical),
@@ -91,26 +91,27 @@ def _answer_null_copy(answer: Answers) -> Answers:
 
 
 def retract_null_difference(null: Comparison) -> Comparison:
-    """Return a null comparison with its verdict: never faster or slower, as it is the same thing twice."""
-    if null.verdict not in _DIFFERENT:
+    """Return a null comparison without a claim of a difference: both sides are the same thing."""
+    if not null.differs:
         return null
+    # The stricter level of `null_differs` decides whether the run is to be doubted.
     return downgrade_verdict(
         null, "equal cells differ" if null_differs(null) else "equal cells, within chance"
     )
 
 
 def iteration_matrix(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
-    """Return the raw iterations of a metric, shape (K, m), NaN for trials without; None if there are none.
+    """Return the raw iterations of a metric, shape (K, m), a row of NaN for trials without; None if there are none.
 
-    m is what most trials hold. Those of the first block, from which it was chosen, may hold less: their rows are NaN.
+    m is the number that most trials hold. The pilot in the first block, from which m was chosen, may hold fewer: then
+    its row is NaN.
     """
-    found = {
-        row[trial.block]: measurement.iterations
-        for trial in trials
-        if trial.status is TrialStatus.OK
-        for measurement in trial.measurements
-        if measurement.metric.name == name
-    }
+    found = {}
+    for trial in trials:
+        if trial.status is TrialStatus.OK:
+            for measurement in trial.measurements:
+                if measurement.metric.name == name:
+                    found[row[trial.block]] = measurement.iterations
     lengths = Counter(len(series) for series in found.values() if series)
     if not lengths:
         return None
@@ -123,9 +124,9 @@ def iteration_matrix(name: str, trials: Sequence[Trial], row: Mapping[int, int])
 
 
 def first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
-    """Return each trial's first run on its fresh machine, shape (K,), NaN where it is not known.
+    """Return each trial's first run on its fresh machine, shape (K,), NaN if unknown.
 
-    None where no trial has any other run, so that the first is the typical one.
+    None if no trial has a second run, since the first run then is the typical run.
     """
     first = np.full(len(row), np.nan)
     others = False
@@ -138,22 +139,23 @@ def first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Ar
 
 
 def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
-    """Return a metric in all runs of a trial, warm-ups first; empty where the first ones are not known."""
+    """Return a metric's values in all runs of a trial, warm-ups first; empty if the first runs are unknown."""
     if trial.status is not TrialStatus.OK:
         return ()
     before = next((each.iterations for each in trial.warmups if each.metric.name == name), ())
     measured = next((each.iterations for each in trial.measurements if each.metric.name == name), ())
     runs = (*before, *measured)
-    return runs if len(runs) == len(trial.run_s) else ()  # version 0.1 did not keep warm-ups
+    # Trials recorded by version 0.1 lack their warm-ups, so the first value is not that of the first run.
+    return runs if len(runs) == len(trial.run_s) else ()
 
 
 def find_cold_runs(
     metric: Metric, cells: Sequence[Cell], by_cell: Mapping[str, Sequence[Trial]], warmup: int
 ) -> Finding | None:
-    """Return a warning if measured runs are still warming up: typically over the starts of a cell, see `warmup_needed`.
+    """Return a warning if a cell's first measured runs typically are still warming up, see `warmup_needed`.
 
-    The warm-up itself is the same in every run and every cell. Chosen anew from each run's first block it would differ
-    between two runs of one experiment, and with it the question they answer.
+    The number of warm-up runs itself is not adapted: chosen from each run's first block it would differ between two
+    runs of one experiment, and so would the question that they answer.
     """
     cold: dict[str, int] = {}
     longer = 0.0
@@ -162,15 +164,15 @@ def find_cold_runs(
     for cell in cells:
         if cell.null_of is not None:
             continue
-        found = [np.array([runs]) for trial in by_cell[cell.id] if (runs := all_runs(metric.name, trial))]
-        starts = [as_costs(runs, metric.better)[0] for runs in found]
+        starts = []
+        for trial in by_cell[cell.id]:
+            if runs := all_runs(metric.name, trial):
+                starts.append(as_costs(np.array(runs), metric.better))
         needed = warmup_needed(starts)
         if needed is not None and needed > warmup:
             cold[cell.id] = needed
-            enough = [runs for runs in starts if runs.size > needed]
-            longer = max(
-                longer, float(np.median([runs[warmup] / np.median(runs[needed:]) for runs in enough])) - 1
-            )
+            ratios = [runs[warmup] / np.median(runs[needed:]) for runs in starts if runs.size > needed]
+            longer = max(longer, float(np.median(ratios)) - 1)
     if not cold:
         return None
     most = max(cold.values())

@@ -1,10 +1,10 @@
-"""What a report may claim of a cell: one error rate over all the questions that it answers.
+"""Decides what a report may claim about a cell: all the questions that it answers share one error rate.
 
-Typical run, total, slow runs, first run and the secondary metrics of one cell are tested on the same blocks, so each
-claim by itself at 5 % would make reports of equal cells wrong in one of ten. They share one rate instead: each question
-starts with its weight, and the weight of one that is claimed passes to those that are left (Holm's step-down method
-with weights; Benjamini and Hochberg 1997). That holds whatever depends on what. p values are adjusted over the cells of
-a table before.
+Typical run, total, slow runs, first run and secondary metrics of one cell are tested on the same blocks. If each were
+tested at 5 %, one in ten reports about equal cells would hold a false claim. So they share one error rate: each
+question starts with a weight, and the weight of a claimed question passes to those that are left (Holm's step-down
+method with weights; Benjamini and Hochberg 1997), which is valid under any dependence. Before that, p values are
+adjusted over the cells of a table.
 """
 
 import math
@@ -19,19 +19,18 @@ from guestmark.stats.trials import Answers
 
 Question = TypeVar("Question")
 
-FAMILY_LEVEL = 0.05  # of everything that a report claims of a cell
-# Weights: with them the typical run reaches 6/2^8 of 8 blocks, and slow runs 2/2^8.
+FAMILY_LEVEL = 0.05  # of all that a report claims about one cell
+# The weights let the smallest p of 8 blocks be claimed: the typical run is held to about 6/2^8, slow runs to 2/2^8.
 TYPICAL, TOTAL, SLOW, FIRST, SECONDARY = 0.47, 0.13, 0.2, 0.05, 0.15
-_DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
 def claim_questions(
     p: Mapping[Question, tuple[float, float]], level: float = FAMILY_LEVEL
 ) -> dict[Question, float]:
-    """Return the questions that are claimed, each with the level that it was held to.
+    """Return the questions that may be claimed, each with the level that it was held to.
 
-    `p` has the p value and the weight of each; weights add up to at most 1, and those of questions that are not among
-    them stay reserved. The chance that any claim is false is at most `level`.
+    `p` maps each question to its p value and weight. Weights add up to at most 1; the rest stays reserved for questions
+    that were not asked. The chance that any claim is false is at most `level`.
     """
     left = dict(p)
     found: dict[Question, float] = {}
@@ -50,25 +49,14 @@ def claim_questions(
 def judge_family(
     headline: Comparison | None, answers: Answers | None, secondary: Mapping[str, Comparison], margin: float
 ) -> tuple[Comparison | None, Answers | None, dict[str, Comparison]]:
-    """Return a cell's comparisons with the verdicts that hold for all of them together.
+    """Return a cell's comparisons (headline, answers, secondary) with verdicts that hold for all of them together.
 
-    `headline` is of the primary metric's typical run, `secondary` of other metrics by name. Differences that are within
-    chance among so many questions become inconclusive. No difference is claimed of the primary metric where typical run
-    and total are equal, and no other answer differs; where only the typical run is, the comparison is `alike`.
+    `headline` is about the primary metric's typical run, `secondary` about other metrics by name. Differences that are
+    within chance among so many questions become inconclusive. No difference is claimed for the primary metric if
+    typical run and total are equal and no other answer differs; if only the typical run is equal, the comparison is
+    `alike`.
     """
-    asked: dict[str, tuple[float, float]] = {}
-    for name, answer, weight in (
-        ("typical", headline, TYPICAL),
-        ("total", answers.total if answers else None, TOTAL),
-        ("slow", answers.slow if answers else None, SLOW),
-        ("first", answers.first if answers else None, FIRST),
-    ):
-        if answer is not None and answer.q is not None:
-            asked[name] = (answer.q if answer.verdict in _DIFFERENT else 1.0, weight)
-    least = [other.q for other in secondary.values() if other.verdict in _DIFFERENT and other.q is not None]
-    if secondary:
-        asked["secondary"] = (min(least, default=1.0), SECONDARY)
-    held = claim_questions(asked)
+    held = claim_questions(_weigh_questions(headline, answers, secondary))
     level = held.get("secondary", 0.0)
     others = {
         name: limit_to_typical_run(
@@ -81,7 +69,7 @@ def judge_family(
     if answers is None:
         return (None if headline is None else limit_to_typical_run(headline, margin)), None, others
     slow = answers.slow
-    if slow is not None and slow.verdict in _DIFFERENT and "slow" not in held:
+    if slow is not None and slow.differs and "slow" not in held:
         slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason=MANY_QUESTIONS_REASON)
     found = replace(
         answers,
@@ -97,10 +85,30 @@ def judge_family(
     return (None if headline is None else typical), found, others
 
 
-def hold_to_family_level(comparison: Comparison) -> Comparison:
-    """Return a comparison of typical runs with the level that they have in a cell's table, whoever is compared.
+def _weigh_questions(
+    headline: Comparison | None, answers: Answers | None, secondary: Mapping[str, Comparison]
+) -> dict[str, tuple[float, float]]:
+    """Return the p value and the weight of each question; what claims no difference by itself has p = 1."""
+    asked: dict[str, tuple[float, float]] = {}
+    for name, answer, weight in (
+        ("typical", headline, TYPICAL),
+        ("total", answers.total if answers else None, TOTAL),
+        ("slow", answers.slow if answers else None, SLOW),
+        ("first", answers.first if answers else None, FIRST),
+    ):
+        if answer is not None and answer.q is not None:
+            asked[name] = (answer.q if answer.differs else 1.0, weight)
+    if secondary:
+        # Secondary metrics were adjusted over all of them before, so the smallest q stands for them.
+        q = [other.q for other in secondary.values() if other.differs and other.q is not None]
+        asked["secondary"] = (min(q, default=1.0), SECONDARY)
+    return asked
 
-    So a sentence about two cells claims nothing that their table would not, and adds no false claims to its own.
+
+def hold_to_family_level(comparison: Comparison) -> Comparison:
+    """Return a comparison of typical runs, held to the level that these have in a cell's table.
+
+    So a sentence about any two cells claims nothing that their table would not claim.
     """
     return _retract_unless_held(
         comparison, comparison.q is not None and comparison.q <= FAMILY_LEVEL * TYPICAL
@@ -108,24 +116,23 @@ def hold_to_family_level(comparison: Comparison) -> Comparison:
 
 
 def detectable_difference(comparison: Comparison, power: float = 0.9) -> float | None:
-    """Return the relative difference of typical runs that such a run would claim with this probability, or more.
+    """Return the relative difference of typical runs that such a run would claim with probability `power` or more.
 
-    From the interval's width by Student's t, at the level of the typical run. Other runs are noisier than this one by
-    chance, so a third of what is left out counts. None without an interval of six blocks.
+    From the interval's width by Student's t at the level of the typical run; None without an interval over six blocks.
     """
     if comparison.ci is None or comparison.n < paired.MIN_BLOCKS or comparison.ci[0] <= 0:
         return None
     free = comparison.n - 1
     half = math.log(comparison.ci[1] / comparison.ci[0]) / 2
     error = (half - comparison.stretch) / float(student_t_quantile(free, (1 + paired.NOMINAL) / 2))
-    quantiles = float(student_t_quantile(free, 1 - FAMILY_LEVEL * TYPICAL / 2)) + float(
-        student_t_quantile(free, 1 - (1 - power) / 3)
-    )
-    return math.expm1(quantiles * error + comparison.stretch)
+    # This run may be quieter than the next one by chance, so only a third of 1 - power is spent.
+    claimed = float(student_t_quantile(free, 1 - FAMILY_LEVEL * TYPICAL / 2))
+    missed = float(student_t_quantile(free, 1 - (1 - power) / 3))
+    return math.expm1((claimed + missed) * error + comparison.stretch)
 
 
 def _retract_unless_held(comparison: Comparison, held: bool) -> Comparison:
-    if held or comparison.verdict not in _DIFFERENT:
+    if held or not comparison.differs:
         return comparison
     return downgrade_verdict(comparison, MANY_QUESTIONS_REASON)
 
@@ -133,23 +140,22 @@ def _retract_unless_held(comparison: Comparison, held: bool) -> Comparison:
 def limit_to_typical_run(
     comparison: Comparison, margin: float, why: str = "rarer slow runs are not excluded"
 ) -> Comparison:
-    """Return a comparison of typical runs alone: where they do not differ it is `alike`, which is less."""
-    constant = (
-        comparison.ci is not None and comparison.ci[0] == comparison.ci[1]
-    )  # the same in every run of both
+    """Return a comparison of typical runs alone: no difference becomes `alike`, which is weaker."""
+    # A value that is the same in every run of both cells leaves no room for slow runs.
+    constant = comparison.ci is not None and comparison.ci[0] == comparison.ci[1]
     if comparison.verdict is not Verdict.NO_DIFFERENCE or constant:
         return comparison
     return replace(downgrade_verdict(comparison, f"typical runs within {margin:.3g}; {why}"), alike=True)
 
 
 def _all_answers_equal(answers: Answers) -> bool:
-    apart = [answer for answer in (answers.slow, answers.first) if answer and answer.verdict in _DIFFERENT]
-    return not apart and answers.total is not None and answers.total.verdict is Verdict.NO_DIFFERENCE
+    others_differ = any(answer.differs for answer in (answers.slow, answers.first) if answer)
+    return not others_differ and answers.total is not None and answers.total.verdict is Verdict.NO_DIFFERENCE
 
 
 def _explain_inequality(answers: Answers) -> str:
-    if answers.slow is not None and answers.slow.verdict in _DIFFERENT:
+    if answers.slow is not None and answers.slow.differs:
         return f"{'more' if answers.slow.difference > 0 else 'fewer'} slow runs"
-    if answers.total is not None and answers.total.verdict in _DIFFERENT:
+    if answers.total is not None and answers.total.differs:
         return "another total"
     return "rarer slow runs are not excluded"

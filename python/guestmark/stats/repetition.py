@@ -1,48 +1,53 @@
-"""How often: blocks until it is known well enough, one number of iterations for every cell, and enough warm-up."""
+"""Plans repetition: blocks until a ratio is known well enough, one number of iterations for all cells, warm-up runs."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from guestmark.stats.compare import Comparison
 from guestmark.stats.special import student_t_quantile
 
 Array = NDArray[np.float64]
 
-RELATIVE_PRECISION = 0.05  # of the effect itself: ×7.6 ± 10 % is known well enough, ×1.02 ± 10 % is not
-ANSWER_PRECISION = 0.5  # of the effect, where a plan only asks which is better: ×7.6 to a factor of 2.8 tells
+# Precision as a share of the log ratio itself: ×7.6 ± 10 % is known well enough, ×1.02 ± 10 % is not.
+RELATIVE_PRECISION = 0.05
+# The same if a plan only asks which cell is better: ×7.6 known to a factor of 2.8 answers that.
+ANSWER_PRECISION = 0.5
 MAX_ITERATIONS = 20
-SPARED = 0.05  # of a run's time, for iterations beyond those that make its typical run most precise
+# Share of a run's time that may go to more iterations than the typical run needs, since slow runs are found by number.
+SPARED = 0.05
 MAX_WARMUP = 3
-MEASURING = 0.95  # share of a trial's time, where nothing boots
-MEASURING_TIMED = 0.85  # the same of runs of a fixed time, to which more blocks are worth more than that
+# Share of a trial's time spent measuring if nothing boots; less in runs of a fixed time, where blocks are scarce.
+MEASURING = 0.95
+MEASURING_TIMED = 0.85
 _MAX_BLOCKS = 100_000
 _STEADY = 0.05  # an iteration within 5 % of the later ones is warm
-_MIN_COST_S = 1e-6
-USUAL_SPREAD = 0.02  # standard deviation of a block's log ratio, before anything is known
-_AS_USUAL, _LIKE_OTHERS = 2.0, 3.0  # degrees of freedom that they count
+_MIN_COST_S = 1e-6  # keeps a cost of 0 from dividing by zero
+# Standard deviation of a block's log ratio that is assumed before anything is known.
+USUAL_SPREAD = 0.02
+# Degrees of freedom with which that prior, and the variance of all cells, count beside a cell's own variance.
+_AS_USUAL, _LIKE_OTHERS = 2.0, 3.0
 
 
 def half_width(ci: tuple[float, float]) -> float:
-    """Return half the width of the log of a ratio's interval (0.02: known to about ± 2 %); infinite if it meets 0."""
+    """Return the half-width of a ratio's interval on the log (0.02: known to about ± 2 %); infinite if it reaches 0."""
     return math.log(ci[1] / ci[0]) / 2 if ci[0] > 0 else math.inf
 
 
 def wanted_half_width(ratio: float, precision: float, relative: float = RELATIVE_PRECISION) -> float:
-    """Return the half-width, of the log, at which a ratio is known well enough: `precision` or a share of its log."""
+    """Return the half-width, on the log, at which a ratio is known well enough: `precision` or a share of its log."""
     return max(precision, relative * abs(math.log(ratio)))
 
 
 def precise_enough(comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION) -> bool:
-    """Return whether the interval is as narrow as `wanted_half_width`; False without an interval.
+    """Return True if the interval is as narrow as `wanted_half_width`; False without an interval.
 
-    Looked at after every block from the eighth on this keeps coverage above .93 (docs/reference/statistics.md), while
-    stopping by p < .05 finds a difference between equals in a quarter of the runs. What an interval is stretched by
-    does not count: more blocks do not shrink it. A cell that has no ratio never gets precise: the caller leaves failed
-    cells out.
+    Checked after every block from the eighth on, this keeps coverage above .93 (docs/reference/statistics.md), while
+    stopping at p < .05 finds a difference between equal cells in a quarter of the runs. `stretch` does not count, since
+    more blocks do not shrink it. A cell without a ratio never becomes precise; the caller leaves failed cells out.
     """
     if comparison.ci is None or comparison.ratio is None:
         return False
@@ -54,7 +59,7 @@ def precise_enough(comparison: Comparison, precision: float, relative: float = R
 def predicted_half_width(comparison: Comparison, more: int) -> float | None:
     """Return the half-width of the log ratio expected after `more` further blocks; None without an interval.
 
-    It shrinks as t(n-1)/√n if the host stays as it was. What more time would buy: shown, never used to stop.
+    It shrinks as t(n - 1)/√n if the host stays as it was. This forecast is shown, and never used to stop.
     """
     if comparison.ci is None or comparison.n < 2:
         return None
@@ -65,7 +70,7 @@ def predicted_half_width(comparison: Comparison, more: int) -> float | None:
 def blocks_needed(
     comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION
 ) -> int | None:
-    """Return the estimated number of blocks in all until `precise_enough`; None while it cannot be estimated."""
+    """Return the expected number of blocks in all until `precise_enough`; None if it cannot be estimated yet."""
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
     half = half_width(comparison.ci) - comparison.stretch
@@ -75,12 +80,11 @@ def blocks_needed(
 def expected_blocks(
     comparisons: Sequence[Comparison], precision: float, relative: float = RELATIVE_PRECISION
 ) -> int | None:
-    """Return the estimated number of blocks in all until all are `precise_enough`; None while one cannot be estimated.
+    """Return the expected number of blocks in all until all are `precise_enough`; None if one cannot be estimated yet.
 
-    Few blocks say little about a scatter, and the widest of many such guesses is far too wide. So each cell's variance
-    counts by its degrees of freedom beside `_LIKE_OTHERS` of all cells together, and theirs beside `_AS_USUAL` of a
-    usual one (shrinkage as in Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004). Most runs end a little earlier than at the
-    expected width, since they are looked at after every block.
+    Few blocks say little about a variance, and the largest of many such estimates is far too large. So each cell's
+    variance is shrunk towards that of all cells, and that towards a usual one (Smyth, Stat. Appl. Genet. Mol. Biol. 3,
+    2004). Most runs end a little earlier than expected, since they may stop after every block.
     """
     spreads = []
     for comparison in comparisons:
@@ -106,27 +110,28 @@ def expected_blocks(
 
 
 def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLOCKS) -> int | None:
-    """Return the estimated number of blocks in all, from `n` on, until a half-width is `target`; None beyond `most`."""
+    """Return the expected number of blocks in all until the half-width after `n` is `target`; None beyond `most`."""
 
-    def enough(blocks: int) -> bool:
+    def suffices(blocks: int) -> bool:
         return half * _relative_width(blocks) / _relative_width(n) <= target
 
-    if not enough(most):
+    if not suffices(most):
         return None
     low, high = 2, most
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+        low, high = (low, middle) if suffices(middle) else (middle + 1, high)
     return max(low, n)
 
 
 def _relative_width(blocks: int) -> float:
+    """Return the half-width of a 95 % t interval over `blocks` blocks, in standard deviations."""
     return float(student_t_quantile(blocks - 1, 0.975)) / math.sqrt(blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """What the first trial of a cell took, in seconds: to start and stop its machine, and for its last iteration."""
+    """Costs of a cell's first trial in seconds: to start and stop its machine, and of its last iteration."""
 
     start_s: float
     iteration_s: float
@@ -142,15 +147,16 @@ def choose_iterations(
 ) -> int:
     """Return how many iterations every trial of every cell holds after `warmup` unmeasured ones.
 
-    With r iterations a block costs Σ(start + (warmup + r)·iteration) over the cells, and a comparison's variance is
-    that between machines plus that within divided by r. Their product is least at r = √(Σ(start + warmup·iteration) /
-    Σ iteration · within / between): Kalibera and Jones, "Rigorous benchmarking in reasonable time" (2013), §6, for
-    cells that must agree. One trial of each cell says nothing of either variance, and a few would say so little that
-    two runs of one experiment chose differently: `within` is the one over the other as earlier runs have it, else both
-    count as equal. The product is flat around its least value, and slow runs are found by their number: so it is the
-    most that cost `SPARED` of the time beside that. At least 1, at most `most`, and where possible no more than
-    `block_limit_s` seconds a block. Raises ValueError without a pilot.
+    With r iterations a block costs Σ(start + (warmup + r)·iteration) seconds over the cells, and a comparison's
+    variance is that between machines plus that within a machine divided by r. Their product is least at
+    r = √(Σ(start + warmup·iteration) / Σ iteration · within / between): Kalibera and Jones, "Rigorous benchmarking in
+    reasonable time" (2013), §6, for cells that share one r. `within` is the ratio of both variances in earlier runs, or
+    1 if there are none. The product is flat around its minimum, and slow runs are found by their number, so the result
+    is the largest r that costs at most `SPARED` more. It is at least 1, at most `most`, and if possible no block takes
+    longer than `block_limit_s` seconds. Raises ValueError without a pilot.
     """
+    # The pilots themselves give no variance: one trial of each cell says nothing about it, and a few would say so
+    # little that two runs of one experiment would choose differently.
     if not pilots:
         raise ValueError("no pilot")
     iterations = sum(max(pilot.iteration_s, _MIN_COST_S) for pilot in pilots.values())
@@ -166,10 +172,10 @@ def choose_iterations(
 def iterations_without_boot(
     pilots: Iterable[Pilot], most: int = MAX_ITERATIONS, measuring: float = MEASURING
 ) -> int:
-    """Return how many iterations every trial holds where no machine is started for it.
+    """Return how many iterations every trial holds if no machine is started for it.
 
-    Such trials scatter as iterations do, so more blocks are worth as much as more iterations, and pair better: as few
-    as leave the share `measuring` of the time to measuring. Raises ValueError without a pilot.
+    Such trials scatter as iterations do, so a block is worth as much as an iteration, and pairs better: the result is
+    the smallest number that leaves the share `measuring` of the time to measuring. Raises ValueError without a pilot.
     """
     found = list(pilots)
     if not found:
@@ -182,9 +188,9 @@ def iterations_without_boot(
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Variances of log values: of the iterations of one start, and of starts beyond what their iterations explain.
+    """Variances of log values: `within` one start, and `between` starts beyond what their iterations explain.
 
-    `starts` is how many starts the second is known from, beyond what cells and blocks take.
+    `starts` are the degrees of freedom of `between`.
     """
 
     within: float
@@ -195,10 +201,9 @@ class Scatter:
 def estimate_scatter(cells: Sequence[Array]) -> Scatter | None:
     """Return the variances of cells measured in the same K blocks with the same m iterations, arrays of shape (K, m).
 
-    Logs of a start's iterations scatter around its mean by `within`; starts scatter around cell and block, which cancel
-    in a comparison inside blocks, by `between` (two-way analysis of variance without replication, its expected mean
-    square less `within`/m). Blocks with a missing or negative value are left out. None below two iterations, two blocks
-    or two cells.
+    `between` comes from a two-way analysis of variance without replication: the mean square of starts around cell and
+    block effects, which cancel in a comparison inside blocks, less `within`/m. Blocks with a missing, zero or negative
+    value are left out. None below two iterations, two blocks or two cells.
     """
     shapes = {array.shape for array in cells}
     if len(cells) < 2 or len(shapes) != 1:
@@ -217,10 +222,9 @@ def estimate_scatter(cells: Sequence[Array]) -> Scatter | None:
 
 
 def best_iterations(scatter: Scatter, start_s: float, iteration_s: float, most: int = MAX_ITERATIONS) -> int:
-    """Return how many iterations of a start make a comparison most precise in a given time.
+    """Return how many iterations of one start make a comparison most precise in a given time, from 1 to `most`.
 
-    √(start_s / iteration_s · within / between) of Kalibera and Jones (2013), §6; `most` where starts are alike. At
-    least 1.
+    √(start_s / iteration_s · within / between) of Kalibera and Jones (2013), §6; `most` if starts do not differ.
     """
     if scatter.between <= 0:
         return most
@@ -228,11 +232,11 @@ def best_iterations(scatter: Scatter, start_s: float, iteration_s: float, most: 
     return max(round(min(math.sqrt(ratio), most)), 1)
 
 
-def warmup_needed(starts: Sequence[Sequence[float]]) -> int | None:
-    """Return how many runs on a fresh machine take longer than those after them, typically over these starts.
+def warmup_needed(starts: Sequence[ArrayLike]) -> int | None:
+    """Return how many runs on a fresh machine typically take longer than the runs after them, at most `MAX_WARMUP`.
 
-    `starts` hold the durations of all runs of each start, in order. A run is not yet warm that takes over 5 % and over
-    three spreads longer than the median of those after it. At most `MAX_WARMUP`; None if no start has three runs.
+    `starts` hold the durations of all runs of each start, in order. A run is not warm yet if it takes over 5 % and over
+    three spreads longer than the median of the runs after it. None if no start has three runs.
     """
     needed = []
     for durations in starts:
@@ -240,13 +244,15 @@ def warmup_needed(starts: Sequence[Sequence[float]]) -> int | None:
         if x.size < 3:
             continue
         most = min(MAX_WARMUP, x.size - 2)
-        needed.append(
-            next((first for first in range(most) if not _is_slower(x[first], x[first + 1 :])), most)
-        )
+        cold = 0
+        while cold < most and _is_slower(x[cold], x[cold + 1 :]):
+            cold += 1
+        needed.append(cold)
     return math.floor(float(np.median(needed))) if needed else None
 
 
 def _is_slower(first: float, later: Array) -> bool:
     middle = float(np.median(later))
+    # 1.4826 makes the median absolute deviation estimate a normal standard deviation.
     spread = 1.4826 * float(np.median(np.abs(later - middle)))
     return first > middle + max(_STEADY * middle, 3 * spread)

@@ -1,4 +1,4 @@
-"""Four answers about a cell from the raw iterations of its trials: typical run, total, slow runs, first run."""
+"""Answers four questions about a cell from its raw iterations: typical run, total, slow runs, first run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from guestmark.stats.compare import (
     Table,
     Verdict,
     adjust_benjamini_hochberg,
-    compare_table,
+    compare_tables,
     widen_interval,
     withdraw_verdict,
 )
@@ -41,12 +41,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SlowComparison:
-    """The slow runs of a cell against the baseline's over `n` complete blocks.
+    """The comparison of a cell's slow runs with the baseline's over `n` complete blocks.
 
-    `difference` is the cell's share of slow iterations minus the baseline's, with its interval `ci`; `ratio` is that of
-    the 95th percentiles with `ratio_ci` (None: no end within these blocks). `p` is of the exact test that slow
-    iterations fall on both cells of a block alike, `q` the same adjusted over the cells. `unseen` says how rare an
-    event may have been to escape the cell altogether.
+    `difference` is the cell's share of slow iterations minus the baseline's, `ci` its interval. `ratio` is the ratio of
+    the 95th percentiles with `ratio_ci` (None if these blocks do not bound it). `p` is of the exact test that slow
+    iterations fall equally on both cells of a block, `q` the same adjusted over the cells. `unseen` says how frequent
+    an event may be and still have escaped the cell altogether.
     """
 
     n: int
@@ -61,18 +61,23 @@ class SlowComparison:
     verdict: Verdict  # slower: more slow runs; faster: fewer
     reason: str
     unseen: Unseen
-    worth: int = TAIL_BLOCKS  # blocks in all up to which it is worth going on to call them
+    worth: int = TAIL_BLOCKS  # blocks in all up to which a run continues in order to decide
+
+    @property
+    def differs(self) -> bool:
+        """True if more or fewer slow runs are claimed."""
+        return self.verdict.is_difference
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether slow runs were seen that so few blocks could not call, and more are worth it."""
+        """True if slow runs were seen that so few blocks cannot decide about, and a few more blocks may."""
         seen = max(self.cell.slow_trials, self.baseline.slow_trials)
         return self.verdict is Verdict.INCONCLUSIVE and seen >= 2 and self.n < self.worth
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What is said of one cell of one metric; `total` and `slow` need raw iterations, `first` first runs."""
+    """The answers about one cell and one metric; `total` and `slow` need raw iterations, `first` needs first runs."""
 
     typical: Comparison
     total: Comparison | None = None
@@ -81,26 +86,29 @@ class Answers:
 
     @property
     def differing_questions(self) -> tuple[Estimand, ...]:
-        """The questions whose answers say more than that about the typical run.
+        """The questions whose answers add something to the answer about the typical run.
 
-        Slow runs that are more or fewer; a total that differs otherwise than the typical run, or by another amount, or
-        that cannot be called where the typical run is; a first run with another verdict of its own.
+        These are: more or fewer slow runs; a total with another verdict or ratio than the typical run, or without a
+        verdict where the typical run has one; a first run with a verdict of its own.
         """
-        typical = self.typical.verdict
-        undecided = Verdict.INCONCLUSIVE
-        claimed = typical in (Verdict.FASTER, Verdict.SLOWER)
         found = []
-        if self.total and (
-            (self.total.verdict is not typical and (claimed or self.total.verdict is not undecided))
-            or _are_disjoint(self.total.ci, self.typical.ci)
-        ):
+        if self.total and self._total_differs_from_typical(self.total):
             found.append(Estimand.TOTAL)
-        if self.slow and self.slow.verdict in (Verdict.FASTER, Verdict.SLOWER):
+        if self.slow and self.slow.differs:
             found.append(Estimand.SLOW)
-        both_same = self.first is not None and self.first.typical_is_equal and self.typical.typical_is_equal
-        if self.first and self.first.verdict not in (typical, undecided) and not both_same:
+        both_equal = self.first is not None and self.first.typical_is_equal and self.typical.typical_is_equal
+        known = (self.typical.verdict, Verdict.INCONCLUSIVE)
+        if self.first and self.first.verdict not in known and not both_equal:
             found.append(Estimand.FIRST)
         return tuple(found)
+
+    def _total_differs_from_typical(self, total: Comparison) -> bool:
+        if _are_disjoint(total.ci, self.typical.ci):
+            return True
+        if total.verdict is self.typical.verdict:
+            return False
+        # An undecided total says nothing new, unless the typical run alone would be mistaken for the whole answer.
+        return self.typical.differs or total.verdict is not Verdict.INCONCLUSIVE
 
 
 def _are_disjoint(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
@@ -119,14 +127,14 @@ def compare_trials(
     alpha: float = 0.05,
     boots: bool = True,
 ) -> dict[str, Answers]:
-    """Compare every cell but the null copies with `baseline`, from raw iterations.
+    """Compare every cell except null copies with `baseline`, from raw iterations.
 
-    `iterations` maps cell ids to arrays of shape (K, m), the same for all cells: m iterations in each of K blocks, a
-    row of NaN where the trial is missing or failed. `null_pairs` name a copy and the cell it copies; copies are not
+    `iterations` maps cell ids to arrays of shape (K, m), equal for all cells: m iterations in each of K blocks, a row
+    of NaN if the trial is missing or failed. `null_pairs` are pairs of a copy and the cell it copies; copies are not
     compared here. `first` maps cell ids to each trial's first run on its fresh machine, shape (K,). Without `boots` no
-    machine is started for a trial, so each iteration counts by itself when it comes to what may not have been seen.
-    Each answer is its own family: the p values of its cells are adjusted together. Raises ValueError for unequal
-    shapes: medians of seven and single runs are not the same question, their comparison is off by 3 % for equal cells.
+    machine is started for a trial, so each iteration is an independent chance to see a rare event. Each question is its
+    own family: the p values of its cells are adjusted together. Raises ValueError for unequal shapes: a median of seven
+    runs and a single run are different quantities, which differ by 3 % for equal cells.
     """
     shapes = {array.shape for array in iterations.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 2:
@@ -134,7 +142,7 @@ def compare_trials(
     copies = {copy for copy, _ in null_pairs}
     runs = 1 if boots else next(iter(shapes))[1]
 
-    def table(values: Mapping[str, Array]) -> Table:
+    def make_table(values: Mapping[str, Array]) -> Table:
         return Table(
             values={name: array for name, array in values.items() if name not in copies},
             baseline=baseline,
@@ -145,15 +153,13 @@ def compare_trials(
             runs=runs,
         )
 
-    typical = _compare_estimand(
-        table({name: _row_medians(array) for name, array in iterations.items()}), Estimand.TYPICAL, alpha
-    )
-    total = _compare_estimand(
-        table({name: _row_cost_means(array, better) for name, array in iterations.items()}),
-        Estimand.TOTAL,
-        alpha,
-    )
-    firsts = _compare_estimand(table(first), Estimand.FIRST, alpha) if first and baseline in first else {}
+    medians = make_table({name: _row_medians(array) for name, array in iterations.items()})
+    means = make_table({name: _row_cost_means(array, better) for name, array in iterations.items()})
+    typical = _compare_estimand(medians, Estimand.TYPICAL, alpha)
+    total = _compare_estimand(means, Estimand.TOTAL, alpha)
+    firsts = {}
+    if first and baseline in first:
+        firsts = _compare_estimand(make_table(first), Estimand.FIRST, alpha)
     slow = compare_slow_runs(
         {name: array for name, array in iterations.items() if name not in copies},
         baseline,
@@ -172,53 +178,68 @@ def compare_slow_runs(
 ) -> dict[str, SlowComparison]:
     """Compare the slow runs of every cell with those of `baseline`; cells without a complete block are left out.
 
-    Slow is relative to what is normal for both, see `CommonScale`. More or fewer slow runs are called when q, adjusted
-    over the cells, is below `alpha`; no difference when the 90 % interval of the difference of shares lies within ±5
-    points; inconclusive otherwise. Where higher is better, slow means low.
+    Arrays are as in `compare_trials`. A run is slow relative to what is normal for both cells, see `CommonScale`; if
+    higher is better, slow means low. More or fewer slow runs are claimed if q, adjusted over the cells, is below
+    `alpha`; no difference if the 90 % interval of the difference of shares lies within ±5 points; inconclusive
+    otherwise.
     """
-    reference = as_costs(iterations[baseline], better)
     found: dict[str, tuple[SlowComparison, tuple[float, float]]] = {}
     for name, array in iterations.items():
         if name == baseline:
             continue
-        costs = as_costs(array, better)
-        both = ~(np.isnan(costs).any(axis=1) | np.isnan(reference).any(axis=1))
-        pair = np.concatenate((costs[both], reference[both]))
-        if not pair.size or not (np.isfinite(pair) & (pair > 0)).all():
-            continue
-        rate = better is Better.HIGHER
-        x, y = costs[both], reference[both]
-        scale = derive_common_scale(x, y)
-        level, base_level = scale.normal_levels
-        cell_counts, base_counts = count_slow_runs(x, level=level), count_slow_runs(y, level=base_level)
-        difference, ci = share_difference(cell_counts, base_counts, x.shape[1])
-        narrow = share_difference(cell_counts, base_counts, x.shape[1], 1 - 2 * alpha)[1]
-        ratio, ratio_ci = quantile_ratio(x, y)
-        if rate:
-            ratio, ratio_ci = 1 / ratio, (1 / ratio_ci[1], 1 / ratio_ci[0]) if ratio_ci else None
-        runs = describe_cell_runs(array[both], better, level)
-        slow = SlowComparison(
-            n=x.shape[0],
-            cell=runs,
-            baseline=describe_cell_runs(iterations[baseline][both], better, base_level),
-            difference=difference,
-            ci=ci,
-            ratio=ratio,
-            ratio_ci=ratio_ci,
-            p=scale.equal_shares_p(),
-            q=1.0,
-            verdict=Verdict.INCONCLUSIVE,
-            reason="",
-            unseen=bound_unseen_events(x.shape[0], x.shape[1], runs.correlation or 0.0),
-            worth=TAIL_BLOCKS if boots else max(TAIL_BLOCKS, math.ceil(TAIL_RUNS / x.shape[1])),
-        )
-        found[name] = (slow, narrow)
+        pair = _compare_slow_pair(array, iterations[baseline], better, alpha, boots)
+        if pair is not None:
+            found[name] = pair
     adjusted = adjust_benjamini_hochberg(np.array([slow.p for slow, _ in found.values()]))
     decided = {}
     for (name, (slow, narrow)), q in zip(found.items(), adjusted, strict=True):
         verdict, reason = _decide_slow(slow, float(q), narrow, alpha)
         decided[name] = replace(slow, q=float(q), verdict=verdict, reason=reason)
     return decided
+
+
+def _compare_slow_pair(
+    cell: Array, baseline: Array, better: Better, alpha: float, boots: bool
+) -> tuple[SlowComparison, tuple[float, float]] | None:
+    """Return an undecided comparison and the interval of the difference of shares at 1 - 2 `alpha`.
+
+    None without a complete block, or with a value that is not finite and above 0.
+    """
+    costs, base_costs = as_costs(cell, better), as_costs(baseline, better)
+    both = ~(np.isnan(costs).any(axis=1) | np.isnan(base_costs).any(axis=1))
+    x, y = costs[both], base_costs[both]
+    pooled = np.concatenate((x, y))
+    if not pooled.size or not (np.isfinite(pooled) & (pooled > 0)).all():
+        return None
+    trials, m = x.shape
+    scale = derive_common_scale(x, y)
+    level, base_level = scale.normal_levels
+    counts, base_counts = count_slow_runs(x, level=level), count_slow_runs(y, level=base_level)
+    difference, ci = share_difference(counts, base_counts, m)
+    # Two one-sided tests at `alpha` reject exactly if the interval at 1 - 2 alpha lies within the margin.
+    narrow = share_difference(counts, base_counts, m, 1 - 2 * alpha)[1]
+    ratio, ratio_ci = quantile_ratio(x, y)
+    if better is Better.HIGHER:
+        ratio = 1 / ratio
+        if ratio_ci is not None:
+            ratio_ci = 1 / ratio_ci[1], 1 / ratio_ci[0]
+    runs = describe_cell_runs(cell[both], better, level)
+    slow = SlowComparison(
+        n=trials,
+        cell=runs,
+        baseline=describe_cell_runs(baseline[both], better, base_level),
+        difference=difference,
+        ci=ci,
+        ratio=ratio,
+        ratio_ci=ratio_ci,
+        p=scale.equal_shares_p(),
+        q=1.0,
+        verdict=Verdict.INCONCLUSIVE,
+        reason="",
+        unseen=bound_unseen_events(trials, m, runs.correlation or 0.0),
+        worth=TAIL_BLOCKS if boots else max(TAIL_BLOCKS, math.ceil(TAIL_RUNS / m)),
+    )
+    return slow, narrow
 
 
 def _decide_slow(
@@ -236,7 +257,7 @@ def _decide_slow(
 
 
 def withdraw_answers(answers: Answers, reason: str) -> Answers:
-    """Return the answers with every verdict taken back; the figures stay."""
+    """Return the answers with every verdict taken back for this reason; the figures stay."""
     return Answers(
         withdraw_verdict(answers.typical, reason),
         withdraw_verdict(answers.total, reason) if answers.total else None,
@@ -256,38 +277,28 @@ def widen_answers(
 ) -> Answers:
     """Return the answers with the intervals of their ratios widened, see `compare.widen_interval`."""
 
-    def longer(comparison: Comparison) -> Comparison:
+    def widen(comparison: Comparison) -> Comparison:
         return widen_interval(comparison, margin, reason, spread=spread, reach=reach, freedom=freedom)
 
     return replace(
         answers,
-        typical=longer(answers.typical),
-        total=longer(answers.total) if answers.total else None,
-        first=longer(answers.first) if answers.first else None,
+        typical=widen(answers.typical),
+        total=widen(answers.total) if answers.total else None,
+        first=widen(answers.first) if answers.first else None,
     )
 
 
 def _compare_estimand(table: Table, estimand: Estimand, alpha: float) -> dict[str, Comparison]:
-    return compare_table(
-        table.values,
-        table.baseline,
-        better=table.better,
-        margin=table.margin,
-        null_pairs=table.null_pairs,
-        history=table.history,
-        alpha=alpha,
-        estimand=estimand,
-        runs=table.runs,
-    )
+    return compare_tables({"": table}, alpha=alpha, estimand=estimand)[""]
 
 
 def _row_medians(array: Array) -> Array:
-    """Return each trial's median, NaN for a row that has one."""
+    """Return each trial's median, shape (K,); NaN for a row that holds a NaN."""
     return np.asarray(np.median(array, axis=1), dtype=np.float64)
 
 
 def _row_cost_means(array: Array, better: Better) -> Array:
-    """Return each trial's mean; for a rate the harmonic mean, whose inverse is the mean time per unit."""
+    """Return each trial's mean, shape (K,); of rates the harmonic mean, whose inverse is the mean time per unit."""
     if better is Better.LOWER:
         return np.asarray(array.mean(axis=1), dtype=np.float64)
     with np.errstate(divide="ignore"):

@@ -13,7 +13,7 @@ from guestmark.core.errors import (
 from guestmark.page.say import tell
 from guestmark.testing.factor import check_factor
 from guestmark.testing.platform import check_platform
-from guestmark.testing.trials import SELF, one_trial
+from guestmark.testing.trials import SELF, run_one_trial
 from guestmark.testing.workload import check_workload
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
         case ["factor", name, *rest]:
             found = check_factor(name, *rest[:1])
         case ["trial", order]:
-            return one_trial(order)
+            return run_one_trial(order)
         case _:
             sys.stderr.write(
                 f"usage: python -m {SELF} workload NAME [JSON] | platform NAME | factor NAME [PLATFORM]\n"

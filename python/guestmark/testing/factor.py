@@ -17,8 +17,8 @@ from guestmark.platforms import registry as platforms
 from guestmark.setting.base import DiskSetting
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import BUS
-from guestmark.testing.platform import used
-from guestmark.testing.rules import Rule, Violation, whole
+from guestmark.testing.platform import use_machine
+from guestmark.testing.rules import Rule, Violation, collect_violations
 
 _ABOUT_LEVELS = frozenset({"parse", "read", "refuse"})
 
@@ -40,15 +40,15 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
     pair = tuple(levels or factor.levels)[:2]
     if len(pair) < 2:
         return [Violation(Rule.FACTORS, f"{name} has fewer than two levels", "give two: levels=(…, …)")]
-    if found := [*_parses(factor, pair)]:
+    if found := [*_check_parsing(factor, pair)]:
         return found
     disk = {"size": "16M", "filesystem": "ext4"} if isinstance(factor, DiskSetting) else {}
-    seen = _Seen()
+    seen = _FactorEffects()
     for level, other in (pair, pair[::-1]):
         factors = {**disk, name: factor.parse(level)}
         cell = Cell("checked", WorkloadSpec("checked"), PlatformSpec.read(on), factors)
-        with _recorded(factor, factor.read(factor.parse(other)), seen):
-            found += whole(f"a guest with {name}={level}", _used_once(cell))
+        with _record_effects(factor, factor.read(factor.parse(other)), seen):
+            found += collect_violations(f"a guest with {name}={level}", _used_once(cell))
     if found:
         return found
     if not seen.differs:
@@ -72,14 +72,14 @@ def _on_other_buses(
         return
     for level in BUS.levels:
         cell = Cell("checked", WorkloadSpec("checked"), platform, {**factors, BUS.name: level})
-        if level == BUS.default or _refused(cell):
+        if level == BUS.default or _is_refused(cell):
             continue
-        yield from whole(
+        yield from collect_violations(
             f"a guest with {factor.name}={factors[factor.name]} on bus={level}", _used_if_it_can_be(cell)
         )
 
 
-def _refused(cell: Cell) -> bool:
+def _is_refused(cell: Cell) -> bool:
     try:
         cell.view(Disks)
     except UsageError:
@@ -93,12 +93,12 @@ def _used_if_it_can_be(cell: Cell) -> Iterator[Violation]:
 
 
 def _used_once(cell: Cell) -> Iterator[Violation]:
-    used(platforms.get_platform(cell.platform), cell)
+    use_machine(platforms.get_platform(cell.platform), cell)
     yield from ()
 
 
 @dataclass(slots=True)
-class _Seen:
+class _FactorEffects:
     """What a factor did when a guest was started and attested."""
 
     differs: bool = False  # whether its options are others at another level
@@ -107,7 +107,7 @@ class _Seen:
 
 
 @contextlib.contextmanager
-def _recorded(factor: Setting[Any], other: object, seen: _Seen) -> Iterator[None]:
+def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -> Iterator[None]:
     """Watches the functions of a factor, and asks each of them the same for the `other` level.
 
     The factor is one object that machines find by themselves; so it is this object whose functions are replaced.
@@ -140,7 +140,7 @@ def _recorded(factor: Setting[Any], other: object, seen: _Seen) -> Iterator[None
             object.__setattr__(factor, name, function)
 
 
-def _parses(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Violation]:
+def _check_parsing(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Violation]:
     """A level has one spelling, and what is none is refused in the way that plans expect."""
     for level in levels:
         try:

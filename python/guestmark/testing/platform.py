@@ -23,8 +23,17 @@ from guestmark.ledger import codec
 from guestmark.platforms import registry as platforms
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.setting.machine import PLACEMENT
-from guestmark.testing.rules import Rule, Violation, guarded, is_cheap, loads, not_found, untyped, whole
-from guestmark.testing.trials import interrupted, kill, level_is_read, orphans
+from guestmark.testing.rules import (
+    Rule,
+    Violation,
+    check_cheap,
+    check_loading,
+    collect_violations,
+    not_found,
+    run_guarded,
+    untyped_error,
+)
+from guestmark.testing.trials import check_interruption, check_level_read, kill_machine, watch_orphans
 
 if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
@@ -41,51 +50,51 @@ def check_platform(name: str) -> list[Violation]:
         return [not_found(error)]
     loaders = {"load_class": kind.load_class, "load_nested_class": kind.load_nested_class}
     given = {name: load for name, load in loaders.items() if load is not None}
-    if found := list(loads(kind.help, given)):
+    if found := list(check_loading(kind.help, given)):
         return found
 
     def describes(module: ModuleType) -> bool:
         return any(each.name == kind.name for each in getattr(module, "PLATFORMS", ()))
 
-    found += is_cheap(describes, [load().__module__ for load in given.values()])
-    platform, broken = guarded(f"making {name}", lambda: platforms.get_platform(name))
+    found += check_cheap(describes, [load().__module__ for load in given.values()])
+    platform, broken = run_guarded(f"making {name}", lambda: platforms.get_platform(name))
     if platform is None:
         return [*found, *broken]
-    usable, broken = guarded("probe()", platform.probe)
+    usable, broken = run_guarded("probe()", platform.probe)
     if broken or not isinstance(usable, Usable):
         hint = usable.hint if isinstance(usable, Unusable) else "return platforms.base.Usable or Unusable"
         reason = usable.reason if isinstance(usable, Unusable) else f"probe() returned {usable!r}"
         return [*found, *(broken or [Violation(Rule.STARTED, f"it cannot be used here: {reason}", hint)])]
     cell = Cell("checked", WorkloadSpec("exec", {"argv": ["sleep", "60"]}), spec)
-    _, broken = guarded("a machine", lambda: used(platform, cell))
+    _, broken = run_guarded("a machine", lambda: use_machine(platform, cell))
     found += broken
     if broken:
         return found
     with platform.start(cell) as machine:
-        found += _has_all(machine)
-        found += _attested(machine, cell)
-    found += whole("a machine on which something runs", _ends_what_runs(platform, cell))
-    found += _machine_dies(platform, cell)
-    found += _without_programs(platform, cell)
+        found += _check_members(machine)
+        found += _check_attestation(machine, cell)
+    found += collect_violations("a machine on which something runs", _check_processes_end(platform, cell))
+    found += _check_killed_machine(platform, cell)
+    found += _check_missing_programs(platform, cell)
     for factor in kind.factors:
         if factor not in discovery.settings() or factor is PLACEMENT:
-            found += level_is_read(cell, factor, _read_by_platform)
+            found += check_level_read(cell, factor, _read_by_platform)
     if not any(violation.rule is Rule.ENDED for violation in found):  # else the same would be found again
-        found += whole("an interrupted trial", interrupted(cell))
+        found += collect_violations("an interrupted trial", check_interruption(cell))
     return found
 
 
 def _read_by_platform(cell: Cell) -> None:
-    used(platforms.get_platform(cell.platform), cell)
+    use_machine(platforms.get_platform(cell.platform), cell)
 
 
-def used(platform: Platform, cell: Cell) -> None:
+def use_machine(platform: Platform, cell: Cell) -> None:
     """A machine that is started, attested and ended."""
     with platform.start(cell) as machine:
         machine.attest()
 
 
-def _has_all(machine: Machine) -> Iterator[Violation]:
+def _check_members(machine: Machine) -> Iterator[Violation]:
     """The members of `platforms.base.Machine`, and what is in them."""
     wanted: Mapping[str, Callable[[Any], bool]] = {
         "phases": lambda found: isinstance(found, Mapping) and all(second >= 0 for second in found.values()),
@@ -117,7 +126,7 @@ def _has_all(machine: Machine) -> Iterator[Violation]:
         )
 
 
-def _attested(machine: Machine, cell: Cell) -> Iterator[Violation]:
+def _check_attestation(machine: Machine, cell: Cell) -> Iterator[Violation]:
     found = machine.attest()
     if not isinstance(found, MachineFacts):
         yield Violation(Rule.ATTESTED, f"attest() returned {found!r}", "return one of core.machine_facts")
@@ -135,10 +144,10 @@ def _attested(machine: Machine, cell: Cell) -> Iterator[Violation]:
         )
 
 
-def _ends_what_runs(platform: Platform, cell: Cell) -> Iterator[Violation]:
+def _check_processes_end(platform: Platform, cell: Cell) -> Iterator[Violation]:
     """What was started on a machine, away from its session, is gone with it; also when the trial fails."""
     for fails in (False, True):
-        with orphans() as left, contextlib.suppress(_TrialFailsError), platform.start(cell) as machine:
+        with watch_orphans() as left, contextlib.suppress(_TrialFailsError), platform.start(cell) as machine:
             machine.agent.exec(["setsid", "--fork", "sleep", "1000"], timeout_s=10)
             if fails:
                 raise _TrialFailsError
@@ -155,10 +164,10 @@ class _TrialFailsError(Exception):
     """A trial that fails."""
 
 
-def _machine_dies(platform: Platform, cell: Cell) -> Iterator[Violation]:
+def _check_killed_machine(platform: Platform, cell: Cell) -> Iterator[Violation]:
     try:
         with platform.start(cell) as machine:
-            kill(machine)
+            kill_machine(machine)
             # The kernel may take a moment to end all that lived in its namespaces.
             deadline = time.monotonic() + _DEAD_WITHIN_S
             try:
@@ -173,10 +182,10 @@ def _machine_dies(platform: Platform, cell: Cell) -> Iterator[Violation]:
     except GuestmarkError:
         return
     except Exception as error:  # a platform of somebody else's may raise anything
-        yield untyped("leaving start() after its machine was killed", error)
+        yield untyped_error("leaving start() after its machine was killed", error)
 
 
-def _without_programs(platform: Platform, cell: Cell) -> Iterator[Violation]:
+def _check_missing_programs(platform: Platform, cell: Cell) -> Iterator[Violation]:
     """Nothing is in `PATH`."""
     if not cell.platform.inner.description.programs:
         return
@@ -188,6 +197,6 @@ def _without_programs(platform: Platform, cell: Cell) -> Iterator[Violation]:
     except (MachineError, PlatformUnusableError):
         return
     except Exception as error:  # a platform of somebody else's may raise anything
-        yield untyped("start() without its programs", error)
+        yield untyped_error("start() without its programs", error)
     finally:
         os.environ["PATH"] = path

@@ -62,7 +62,7 @@ def not_found(error: Exception) -> Violation:
     )
 
 
-def loads(text: str, loaders: Mapping[str, Callable[[], object]]) -> Iterator[Violation]:
+def check_loading(text: str, loaders: Mapping[str, Callable[[], object]]) -> Iterator[Violation]:
     """Checks that the help of a description is one line, and that its loaders, by name, can import what they return."""
     if not text or "\n" in text:
         yield Violation(Rule.DESCRIBED, "help is not one line", "say in a few words what it is")
@@ -75,7 +75,7 @@ def loads(text: str, loaders: Mapping[str, Callable[[], object]]) -> Iterator[Vi
             )
 
 
-def is_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str]) -> Iterator[Violation]:
+def check_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str]) -> Iterator[Violation]:
     """Imports the module of the entry point that `describes` it, in a process of its own."""
     entries = entry_points(group=discovery.ENTRY_POINTS)
     module = next((entry.value for entry in entries if describes(entry.load())), None)
@@ -83,7 +83,7 @@ def is_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str]) ->
         return
     order = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", order], env=environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", order], env=module_environment(), capture_output=True, text=True, check=True
     )
     imported = set(json.loads(done.stdout))
     for costly in (*modules, *_COSTLY):
@@ -95,29 +95,29 @@ def is_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str]) ->
             )
 
 
-def guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Violation]]:
+def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Violation]]:
     """What `action` returns; a failure is a violation, and so is any error that is not guestmark's."""
     try:
         return action(), []
     except GuestmarkError as error:
         return None, [Violation(Rule.MEASURED, f"{what} failed: {error.message}", error.hint)]
     except Exception as error:  # a bug of somebody else's may raise anything
-        return None, [untyped(what, error)]
+        return None, [untyped_error(what, error)]
 
 
-def whole(what: str, check: Iterable[Violation]) -> list[Violation]:
+def collect_violations(what: str, check: Iterable[Violation]) -> list[Violation]:
     """All that a check finds; that it cannot be made is a violation, too."""
-    found, broken = guarded(what, lambda: list(check))
+    found, broken = run_guarded(what, lambda: list(check))
     return broken if found is None else found
 
 
-def untyped(what: str, error: Exception) -> Violation:
+def untyped_error(what: str, error: Exception) -> Violation:
     """An error that a trial does not expect, which ends the whole run."""
     return Violation(
         Rule.TYPED, f"{what} raised {error!r}", "raise WorkloadError, MachineError or PlatformUnusableError"
     )
 
 
-def environment() -> dict[str, str]:
+def module_environment() -> dict[str, str]:
     """For programs that have to find the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

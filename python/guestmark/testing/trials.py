@@ -29,7 +29,7 @@ from guestmark.engine.progress import Silent
 from guestmark.engine.trial import Slot, run_trial
 from guestmark.page.say import tell
 from guestmark.platforms import registry as platforms
-from guestmark.testing.rules import Rule, Violation, environment, guarded
+from guestmark.testing.rules import Rule, Violation, module_environment, run_guarded
 from guestmark.workloads import base
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ _MANY = 1_000_000_000
 SELF = "guestmark.testing"
 
 
-def plan(cell: Cell, metrics: Sequence[Metric] = (), limit_s: float = _LIMIT_S) -> Plan:
+def make_plan(cell: Cell, metrics: Sequence[Metric] = (), limit_s: float = _LIMIT_S) -> Plan:
     """Of that cell only; commands have this process's surroundings."""
     context = Context(env=dict(os.environ), cwd=os.getcwd())
     return Plan("checked", (cell,), Policy(trial_limit_s=limit_s), tuple(metrics), context)
 
 
 @contextlib.contextmanager
-def prepared(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workload[Any], Machine]]:
+def prepare_workload(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workload[Any], Machine]]:
     """The workload of a cell, ready on a machine of its own."""
-    workload = base.create(plan(cell, limit_s=limit_s), cell)
+    workload = base.create(make_plan(cell, limit_s=limit_s), cell)
     platform = platforms.get_platform(base.started_for(cell).platform)
     levels = cell.factors.levels if isinstance(cell.factors, _Watched) else cell.factors
     with base.start_machine(workload, platform, replace(cell, factors=levels)) as machine:
@@ -62,7 +62,7 @@ def prepared(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workl
         yield workload, machine
 
 
-def kill(machine: Machine) -> None:
+def kill_machine(machine: Machine) -> None:
     """Ends the hypervisor, or the agent of a machine that has none, as the kernel does when memory runs out."""
     pid = machine.vmm_pid or getattr(machine, "pid", None)
     if isinstance(pid, int):
@@ -87,12 +87,12 @@ class _Watched(Mapping[str, str]):
         return len(self.levels)
 
 
-def level_is_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) -> Iterator[Violation]:
+def check_level_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) -> Iterator[Violation]:
     """A level that nothing looks at is accepted and ignored."""
     if not factor.levels:
         return
     levels = _Watched({factor.name: factor.parse(factor.levels[-1])})
-    _, broken = guarded(f"{factor.name}={factor.levels[-1]}", lambda: use(replace(cell, factors=levels)))
+    _, broken = run_guarded(f"{factor.name}={factor.levels[-1]}", lambda: use(replace(cell, factors=levels)))
     yield from broken
     if not broken and factor.name not in levels.read:
         what = f"{factor.name} is accepted and ignored"
@@ -101,14 +101,14 @@ def level_is_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) -> It
         )
 
 
-def interrupted(cell: Cell) -> Iterator[Violation]:
+def check_interruption(cell: Cell) -> Iterator[Violation]:
     """A trial in a process of its own, which is told to end, and then one that is killed."""
     for number in (signal.SIGINT, signal.SIGKILL):
-        with scratch_directory("conformance") as folder, orphans() as left:
+        with scratch_directory("conformance") as folder, watch_orphans() as left:
             order = TrialOrder.of(cell, _LIMIT_S).encode()
             with subprocess.Popen(
                 [sys.executable, "-m", SELF, "trial", order],
-                env={**environment(), "TMPDIR": str(folder)},
+                env={**module_environment(), "TMPDIR": str(folder)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             ) as run:
@@ -143,7 +143,7 @@ def interrupted(cell: Cell) -> Iterator[Violation]:
 
 
 @contextlib.contextmanager
-def orphans() -> Iterator[list[tuple[int, str]]]:
+def watch_orphans() -> Iterator[list[tuple[int, str]]]:
     """Processes that were started inside and are still there some time afterwards: number and command. They are ended.
 
     Those that nobody waits for become this process's children meanwhile.
@@ -157,17 +157,17 @@ def orphans() -> Iterator[list[tuple[int, str]]]:
     try:
         yield left
         ends = time.monotonic() + _END_S / 2
-        while (there := _running(before)) and time.monotonic() < ends:
+        while (there := _running_descendants(before)) and time.monotonic() < ends:
             time.sleep(0.05)
         for pid in there:
-            left.append((pid, _words(pid)))
+            left.append((pid, _read_command_line(pid)))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     finally:
         control(_SET_SUBREAPER, was.value, 0, 0, 0)
 
 
-def _running(before: set[int]) -> list[int]:
+def _running_descendants(before: set[int]) -> list[int]:
     """Descendants that were not there before, and have not ended."""
     found = []
     for pid in list_descendants(os.getpid()):
@@ -177,7 +177,7 @@ def _running(before: set[int]) -> list[int]:
     return found
 
 
-def _words(pid: int) -> str:
+def _read_command_line(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
     return "a process"
@@ -196,7 +196,7 @@ def _say_when_it_runs(thread: int) -> None:
         time.sleep(0.002)
 
 
-def one_trial(order: str) -> int:
+def run_one_trial(order: str) -> int:
     """Runs a trial of many iterations until it is interrupted."""
     cell = TrialOrder.decode(order).cell()
     interruption = Interruption()
@@ -205,7 +205,7 @@ def one_trial(order: str) -> int:
         slot = Slot(cell, 0, 0, iterations=_MANY, warmups=0)
         platform = platforms.get_platform(base.started_for(cell).platform)
         try:
-            run_trial(plan(cell), slot, platform, interruption, Silent())
+            run_trial(make_plan(cell), slot, platform, interruption, Silent())
         except Interrupted:
             return ExitStatus.INTERRUPTED
     return ExitStatus.ALL_MEASURED

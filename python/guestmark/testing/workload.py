@@ -22,14 +22,20 @@ from guestmark.testing.rules import (
     TYPED,
     Rule,
     Violation,
-    guarded,
-    is_cheap,
-    loads,
+    check_cheap,
+    check_loading,
+    collect_violations,
     not_found,
-    untyped,
-    whole,
+    run_guarded,
+    untyped_error,
 )
-from guestmark.testing.trials import interrupted, kill, level_is_read, plan, prepared
+from guestmark.testing.trials import (
+    check_interruption,
+    check_level_read,
+    kill_machine,
+    make_plan,
+    prepare_workload,
+)
 from guestmark.workloads import base
 
 if TYPE_CHECKING:
@@ -54,25 +60,25 @@ def check_workload(
         return [not_found(error)]
     if found := _described(kind):
         return found
-    found += is_cheap(lambda module: kind in vars(module).values(), [base.of(name).__module__])
-    found += _parameters(kind, params or {})
+    found += check_cheap(lambda module: kind in vars(module).values(), [base.of(name).__module__])
+    found += _check_parameters(kind, params or {})
     if any(violation.rule is Rule.PARAMETERS for violation in found):
         return found
     cell = Cell("checked", WorkloadSpec(name, kind.checked(params or {})), PlatformSpec.read(on))
-    trial, broken = _trial(plan(cell, kind.metrics_of(cell.workload)))
+    trial, broken = _run_trial(make_plan(cell, kind.metrics_of(cell.workload)))
     found += broken
     if trial is None:
         return found
     if trial.status is not TrialStatus.OK:
         what = f"a trial failed: {trial.reason}"
         return [*found, Violation(Rule.MEASURED, what, "check with other parameters")]
-    found += _metrics(kind.metrics_of(cell.workload), trial, optional)
-    found += whole("a trial whose machine was killed", _after_a_death(cell))
-    found += whole("a trial with a limit", _limit(cell, trial))
+    found += _check_metrics(kind.metrics_of(cell.workload), trial, optional)
+    found += collect_violations("a trial whose machine was killed", _check_killed_machine(cell))
+    found += collect_violations("a trial with a limit", _check_limit(cell, trial))
     for factor in kind.factors:
         if kind.applies(cell.workload, factor.name, cell.platform):
-            found += level_is_read(cell, factor, _read_by_workload)
-    found += whole("an interrupted trial", interrupted(cell))
+            found += check_level_read(cell, factor, _read_by_workload)
+    found += collect_violations("an interrupted trial", check_interruption(cell))
     return found
 
 
@@ -89,7 +95,7 @@ def _described(kind: WorkloadClass) -> list[Violation]:
     return list(loads(kind.help, loaders))
 
 
-def _parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterator[Violation]:
+def _check_parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterator[Violation]:
     try:
         checked = kind.checked(params)
     except (GuestmarkError, ValueError) as error:
@@ -104,7 +110,9 @@ def _parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterator[Viol
         yield Violation(Rule.PARAMETERS, f"they cannot be read back as the ledger has them: {error!r}", hint)
 
 
-def _metrics(declared: Sequence[Metric], trial: Trial, optional: Collection[str]) -> Iterator[Violation]:
+def _check_metrics(
+    declared: Sequence[Metric], trial: Trial, optional: Collection[str]
+) -> Iterator[Violation]:
     """Every declared metric, but for the optional ones, is measured as it was declared."""
     wanted = {metric.name: metric for metric in declared}
     measured = {measurement.metric.name: measurement for measurement in trial.measurements}
@@ -123,7 +131,7 @@ def _metrics(declared: Sequence[Metric], trial: Trial, optional: Collection[str]
             )
 
 
-def _trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
+def _run_trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
     """One trial of the plan's only cell, with a warm-up and two iterations."""
     (cell,) = plan.cells
     platform = platforms.get_platform(base.started_for(cell).platform)
@@ -136,19 +144,19 @@ def _trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
         workload.preflight(plan, [cell])
         return run_trial(plan, Slot(cell, 0, 0, iterations=2), platform, Interruption(), Silent())
 
-    return guarded("a trial", run)
+    return run_guarded("a trial", run)
 
 
-def _after_a_death(cell: Cell) -> Iterator[Violation]:
+def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
     """The machine is killed when the workload is ready."""
-    with prepared(cell) as (workload, machine):
-        kill(machine)
+    with prepare_workload(cell) as (workload, machine):
+        kill_machine(machine)
         try:
             workload.run(machine)
         except TYPED:
             pass
         except Exception as error:  # a bug of somebody else's may raise anything
-            yield untyped("run() on a machine that was killed", error)
+            yield untyped_error("run() on a machine that was killed", error)
         else:
             yield Violation(
                 Rule.TYPED, "run() on a machine that was killed returned measurements", "let its errors pass"
@@ -158,22 +166,22 @@ def _after_a_death(cell: Cell) -> Iterator[Violation]:
         except TYPED:
             pass
         except Exception as error:
-            yield untyped("cleanup() on a machine that was killed", error)
+            yield untyped_error("cleanup() on a machine that was killed", error)
 
 
-def _limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
+def _check_limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
     """An iteration that has a quarter of its time."""
     took_s = min(trial.run_s)
     if took_s < _LONG_S:
         return
-    with prepared(cell, limit_s=took_s / 4) as (workload, machine):
+    with prepare_workload(cell, limit_s=took_s / 4) as (workload, machine):
         begin = time.monotonic()
         try:
             workload.run(machine)
         except TYPED:
             return
         except Exception as error:  # a bug of somebody else's may raise anything
-            yield untyped("run() beyond its limit", error)
+            yield untyped_error("run() beyond its limit", error)
             return
         ran_s = time.monotonic() - begin
         if ran_s > took_s / 2:
@@ -182,6 +190,6 @@ def _limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
 
 
 def _read_by_workload(cell: Cell) -> None:
-    with prepared(cell) as (workload, machine):
+    with prepare_workload(cell) as (workload, machine):
         workload.run(machine)
         workload.cleanup(machine)

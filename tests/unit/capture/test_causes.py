@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from guestmark.capture import verdict
-from guestmark.capture.binary import Selection, Wanted, analyse, analyse_file
+from guestmark.capture.binary import Selection, Wanted, analyse_capture, analyse_file
 from guestmark.capture.model import Connection, Side, Trace
-from guestmark.capture.table import render
+from guestmark.capture.table import render_trace
 from tests.framework import IMPORTABLE
 from tests.framework import captures as cf
 from tests.framework import traffic as ct
@@ -70,7 +70,7 @@ def connection_of(trace: Trace, scenario: Scenario) -> Connection:
 
 
 def shares(connection: Connection) -> dict[str, float]:
-    return {part.cause: part.share for part in verdict.parts(connection.causes)}
+    return {part.cause: part.share for part in verdict.cause_shares(connection.causes)}
 
 
 @pytest.mark.parametrize("name", TRUTH)
@@ -172,8 +172,8 @@ def test_the_packets_that_ended_the_longest_waits_are_named(tmp_path: Path) -> N
     path.write_bytes(
         cf.pcap(cf.frames([(10**18 + 1000 * micros, packet) for micros, packet in steps]), nanos=True)
     )
-    (trace,) = analyse(Selection((str(path),)), Wanted(guilty=True))[0].files
-    packets = verdict.guilty(trace)
+    (trace,) = analyse_capture(Selection((str(path),)), Wanted(guilty=True))[0].files
+    packets = verdict.find_guilty_packets(trace)
     assert [packet.frame for packet in packets][:2] == [7, 5]
     assert [packet.waited_s for packet in packets][:2] == pytest.approx([0.7, 0.3], abs=0.001)
     done = command("--extract", str(out), str(path))
@@ -294,5 +294,5 @@ def test_an_unanswered_syn_is_told_with_its_repeats(tmp_path: Path) -> None:
     path = tmp_path / "unanswered.pcap"
     path.write_bytes(cf.pcap(cf.frames(steps)))
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(render(analyse_file(path), "connection", named=False, width=200))
+    console.print(render_trace(analyse_file(path), "connection", named=False, width=200))
     assert "SYN not answered, sent 4 times" in console.export_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.capture.binary import Selection, Wanted, analyse, analyse_file
+from guestmark.capture.binary import Selection, Wanted, analyse_capture, analyse_file
 from guestmark.capture.model import RoundTrips, Served, Trace
 from guestmark.capture.table import request_lines
 from tests.framework import captures as cf
@@ -33,7 +33,7 @@ def alternating(turns: int, step_ns: int) -> list[tuple[int, bytes]]:
 def test_no_share_is_more_than_all_where_clocks_step_back(step_ns: int, tmp_path: Path) -> None:
     path = tmp_path / "stepping.pcap"
     path.write_bytes(cf.pcap(cf.frames(alternating(20, step_ns)), nanos=True))
-    found, _ = analyse(Selection((str(path),)), Wanted(requests=True))
+    found, _ = analyse_capture(Selection((str(path),)), Wanted(requests=True))
     (trace,) = found.files
     (connection,) = trace.connections
     for share in (connection.client.response.share, connection.server.response.share):

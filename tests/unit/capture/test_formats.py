@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from guestmark.capture import picture, table
-from guestmark.capture.binary import Selection, Wanted, analyse, analyse_file, capture_binary
+from guestmark.capture.binary import Selection, Wanted, analyse_capture, analyse_file, capture_binary
 from guestmark.capture.model import Connection, Trace
 from tests.framework import captures as cf
 from tests.framework.traffic import need, run
@@ -246,13 +246,13 @@ def test_names_of_hosts_in_an_export_are_inert(tmp_path: Path) -> None:
         text += f'"{number}","0.00{number}","{source}","{target}","TCP","1200","{info}"\n'
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    document, _ = analyse(Selection((str(path),)), Wanted(histograms=True, sequences=1))
+    document, _ = analyse_capture(Selection((str(path),)), Wanted(histograms=True, sequences=1))
     out = io.StringIO()
     console = Console(file=out, width=160, force_terminal=True, color_system=None)
     for by in ("connection", "endpoint"):
-        console.print(table.render(document.files[0], by, named=True, width=160))
+        console.print(table.render_trace(document.files[0], by, named=True, width=160))
     assert out.getvalue().count("[bold]") == 2
-    page = picture.render(document)
+    page = picture.render_picture(document)
     for shown in (out.getvalue(), page):
         assert "\\x1b]0;owned\\x07[bold]\\u202e" in shown
         assert not re.search("[\x1b\x07\u202e]", shown)
@@ -298,9 +298,9 @@ def test_several_files_are_separate_unless_merged(tmp_path: Path) -> None:
     parts[0].write_bytes(cf.pcap(frames[:5]))
     parts[1].write_bytes(cf.pcap(frames[5:]))
     files = tuple(map(str, parts))
-    apart, _ = analyse(Selection(files))
+    apart, _ = analyse_capture(Selection(files))
     assert [trace.connections[0].captured for trace in apart.files] == ["no-end", "no-start"]
-    merged, _ = analyse(Selection(files, merge=True))
+    merged, _ = analyse_capture(Selection(files, merge=True))
     check(merged.files[0].connections[0])
 
 

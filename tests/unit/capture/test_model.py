@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guestmark import capture
-from guestmark.capture.binary import Selection, analyse, analyse_file
+from guestmark.capture.binary import Selection, analyse_capture, analyse_file
 from guestmark.capture.model import Causes
 from guestmark.capture.verdict import NAMES
 from guestmark.core.errors import GuestmarkError
@@ -404,7 +404,7 @@ def test_what_the_capture_lost_is_unknown_and_no_recovery(
 
 @pytest.mark.parametrize("way_ms", [1, 3, 40, 600])
 def test_merged_captures_of_two_points_get_no_verdict(way_ms: float, tmp_path: Path) -> None:
-    from guestmark.capture.verdict import doubt
+    from guestmark.capture.verdict import find_doubt
 
     model = Model(way_ms, Numbers.CONNECTION)
     now = model.shake_hands()
@@ -418,18 +418,18 @@ def test_merged_captures_of_two_points_get_no_verdict(way_ms: float, tmp_path: P
     for at_client in (True, False):
         path = tmp_path / f"{at_client}.pcap"
         path.write_bytes(model.seen_at(at_client))
-        assert doubt(analyse_file(path)) is None
+        assert find_doubt(analyse_file(path)) is None
         both += list(cf.packets_of(path))
     merged = tmp_path / "merged.pcap"
     merged.write_bytes(cf.pcap(sorted(both, key=lambda packet: packet.ns), nanos=True))
     trace = analyse_file(merged)
-    found = doubt(trace)
+    found = find_doubt(trace)
     assert found is not None
     assert found.refused
     assert "merged" in found.reason
     assert trace.connections[0].causes.recovery_s == 0
     files = (str(tmp_path / "True.pcap"), str(tmp_path / "False.pcap"))
-    one_after_the_other = doubt(analyse(Selection(files, merge=True))[0].files[0])
+    one_after_the_other = find_doubt(analyse_capture(Selection(files, merge=True))[0].files[0])
     assert one_after_the_other is not None
     assert one_after_the_other.reason == "the files overlap in time"
 

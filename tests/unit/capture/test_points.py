@@ -12,7 +12,7 @@ import pytest
 
 from guestmark.capture import verdict
 from guestmark.capture.binary import Selection
-from guestmark.capture.points import joined, matched
+from guestmark.capture.points import join_points, match_packets
 from guestmark.core.errors import GuestmarkError
 from tests.framework import IMPORTABLE
 from tests.framework import captures as cf
@@ -40,7 +40,7 @@ def written(model: Model, folder: Path, ahead_ms: float = 0.0, gained: float = 0
 @pytest.mark.parametrize(("ahead_ms", "gained"), [(0, 0.0), (5_000, 0.0), (-3_600_000, 50e-6), (7, -20e-6)])
 def test_clocks_are_aligned_within_their_error(ahead_ms: float, gained: float, tmp_path: Path) -> None:
     model = conversations(400, 10)
-    (pair,) = matched(Selection(written(model, tmp_path, ahead_ms, gained))).pairs
+    (pair,) = match_packets(Selection(written(model, tmp_path, ahead_ms, gained))).pairs
     assert pair.clock is not None
     half = (model.sent[-1][0] - model.sent[0][0]) / 2e3
     expected = ahead_ms / 1e3 + half * gained
@@ -55,7 +55,7 @@ def test_clocks_are_aligned_within_their_error(ahead_ms: float, gained: float, t
 def test_what_was_lost_on_the_path_is_told_from_what_a_capture_lost(tmp_path: Path) -> None:
     model = conversations(100, 10, lose=frozenset({5, 20, 77}))
     files = written(model, tmp_path)
-    (pair,) = matched(Selection(files)).pairs
+    (pair,) = match_packets(Selection(files)).pairs
     there, back = pair.ways
     assert (there.lost, there.uncaptured, back.lost, back.uncaptured) == (0, 0, 3, 0)
     # The client's capture loses four answers that arrived.
@@ -63,16 +63,16 @@ def test_what_was_lost_on_the_path_is_told_from_what_a_capture_lost(tmp_path: Pa
     answers = [at for at, packet in enumerate(seen) if len(packet.data) > MSS]
     kept = [packet for at, packet in enumerate(seen) if at not in answers[30:70:10]]
     Path(files[0]).write_bytes(cf.pcap(kept, nanos=True))
-    (pair,) = matched(Selection(files)).pairs
+    (pair,) = match_packets(Selection(files)).pairs
     assert (pair.ways[1].lost, pair.ways[1].uncaptured) == (3, 4)
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["client first", "server first"])
 def test_each_hosts_time_is_measured_next_to_it(order: int, tmp_path: Path) -> None:
     files = written(conversations(60, 25), tmp_path, ahead_ms=900)
-    found = joined(Selection(files[::order]), 20)
+    found = join_points(Selection(files[::order]), 20)
     (trace,) = found.document.files
-    shares = {part.cause: part.share for part in verdict.parts(trace.causes)}
+    shares = {part.cause: part.share for part in verdict.cause_shares(trace.causes)}
     # Of 30 + 2 × 27 + 1 ms a turn.
     assert shares["server"] == pytest.approx(30 / 85, abs=0.03), shares
     assert shares["latency"] == pytest.approx(54 / 85, abs=0.04), shares
@@ -91,7 +91,7 @@ def test_a_third_point_in_between_is_compared_with_its_neighbours(tmp_path: Path
     )
     steps = [(10**18 + round(ms * 1e6), data) for ms, data in middle]
     between.write_bytes(cf.pcap(cf.frames(steps), nanos=True))
-    points = matched(Selection((client, str(between), server)))
+    points = match_packets(Selection((client, str(between), server)))
     assert len(points.pairs) == 2
     assert points.pairs[0].ways[1].lost == 0
     assert points.pairs[1].ways[1].lost == 1
@@ -103,7 +103,7 @@ def test_captures_without_a_common_connection_are_refused(tmp_path: Path) -> Non
     conversation = cf.conversation(client=("10.1.1.1", 999))
     other.write_bytes(cf.pcap(cf.frames(conversation), nanos=True))
     with pytest.raises(GuestmarkError, match="no connection in common"):
-        joined(Selection((one, str(other))), 20)
+        join_points(Selection((one, str(other))), 20)
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "capture", "--both", one],
         env={**os.environ, "PYTHONPATH": IMPORTABLE},
@@ -120,7 +120,7 @@ def test_real_traffic_through_a_relay_is_matched(tmp_path: Path) -> None:
     ct.need("dumpcap")
     ct.relayed(tmp_path, "losing link", "far", "slow server")
     files = (str(tmp_path / "client.pcapng"), str(tmp_path / "server.pcapng"))
-    (pair,) = matched(Selection(files)).pairs
+    (pair,) = match_packets(Selection(files)).pairs
     assert pair.clock is not None
     # One machine has one clock; the relay delays both ways alike, but for what holds it up.
     assert abs(pair.clock.offset_s) <= pair.clock.offset_error_s

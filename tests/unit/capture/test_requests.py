@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.capture.binary import Selection, Wanted, analyse
+from guestmark.capture.binary import Selection, Wanted, analyse_capture
 from guestmark.capture.model import Served, Trace
 from guestmark.capture.table import request_lines
 from tests.framework import captures as cf
@@ -29,7 +29,7 @@ CLIENT, SERVER = cf.CLIENT, cf.SERVER
 
 
 def requests_in(path: Path) -> Trace:
-    return analyse(Selection((str(path),)), Wanted(requests=True))[0].files[0]
+    return analyse_capture(Selection((str(path),)), Wanted(requests=True))[0].files[0]
 
 
 # ---- exact ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from guestmark.capture import verdict
 from guestmark.capture.binary import Selection, analyse_file
 from guestmark.capture.model import Connection, Trace
-from guestmark.capture.points import joined
+from guestmark.capture.points import join_points
 from guestmark.core.errors import GuestmarkError
 from tests.framework import captures as cf
 from tests.framework import disturbed
@@ -77,7 +77,7 @@ def connection(trace: Trace, name: str) -> Connection:
 
 
 def shares(trace: Trace, name: str) -> dict[str, float]:
-    return {part.cause: part.share for part in verdict.parts(connection(trace, name).causes)}
+    return {part.cause: part.share for part in verdict.cause_shares(connection(trace, name).causes)}
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -115,7 +115,7 @@ def test_a_connection_whose_first_packet_was_lost_is_longer_for_the_client(point
 def test_captures_of_both_ends_in_one_file_get_no_verdict(name: str, relayed: Path, tmp_path: Path) -> None:
     both = disturbed.together(*(packets(relayed, point, name) for point in POINTS))
     trace = judged(both, tmp_path)
-    doubt = verdict.doubt(trace)
+    doubt = verdict.find_doubt(trace)
     assert doubt is not None
     assert doubt.refused
     assert "merged" in doubt.reason
@@ -136,7 +136,7 @@ def test_a_full_accept_queue_is_the_servers(points: dict[str, Trace], relayed: P
     assert far["server"] > 0.9, far
     assert near["unknown"] > 0.5, near
     files = tuple(str(relayed / f"{point}.pcap") for point in POINTS)
-    (trace,) = joined(Selection(files), 100).document.files
+    (trace,) = join_points(Selection(files), 100).document.files
     both = shares(trace, "full accept queue")
     assert both["server"] > 0.9, both
     assert both["recovery"] == 0, both
@@ -168,9 +168,9 @@ def test_what_a_capture_lost_is_never_recovery(name: str, point: str, relayed: P
         trace = judged(kept, tmp_path)
         found = shares(trace, name)
         assert found["recovery"] < 0.02, found
-        assert verdict.doubt(trace) is not None
+        assert verdict.find_doubt(trace) is not None
         main = max(found, key=lambda cause: found[cause])
-        doubt = verdict.doubt(trace)
+        doubt = verdict.find_doubt(trace)
         assert main in {TRUTH[name], "unknown"} or (doubt and doubt.refused), found
 
 

@@ -14,7 +14,7 @@ from guestmark.powercut import cuts, evidence, proof, records
 from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.judge import Replay, copy_without_zeroes
 from guestmark.powercut.records import Acknowledged, Method
-from guestmark.powercut.recovery import recovery, to_raw, why_not
+from guestmark.powercut.recovery import convert_to_raw, start_recovery, why_not_recoverable
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 from tests.framework import write_logs
 from tests.framework.known import known
@@ -40,8 +40,8 @@ def log(tmp_path: Path) -> WriteLog:
 
 def test_a_log_is_read_with_its_data(log: WriteLog) -> None:
     assert [entry.offset for entry in log.entries] == [0, 4096, 0, 0, 8192, 4096]
-    assert [entry.flushes for entry in log.entries] == [False, False, True, False, False, False]
-    assert log.data(log.entries[5]) == block("e")
+    assert [entry.is_flush for entry in log.entries] == [False, False, True, False, False, False]
+    assert log.read_data(log.entries[5]) == block("e")
 
 
 def test_a_log_without_any_flush_has_no_superblock_yet(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_survives_a_cut(
     base = tmp_path / "base"
     base.write_bytes(block("-", 3 * 4096))
     replay = Replay(base, log, log.entries, tmp_path)
-    image = replay.state(cuts.at(log.entries, after, survival)).read_bytes()
+    image = replay.make_image(cuts.cut_at(log.entries, after, survival)).read_bytes()
     assert bytes(image[start] for start in range(0, 3 * 4096, 4096)).startswith(left)
     replay.close()
     assert base.read_bytes() == block("-", 3 * 4096)
@@ -89,27 +89,27 @@ def test_what_survives_a_cut(
 def test_a_torn_write_survives_in_whole_sectors(log: WriteLog, tmp_path: Path) -> None:
     (tmp_path / "base").write_bytes(block("-", 3 * 4096))
     replay = Replay(tmp_path / "base", log, log.entries, tmp_path)
-    image = replay.state(Cut(1, 0, Survival.TORN_512, (Piece(0, 512, 1024),))).read_bytes()
+    image = replay.make_image(Cut(1, 0, Survival.TORN_512, (Piece(0, 512, 1024),))).read_bytes()
     assert image[:512] + image[512:1536] + image[1536:1537] == block("-", 512) + block("a", 1024) + b"-"
 
 
 def test_states_differ_and_are_the_same_for_the_same_seed(log: WriteLog) -> None:
-    chosen = cuts.cover(log.entries, [4, 6], start=0, count=50, seed=1)
+    chosen = cuts.choose_cuts(log.entries, [4, 6], start=0, count=50, seed=1)
     assert len({cut.outcome for cut in chosen.cuts}) == len(chosen.cuts) > 10
-    assert chosen == cuts.cover(log.entries, [4, 6], start=0, count=50, seed=1)
-    assert chosen.cuts != cuts.cover(log.entries, [4, 6], start=0, count=50, seed=2).cuts
+    assert chosen == cuts.choose_cuts(log.entries, [4, 6], start=0, count=50, seed=1)
+    assert chosen.cuts != cuts.choose_cuts(log.entries, [4, 6], start=0, count=50, seed=2).cuts
     assert [cut.kept for cut in chosen.cuts] == sorted(cut.kept for cut in chosen.cuts)
 
 
 def test_the_worst_state_of_each_acknowledgement_is_covered_and_each_cut_between_requests(
     log: WriteLog,
 ) -> None:
-    chosen = cuts.cover(log.entries, [4, 6], start=0, count=0, seed=1)
+    chosen = cuts.choose_cuts(log.entries, [4, 6], start=0, count=0, seed=1)
     outcomes = {cut.outcome: cut.after for cut in chosen.cuts}
     for after in (4, 6):
-        assert outcomes[cuts.at(log.entries, after, Survival.NONE).outcome] >= after
+        assert outcomes[cuts.cut_at(log.entries, after, Survival.NONE).outcome] >= after
     for after in range(len(log) + 1):
-        assert cuts.at(log.entries, after, Survival.ALL).outcome in outcomes
+        assert cuts.cut_at(log.entries, after, Survival.ALL).outcome in outcomes
     assert str(chosen.coverage) == "all 2 acknowledgements, all 7 cuts, 0 of 5 torn writes, 0 random states"
 
 
@@ -123,29 +123,29 @@ def test_one_dropped_flush_of_many_is_found(step: int) -> None:
             if number != dropped:
                 entries.append(Entry(0, 0, Flag.FLUSH))
             entries.append(Entry(0, 0, Flag.MARK, mark=number + 1))
-        seen = Acknowledged.of(entries, 0, len(entries))
-        chosen = cuts.cover(entries, seen.moments, start=0, count=0, seed=1)
+        seen = Acknowledged.from_marks(entries, 0, len(entries))
+        chosen = cuts.choose_cuts(entries, seen.acknowledgement_moments, start=0, count=0, seed=1)
         assert any(
-            seen.after(cut.after) >= dropped and not _has(entries, cut, dropped) for cut in chosen.cuts
+            seen.newest_after(cut.after) >= dropped and not _has(entries, cut, dropped) for cut in chosen.cuts
         )
 
 
 def _has(entries: list[Entry], cut: Cut, number: int) -> bool:
-    position = next(at for at, entry in enumerate(entries) if entry.writes and entry.offset == number * 512)
+    position = next(at for at, entry in enumerate(entries) if entry.is_write and entry.offset == number * 512)
     return position < cut.kept or any(piece.entry == position for piece in cut.pieces)
 
 
 def test_many_cuts_are_limited_and_said_to_be() -> None:
     entries = [Entry(number * 512, 512, Flag(0)) for number in range(100)]
-    chosen = cuts.cover(entries, range(1, 101), start=0, count=0, seed=1, most=40)
+    chosen = cuts.choose_cuts(entries, range(1, 101), start=0, count=0, seed=1, most=40)
     assert len(chosen.cuts) <= 40
     assert str(chosen.coverage).startswith("20 of 100 acknowledgements, 10 of 101 cuts")
 
 
 def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
     without = cuts.without_flushes(log.entries, 0)
-    assert cuts.at(without, 6, Survival.NONE).pieces == ()
-    assert not cuts.write_through(without, 0)
+    assert cuts.cut_at(without, 6, Survival.NONE).pieces == ()
+    assert not cuts.is_write_through(without, 0)
 
 
 def test_a_record_is_acknowledged_from_its_mark_on(tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ def test_a_record_is_acknowledged_from_its_mark_on(tmp_path: Path) -> None:
         (0, block("c"), 0),
     ]
     with WriteLog(write_logs.write(tmp_path / "log", requests)) as log:
-        seen = Acknowledged.of(log.entries, 0, len(log))
-        assert [seen.after(requests) for requests in range(7)] == [-1, -1, -1, -1, 0, 1, 1]
-        assert (seen.begin, seen.moments) == (2, (4, 5))
-        assert Acknowledged.of(log.entries, 5, 6).moments == ()
+        seen = Acknowledged.from_marks(log.entries, 0, len(log))
+        assert [seen.newest_after(requests) for requests in range(7)] == [-1, -1, -1, -1, 0, 1, 1]
+        assert (seen.first_request, seen.acknowledgement_moments) == (2, (4, 5))
+        assert Acknowledged.from_marks(log.entries, 5, 6).acknowledgement_moments == ()
 
 
 def whole(*numbers: int, size: int = 512) -> bytes:
-    return b"".join(records.record(TAG, number, size) for number in numbers)
+    return b"".join(records.make_record(TAG, number, size) for number in numbers)
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ def whole(*numbers: int, size: int = 512) -> bytes:
 def test_records_are_looked_for(
     method: Method, acknowledged: int, content: bytes | None, lost: int | None
 ) -> None:
-    assert records.lost(method, TAG, acknowledged, content) == lost
+    assert records.find_lost_record(method, TAG, acknowledged, content) == lost
 
 
 def test_sqlite_recovers_its_rows_itself(tmp_path: Path) -> None:
     database = tmp_path / "records"
     subprocess.run(records.command(str(database), TAG, 5), check=True, capture_output=True)
     files: dict[str, bytes | None] = {
-        name: (tmp_path / name).read_bytes() for name in Method.SQLITE.files("records")
+        name: (tmp_path / name).read_bytes() for name in Method.SQLITE.file_names("records")
     }
     assert records.lost_rows(TAG, 4, "records", files) is None
     assert records.lost_rows(TAG, 5, "records", files) == 5
@@ -232,7 +232,9 @@ class Written:
         self.requests: list[Request] = []
         for number in range(1, 6):
             content = directory / "content"
-            content.write_bytes(b"".join(records.record(proof.PROOF.text, n, 512) for n in range(number)))
+            content.write_bytes(
+                b"".join(records.make_record(proof.PROOF.text, n, 512) for n in range(number))
+            )
             before = self.below.read_bytes()
             subprocess.run(
                 ["debugfs", "-w", "-f", "-", str(self.below)],
@@ -248,12 +250,12 @@ class Written:
             self.requests.append(mark(number))
         self.log = write_logs.write(directory / "log", self.requests, superblock=flushes)
 
-    def request(self, location: Path, counted: int | None = None) -> proof.Request:
+    def request(self, location: Path, counted: int | None = None) -> proof.ProofRequest:
         files = LoggedFiles(self.base, self.log, self.below)
         end = len(self.requests)
-        return proof.Request(
+        return proof.ProofRequest(
             files=files, filesystem="ext2", form="raw", location=str(location), method=Method.APPEND, states=40,
-            seed=1, written=proof.Part(proof.PROOF, 5, 0, end, end), counts=proof.Counts(hypervisor=counted),
+            seed=1, written=proof.LogPart(proof.PROOF, 5, 0, end, end), counts=proof.FlushCounts(hypervisor=counted),
         )  # fmt: skip
 
 
@@ -261,31 +263,31 @@ def test_dropped_flushes_are_called_lost_and_the_log_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    found = proof.prove(Written(tmp_path, flushes=False).request(tmp_path, counted=61))
+    found = proof.prove_durability(Written(tmp_path, flushes=False).request(tmp_path, counted=61))
     assert found.word is Durability.LOST
     assert found.losing > 0
     assert "the hypervisor counted 61, this host's kernel saw none" in found.why
     assert found.first_loss.startswith("record ")
     assert all(control.caught for control in found.controls)
-    kept = evidence.load(found.kept)
+    kept = evidence.load_evidence(found.kept)
     assert kept.method is Method.APPEND
     assert [crash for crash in kept.crashes if crash["lost"] is not None]
     with pytest.raises(UsageError, match="no log of writes"):
-        evidence.load("no-such-log")
+        evidence.load_evidence("no-such-log")
 
 
 def test_memory_below_a_good_log_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     request = Written(tmp_path, flushes=True).request(Path("/dev/shm"))
-    judged = proof.prove(request)
+    judged = proof.prove_durability(request)
     assert known(judged).word in {Durability.MEMORY, Durability.LOST}
 
 
 def test_a_log_in_which_most_writes_are_flushed_is_one_of_a_disk_without_a_cache(tmp_path: Path) -> None:
     requests: list[Request] = [(0, block("a"), 0), (4096, block("b"), 0), (0, b"", FLUSH)] * 5
     with WriteLog(write_logs.write(tmp_path / "log", requests)) as log:
-        assert cuts.write_through(log.entries, 0)
-        assert not cuts.write_through(cuts.without_flushes(log.entries, 0), 0)
+        assert cuts.is_write_through(log.entries, 0)
+        assert not cuts.is_write_through(cuts.without_flushes(log.entries, 0), 0)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +308,7 @@ def test_a_qcow2_image_is_read_as_qemu_reads_it(options: tuple[str, ...], tmp_pa
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", *options, image, "9M"], check=True)
     subprocess.run(["qemu-io", "-f", "qcow2", *script, image], check=True, capture_output=True)
     subprocess.run(["qemu-img", "convert", "-O", "raw", image, theirs], check=True)
-    assert to_raw(image, ours)
+    assert convert_to_raw(image, ours)
     assert ours.read_bytes() == theirs.read_bytes()
     assert any(ours.read_bytes())
 
@@ -316,11 +318,11 @@ def test_a_qcow2_image_that_is_not_plain_is_left_to_qemu(options: tuple[str, ...
     raw, image = tmp_path / "raw", tmp_path / "image"
     raw.write_bytes(b"x" * (1 << 20))
     subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *options, raw, image], check=True)
-    assert not to_raw(image, tmp_path / "ours")
+    assert not convert_to_raw(image, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
 
-@pytest.mark.skipif(bool(why_not("btrfs", mounted=True)), reason="btrfs cannot be mounted here")
+@pytest.mark.skipif(bool(why_not_recoverable("btrfs", mounted=True)), reason="btrfs cannot be mounted here")
 @pytest.mark.parametrize(("copy", "damaged"), [(True, False), (False, True)])
 def test_a_torn_superblock_of_btrfs_is_taken_from_its_copy(tmp_path: Path, copy: bool, damaged: bool) -> None:
     image = tmp_path / "image"
@@ -333,7 +335,7 @@ def test_a_torn_superblock_of_btrfs_is_taken_from_its_copy(tmp_path: Path, copy:
         for at in (64 << 10, *([] if copy else [64 << 20])):
             file.seek(at + 512)
             file.write(b"\xff" * 512)
-    with recovery("btrfs", "raw", tmp_path) as recovers:
+    with start_recovery("btrfs", "raw", tmp_path) as recovers:
         found = recovers.recover(image, ["file"], 0, exact=False)
     assert bool(found.damage) is damaged
     assert found.files.get("file") == (None if damaged else b"kept")
@@ -346,11 +348,11 @@ def test_each_large_write_is_torn_once_with_all_before_it(tmp_path: Path) -> Non
         Entry(0, 4096, Flag(0), 0), Entry(0, 0, Flag.FLUSH, 0), Entry(8192, 16384, Flag(0), 0),
         Entry(4096, 512, Flag(0), 0), Entry(32768, 8192, Flag.FUA, 0), Entry(0, 65536, Flag.DISCARD, 0),
     ]  # fmt: skip
-    chosen = cuts.cover(entries, [], start=0, count=10, seed=1)
+    chosen = cuts.choose_cuts(entries, [], start=0, count=10, seed=1)
     torn = {cut.after: cut for cut in chosen.cuts if cut.survival is Survival.TORN_LAST}
     assert (chosen.coverage.torn, chosen.coverage.tearable) == (3, 3)
     assert set(torn) == {1, 3, 5}
     assert (torn[3].kept, torn[3].pieces) == (2, (Piece(2, 0, 8192),))
     assert (torn[5].kept, torn[5].pieces) == (4, (Piece(4, 0, 4096),))
-    few = cuts.cover(entries, [], start=0, count=1, seed=1)
+    few = cuts.choose_cuts(entries, [], start=0, count=1, seed=1)
     assert [cut.after for cut in few.cuts if cut.survival is Survival.TORN_LAST] == [3]  # the largest

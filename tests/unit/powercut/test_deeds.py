@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.powercut.deeds import Change, Deed, Difference, Done, acknowledged, guilty, parsed, suspects
-from guestmark.powercut.explanation import differences, smallest
+from guestmark.powercut.deeds import (
+    Call,
+    CallKind,
+    Change,
+    Difference,
+    calls_before_record,
+    find_unsynced_call,
+    list_unsynced_writes,
+    parse_calls,
+)
+from guestmark.powercut.explanation import list_differences, minimize_failing
 
 
-def done(*words: str) -> list[Done]:
+def done(*words: str) -> list[Call]:
     """Calls as they are written here: `rename a b`."""
-    return [Done(Deed(kind), tuple(paths)) for kind, *paths in (word.split(" ") for word in words)]
+    return [Call(CallKind(kind), tuple(paths)) for kind, *paths in (word.split(" ") for word in words)]
 
 
 REPLACED = ("create d/f.new", "write d/f.new", "fsync d/f.new", "rename d/f.new d/f")
@@ -48,32 +57,32 @@ MISSING, BACK, CONTENT = Change.MISSING, Change.BACK, Change.CONTENT
 def test_the_call_that_left_something_unsynced(
     calls: tuple[str, ...], path: str, change: Change, words: str | None, cure: tuple[str, str] | None
 ) -> None:
-    found = guilty(done(*calls), Difference(path, change))
+    found = find_unsynced_call(done(*calls), Difference(path, change))
     if words is None:
         assert found is None
     else:
         assert found is not None
         assert found.words.startswith(words)
-        assert found.cure == cure
+        assert found.sync_point == cure
 
 
 def test_where_the_file_itself_was_not_written_yet_all_unsynced_ones_are_suspects() -> None:
     calls = done("create db", "write db", "sync", "write log", "write other", "fsync other")
-    assert guilty(calls, Difference("db", CONTENT)) is None
-    assert [each.words for each in suspects(calls)] == [
+    assert find_unsynced_call(calls, Difference("db", CONTENT)) is None
+    assert [each.words for each in list_unsynced_writes(calls)] == [
         "what was written to log was never followed by a sync of it"
     ]
 
 
 def test_only_calls_before_the_acknowledgement_count() -> None:
     calls = done("write a", "said", "fsync a", "said")
-    assert acknowledged(calls, 2, 0) == calls[:1]
-    assert acknowledged(calls, 2, 1) == calls[:3]
-    assert acknowledged(calls, 3, 0) == calls  # it cannot be told which write said what
+    assert calls_before_record(calls, 2, 0) == calls[:1]
+    assert calls_before_record(calls, 2, 1) == calls[:3]
+    assert calls_before_record(calls, 3, 0) == calls  # it cannot be told which write said what
 
 
 def test_lines_are_read_as_far_as_they_are_whole() -> None:
-    assert parsed("rename 61 62\nsaid\nwri") == done("rename a b", "said")
+    assert parse_calls("rename 61 62\nsaid\nwri") == done("rename a b", "said")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -87,7 +96,7 @@ def test_the_smallest_part_is_found_whatever_it_is(seed: int) -> None:
         next(runs)
         return guilty_ones <= set(part)
 
-    assert set(smallest(every, fails)) == guilty_ones
+    assert set(minimize_failing(every, fails)) == guilty_ones
     assert next(runs) <= 250
 
 
@@ -102,7 +111,7 @@ def test_files_are_compared_by_what_a_program_sees(tmp_path: Path) -> None:
     (whole / "tree").mkdir()
     (whole / "tree" / "in it").write_text("")
     (failing / "back").write_text("")
-    assert list(map(str, differences(whole, failing))) == [
+    assert list(map(str, list_differences(whole, failing))) == [
         "back is there again",
         "content has other content from byte 2 on",
         "d/gone is missing",

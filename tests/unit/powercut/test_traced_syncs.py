@@ -16,7 +16,7 @@ def traced(directory: Path, *command: str, status: str = "0") -> Promises:
     done = subprocess.run(argv, cwd=directory, input=b"\n" * 300, capture_output=True, check=True, timeout=60)
     found = Promises()
     for line in done.stdout.decode().splitlines():
-        found.add(line)
+        found.add_line(line)
     assert found.status == status, found.said
     return found
 
@@ -53,7 +53,7 @@ def test_a_shell_that_waits_is_no_writer(tmp_path: Path, command: str) -> None:
 def test_a_thread_makes_the_moment_unsure(tmp_path: Path) -> None:
     found = python(tmp_path, OTHER, "fd = os.open('file', os.O); os.write(fd, b'x' * 4096); os.fsync(fd)")
     assert found.calls == [("fsync", False)]
-    (one,) = found.expected(0, exact=True)
+    (one,) = found.expected_files(0, exact=True)
     assert list(one.blocks) == [0]
 
 
@@ -63,7 +63,7 @@ def test_a_synchronous_write_among_threads_promises_its_own_blocks(tmp_path: Pat
         "os.pwrite(fd, b'y' * 4096, 8192)",
     )  # fmt: skip
     assert [call for call, _ in found.calls] == ["write", "write"]
-    (one,) = found.expected(1, exact=False)
+    (one,) = found.expected_files(1, exact=False)
     assert sorted(one.blocks) == [0, 1, 2]
 
 
@@ -79,7 +79,7 @@ def test_sync_promises_nothing_that_another_thread_writes_meanwhile(tmp_path: Pa
         "os.sync(); going = False; thread.join()",
     )
     assert found.calls == [("sync", False)]
-    assert all(1 not in one.blocks for one in found.expected(0, exact=False))
+    assert all(1 not in one.blocks for one in found.expected_files(0, exact=False))
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_what_is_overwritten_later_is_looked_for_only_right_after_its_sync(tmp_p
         tmp_path, "fd = os.open('file', os.O); os.write(fd, b'x' * 8192); os.fsync(os.dup(fd))",
         "os.pwrite(fd, b'y' * 4096, 0)",
     )  # fmt: skip
-    (exactly,) = found.expected(0, exact=True)
-    (later,) = found.expected(0, exact=False)
+    (exactly,) = found.expected_files(0, exact=True)
+    (later,) = found.expected_files(0, exact=False)
     assert (sorted(exactly.blocks), sorted(later.blocks)) == ([0, 1], [1])
 
 
@@ -109,7 +109,7 @@ def test_a_renamed_file_is_looked_for_under_both_names(tmp_path: Path) -> None:
     found = python(
         tmp_path, "fd = os.open('new', os.O); os.write(fd, b'x' * 4096); os.fsync(fd)", "os.rename('new', 'file')",
     )  # fmt: skip
-    (one,) = found.expected(0, exact=False)
+    (one,) = found.expected_files(0, exact=False)
     assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == [b"new", b"file"]
 
 
@@ -191,7 +191,7 @@ def test_all_files_that_were_never_synced_are_named(tmp_path: Path) -> None:
 def test_a_file_whose_name_was_removed_is_looked_for_under_another_one(tmp_path: Path) -> None:
     found = python(tmp_path, KEPT, "os.link('kept', 'other'); os.unlink('kept'); os.sync()")
     for newest, names in ((0, [b"kept", b"other"]), (1, [b"other"])):
-        (one,) = found.expected(newest, exact=False)
+        (one,) = found.expected_files(newest, exact=False)
         assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == names
 
 
@@ -268,7 +268,7 @@ def test_requests_to_the_kernel(
 ) -> None:
     found = asking(tmp_path, program)
     assert (found.calls, found.elsewhere) == (calls, "")
-    expected = found.expected(len(calls) - 1, exact=True) if calls else ()
+    expected = found.expected_files(len(calls) - 1, exact=True) if calls else ()
     assert [list(one.blocks) for one in expected] == ([blocks] if blocks else [])
 
 
@@ -293,7 +293,7 @@ def test_a_file_that_grows_during_a_flush_is_promised_as_long_as_it_was(tmp_path
         "os.ftruncate(f, 20000); os.write(pipe[1], b'x'); r.enter(2)",
     )
     assert found.calls == [("fsync", False)]
-    (one,) = found.expected(0, exact=True)
+    (one,) = found.expected_files(0, exact=True)
     assert (list(one.blocks), one.most) == ([0, 1], None)
     assert one.least <= 8192
 
@@ -324,10 +324,10 @@ def test_what_was_another_for_a_while_is_not_looked_for_later(
         tmp_path, "import mmap", "f = os.open('f', os.O); os.write(f, b'x' * 8192); os.fsync(f)", change,
         "os.fsync(f)",
     )  # fmt: skip
-    later = found.expected(0, exact=False)
+    later = found.expected_files(0, exact=False)
     assert [sorted(one.blocks) for one in later] == ([blocks] if blocks or least else [])
     assert [one.least for one in later] == ([least] if blocks or least else [])
-    (now,) = found.expected(0, exact=True)
+    (now,) = found.expected_files(0, exact=True)
     assert sorted(now.blocks) == [0, 1]
 
 
@@ -339,7 +339,7 @@ def test_what_another_file_promises_meanwhile_hides_no_change(tmp_path: Path) ->
         "os.pwrite(f, b'x', 0); os.fsync(f)",
     )
     for newest, blocks in ((0, [[1]]), (1, [[1], [0]]), (2, [[0, 1], [0]])):
-        assert [sorted(one.blocks) for one in found.expected(newest, exact=False)] == blocks
+        assert [sorted(one.blocks) for one in found.expected_files(newest, exact=False)] == blocks
 
 
 def test_a_write_under_way_changes_its_file_after_a_promise_too(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_write_under_way_changes_its_file_after_a_promise_too(tmp_path: Path) 
         "os.write(pipe[1], b'x'); r.enter(2); os.pwrite(f, X[:4096], 0); os.fsync(g)",
     )
     for newest in (0, 1, 2):
-        first = found.expected(newest, exact=False)[0]
+        first = found.expected_files(newest, exact=False)[0]
         assert sorted(first.blocks) == [1], newest
 
 
@@ -361,7 +361,7 @@ def test_what_is_renamed_may_be_found_under_its_old_name(tmp_path: Path) -> None
     found = python(
         tmp_path, "fd = os.open('old', os.O); os.write(fd, b'x')", "os.rename('old', 'new'); os.fdatasync(fd)"
     )
-    (one,) = found.expected(0, exact=True)
+    (one,) = found.expected_files(0, exact=True)
     assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["new", "old"]
 
 
@@ -372,7 +372,7 @@ def test_a_chain_of_renames_is_followed_in_directories_too(tmp_path: Path) -> No
         "os.rename('a', 'b'); here = os.open('d', os.O_RDONLY)",
         "os.rename('b', 'c', dst_dir_fd=here); os.fdatasync(fd)",
     )
-    (one,) = found.expected(0, exact=True)
+    (one,) = found.expected_files(0, exact=True)
     assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["c", "a", "b"]
 
 
@@ -394,6 +394,6 @@ def test_what_is_changed_and_changed_back_during_a_sync_is_not_promised(tmp_path
     for number, (_, exact) in enumerate(found.calls):
         if exact:
             continue
-        for one in found.expected(number, exact=False):
+        for one in found.expected_files(number, exact=False):
             assert one.least <= 40000
             assert all(block <= 1 for block in one.blocks), (number, sorted(one.blocks))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from guestmark.capture.model import Exchange, Message, RoundTrips, Trace
-from guestmark.capture.startup import startup_line, startup_of
+from guestmark.capture.startup import describe_startup, find_startup
 from guestmark.core.metric import Measurement
 from guestmark.core.model import TrialStatus
 from guestmark.page.nodes import Note
@@ -95,14 +95,16 @@ def test_without_connections_both_clocks_have_nothing_in_common() -> None:
 
 def test_what_follows_a_lease() -> None:
     found = known(
-        startup_of(trace(lease(100.0, 3.0), transfer(99.0, 1.0), transfer(110.0, 1.0), transfer(110.5, 1.5)))
+        find_startup(
+            trace(lease(100.0, 3.0), transfer(99.0, 1.0), transfer(110.0, 1.0), transfer(110.5, 1.5))
+        )
     )
     assert (found.address_s, found.waiting_s, found.fetched, found.bytes) == (3.0, 7.0, 2, 2000)
     assert found.fetching_s == pytest.approx(2.0)  # what overlaps counts once
     assert found.between_s == pytest.approx(0.0)
-    assert startup_of(trace(transfer(1.0, 1.0))) is None
-    assert startup_of(trace(lease(100.0, 3.0, server=None), transfer(110.0, 1.0))) is None
-    assert startup_line(trace(lease(100.0, 3.0))) is None
+    assert find_startup(trace(transfer(1.0, 1.0))) is None
+    assert find_startup(trace(lease(100.0, 3.0, server=None), transfer(110.0, 1.0))) is None
+    assert describe_startup(trace(lease(100.0, 3.0))) is None
 
 
 def test_a_run_says_how_many_rounds_are_best() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guestmark.capture.startup import lease_of
+from guestmark.capture.startup import find_lease
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.platforms.place import open_plain_file
@@ -157,7 +157,7 @@ def seen(trace: Trace, control_port: int, accepted: Sequence[float]) -> dict[str
     if not late:
         return {}
     ahead = min(late)
-    lease = lease_of(trace)
+    lease = find_lease(trace)
     if lease is None:
         return {LINK: ahead + min(asked) / 1e9}
     begun = ahead + lease.start_ns / 1e9

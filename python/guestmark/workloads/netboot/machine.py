@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from guestmark.agent.confinement import WITH_NETWORK
-from guestmark.capture.startup import lease_of
+from guestmark.capture.startup import find_lease
 from guestmark.core.architectures import X86_64
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import Confined
@@ -244,7 +244,7 @@ def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> No
         found[figures.CARD] = taken
     if trace := figures.analysed(machine.boot_capture):
         found |= figures.seen(trace, port_of(machine.link.control), machine.control.accepted)
-        machine.lease = figures.told(lease_of(trace))
+        machine.lease = figures.told(find_lease(trace))
     since = machine.process.started_at
     machine.phases.update(sorted(((name, at - since) for name, at in found.items()), key=lambda end: end[1]))
 

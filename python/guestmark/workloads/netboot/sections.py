@@ -49,11 +49,13 @@ def phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def said_lease(lease: Lease) -> str:
     """`discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
-    from guestmark.capture.units import duration
+    from guestmark.capture.units import format_seconds
 
-    steps = ", ".join(f"{step.kind} {duration(step.at_s)}" for step in lease.steps)
-    waited = f", waiting to repeat {duration(lease.recovery_s)}" if lease.recovery_s else ""
-    return f"{steps}: client {duration(lease.client_s)}, server {duration(lease.server_s)}{waited}"
+    steps = ", ".join(f"{step.kind} {format_seconds(step.at_s)}" for step in lease.steps)
+    waited = f", waiting to repeat {format_seconds(lease.recovery_s)}" if lease.recovery_s else ""
+    return (
+        f"{steps}: client {format_seconds(lease.client_s)}, server {format_seconds(lease.server_s)}{waited}"
+    )
 
 
 def _phases(result: CellResult) -> list[float]:
@@ -103,7 +105,7 @@ def _causes(result: CellResult) -> str | None:
     from guestmark.capture import verdict
 
     trace = _trace(result)
-    return verdict.said(trace.causes) if trace else None
+    return verdict.describe_causes(trace.causes) if trace else None
 
 
 def _slow(rows: Sequence[CellResult]) -> Inline:
@@ -119,7 +121,7 @@ def _main_cause(result: CellResult) -> str | None:
     from guestmark.capture import verdict
 
     trace = _trace(result)
-    main = verdict.main_part(trace.causes) if trace else None
+    main = verdict.main_cause(trace.causes) if trace else None
     if main is None:
         return None
     return f"the {main.name.removeprefix('the ')}" if main.share > _HALF else "nothing alone"
@@ -179,7 +181,7 @@ def latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def _row(result: CellResult, endpoint: Endpoint) -> Row:
-    from guestmark.capture.units import percent
+    from guestmark.capture.units import format_percent
 
     response = endpoint.response
     return Row(
@@ -188,15 +190,15 @@ def _row(result: CellResult, endpoint: Endpoint) -> Row:
             figure(f"{response.count}"),
             _duration(response.p50_s),
             _duration(response.p99_s),
-            figure(str(percent(response.share))),
+            figure(str(format_percent(response.share))),
         ),
     )
 
 
 def _duration(seconds: float | None) -> Cell:
-    from guestmark.capture.units import duration
+    from guestmark.capture.units import format_seconds
 
-    return words("–") if seconds is None else figure(*duration(seconds).split(" ", 1))
+    return words("–") if seconds is None else figure(*format_seconds(seconds).split(" ", 1))
 
 
 def _sequence(trace: Trace) -> list[Chart]:
@@ -215,13 +217,13 @@ def _sequence(trace: Trace) -> list[Chart]:
 def _distributions(endpoints: Sequence[Endpoint]) -> str:
     from guestmark.capture import picture
 
-    return picture.distributions(endpoints)
+    return picture.draw_distributions(endpoints)
 
 
 def _sequences(trace: Trace) -> str:
     from guestmark.capture import picture
 
-    return picture.sequences(trace)
+    return picture.draw_sequences(trace)
 
 
 def _trace(result: CellResult) -> Trace | None:

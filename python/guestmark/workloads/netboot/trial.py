@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from guestmark.capture.model import drawn
+from guestmark.capture.model import reduce_for_drawing
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
@@ -221,7 +221,7 @@ class NetbootTrial(NetbootWorkload):
         except OSError as error:
             raise WorkloadError(f"QEMU wrote no capture: {error.strerror}") from error
         trace = analyse_file(capture, filter_by=str(port_of(machine.link.data)), sequence=True)
-        self.found.picture = drawn(trace)
+        self.found.picture = reduce_for_drawing(trace)
         protocol = machine.settings.serving.protocol
         fetches = figures.fetches(trace, self._files, self._size, protocol)
         measurements = figures.measured(trace, fetches, self._size, wall_s)

@@ -20,9 +20,9 @@ from guestmark.core.own_program import agent_binary
 from guestmark.core.units import format_size
 from guestmark.disks.mounted import DISK, make_work_directory
 from guestmark.powercut import deeds
-from guestmark.powercut.deeds import Done
+from guestmark.powercut.deeds import Call
 from guestmark.powercut.recovery import Recovered
-from guestmark.powercut.syncs import Promises, State
+from guestmark.powercut.syncs import FileState, Promises
 
 if TYPE_CHECKING:
     from guestmark.agent.background import Background
@@ -50,7 +50,7 @@ class Acknowledging:
         self._note = note
         self._cures: Sequence[tuple[str, str]] | None = None
         self.lines: list[bytes] = []
-        self.deeds: list[Done] | None = None  # what it did to the files of its disk, if it was followed
+        self.deeds: list[Call] | None = None  # what it did to the files of its disk, if it was followed
 
     def follow(self, cures: Sequence[tuple[str, str]]) -> None:
         """From now on the program is followed, and everything is synced after these calls, by kind and path."""
@@ -68,7 +68,7 @@ class Acknowledging:
         try:
             followed = [PROGRAM, "follow", "--disk", directory, "--log", log, *after, "--", *argv]
             count = self._run(agent, followed, directory, mark, limit_s)
-            self.deeds = deeds.parsed(agent.read_file(log).decode())
+            self.deeds = deeds.parse_calls(agent.read_file(log).decode())
         finally:
             agent.exec(["rm", "-f", log], timeout_s=_READ_S)
         return count
@@ -294,7 +294,7 @@ class Syncing:
         ]
         program = agent.background([*tracer, *argv], stdin=True, **where)
         words = shlex.join(argv)
-        ended = _follow(program, words, lambda line: self.promises.add(line.decode()), mark, limit_s)
+        ended = _follow(program, words, lambda line: self.promises.add_line(line.decode()), mark, limit_s)
         self._check(words, program, ended)
         return len(self.promises.calls)
 
@@ -306,7 +306,7 @@ class Syncing:
                 f"the syncs of {words} cannot be followed: {said[-1] if said else ended}",
                 hint="its machine's kernel needs ptrace with PTRACE_GET_SYSCALL_INFO (Linux 5.3)",
             )
-        if self.promises.failed(self._program.statuses):
+        if self.promises.has_failed(self._program.statuses):
             raise WorkloadError(
                 f"{words} ended with status {self.promises.status}: {self.promises.said or 'it said nothing'}",
                 hint="it runs in a new directory on its disk, where every call is followed",
@@ -316,7 +316,7 @@ class Syncing:
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
         """See `recovery.Reader`: the files of which something was promised by then."""
-        expected = self.promises.expected(newest, exact=exact)
+        expected = self.promises.expected_files(newest, exact=exact)
         paths = sorted({path for one in expected for path in one.paths})
         asked = "".join(f"{self._here(path, directory)}\n" for path in paths).encode()
         done = agent.exec([str(agent_binary()), "digests"], stdin=asked, timeout_s=_READ_S)
@@ -324,8 +324,8 @@ class Syncing:
         if not done.ok or len(lines) != len(paths):
             said = done.stderr.decode(errors="replace").strip()
             raise MachineError(f"a crash state cannot be read: {said}", hint="see the kernel's log")
-        states = dict(zip(paths, map(State.parsed, lines), strict=True))
-        lost = next((why for one in expected if (why := one.missing(states))), "")
+        states = dict(zip(paths, map(FileState.parse, lines), strict=True))
+        lost = next((why for one in expected if (why := one.describe_missing(states))), "")
         return Recovered(dict.fromkeys(names, None if lost else b""), lost=lost)
 
     def _here(self, path: str, directory: Path) -> str:

@@ -78,7 +78,7 @@ class Rows:
             server.execute(self._kind.unsafe[1])
         first = _UNSAFE_FROM if unsafe else 0
         for number in range(count):
-            content = records.record(tag, number, self._method.size).decode()
+            content = records.make_record(tag, number, self._method.record_size).decode()
             server.execute(f"insert into {self._table} values ({first + number}, '{content}')")
             mark(number + 1)
 

@@ -77,7 +77,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._stopped = False  # whether the user stopped it meanwhile
         self._cures: list[tuple[str, str]] = []  # calls after which a sync would mend what the last log lost
         account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
-        self._rows = Rows(self._method, account, self.params.settings) if self._method.served else None
+        self._rows = Rows(self._method, account, self.params.settings) if self._method.is_served else None
         self._command = self._program(plan)
         self._disk: AttachedDisk | None = None
 
@@ -132,8 +132,8 @@ class PowercutTrial(powercut.PowercutWorkload):
             return f"no log of its writes can be taken: {reason}"
         filesystem = target.filesystem
         method = Method(params.method)
-        served = method.served
-        if reason := recovery.why_not(filesystem, mounted=served or method.of_program):
+        served = method.is_served
+        if reason := recovery.why_not_recoverable(filesystem, mounted=served or method.of_program):
             return f"{filesystem} is recovered by mounting it here: {reason}"
         if served:
             try:
@@ -194,7 +194,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         log = disk.image.logged.log
         before = _counts(machine, disk)
         begin = time.monotonic()
-        controlled: proof.Part | None
+        controlled: proof.LogPart | None
         if self._rows is not None:
             on_host = self.cell.platform.is_this_host
             with self._rows.serving(machine.agent, disk.directory, on_host=on_host):
@@ -217,11 +217,11 @@ class PowercutTrial(powercut.PowercutWorkload):
         syncing = self._command if isinstance(self._command, Syncing) else None
         followed = syncing.promises if syncing is not None else None
         if followed is not None and not followed.calls:
-            nothing = _nothing(followed.elsewhere, self._method.words)
+            nothing = _nothing(followed.elsewhere, self._method.description)
             nothing.unsynced = followed.unsynced
             return nothing
-        found = proof.prove(
-            proof.Request(
+        found = proof.prove_durability(
+            proof.ProofRequest(
                 files=disk.image.logged,
                 filesystem=disk.spec.filesystem,
                 form=disk.spec.format,
@@ -245,22 +245,22 @@ class PowercutTrial(powercut.PowercutWorkload):
         return found
 
     def _checked(
-        self, program: Acknowledging, disk: AttachedDisk, part: proof.Part, counts: proof.Counts
+        self, program: Acknowledging, disk: AttachedDisk, part: proof.LogPart, counts: proof.FlushCounts
     ) -> tuple[Proven, list[tuple[str, str]]]:
-        """As `checked.prove`, by the user's check; of a second log, which confirms a loss, no more than it takes."""
+        """Judge a log by the user's check; a second log, which confirms a loss, only as far as needed."""
         assert disk.image.logged is not None
         deadline = None
         if self.share_s is not None:
             share_s = self.share_s - (time.monotonic() - self._began)
             deadline = time.monotonic() + share_s * (1.0 if self._confirms else _FIRST_SHARE)
-        request = proof.Request(
+        request = proof.ProofRequest(
             files=disk.image.logged, filesystem=disk.spec.filesystem, form=disk.spec.format,
             location=disk.spec.location, method=self._method, states=self.params.states, seed=self._seed, written=part,
             counts=counts,
         )  # fmt: skip
-        return checked.prove(
+        return checked.prove_by_check(
             request,
-            checked.Asked(
+            checked.CheckRequest(
                 command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s, deadline=deadline,
                 confirms=self._confirms, tell=self.tell, deeds=program.deeds,
             ),
@@ -270,7 +270,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         """The length of the log when the machine, and those around it, have written all they had."""
         self._unmount(agent)
         disk.image.flush()
-        return writelog.count(log)
+        return writelog.count_requests(log)
 
     def _again(self) -> tuple[Explanation | None, Again]:
         """What a log of another machine shows: a loss may be a fault of one recording. And why something is lost."""
@@ -342,11 +342,11 @@ class PowercutTrial(powercut.PowercutWorkload):
         self.facts.add(self._disk.facts, TARGET)
         self._disk.mount(machine.agent)
 
-    def _write(self, agent: Agent, disk: AttachedDisk, tag: proof.Tag) -> proof.Part:
+    def _write(self, agent: Agent, disk: AttachedDisk, tag: proof.Tag) -> proof.LogPart:
         """Writes the records; each that is acknowledged is marked in the log, and the next one waits for that."""
         files = disk.image.logged
         assert files is not None
-        start = writelog.count(files.log)
+        start = writelog.count_requests(files.log)
         count = self.params.records
         with logged.open_marker(files) as mark:
             mark(0)
@@ -356,8 +356,8 @@ class PowercutTrial(powercut.PowercutWorkload):
                 self._rows.commit(tag.text, count, mark, unsafe=tag is proof.CONTROL)
             else:
                 self._written(agent, disk, tag, count, mark)
-        end = writelog.count(files.log)
-        return proof.Part(tag, count, start, end, end)
+        end = writelog.count_requests(files.log)
+        return proof.LogPart(tag, count, start, end, end)
 
     def _written(
         self, agent: Agent, disk: AttachedDisk, tag: proof.Tag, count: int, mark: Callable[[int], None]
@@ -365,7 +365,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         method, path = self._method, f"{disk.directory}/{tag.file}"
         argv = [
             PROGRAM, "records", "--method", method, "--tag", tag.text, "--first", "0", "--count", str(count),
-            "--size", str(method.size), "--each", path,
+            "--size", str(method.record_size), "--each", path,
         ]  # fmt: skip
         if method is Method.SQLITE:
             argv = records.command(path, tag.text, count)
@@ -409,7 +409,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             files.kill()
         return WorkloadError(f"the records cannot be written: {said}", hint=hint)
 
-    def _without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.Part | None:
+    def _without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.LogPart | None:
         """Once more on a disk that is mounted without barriers; None where the filesystem cannot be."""
         if disk.spec.filesystem not in _BARRIERS or disk.spec.mount_options:
             return None
@@ -476,8 +476,8 @@ class _Flushes:
     guest: int | None
     hypervisor: int | None
 
-    def since(self, before: _Flushes) -> proof.Counts:
-        return proof.Counts(_less(self.guest, before.guest), _less(self.hypervisor, before.hypervisor))
+    def since(self, before: _Flushes) -> proof.FlushCounts:
+        return proof.FlushCounts(_less(self.guest, before.guest), _less(self.hypervisor, before.hypervisor))
 
 
 def _less(now: int | None, before: int | None) -> int | None:
