@@ -92,7 +92,7 @@ def _described(kind: WorkloadClass) -> list[Violation]:
         "sections": kind.sections,
         "conclusion": kind.conclusion,
     }
-    return list(loads(kind.help, loaders))
+    return list(check_loading(kind.help, loaders))
 
 
 def _check_parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterator[Violation]:

@@ -116,18 +116,18 @@ class Cut(Params, frozen=True, kw_only=True):
         from guestmark.powercut.records import Method
 
         method, command, check = Method(given["method"]), given["command"], given["check"]
-        if given["settings"] and not method.served:
+        if given["settings"] and not method.is_served:
             raise ValueError(f"settings belong to a database server, and {method.value} has none")
         if bool(check) != (method is Method.COMMAND) or bool(command) != method.of_program:
             raise ValueError("command and check belong together, and to the method command")
         if (given["check_limit_s"] is not None or given["acknowledge"]) and not check:
             raise ValueError("check_limit and acknowledge are of a check")
         disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}
-        if method.served or method.of_program:
+        if method.is_served or method.of_program:
             disk["size"] = _OF_PROGRAMS if method.of_program else _OF_DATABASES
         return cls(
-            states=states or (_OF_SERVERS if method.served else _STATES),
-            words=shlex.join(command) or method.words,
+            states=states or (_OF_SERVERS if method.is_served else _STATES),
+            words=shlex.join(command) or method.description,
             disks=[disk],
             **given,
         )
