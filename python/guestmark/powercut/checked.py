@@ -256,7 +256,9 @@ def _build_proven(
 ) -> Proven:
     layers = stack.list_layers(request.location)
     flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _decide_word(survey, controls, layers, proof.compare_flush_counts(request.counts, flushes), asked)
+    word, why = _decide_word(
+        survey, controls, layers, proof.compare_flush_counts(request.counts, flushes), asked
+    )
     losing = [state for group in survey.groups.values() for state in group.states]
     loss = min(losing, key=lambda state: state.cut.after, default=None)
     repair = next((state for state in survey.states if state.repairs), None)

@@ -188,7 +188,9 @@ def _scratch_parent(asked: ProofRequest) -> Path:
     return shared if shared.is_dir() else Path(_ON_DISK)
 
 
-def _build_proven(asked: ProofRequest, part: Sequence[Entry], judged: JudgedStates, controls: list[Control]) -> Proven:
+def _build_proven(
+    asked: ProofRequest, part: Sequence[Entry], judged: JudgedStates, controls: list[Control]
+) -> Proven:
     layers = stack.list_layers(asked.location)
     flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
     word, why = _decide_word(judged, controls, layers, compare_flush_counts(asked.counts, flushes))
