@@ -23,9 +23,9 @@ from guestmark.ledger.bundle import Packed, pack, shareable, unpack
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.run_annotations import NOTHING
 from guestmark.page.nodes import Chart
-from guestmark.report.answer import answer
 from guestmark.report.render import charts, terminal
-from guestmark.report.sections.results import sections
+from guestmark.report.sections.results import make_nodes
+from guestmark.report.short_report import make_short_report
 from guestmark.stats.analysis import Analysis, analyse_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,7 +55,7 @@ def screen(run: StoredRun) -> str:
     """What a terminal shows of the run, with its colours."""
     console = Console(file=io.StringIO(), width=_COLUMNS)
     console._color_system = ColorSystem.TRUECOLOR  # as a terminal has
-    page = answer(run, analysed(run), width=_COLUMNS, latest=True)
+    page = make_short_report(run, analysed(run), width=_COLUMNS, latest=True)
     cells = [cell for cell in run.plan.cells if cell.null_of is None]
     on = ",".join(dict.fromkeys(str(cell.platform) for cell in cells))
     typed = f"./guestmark exec --on {on} -- {cells[0].workload.label}"
@@ -75,7 +75,7 @@ def terminal_svg(run: StoredRun) -> str:
 def chart_svg(run: StoredRun) -> str:
     """The first chart of the run's page, with the colours of that page by day and by night."""
     (workload,) = analysed(run).workloads
-    chart = next(node for node in sections(workload, run) if isinstance(node, Chart))
+    chart = next(node for node in make_nodes(workload, run) if isinstance(node, Chart))
     colours = "".join(
         re.findall(r"(?::root|@media \(prefers-color-scheme:dark\)){.*?}+\n", _STYLE.read_text(), re.S)[:2]
     )

@@ -12,44 +12,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from guestmark.report import shared
+from guestmark.report import shared_facts
 
 _FILESYSTEMS = ("ext4", "xfs", "btrfs")
 _CURED = "With a sync there"
 
 
-def rows(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Judged], str]]:
+def rows(
+    document: Mapping[str, Any],
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, JudgedGate], str]]:
     """Of each workload: its label and parameters, a word for each filesystem, and why something is lost."""
-    cells = shared.whole(document)["cells"]
+    cells = shared_facts.whole(document)["cells"]
     plan = {cell["id"]: cell for cell in document["plan"]["cells"]}
     found: dict[str, list[tuple[str, Any]]] = {}
     for cell in cells:
         found.setdefault(plan[cell["id"]]["workload"]["label"], []).append((cell["id"], cell))
     for label, of_label in found.items():
-        words: dict[str, Judged] = {}
+        words: dict[str, JudgedGate] = {}
         why = ""
         for name, cell in of_label:
             filesystem = next((kind for kind in _FILESYSTEMS if kind in name), "ext4")
             (trial,) = cell["trials"]
             proof = trial["attestation"].get("proof")
-            words[filesystem] = _judged(proof) if proof else Judged(-1, "failed")
+            words[filesystem] = _judged(proof) if proof else JudgedGate(-1, "failed")
             why = why or (_why(proof) if proof else "")
         yield label, plan[of_label[0][0]]["workload"]["params"], words, why
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedGate:
     """How many crash states were judged, and what is said of them."""
 
     states: int
     said: str
 
 
-def _judged(proof: Mapping[str, Any]) -> Judged:
+def _judged(proof: Mapping[str, Any]) -> JudgedGate:
     counted = f"{proof['losing']} of {proof['states']}"
     word = f"**{proof['word']}**" if proof["losing"] else proof["word"]
     said = f"{word}, {counted}" if proof["states"] else word
-    return Judged(-1 if proof["word"] == "unknown" else proof["states"], said)
+    return JudgedGate(-1 if proof["word"] == "unknown" else proof["states"], said)
 
 
 def _why(proof: Mapping[str, Any]) -> str:
@@ -66,7 +68,7 @@ def _why(proof: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Prints the table."""
-    merged: dict[str, tuple[Mapping[str, Any], dict[str, Judged], str]] = {}
+    merged: dict[str, tuple[Mapping[str, Any], dict[str, JudgedGate], str]] = {}
     for name in sys.argv[1:]:
         for label, params, words, why in rows(json.loads(Path(name).read_text())):
             _, known, earlier = merged.get(label, (params, {}, ""))

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.sidebyside import output
 from rich.table import Table
 
-from guestmark.report.shared import whole
+from guestmark.report.shared_facts import whole
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _AIM_S = 0.3

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
-    from guestmark.report.compared import Comparison
+    from guestmark.report.run_comparison import RunComparison
     from guestmark.stats.analysis import Analysis, CellResult
     from guestmark.stats.gates import JudgedGate
 
@@ -148,10 +148,10 @@ class Result:
 
     def compare(self, other: Result) -> Compared:
         """This run (before) and another (after), cell by cell; see `guestmark compare`."""
-        from guestmark.report import compared
+        from guestmark.report import run_comparison
 
         with _open_ledger(self._ledger, writable=False) as ledger:
-            return Compared(compared.compare(ledger, self.stored, other.stored))
+            return Compared(run_comparison.compare(ledger, self.stored, other.stored))
 
     def document(self) -> dict[str, Any]:
         """The result document, as `--json` writes it."""
@@ -203,7 +203,7 @@ class Moved:
 class Compared:
     """Two runs, cell by cell."""
 
-    def __init__(self, found: Comparison) -> None:
+    def __init__(self, found: RunComparison) -> None:
         self.found = found
 
     @property
@@ -242,16 +242,16 @@ class Compared:
 
     def document(self) -> dict[str, Any]:
         """The document, as `guestmark compare --json` writes it."""
-        from guestmark.report import compared
+        from guestmark.report import run_comparison
 
-        return compared.document([self.found])
+        return run_comparison.document([self.found])
 
     def html(self) -> str:
         """The comparison as a page."""
-        from guestmark.report import compared
+        from guestmark.report import run_comparison
         from guestmark.report.render import html
 
-        return html.render(compared.page([self.found]))
+        return html.render(run_comparison.page([self.found]))
 
     def _repr_html_(self) -> str:
         return _embed_page(self.html(), f"guestmark {self.before} {self.after}")
@@ -283,7 +283,7 @@ def read_document(file: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises `UsageError` for a file that is none.
     """
-    from guestmark.report.shared import whole
+    from guestmark.report.shared_facts import whole
 
     try:
         return whole(json.loads(Path(file).read_bytes()))

@@ -15,7 +15,7 @@ from typing import Any
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.model import RunOverview
-from guestmark.report import schema, shared
+from guestmark.report import schema, shared_facts
 from tests.framework import PACKAGES
 from tests.framework.caches import TriedPlatforms, private_cache
 from tests.framework.preloaded import PreloadedCall, same_interpreter
@@ -35,10 +35,10 @@ class Result:
     def document(self) -> Any:
         """Standard output read as JSON; a result document, which has the published schema, with all in each trial."""
         found = json.loads(self.stdout)
-        if not isinstance(found, dict) or found.get("schema") != shared.SCHEMA:
+        if not isinstance(found, dict) or found.get("schema") != shared_facts.SCHEMA:
             return found
         codec.converted(found, schema.ResultDocument, "the result document")
-        return shared.whole(found)
+        return shared_facts.whole(found)
 
 
 class CommandLine:

@@ -12,8 +12,8 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
+from guestmark.report.full_report import make_page
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections import page
 from guestmark.stats.analysis import analyse_run
 
 METRICS = (
@@ -145,4 +145,7 @@ def print_report(
 ) -> None:
     """Prints a run as wide as the console is; what is left out unless asked for, see `sections.page`."""
     found = analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
-    print_page(page(run, found, published=published, environment=environment, details=details), console)
+    print_page(
+        make_page(run, found, with_published=published, with_environment=environment, details=details),
+        console,
+    )

@@ -26,7 +26,7 @@ from guestmark.foreign.packages import Packages
 from guestmark.foreign.progress import Progress
 from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.platform import QemuPlatform
-from guestmark.report.shared import whole
+from guestmark.report.shared_facts import whole
 from tests.framework import counted_programs
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start

@@ -173,7 +173,7 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
     from guestmark.core.errors import GateStatus
     from guestmark.engine.bisection import End
     from guestmark.page.claims import Claim
-    from guestmark.report.sections.gates import said
+    from guestmark.report.sections.gate_outcomes import explain_outcome
     from guestmark.stats.gates import Outcome
 
     words = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skipped"}
@@ -182,14 +182,15 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
         good_one = search.check_good()
         if good_one.judged is not None and good_one.outcome is not Outcome.KEPT:
             say(
-                f"{bisection.good.shown}: {said(good_one.judged)}; the good commit does not keep the limit itself"
+                f"{bisection.good.shown}: {explain_outcome(good_one.judged)}; "
+                "the good commit does not keep the limit itself"
             )
             return GateStatus.UNDECIDED
     for step in search.steps():
         if step.judged is None:
             say(f"{step.commit.shown}: not built ({step.failed}), skipped")
             continue
-        found = shown[step.commit.hash] = said(replace(step.judged, blocks=None, finds=None))
+        found = shown[step.commit.hash] = explain_outcome(replace(step.judged, blocks=None, finds=None))
         blocks = "" if search.cuts_power else f", {step.judged.n} blocks"
         say(f"{step.commit.shown}: {words[step.outcome]}, {found}{blocks}")
     bad, good = bisection.bad.shown, bisection.good.shown

@@ -212,7 +212,7 @@ def _tell_status(campaign: Campaign, given: Measuring) -> None:
     """How far it is, and what it shows by now."""
     from guestmark.cli.documents import write_all
     from guestmark.ledger import open_ledger
-    from guestmark.report import sessions
+    from guestmark.report import session_comparison
 
     state = campaign.state
     if state.next_side is not None:
@@ -220,8 +220,8 @@ def _tell_status(campaign: Campaign, given: Measuring) -> None:
     if not state.done:
         return
     with open_ledger(state.ledger or given.ledger, writable=False) as ledger:
-        found = sessions.result(
+        found = session_comparison.result(
             ledger, state.name, state.sides, [(boot.side, boot.run) for boot in state.done]
         )
     paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
-    write_all(sessions.page(found), lambda: sessions.document(found), paths)
+    write_all(session_comparison.page(found), lambda: session_comparison.document(found), paths)

@@ -73,7 +73,7 @@ def command(
     from guestmark.core.errors import UsageError
     from guestmark.core.units import parse_fraction
     from guestmark.ledger import open_ledger
-    from guestmark.report import compared, compared_gates, gate_files
+    from guestmark.report import ci_reports, limits_between_runs, run_comparison
 
     if len(runs) < 2:
         raise UsageError("one run alone cannot be compared", hint="guestmark runs lists others")
@@ -108,11 +108,11 @@ def command(
         if len(set(ids)) < len(ids):
             raise UsageError(f"run {ids[0]} is given twice", hint="guestmark runs lists others")
         first, *others = [opened.load_run(run_id) for run_id in ids]
-        found = [compared.compare(opened, first, other, beside=len(others)) for other in others]
-    judged = compared_gates.judge(found, limits) if limits else ()
-    write_all(compared.page(found, judged), lambda: compared.document(found, judged), paths)
+        found = [run_comparison.compare(opened, first, other, beside=len(others)) for other in others]
+    judged = limits_between_runs.judge_comparisons(found, limits) if limits else ()
+    write_all(run_comparison.page(found, judged), lambda: run_comparison.document(found, judged), paths)
     if judged:
-        gate_files.append_summary(judged, found[-1].after)
+        ci_reports.append_summary(judged, found[-1].after)
         raise typer.Exit(status_of(judged))
 
 
@@ -124,7 +124,7 @@ def _sides(
     from guestmark.cli.gates import status_of
     from guestmark.core.errors import UsageError
     from guestmark.ledger import open_ledger
-    from guestmark.report import compared_gates, gate_files, sessions
+    from guestmark.report import ci_reports, limits_between_runs, session_comparison
 
     if len(texts) != 2:
         raise UsageError(f"{len(texts)} sides, and two can be compared", hint="write `compare a,b,c d,e,f`")
@@ -137,13 +137,15 @@ def _sides(
         if not all(sides):
             raise UsageError("a side has no run", hint="write `compare a,b,c d,e,f`")
         placed = [(name, run) for name, side in zip(("before", "after"), sides, strict=True) for run in side]
-        found = sessions.result(
-            opened, "Sessions compared", ("before", "after"), placed, sessions.Unit.SESSION
+        found = session_comparison.result(
+            opened, "Sessions compared", ("before", "after"), placed, session_comparison.Unit.SESSION
         )
-    judged = compared_gates.judge_sides(found, limits) if limits else ()
-    write_all(sessions.page(found, judged), lambda: sessions.document(found, judged), paths)
+    judged = limits_between_runs.judge_sides(found, limits) if limits else ()
+    write_all(
+        session_comparison.page(found, judged), lambda: session_comparison.document(found, judged), paths
+    )
     if judged:
-        gate_files.append_summary(judged, *found.runs)
+        ci_reports.append_summary(judged, *found.runs)
         raise typer.Exit(status_of(judged))
     raise typer.Exit(0)
 

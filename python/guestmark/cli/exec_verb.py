@@ -11,7 +11,7 @@ from guestmark.cli import options
 from guestmark.cli.measuring import Measuring, measuring
 from guestmark.cli.style import Style
 from guestmark.page.figures import TimeUnit
-from guestmark.report.order import Sort
+from guestmark.report.row_order import Sort
 
 SETTINGS = {"allow_interspersed_args": False}
 

@@ -200,14 +200,14 @@ def _write(ledger: Ledger, fleet: str, outputs: Outputs) -> None:
     from guestmark.cli.console import Console
     from guestmark.cli.session import write, writing_to_stdout
     from guestmark.fleet.order import runs_of
-    from guestmark.report import by_machine
+    from guestmark.report import fleet_report
     from guestmark.report.render import html, markdown
     from guestmark.report.render.terminal import print_page
 
-    found = by_machine.find(ledger, fleet, runs_of(ledger, fleet))
-    page = by_machine.page(found)
+    found = fleet_report.find(ledger, fleet, runs_of(ledger, fleet))
+    page = fleet_report.page(found)
     if outputs.json is not None:
-        text = json_module.dumps(by_machine.document(found), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json_module.dumps(fleet_report.document(found), indent=2, ensure_ascii=False, allow_nan=False)
         write((escaped_in_json(text) + "\n").encode(), outputs.json)
     if outputs.markdown is not None:
         write(markdown.render(page).encode(), outputs.markdown)

@@ -50,7 +50,7 @@ def command(
     from guestmark.core.gate import with_gates
     from guestmark.ledger import open_ledger, run_history
     from guestmark.page.nodes import Page, Part, Section
-    from guestmark.report.sections import gates as section
+    from guestmark.report.sections import gate_outcomes
 
     outputs = Outputs(json=json, markdown=markdown, html=html, junit=junit, quiet=quiet)
     outputs.check()
@@ -68,7 +68,7 @@ def command(
         analysis = run_history.judged(opened, stored)
     status = gates.judge(stored, analysis, outputs.save_junit)
     if not quiet or outputs.files():
-        nodes = section.nodes(section.judged(analysis), analysis, stored)
+        nodes = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, stored)
         part = Section(Part.CONCLUSION, "Gates", tuple(nodes), titled=False)
         page = Page(stored.plan.title or stored.plan.name, stored.id, (part,))
         show(stored, replace(outputs, page=lambda _run: page), analysis)
@@ -83,7 +83,7 @@ def _judge_sessions(
     from guestmark.cli.gates import status_of
     from guestmark.core.errors import UsageError
     from guestmark.ledger import open_ledger, run_history
-    from guestmark.report import compared_gates, gate_files
+    from guestmark.report import ci_reports, limits_between_runs
 
     with open_ledger(ledger, writable=False) as opened:
         ids = [opened.resolve(name) for name in names]
@@ -91,17 +91,19 @@ def _judge_sessions(
             twice = next(run for run in ids if ids.count(run) > 1)
             raise UsageError(f"run {twice} is given twice", hint="guestmark runs lists others")
         stored = [opened.load_run(run_id) for run_id in ids]
-        found = compared_gates.judge_sessions(
+        found = limits_between_runs.judge_sessions(
             [(run, run_history.judged(opened, run)) for run in stored], limits
         )
     if not found:
         raise UsageError(f"run {ids[0]} has no gate", hint="give one, e.g. --fail-if 'tcg wall_s > +5%'")
     save = outputs.save_junit
     if save is not None:
-        save(gate_files.junit(found, *stored))
-    gate_files.append_summary(found, *stored)
+        save(ci_reports.junit(found, *stored))
+    ci_reports.append_summary(found, *stored)
     if not outputs.quiet or outputs.files():
         paths = {"json": outputs.json, "markdown": outputs.markdown, "html": outputs.html}
-        page = compared_gates.page_over(stored, found)
-        write_all(page, lambda: compared_gates.document_over(stored, found), paths, outputs.junit)
+        page = limits_between_runs.make_sessions_page(stored, found)
+        write_all(
+            page, lambda: limits_between_runs.make_sessions_document(stored, found), paths, outputs.junit
+        )
     raise typer.Exit(status_of(found))

@@ -24,13 +24,13 @@ def judge(
     """
     if not run.plan.context.gates:
         return None
-    from guestmark.report import gate_files
-    from guestmark.report.sections import gates
+    from guestmark.report import ci_reports
+    from guestmark.report.sections import gate_outcomes
 
-    judged = gates.judged(analysis)
+    judged = gate_outcomes.judge_own_gates(analysis)
     if save is not None:
-        save(gate_files.junit(judged, run))
-    gate_files.append_summary(judged, run)
+        save(ci_reports.junit(judged, run))
+    ci_reports.append_summary(judged, run)
     return status_of(judged)
 
 

@@ -51,13 +51,13 @@ def command(
     from guestmark.cli.documents import write_all
     from guestmark.cli.session import write
     from guestmark.ledger import open_ledger
-    from guestmark.report import series
+    from guestmark.report import ratio_history
 
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(run)
-        found = series.only(series.histories(opened, stored, by, max_p), cell)
+        found = ratio_history.only(ratio_history.histories(opened, stored, by, max_p), cell)
         labels = {each.id: each.labels for each in opened.runs()}
     if csv is not None:
-        write(series.otava_csv(found, labels).encode(), csv)
+        write(ratio_history.otava_csv(found, labels).encode(), csv)
     paths = {"json": json, "markdown": markdown, "html": html}
-    write_all(series.page(stored, found), lambda: series.document(found), paths, csv)
+    write_all(ratio_history.page(stored, found), lambda: ratio_history.document(found), paths, csv)

@@ -92,13 +92,13 @@ def _shown(source: str) -> str:
 def _check_shown(packed: Packed) -> None:
     """Raises `LedgerError` for a run that no report can be made of, so that none is stored that cannot be shown."""
     from guestmark.report import document
-    from guestmark.report.sections import page
+    from guestmark.report.full_report import make_page
     from guestmark.stats.analysis import analyse_run
 
     run = packed.run
     try:
         analysis = analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
-        document.result_document(run, analysis, page(run, analysis))
+        document.result_document(run, analysis, make_page(run, analysis))
     except GuestmarkError:
         raise
     except (

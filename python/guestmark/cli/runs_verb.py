@@ -72,10 +72,10 @@ def command(
         return
     if html is not None:
         from guestmark.cli.session import write
-        from guestmark.report import all_runs
+        from guestmark.report import runs_overview
         from guestmark.report.render import html as renderer
 
-        write(renderer.render(all_runs.page(runs, ratios)).encode(), html)
+        write(renderer.render(runs_overview.page(runs, ratios)).encode(), html)
         return
     if not runs:
         say(_none(where, every, removed=removed))

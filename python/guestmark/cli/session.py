@@ -23,7 +23,7 @@ from guestmark.page.figures import TimeUnit
 from guestmark.page.say import say
 from guestmark.page.text import inert
 from guestmark.report.export_format import Format
-from guestmark.report.order import Sort, ordered
+from guestmark.report.row_order import Sort, ordered
 
 if TYPE_CHECKING:
     from guestmark.engine.audience import Audience
@@ -280,23 +280,23 @@ def _show(
     console = Console(style=outputs.style)
     if page is None:
         if outputs.published and not (outputs.details or outputs.environment):
-            from guestmark.report.answer import then_and_now
+            from guestmark.report.short_report import make_then_and_now
 
-            page = then_and_now(stored, analysis, width=console.width, latest=latest)
+            page = make_then_and_now(stored, analysis, width=console.width, latest=latest)
         elif outputs.details or outputs.environment:
-            from guestmark.report.sections import page as report
+            from guestmark.report.full_report import make_page
 
-            page = report(
+            page = make_page(
                 stored,
                 analysis,
-                published=outputs.published,
-                environment=outputs.environment,
+                with_published=outputs.published,
+                with_environment=outputs.environment,
                 details=outputs.details,
             )
         else:
-            from guestmark.report.answer import answer
+            from guestmark.report.short_report import make_short_report
 
-            page = answer(stored, analysis, width=console.width, latest=latest)
+            page = make_short_report(stored, analysis, width=console.width, latest=latest)
     with writing_to_stdout():
         text = terminal.drawn(page, console)
         if read and not outputs.quiet:

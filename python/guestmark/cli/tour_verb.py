@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
     from guestmark.page.nodes import Page
-    from guestmark.report.sections.tour import Finding
+    from guestmark.report.sections.tour import PlatformFinding
 
 PLAN = "tour"
 
@@ -42,7 +42,7 @@ def command(
     interrupted (guestmark resume continues).
     """
     from guestmark.cli import session
-    from guestmark.report.sections.tour import page
+    from guestmark.report.sections.tour import make_page
 
     findings = _findings(on, quiet)
     usable = [finding.platform for finding in findings if finding.usable]
@@ -54,13 +54,13 @@ def command(
         )
 
     def tour_page(run: StoredRun) -> Page:
-        return page(run, findings)
+        return make_page(run, findings)
 
     outputs = session.Outputs(json=json, markdown=markdown, html=html, quiet=quiet, page=tour_page)
     raise typer.Exit(session.execute(_plan(usable, blocks), ledger, outputs))
 
 
-def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
+def _findings(on: list[str] | None, quiet: bool) -> list[PlatformFinding]:
     """What can be used of the platforms that were asked for, or of all."""
     from typing import cast
 
@@ -71,7 +71,7 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     from guestmark.platforms import registry
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import Startable, probe_all
-    from guestmark.report.sections.tour import Finding
+    from guestmark.report.sections.tour import PlatformFinding
 
     wanted = parse_platforms(on) if on else load(*library.find(PLAN)).shape.platforms
     names = list(dict.fromkeys(["host", *(str(one) for one in wanted)]))
@@ -86,9 +86,9 @@ def _findings(on: list[str] | None, quiet: bool) -> list[Finding]:
     with told(say):
         found |= probe_all(cast("list[Startable]", [one for one in platforms if one.name != "host"]))
     return [
-        Finding(name, usable=False, reason=result.reason, hint=result.hint)
+        PlatformFinding(name, usable=False, reason=result.reason, hint=result.hint)
         if isinstance(result := found[name], Unusable)
-        else Finding(name, usable=True, ready_s=result.ready_s)
+        else PlatformFinding(name, usable=True, ready_s=result.ready_s)
         for name in names
     ]
 

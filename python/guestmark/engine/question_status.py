@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guestmark.core import registry
+from guestmark.core.cell_levels import group_cells, pair_cells
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Asked, Cell, Plan, Question, runnable
 from guestmark.core.units import counted
 from guestmark.disks.location import default_location, is_in_memory
-from guestmark.plan.questions import groups_of, pairs_of
 from guestmark.setting.disk import Disks
 from guestmark.setting.location import LOCATION
 
@@ -37,11 +37,11 @@ def parts(question: Question, cells: Iterable[Cell]) -> list[Part]:
     """The parts of a question that have an answer among these cells."""
     own = [cell for cell in cells if cell.null_of is None]
     if question.wants is Asked.BEST:
-        groups = groups_of(question, own)
+        groups = group_cells(question, own)
         return [Part(tuple(group)) for group in groups if len(group) > 1]
     if question.wants is Asked.COMPARE:
-        return [Part(pair) for pair in pairs_of(question, own)]
-    return [Part((cell,)) for group in groups_of(question, own) for cell in group]
+        return [Part(pair) for pair in pair_cells(question, own)]
+    return [Part((cell,)) for group in group_cells(question, own) for cell in group]
 
 
 def with_askable(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:

@@ -168,6 +168,56 @@ def ratio(value: float, ci: tuple[float, float] | None) -> str:
     return f"{shown} [{shown_low}, {shown_high}]"
 
 
+def ratio_pieces(value: float, ci: tuple[float, float] | None) -> tuple[str, ...]:
+    """Return `ratio` in pieces for a table's cell, `("×1.23", "[1.20, 1.27]")`; the second only with an interval."""
+    shown, _, interval = ratio(value, ci).partition(" ")
+    return (shown, interval) if interval else (shown,)
+
+
+def ratio_above_one(value: float, ci: tuple[float, float] | None) -> tuple[float, tuple[float, float] | None]:
+    """Return the ratio the way round that gives a value of at least 1; without an interval that reaches zero."""
+    if value >= 1:
+        return value, ci
+    return 1 / value, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
+
+
+def short_ratio(value: float) -> str:
+    """Return `×1.23`: two decimals, none for large ratios, two significant digits for small ones."""
+    if value >= 99.5:
+        return f"×{number(value, 0)}"
+    return f"×{number(value, 2 if value >= 0.095 or value <= 0 else decimals(None, value) - 1)}"
+
+
+def signed_percent(value: float) -> str:
+    """Return a ratio as a change: `+6 %` for 1.06; no more digits than published figures warrant."""
+    change = (value - 1) * 100
+    places = 1 if 0.05 <= abs(change) < 9.95 else 0
+    # Close to -100 % what is left counts: -99.6 %, not -100 %.
+    if -100 < change <= -99:
+        places = -math.floor(math.log10(100 + change))
+    text = number(abs(change), places)
+    sign = "" if float(text.replace(" ", "")) == 0 else "+" if change > 0 else "−"
+    return f"{sign}{text} %"
+
+
+def published_decimals(value: float) -> int:
+    """Return as many decimals as a publication gave, at most six."""
+    return len(f"{value:.6f}".rstrip("0").partition(".")[2])
+
+
+def two_digits(value: float) -> str:
+    """Return a value with two significant digits, no decimals from ten up, and one digit below one."""
+    if value >= 9.95:
+        digits = 2 if value < 995 else 3
+        return number(round(value, digits - len(str(int(value)))), 0)
+    return f"{value:.2g}" if value >= 1 else f"{value:.1g}" if value >= 0.1 else f"{value:.2f}"
+
+
+def three_digits(value: float) -> str:
+    """Return a value with three significant digits."""
+    return number(value, decimals(None, value))
+
+
 def limit(near: float, value: float) -> str:
     """A ratio, as exactly as it takes to tell it from another one: `×1.084` beside 1.05, `×12.6` beside 12."""
     digits = 1 - math.floor(math.log10(max(abs(value / near - 1) * value, 1e-9)))
@@ -242,6 +292,40 @@ def bar(value: float, largest: float, width: int) -> str:
         return ""
     eighths = max(1, round(value / largest * width * 8))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+_TICKS = "▁▂▃▄▅▆▇█"
+_MOST_TICKS = 40
+
+
+def values_per_tick(count: int) -> int:
+    """Return how many neighbours each sign of a sparkline of so many values stands for."""
+    return -(-count // _MOST_TICKS)
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Return a sign for each value, from the lowest to the highest of them; `·` where there is none.
+
+    More than 40 values are drawn as the means of neighbours.
+    """
+    step = values_per_tick(len(values))
+    means: list[float | None] = []
+    for start in range(0, len(values), step):
+        near = [value for value in values[start : start + step] if value is not None]
+        means.append(sum(near) / len(near) if near else None)
+    known = [mean for mean in means if mean is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    span = high - low
+    constant = not span > 1e-12 * max(abs(low), abs(high))
+    signs = []
+    for mean in means:
+        if mean is None:
+            signs.append("·")
+        elif constant:
+            signs.append(_TICKS[3])
+        else:
+            signs.append(_TICKS[min(int((mean - low) / span * 8), 7)])
+    return "".join(signs)
 
 
 def split(lengths: Sequence[float], largest: float, width: int) -> list[int]:

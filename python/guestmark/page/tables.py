@@ -1,6 +1,6 @@
 """Tables: rows with names, and columns of figures whose pieces are aligned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -91,6 +91,51 @@ def figure(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> C
     if last is not None:
         tones[-1] = last
     return Cell(tuple(Span(piece, tone) for piece, tone in zip(pieces, tones, strict=True)))
+
+
+class TableBuilder:
+    """A table in the making: columns are added one by one, each with a cell for every row."""
+
+    def __init__(self, headings: tuple[str, ...], names: Sequence[RowName]) -> None:
+        self._headings = headings
+        self._names = names
+        self._columns: list[Column] = []
+        self._cells: list[list[Cell]] = [[] for _ in names]
+
+    def add(
+        self,
+        heading: str,
+        cells: Iterable[Cell],
+        pieces: tuple[Align, ...] = (Align.LEFT,),
+        *,
+        bar: bool = False,
+    ) -> None:
+        """Add a column; `cells` are in the order of the rows."""
+        self._columns.append(Column(heading, pieces, bar))
+        for row, cell in zip(self._cells, cells, strict=True):
+            row.append(cell)
+
+    def add_words(self, heading: str, texts: Sequence[str]) -> None:
+        """Add a column of words, unless all of them are empty."""
+        if any(texts):
+            self.add(heading, map(words, texts))
+
+    def build(
+        self,
+        caption: str,
+        *,
+        heading: str = "",
+        legend: tuple[Inline, ...] = (),
+        divisible: bool = False,
+        strong: Collection[int] = (),
+        soft: Collection[int] = (),
+    ) -> Table:
+        """Return the table; `strong` and `soft` are positions of rows."""
+        rows = tuple(
+            Row(name, tuple(cells), strong=position in strong, soft=position in soft)
+            for position, (name, cells) in enumerate(zip(self._names, self._cells, strict=True))
+        )
+        return Table(caption, self._headings, tuple(self._columns), rows, divisible, legend, heading)
 
 
 def by_column(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core import registry
+from guestmark.core.cell_levels import NESTED, PLATFORM, WORKLOAD
 from guestmark.core.context import HostCommands
 from guestmark.core.derived import Derived, check_names, derived
 from guestmark.core.errors import UsageError, unknown
@@ -21,7 +22,7 @@ from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
 from guestmark.plan.outline import Outline
 from guestmark.plan.policy_options import conflicts_of_plan, policy_options
 from guestmark.plan.problems import Problems, without_mistakes
-from guestmark.plan.questions import NESTED, question_of
+from guestmark.plan.questions import question_of
 from guestmark.plan.scale import scale_table
 from guestmark.plan.schema import own_factors, standing_in
 from guestmark.plan.tuning import race_of
@@ -159,7 +160,7 @@ class _Reader:
             patterns.append((("baseline",), shape.baseline))
         for path, conditions in patterns:
             for condition in conditions:
-                if condition.name in {pattern.WORKLOAD, pattern.PLATFORM}:
+                if condition.name in {WORKLOAD, PLATFORM}:
                     continue
                 for level in condition.levels:
                     if level not in there.get(condition.name, ()):
@@ -270,8 +271,8 @@ class _Reader:
         conditions = {
             condition.name: condition.levels for condition in self._pattern(("include", number), table)
         }
-        workloads = conditions.pop(pattern.WORKLOAD, None)
-        platforms = conditions.pop(pattern.PLATFORM, None)
+        workloads = conditions.pop(WORKLOAD, None)
+        platforms = conditions.pop(PLATFORM, None)
         specs = None if platforms is None else tuple(parse_platform(name) for name in platforms)
         return Row(conditions, workloads, specs)
 
@@ -284,10 +285,10 @@ class _Reader:
     def _within(self) -> tuple[str, ...]:
         names = []
         for number, name in enumerate(self._model.compare_within):
-            if name not in {pattern.WORKLOAD, pattern.PLATFORM}:
+            if name not in {WORKLOAD, PLATFORM}:
                 with self._problems.at("compare_within", number):
                     if name not in registry.factors():
-                        raise unknown("name", name, [pattern.WORKLOAD, pattern.PLATFORM, *registry.factors()])
+                        raise unknown("name", name, [WORKLOAD, PLATFORM, *registry.factors()])
             names.append(name)
         return tuple(names)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from guestmark.core import registry
+from guestmark.core.cell_levels import PLATFORM, WORKLOAD, get_level
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.factor import Labelled
 from guestmark.core.model import Cell, WorkloadSpec
@@ -13,7 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import counted
 from guestmark.core.workload_kind import WorkloadClass, workload_kind
 from guestmark.plan import pattern
-from guestmark.plan.pattern import PLATFORM, WORKLOAD, Pattern
+from guestmark.plan.pattern import Pattern
 
 Levels = Mapping[str, tuple[str, ...]]
 _NAMED = 3  # cells, in a note
@@ -254,7 +255,7 @@ def factor_fits(name: str, specs: Sequence[PlatformSpec]) -> bool:
 def _group(cell: Cell, shape: Shape) -> str:
     parts = []
     for name in shape.within or ():
-        level = pattern.level_of(cell, name)
+        level = get_level(cell, name)
         if name == WORKLOAD:
             parts.append(cell.workload.label or level or "")
         elif level is not None:
@@ -305,7 +306,7 @@ def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
         return tuple(
             pattern.Condition(name, (level,))
             for name in (WORKLOAD, PLATFORM, *exact.factors)
-            if (level := pattern.level_of(exact, name)) is not None
+            if (level := get_level(exact, name)) is not None
         )
     keys = {cell.workload.key for cell in cells} - {""}
     conditions = []

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from guestmark.core import registry
+from guestmark.core.cell_levels import PLATFORM, get_level
 from guestmark.core.context import Caller, Context, HostCommands
 from guestmark.core.derived import Derived
 from guestmark.core.errors import UsageError
@@ -15,7 +16,7 @@ from guestmark.core.placement import FREE, NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.tuning import Settings
 from guestmark.plan.matrix import Entry, Row, Shape, span
-from guestmark.plan.pattern import PLATFORM, level_of, names_in
+from guestmark.plan.pattern import names_in
 from guestmark.plan.policy_options import PolicyOptions, check_conflicts, policy_values
 
 _MOST_BLOCKS = 10_000  # for slow runs, which are found by many
@@ -185,7 +186,7 @@ def _named(names: Collection[str], cells: Sequence[Cell]) -> tuple[tuple[str, ..
     groups: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         for name in sorted(names):
-            if cell.null_of is None and (level := level_of(cell, name)) is not None:
+            if cell.null_of is None and (level := get_level(cell, name)) is not None:
                 groups.setdefault((name, level), []).append(cell.id)
     return tuple(map(tuple, groups.values()))
 

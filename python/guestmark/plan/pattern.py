@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.core import registry
+from guestmark.core.cell_levels import PLATFORM, WORKLOAD, get_level
 from guestmark.core.errors import UsageError, unknown
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import parse_platform
 
-WORKLOAD, PLATFORM = "workload", "platform"
 _HINT = "e.g. 'platform=tcg and filesystem=ext2,ext4', or the id of one cell from --list"
 _CONDITION = re.compile(r"\s*((?:env:)?[A-Za-z_][A-Za-z0-9_-]*)\s*(!?=)\s*(.+?)\s*", re.ASCII | re.DOTALL)
 
@@ -24,19 +24,10 @@ class Condition:
 
     def holds(self, cell: Cell) -> bool:
         """Whether the cell matches; a cell without the factor has none of its levels."""
-        return (level_of(cell, self.name) in self.levels) != self.negated
+        return (get_level(cell, self.name) in self.levels) != self.negated
 
 
 Pattern = tuple[Condition, ...]
-
-
-def level_of(cell: Cell, name: str) -> str | None:
-    """The cell's workload key, platform or level of a factor; None when it has no such factor."""
-    if name == WORKLOAD:
-        return cell.workload.key or cell.workload.name
-    if name == PLATFORM:
-        return str(cell.platform)
-    return cell.factors.get(name)
 
 
 def matches(pattern: Iterable[Condition], cell: Cell) -> bool:
@@ -127,7 +118,7 @@ def select(cells: Sequence[Cell], text: str) -> list[Cell]:
 
 def _present(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Condition:
     """A condition on a level that some cell has. Raises `UsageError` naming the levels there are."""
-    workloads = {level_of(cell, WORKLOAD) or "" for cell in cells}
+    workloads = {get_level(cell, WORKLOAD) or "" for cell in cells}
     names = dict.fromkeys([WORKLOAD, PLATFORM, *(factor for cell in cells for factor in cell.factors)])
     word = name if name in names else name.replace("-", "_").lower()
     if word not in names:
@@ -136,7 +127,7 @@ def _present(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Con
     if found is None:
         own = word not in {WORKLOAD, PLATFORM, *registry.factors()}
         found = level if own else canonical(word, level, workloads)[1]
-    there = dict.fromkeys(one for cell in cells if (one := level_of(cell, word)) is not None)
+    there = dict.fromkeys(one for cell in cells if (one := get_level(cell, word)) is not None)
     if found not in there:
         raise UsageError(f"--only {word}={level}: no cell has that", hint=f"there are: {', '.join(there)}")
     return Condition(word, (found,), negated)

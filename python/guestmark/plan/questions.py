@@ -1,23 +1,18 @@
-"""`[[question]]`: what a plan's run answers in its last sentences, and which cells a question is about."""
+"""`[[question]]` tables of a plan: what its run answers in the conclusion."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from guestmark.core import registry
+from guestmark.core.cell_levels import NESTED, PLATFORM, WORKLOAD, YES_NO
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Metric
-from guestmark.core.model import Asked, Cell, Question
-from guestmark.plan import pattern
-from guestmark.plan.pattern import PLATFORM, WORKLOAD
+from guestmark.core.model import Asked, Question
 
 if TYPE_CHECKING:
     from guestmark.plan import schema  # pydantic, which a command line does without
-
-NESTED = "nested"
-_YES_NO = ("yes", "no")
-NESTED_WORDS = {"yes": "nested", "no": "bare"}
 
 
 def question_of(
@@ -32,8 +27,8 @@ def question_of(
         if name not in {WORKLOAD, PLATFORM, NESTED, *registry.factors()}:
             raise ValueError(f"per: {name!r} is neither workload, platform, nested nor a factor")
     for table in tables.values():
-        if set(table.get(NESTED, ())) - set(_YES_NO):
-            raise ValueError(f"nested is one of {', '.join(_YES_NO)}")
+        if set(table.get(NESTED, ())) - set(YES_NO):
+            raise ValueError(f"nested is one of {', '.join(YES_NO)}")
     wants = Asked(model.wants)
     if (wants is Asked.COMPARE) != bool(model.compare and model.against):
         raise ValueError("compare and against belong together, and to wants = 'compare'")
@@ -51,48 +46,3 @@ def question_of(
         tuple(model.durability or ()), tuple(model.disk or ()), tables["compare"], tables["against"],
         tuple(model.parts), " ".join(model.conclusion.split()),
     )  # fmt: skip
-
-
-def level_of(cell: Cell, name: str) -> str | None:
-    """As `pattern.level_of`, and whether the cell's machine is inside another guest."""
-    if name == NESTED:
-        return _YES_NO[not cell.platform.is_nested]
-    return pattern.level_of(cell, name)
-
-
-def shown_level(cell: Cell, name: str) -> str | None:
-    """As `level_of`, in the words of a sentence."""
-    level = level_of(cell, name)
-    return NESTED_WORDS[level] if name == NESTED and level is not None else level
-
-
-def groups_of(question: Question, cells: Iterable[Cell]) -> list[list[Cell]]:
-    """The cells that the question is about, those with the same levels of its `per` together, in order."""
-    groups: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in cells:
-        if fits(cell, question.where):
-            groups.setdefault(tuple(level_of(cell, name) or "" for name in question.per), []).append(cell)
-    return list(groups.values())
-
-
-def pairs_of(question: Question, cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
-    """The pairs that the question compares: alike in each name that both have, but for those it asks about."""
-    about = [cell for cell in cells if fits(cell, question.where)]
-    named = question.compare.keys() | question.against.keys()
-    return [
-        (first, second)
-        for first in about
-        for second in about
-        if first is not second
-        and fits(first, question.compare)
-        and fits(second, question.against)
-        and all(
-            level_of(first, name) == level_of(second, name)
-            for name in {WORKLOAD, PLATFORM, *(first.factors.keys() & second.factors.keys())} - named
-        )
-    ]
-
-
-def fits(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:
-    """Whether the cell has one of the levels of each name; a table without names fits every cell."""
-    return all(level_of(cell, name) in levels for name, levels in wanted.items())

@@ -1,7 +1,5 @@
 """The result document, schema `guestmark-result/2`: a stable interface. Keys may be added, never removed."""
 
-import math
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,10 +7,19 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
+from guestmark.page.json_text import strict_json
 from guestmark.page.nodes import Page
+from guestmark.report.full_report import make_page
 from guestmark.report.render import plain
-from guestmark.report.sections import answers, environment, gates, history, page, tuning, validity
-from guestmark.report.shared import SCHEMA, parted
+from guestmark.report.sections import (
+    earlier_runs,
+    environment,
+    gate_outcomes,
+    question_answers,
+    race_outcome,
+    validity,
+)
+from guestmark.report.shared_facts import SCHEMA, parted
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse_run
 from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
@@ -54,7 +61,7 @@ def result_document(
         "environment": to_plain(run.environment),
         "environments_resumed": to_plain(run.environments[1:]),
         "cells": [
-            {**_cell(result, owner[result.cell.id]), "history": history.document(result, found)}
+            {**_cell(result, owner[result.cell.id]), "history": earlier_runs.make_document(result, found)}
             for result in results
             if not result.cell.added
         ],
@@ -75,16 +82,16 @@ def result_document(
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
         "more_time": _more_time(run, found),
-        "questions": answers.document(found),
-        "gates": gates.document(gates.judged(found)),
-        "validity": validity.document(found),
+        "questions": question_answers.make_document(found),
+        "gates": gate_outcomes.make_document(gate_outcomes.judge_own_gates(found)),
+        "validity": validity.make_document(found),
         "since_earlier_runs": dict(found.history.changed),
         "unusable": to_plain(run.unusable),
-        "tune": tuning.document(run),
-        **environment.document(run),
-        "report": plain.document(made or page(run, found)),
+        "tune": race_outcome.make_document(run),
+        **environment.make_document(run),
+        "report": plain.document(made or make_page(run, found)),
     }
-    cleaned: dict[str, Any] = clean(document)
+    cleaned: dict[str, Any] = strict_json(document)
     return cleaned
 
 
@@ -197,7 +204,10 @@ def _answers(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {"typical": _comparison(answers.typical)}
     if answers.total is not None:
-        found["total"] = {**_comparison(answers.total), "seen_ci": _interval(answers.total.ci)}
+        found["total"] = {
+            **_comparison(answers.total),
+            "seen_ci": _interval(answers.total.ci),
+        }
     if answers.slow is not None:
         slow = answers.slow
         found["slow"] = {
@@ -226,16 +236,3 @@ def _interval(ends: tuple[float, float] | None) -> list[float | None]:
 def timestamp(seconds: float) -> str:
     """Unix time as UTC in ISO 8601, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def clean(value: Any) -> Any:
-    """`value` as strict JSON can hold it: no NaN, no infinity, no lone surrogate."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    if isinstance(value, Mapping):
-        return {clean(key): clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean(item) for item in value]
-    return value

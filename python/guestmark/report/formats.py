@@ -21,11 +21,14 @@ from guestmark.core.model import Trial
 from guestmark.core.own_program import bring
 from guestmark.core.temporary import replacing
 from guestmark.ledger.model import StoredRun
+from guestmark.page.json_text import strict_json
 from guestmark.page.nodes import Note, Page, Section
 from guestmark.page.text import escaped_in_json, in_csv, line
 from guestmark.report import hyperfine_tables, interchange
-from guestmark.report.document import clean, result_document, timestamp
+from guestmark.report.document import result_document, timestamp
 from guestmark.report.export_format import Format
+from guestmark.report.full_report import make_page
+from guestmark.report.render import html, markdown
 from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, CellResult, analyse_run
 from guestmark.stats.compare import Estimand, Verdict
@@ -83,12 +86,8 @@ def render(
         case Format.GITHUB:
             text = _json(interchange.github_action_benchmark(found))
         case Format.MARKDOWN:
-            from guestmark.report.render import markdown
-
             text = markdown.render(_page(run, found, first))
         case Format.HTML:
-            from guestmark.report.render import html
-
             text = html.render(_page(run, found, first))
         case Format.JSON:
             text = _by_line(result_document(run, found, _page(run, found, first)))
@@ -98,9 +97,7 @@ def render(
 
 
 def _page(run: StoredRun, found: Analysis, first: Sequence[Section]) -> Page:
-    from guestmark.report.sections import page
-
-    made = page(run, found)
+    made = make_page(run, found)
     return replace(made, sections=(*first, *made.sections))
 
 
@@ -173,7 +170,7 @@ def trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[dict[st
         for metric in workload.metrics
     }
     compared = {result.cell.id: result.comparison for result in found.cells}
-    doubted = validity.doubts(found)
+    doubted = validity.name_doubts(found)
     cells = {cell.id: cell for cell in run.plan.cells}
     rows = []
     for trial in run.trials:
@@ -215,7 +212,7 @@ def trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[dict[st
             for comparison in (compared.get(cell.id, {}).get(measurement.metric.name),)
         ]
     names = columns(run)
-    return [{name: clean(row.get(name)) for name in names} for row in rows]
+    return [{name: strict_json(row.get(name)) for name in names} for row in rows]
 
 
 def _warmups(trial: Trial, metric: str) -> list[float]:
@@ -292,11 +289,8 @@ def _parquet(run: StoredRun, analysis: Analysis) -> bytes:
 
 def bundle_page(runs: Sequence[StoredRun]) -> str:
     """The page that a bundle shows in a browser: the reports of these runs as one HTML document."""
-    from guestmark.report.render import html
-    from guestmark.report.sections import page
-
     pages = [
-        page(run, analyse_run(run.plan, run.trials, run.unusable, environments=run.environments))
+        make_page(run, analyse_run(run.plan, run.trials, run.unusable, environments=run.environments))
         for run in runs
     ]
     first, *others = pages

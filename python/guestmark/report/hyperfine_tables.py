@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, assert_never
 
@@ -16,6 +15,7 @@ from guestmark.page.text import in_csv
 from guestmark.report import interchange
 from guestmark.report.export_format import Format
 from guestmark.stats.analysis import Analysis
+from guestmark.stats.executions import relative_speed
 
 _FIGURES = ("mean", "stddev", "median", "user", "system", "min", "max")
 _PLACES = {TimeUnit.SECOND: 3, TimeUnit.MILLISECOND: 1, TimeUnit.MICROSECOND: 1}
@@ -119,8 +119,5 @@ def _relative(each: dict[str, Any], reference: dict[str, Any]) -> str:
     """The quotient of the means; its σ from the relative ones of both, which are taken as independent."""
     if not reference["mean"]:
         return ""
-    ratio = each["mean"] / reference["mean"]
-    if None in (each["stddev"], reference["stddev"]) or not each["mean"]:
-        return f"{ratio:.2f}"
-    error = ratio * math.hypot(each["stddev"] / each["mean"], reference["stddev"] / reference["mean"])
-    return f"{ratio:.2f} ± {error:.2f}"
+    quotient, error = relative_speed(each["mean"], each["stddev"], reference["mean"], reference["stddev"])
+    return f"{quotient:.2f}" if error is None else f"{quotient:.2f} ± {error:.2f}"

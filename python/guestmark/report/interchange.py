@@ -6,14 +6,14 @@ one trial are not independent of each other, so that a test over all of them, su
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from guestmark.core.metric import Better
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
-from guestmark.core.model import Cell, Trial, TrialStatus
+from guestmark.core.model import Cell, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats.executions import Executions, collect_iterations, mean_or_zero
 from guestmark.workloads.exec.command import Command, command_of, parameter_of
 
 _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
@@ -37,21 +37,22 @@ def benchmarks(analysis: Analysis) -> list[tuple[CellResult, dict[str, Any]]]:
 
 def _benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
     ok = [trial for trial in result.trials if trial.status is TrialStatus.OK]
-    times = _values(ok, WALL.name)
+    times = collect_iterations(ok, WALL.name)
     if not times:
         return None
+    executions = Executions(tuple(times))
     command = command_of(result.cell) or Command()
     levels = result.cell.factors
     own = {parameter_of(key): levels[key] for key in command.parameters if key in levels}
-    memory = [int(value) for value in _values(ok, MAX_RSS.name)]
+    memory = [int(value) for value in collect_iterations(ok, MAX_RSS.name)]
     code = None if command.ignore_failure else 0
     return {
         "command": name,
-        "mean": statistics.fmean(times),
-        "stddev": statistics.stdev(times) if len(times) > 1 else None,
-        "median": statistics.median(times),
-        "user": statistics.fmean(_values(ok, USER.name) or [0.0]),
-        "system": statistics.fmean(_values(ok, SYSTEM.name) or [0.0]),
+        "mean": executions.mean,
+        "stddev": executions.deviation,
+        "median": executions.median,
+        "user": mean_or_zero(collect_iterations(ok, USER.name)),
+        "system": mean_or_zero(collect_iterations(ok, SYSTEM.name)),
         "min": min(times),
         "max": max(times),
         "times": times,
@@ -122,13 +123,3 @@ def _filled(cell: Cell) -> str:
     for name in command.parameters:
         label = label.replace("{" + parameter_of(name) + "}", cell.factors.get(name, ""))
     return label
-
-
-def _values(trials: Sequence[Trial], metric: str) -> list[float]:
-    return [
-        value
-        for trial in trials
-        for measurement in trial.measurements
-        if measurement.metric.name == metric
-        for value in measurement.iterations
-    ]

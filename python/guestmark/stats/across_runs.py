@@ -42,6 +42,11 @@ class PastRatio:
     high: float
     blocks: int
 
+    @property
+    def log_ratio(self) -> float:
+        """Natural logarithm of the ratio."""
+        return math.log(self.ratio)
+
 
 @dataclass(frozen=True, slots=True)
 class PastNull:

@@ -110,6 +110,11 @@ class Comparison:
         return not self.ci[0] <= ratio <= self.ci[1]
 
     @property
+    def has_enough_blocks(self) -> bool:
+        """Whether there are as many blocks as a verdict takes."""
+        return self.n >= MIN_BLOCKS
+
+    @property
     def stated_interval(self) -> tuple[float, float] | None:
         """The 95 % interval to report; for a total, the one that allows for events too rare to have been seen."""
         return self.unseen_ci if self.estimand is Estimand.TOTAL else self.ci

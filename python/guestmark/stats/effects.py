@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.core.model import Cell, TrialStatus
+from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
 
 Array = NDArray[np.float64]
@@ -41,6 +43,57 @@ class Effect:
     def is_shown(self) -> bool:
         """Whether the interval excludes that there is none."""
         return not self.ci[0] <= 1 <= self.ci[1]
+
+    @property
+    def size(self) -> float:
+        """How far the ratio is from 1, as a log."""
+        return abs(math.log(self.ratio))
+
+
+def find_effects(workload: WorkloadResult) -> tuple[Effect, ...]:
+    """Return all effects on the primary metric; empty where the cells are no full matrix, see `factorial_effects`."""
+    if not workload.metrics:
+        return ()
+    return factorial_effects(*arrange_values(workload, workload.metrics[0].name))
+
+
+def arrange_values(workload: WorkloadResult, metric: str) -> tuple[list[str], dict[Levels, Array]]:
+    """Return the names that vary, and by their levels the values of the cells that have all of them, by block."""
+    results = [result for result in workload.cells if result.cell.null_of is None]
+    most = max((_factor_names(result.cell) for result in results), key=len, default=())
+    alike = [result for result in results if _factor_names(result.cell) == most]
+    levels = {result.cell.id: _levels_by_name(result.cell) for result in alike}
+    names = [
+        name for name in next(iter(levels.values()), {}) if len({each[name] for each in levels.values()}) > 1
+    ]
+    blocks = 1 + max((trial.block for result in alike for trial in result.trials), default=-1)
+    return names, {
+        tuple(levels[result.cell.id][name] for name in names): _values_by_block(result, metric, blocks)
+        for result in alike
+    }
+
+
+def _factor_names(cell: Cell) -> tuple[str, ...]:
+    return tuple(sorted(cell.factors))
+
+
+def _levels_by_name(cell: Cell) -> dict[str, str]:
+    levels = {name: cell.shown(name) or "" for name in cell.factors}
+    return {
+        "workload": cell.workload.key or cell.workload.name,
+        "platform": str(cell.platform),
+        **levels,
+    }
+
+
+def _values_by_block(result: CellResult, metric: str, blocks: int) -> Array:
+    values = np.full(blocks, np.nan)
+    for trial in result.trials:
+        if trial.status is TrialStatus.OK:
+            for measurement in trial.measurements:
+                if measurement.metric.name == metric:
+                    values[trial.block] = measurement.value
+    return values
 
 
 def factorial_effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> tuple[Effect, ...]:

@@ -149,6 +149,12 @@ def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
     return runs if len(runs) == len(trial.run_s) else ()
 
 
+def median_first_run(metric: str, trials: Sequence[Trial]) -> float | None:
+    """Return the median of the first runs on the trials' fresh machines; None where none is known."""
+    firsts = [runs[0] for trial in trials if (runs := all_runs(metric, trial))]
+    return float(np.median(firsts)) if firsts else None
+
+
 def find_cold_runs(
     metric: Metric, cells: Sequence[Cell], by_cell: Mapping[str, Sequence[Trial]], warmup: int
 ) -> Finding | None:

@@ -48,6 +48,7 @@ ALPHA = (1 - paired.NOMINAL) / 2  # of each side
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
 _POWER = 0.9
 _FARTHEST = math.log(10)
+_ONE_SIDE = 0.025  # what an interval between runs leaves out on each side
 _USERS_SHARE = 0.2  # of the level, beside other programs; at the rest six blocks still decide by wall time
 
 
@@ -326,3 +327,73 @@ def _paired_log_ratios(
         return subtract_carry_over(array, workload.carried.get(metric), of.cell.id)
 
     return log_ratios(values(result), values(base))
+
+
+# --- limits to ratios between runs, or over several runs ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRatio:
+    """A ratio with Student's interval on its logarithm (None: `unknown` says why), over `n` blocks or sessions."""
+
+    ratio: float
+    ci: tuple[float, float] | None
+    n: int
+    freedom: int
+    unknown: str = ""
+    blocks_alone: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RatioClaim:
+    """A gate and a cell that it is about; without `measured`, `missing` says why there is no ratio."""
+
+    gate: Gate
+    cell: str
+    metric: str
+    measured: MeasuredRatio | None
+    missing: str = "not in both runs with a ratio"
+
+
+def judge_ratios(claims: Sequence[RatioClaim]) -> tuple[JudgedGate, ...]:
+    """Judge every claim by its interval; each that is said to be broken counts as one of several (Bonferroni)."""
+    known = sum(claim.measured is not None and claim.measured.ci is not None for claim in claims)
+    return tuple(_judge_ratio(claim, known) for claim in claims)
+
+
+def _judge_ratio(claim: RatioClaim, claims: int) -> JudgedGate:
+    gate, measured = claim.gate, claim.measured
+    about = (gate, claim.cell, claim.metric)
+    if measured is None:
+        return JudgedGate(*about, Outcome.UNMEASURED, claim.missing)
+    ratio, ci, freedom = measured.ratio, measured.ci, measured.freedom
+    if ci is None:
+        return JudgedGate(
+            *about, Outcome.UNDECIDED, measured.unknown, ratio, measured.blocks_alone, measured.n
+        )
+    outcome = Outcome.UNDECIDED
+    if _is_beyond(gate, _widen(ratio, ci, freedom, claims)):
+        outcome = Outcome.BROKEN
+    elif _is_within(gate, ci):
+        outcome = Outcome.KEPT
+    error = math.log(ci[1] / ci[0]) / 2 / float(student_t_quantile(freedom, 1 - _ONE_SIDE))
+    size = smallest_detected_ratio(gate, error, freedom, _ONE_SIDE / claims)
+    return JudgedGate(*about, outcome, "", ratio, ci, measured.n, finds=size)
+
+
+def _is_beyond(gate: Gate, ci: tuple[float, float]) -> bool:
+    return ci[0] > gate.limit if gate.above else ci[1] < gate.limit
+
+
+def _is_within(gate: Gate, ci: tuple[float, float]) -> bool:
+    return ci[1] < gate.limit if gate.above else ci[0] > gate.limit
+
+
+def _widen(ratio: float, ci: tuple[float, float], freedom: int, claims: int) -> tuple[float, float]:
+    """Return the interval at the level that so many claims leave to each."""
+    middle = math.log(ratio)
+    stretch = float(student_t_quantile(freedom, 1 - _ONE_SIDE / claims)) / float(
+        student_t_quantile(freedom, 1 - _ONE_SIDE)
+    )
+    low, high = (math.exp(middle + (math.log(end) - middle) * stretch) for end in ci)
+    return low, high

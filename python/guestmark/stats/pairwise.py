@@ -13,6 +13,7 @@ from guestmark.stats.compare import (
     WIDENED_REASON,
     Comparison,
     Table,
+    Verdict,
     compare_tables,
     invert_comparison,
     widen_interval,
@@ -35,6 +36,23 @@ def values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
         for measurement in trial.measurements
         if measurement.metric.name == metric and math.isfinite(measurement.value)
     }
+
+
+def block_ratios(reference: Iterable[Trial], trials: Iterable[Trial], metric: str) -> dict[int, float]:
+    """Return the ratio of `trials` to `reference` by block, where a block has both and both are above 0."""
+    base, cell = values_by_block(reference, metric), values_by_block(trials, metric)
+    return {
+        block: cell[block] / base[block] for block in sorted(cell) if base.get(block, 0) > 0 < cell[block]
+    }
+
+
+def find_shown_leader(cells: Sequence[CellResult], metric: Metric, analysis: Analysis) -> CellResult | None:
+    """Return the cell with the least typical value, where each other is shown to be slower, all taken together."""
+    first = min(cells, key=lambda result: result.summary[metric.name].typical)
+    pairs = [(first.cell.id, result.cell.id) for result in cells if result is not first]
+    compared = compare_pairs(pairs, metric, analysis)
+    leads = all(pair in compared and compared[pair].verdict is Verdict.FASTER for pair in pairs)
+    return first if pairs and leads else None
 
 
 def reason_to_doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:

@@ -37,6 +37,7 @@ from guestmark.stats.tails import (
 from guestmark.stats.total import trials_to_see
 
 Array = NDArray[np.float64]
+_WIDEST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ class SlowComparison:
     def differs(self) -> bool:
         """True if more or fewer slow runs are claimed."""
         return self.verdict.is_difference
+
+    @property
+    def is_informative(self) -> bool:
+        """Whether anything is known of how often runs are slow: an interval over half of all runs says nothing."""
+        return self.n >= MIN_BLOCKS and self.ci[1] - self.ci[0] <= _WIDEST_SHARE
 
     @property
     def is_unsettled(self) -> bool:

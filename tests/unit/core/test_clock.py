@@ -7,7 +7,7 @@ import time
 from guestmark.core.findings import Facts, with_fact
 from guestmark.core.machine_facts import Restored
 from guestmark.core.model import Trial, TrialStatus
-from guestmark.report.sections.footer import time_spent
+from guestmark.report.sections.footer import describe_time_spent
 from tests.framework import IMPORTABLE, made_facts
 
 PROGRAM = """
@@ -47,4 +47,4 @@ def test_a_template_is_part_of_a_start() -> None:
         facts = with_fact(Facts(), machine)
         return Trial("tcg", 0, clone, TrialStatus.OK, phases={"ready": 0.1}, duration_s=5.0, facts=facts)
 
-    assert "22 % starting" in time_spent((trial(1, 2.0), trial(2, 0.0)))
+    assert "22 % starting" in describe_time_spent((trial(1, 2.0), trial(2, 0.0)))

@@ -26,8 +26,8 @@ from guestmark.page.text import text_of
 from guestmark.platforms import registry
 from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.platforms.user import platform
-from guestmark.report.sections import places
-from guestmark.report.sections.filesystems import filesystems
+from guestmark.report.sections import locations
+from guestmark.report.sections.filesystem_conclusions import conclude_filesystems
 from guestmark.stats import Severity
 from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.common.program import build_of
@@ -358,10 +358,13 @@ def test_other_binaries_are_warned_of_and_other_versions_take_verdicts_back() ->
         assert finding.severity is severity
         assert f"{OTHER} ran another" in finding.message
         host, guest = result.workloads[0].shown_cells
-        assert (places.build(host), places.build(guest).split(",")[0]) == ("the host's", ROW.name)
+        assert (locations.describe_build(host), locations.describe_build(guest).split(",")[0]) == (
+            "the host's",
+            ROW.name,
+        )
 
 
-# --- filesystems -------------------------------------------------------------------------------------------
+# --- filesystems ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -398,13 +401,13 @@ def test_the_filesystem_is_told_from_the_disk(ext4: float, ext3: float, verdict:
         PublishedFigure({"filesystem": "ext4"}, 1 / ext4), PublishedFigure({"filesystem": "ext3"}, 1 / ext3),
     ))  # fmt: skip
     plan = replace(run.plan, metrics=(throughput, *run.plan.metrics[1:]), published=(times, published))
-    (bullets,) = filesystems(analyse_run(plan, trials, run.unusable))
+    (bullets,) = conclude_filesystems(analyse_run(plan, trials, run.unusable))
     first, second = map(text_of, bullets.items)
     assert "with ext4" in first
     assert first.endswith("the filesystem makes that difference.")
     assert "published ×3.9" in second
     assert verdict in second
-    assert filesystems(analyse_run(run.plan, run.trials[::2], run.unusable)) == []
+    assert conclude_filesystems(analyse_run(run.plan, run.trials[::2], run.unusable)) == []
 
 
 def test_documents_of_doctor_name_every_architecture() -> None:

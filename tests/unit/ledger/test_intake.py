@@ -25,7 +25,7 @@ from guestmark.ledger.run_annotations import Remarks
 from guestmark.ledger.run_manager import Shelf
 from guestmark.ledger.store import Ledger
 from guestmark.ledger.validation import Budget
-from guestmark.report import compared
+from guestmark.report import run_comparison
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from tests.framework.runs import host_uml_tcg
@@ -286,8 +286,8 @@ def test_what_is_taken_can_be_shown(changes: list[tuple[tuple[Any, ...], Any]]) 
             assert render(stored, form, analysis)
         (overview,) = ledger.runs()
         assert overview.imported == "run.gmk"
-        with_itself = compared.compare(ledger, stored, stored)
-        assert compared.document([with_itself])
+        with_itself = run_comparison.compare(ledger, stored, stored)
+        assert run_comparison.document([with_itself])
 
 
 _FOLDER: list[Path] = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from guestmark.core.errors import LedgerError
 from guestmark.engine.time_estimate import estimate_time
 from guestmark.ledger import open_ledger, run_history
-from guestmark.report import series
+from guestmark.report import ratio_history
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
 from tests.unit.stats.test_history import a_run
@@ -149,7 +149,7 @@ def test_one_damaged_run_is_no_fault_of_the_others(tmp_path: Path, how: str) -> 
         new = ledger.load_run("last")
         assert run_history.judged(ledger, new).cells
         assert estimate_time(new.plan, ledger)
-        assert [found.cell for found in series.histories(ledger, new, "commit")] == ["uml"]
+        assert [found.cell for found in ratio_history.histories(ledger, new, "commit")] == ["uml"]
         assert len(ledger.runs()) == 2
 
 

@@ -20,7 +20,7 @@ from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.durability import MEANING
-from guestmark.report.shared import whole
+from guestmark.report.shared_facts import whole
 from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.workloads.boot import Boot
 from guestmark.workloads.fio import Fio

@@ -29,8 +29,8 @@ from guestmark.page.tables import Table
 from guestmark.page.text import text_of
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.report.full_report import make_page
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections import page
 from tests.framework.run_kinds import RUNS, analysed, run_of
 
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
@@ -43,7 +43,7 @@ def flat(text: str) -> str:
 
 @functools.cache
 def made(name: str) -> Page:
-    return page(run_of(name), analysed(name))
+    return make_page(run_of(name), analysed(name))
 
 
 def terminal(name: str, width: int = 260) -> str:

@@ -14,7 +14,7 @@ from guestmark.core.gate import Loss, parse_gates, parse_limits
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.report.sections.gates import document
+from guestmark.report.sections.gate_outcomes import make_document
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.gates import Outcome, judge_gates
 from tests.framework import made_facts
@@ -51,7 +51,7 @@ def outcome(text: str, *proofs: Proven | None) -> Outcome:
     ]  # fmt: skip
     plan = Plan("p", (cell,), Policy(), (WALL,))
     (found,) = judge_gates(parse_gates([text], plan.cells, {"wall_s"}), analyse_run(plan, trials))
-    json.dumps(document([found]), allow_nan=False)
+    json.dumps(make_document([found]), allow_nan=False)
     return found.outcome
 
 

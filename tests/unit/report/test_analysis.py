@@ -11,7 +11,7 @@ from guestmark.core.model import Cell, CellStatus, TrialStatus
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.tables import Table
-from guestmark.report.sections.estimands import tables
+from guestmark.report.sections.estimands import make_tables
 from guestmark.stats import Estimand, Verdict
 from guestmark.stats.analysis import WorkloadResult, analyse_run
 from guestmark.stats.compare import WIDENED_REASON, Comparison
@@ -186,7 +186,7 @@ def test_measured_runs_that_are_still_cold_are_warned_of() -> None:
 
 
 def shown(run: StoredRun, *, details: bool) -> list[Table]:
-    return tables(analyse_run(run.plan, run.trials).workloads[0], details=details)
+    return make_tables(analyse_run(run.plan, run.trials).workloads[0], details=details)
 
 
 def test_how_runs_differ_is_shown_where_it_says_more_than_the_headline() -> None:

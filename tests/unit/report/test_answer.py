@@ -17,9 +17,10 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Note, NoteKind
 from guestmark.page.tables import Table
 from guestmark.page.text import Span, Tone, spans
-from guestmark.report.answer import answer
+from guestmark.report.full_report import make_page
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections import page, validity
+from guestmark.report.sections import validity
+from guestmark.report.short_report import make_short_report
 from guestmark.stats.analysis import Analysis, analyse_run
 from tests.framework.command_line import CommandLine
 from tests.framework.run_kinds import RUNS, analysed, run_of
@@ -32,7 +33,7 @@ FIGURES = re.compile(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?|\[[^\]]+\]")
 
 def printed(run: StoredRun, width: int, *, whole: bool = False, found: Analysis | None = None) -> str:
     analysis = found or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
-    made = page(run, analysis) if whole else answer(run, analysis, width=width, latest=True)
+    made = make_page(run, analysis) if whole else make_short_report(run, analysis, width=width, latest=True)
     out = io.StringIO()
     print_page(made, Console(file=out, width=width))
     return out.getvalue()
@@ -121,7 +122,7 @@ def test_what_limits_the_figures_is_said_up_to_its_reason(
 ) -> None:
     found, said = parts
     note = Note(spans(Span("Warning: ", Tone.WARNING), found), NoteKind.WARNING)
-    monkeypatch.setattr(validity, "lines", lambda *_analysis, **_whole: [note])
+    monkeypatch.setattr(validity, "make_notes", lambda *_analysis, **_whole: [note])
     lines = printed(RUNS["plain"](), 80).splitlines()
     assert f"Warning: {said}" in [line.strip() for line in lines]
 
@@ -133,6 +134,6 @@ def test_the_baseline_stands_out_where_it_is_not_alone(names: list[str], strong:
         for number, name in enumerate(names)
     ]
     run = constructed(cells)
-    made = answer(run, analyse_run(run.plan, run.trials, run.unusable), width=80, latest=True)
+    made = make_short_report(run, analyse_run(run.plan, run.trials, run.unusable), width=80, latest=True)
     (table,) = (node for section in made.sections for node in section.nodes if isinstance(node, Table))
     assert [row.strong for row in table.rows] == strong

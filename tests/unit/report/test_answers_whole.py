@@ -35,12 +35,13 @@ from guestmark.ledger.model import Origin, StoredRun
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Table
 from guestmark.page.text import Span, Tone, text_of
-from guestmark.report.answer import answer
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections import answering, answers, conclusion
+from guestmark.report.sections import conclusion, question_answers
 from guestmark.report.sections import published as then_and_now
+from guestmark.report.short_report import make_short_report
 from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.questions import Ranking, answer_plan_questions, forecast_blocks
 from tests.framework import GOLDEN, made_facts
 from tests.framework.run_kinds import RUNS, with_facts
 from tests.framework.runs import EXEC, constructed, host_uml_tcg
@@ -377,7 +378,7 @@ def test_every_word_of_an_answer_to_a_question() -> None:
     pages = {}
     for name, made in ASKED.items():
         run = made()
-        nodes = answers.nodes(analyse_run(run.plan, run.trials, run.unusable))
+        nodes = question_answers.make_nodes(analyse_run(run.plan, run.trials, run.unusable))
         pages[name] = alone_on_a_page(Part.CONCLUSION, name, run, nodes)
     whole(pages, "questions.txt")
 
@@ -385,7 +386,7 @@ def test_every_word_of_an_answer_to_a_question() -> None:
 def test_more_blocks_are_no_remedy_for_a_severe_finding() -> None:
     """Blocks that are as hot would be taken back like these."""
     run = ASKED["taken back"]()
-    (said,) = answers.document(analyse_run(run.plan, run.trials, run.unusable))[0]["sentences"]
+    (said,) = question_answers.make_document(analyse_run(run.plan, run.trials, run.unusable))[0]["sentences"]
     assert "not told apart from it: ext3 ×1.1" in said
     assert "Reason: throttling." in said
 
@@ -396,13 +397,13 @@ def test_of_a_cell_that_failed_the_beginning_of_its_reason_is_said() -> None:
         replace(trial, reason="mount: wrong fs type: dmesg may say more") if trial.reason else trial
         for trial in run.trials
     )
-    (question,) = answers.document(analyse_run(run.plan, told, run.unusable))
+    (question,) = question_answers.make_document(analyse_run(run.plan, told, run.unusable))
     said = " ".join(question["sentences"])
     assert "ext3 (12 of 12 trials failed: mount)" in said
     assert "wrong fs type" not in said
     unusable = replace(host_uml_tcg(), unusable=(LeftOut("kvm", "there is no /dev/kvm: modprobe kvm"),))
     run = asking(unusable, Question("Which platform is fastest?", Asked.BEST))
-    (found,) = answers.document(analyse_run(run.plan, run.trials, run.unusable))
+    (found,) = question_answers.make_document(analyse_run(run.plan, run.trials, run.unusable))
     said = " ".join(found["sentences"])
     assert "kvm (there is no /dev/kvm)" in said
     assert "modprobe" not in said
@@ -414,8 +415,8 @@ def test_a_table_that_does_not_have_the_plans_first_metric_is_ranked_by_its_own(
         replace(trial, measurements=trial.measurements[1:]) if trial.cell_id.startswith("read") else trial
         for trial in run.trials
     )
-    found = answering.answers(analyse_run(run.plan, told, run.unusable))
-    ranked = [each for answer in found for each in answer.findings if isinstance(each, answering.Ranked)]
+    found = answer_plan_questions(analyse_run(run.plan, told, run.unusable))
+    ranked = [each for answer in found for each in answer.findings if isinstance(each, Ranking)]
     assert [each.metric.name for each in ranked] == [run.plan.metrics[0].name, run.plan.metrics[1].name]
     assert all(len(each.cells) == len(ALL) for each in ranked)
 
@@ -425,19 +426,19 @@ def test_nobody_is_told_to_measure_for_a_difference_that_no_run_would_find() -> 
         n=8, ratio=1.0000001, ci=(0.9, 1.1), median_ratio=None, median_ci=None, p=0.9, q=0.9, equivalence_p=None,
         equivalence_q=None, noise_floor=None, verdict=Verdict.INCONCLUSIVE, reason="the interval is too wide",
     )  # fmt: skip
-    assert answering.more_blocks(unclear) is None
+    assert forecast_blocks(unclear) is None
     wide = replace(unclear, ratio=1.05)
-    more = answering.more_blocks(wide)
+    more = forecast_blocks(wide)
     assert more is not None
     assert 10 < more < 200
-    assert answering.more_blocks(replace(wide, withdrawn=True)) is None
+    assert forecast_blocks(replace(wide, withdrawn=True)) is None
 
 
 def test_every_value_of_an_answer_in_a_document() -> None:
     found = {}
     for name, made in ASKED.items():
         run = made()
-        document = answers.document(analyse_run(run.plan, run.trials, run.unusable))
+        document = question_answers.make_document(analyse_run(run.plan, run.trials, run.unusable))
         rounded = json.loads(json.dumps(document), parse_float=lambda text: float(f"{float(text):.3g}"))
         found[name] = "\n".join(json.dumps(question) for question in rounded)
     whole(found, "questions.jsonl")
@@ -644,9 +645,9 @@ def test_every_word_beside_published_figures() -> None:
         run = made()
         found = analyse_run(run.plan, run.trials, run.unusable)
         nodes: list[Node] = [
-            node for workload in found.workloads for node in then_and_now.sections(workload, run)
+            node for workload in found.workloads for node in then_and_now.make_tables(workload, run)
         ]
-        nodes += then_and_now.not_measured(found)
+        nodes += then_and_now.list_unmeasured(found)
         pages[name] = alone_on_a_page(Part.PUBLISHED, name, run, nodes)
     whole(pages, "published.txt")
 
@@ -655,7 +656,7 @@ def test_every_word_of_a_conclusion() -> None:
     pages = {}
     for name, made in FIRST.items():
         run = made()
-        nodes = conclusion.conclusion(analyse_run(run.plan, run.trials, run.unusable))
+        nodes = conclusion.make_conclusion(analyse_run(run.plan, run.trials, run.unusable))
         pages[name] = alone_on_a_page(Part.CONCLUSION, name, run, nodes)
     whole(pages, "conclusions.txt")
 
@@ -672,7 +673,7 @@ def test_every_word_of_the_first_screen(width: int) -> None:
     for name in FIRST:
         run, found = first(name)
         latest = name != "plain"
-        pages[name] = drawn(answer(run, found, width=width, latest=latest), width)
+        pages[name] = drawn(make_short_report(run, found, width=width, latest=latest), width)
     whole(pages, f"answer-{width}.txt")
 
 
@@ -680,7 +681,7 @@ def test_every_word_of_the_first_screen(width: int) -> None:
 def test_the_first_screen_is_called_what_its_plan_is(title: str, called: str) -> None:
     run = RUNS["plain"]()
     run = replace(run, plan=replace(run.plan, name="test", title=title))
-    assert answer(run, analyse_run(run.plan, run.trials), width=80, latest=True).title == called
+    assert make_short_report(run, analyse_run(run.plan, run.trials), width=80, latest=True).title == called
 
 
 @pytest.mark.parametrize(
@@ -700,5 +701,5 @@ def test_more_than_three_rows_that_are_inconclusive_are_counted(rows: int, of: i
         (replace(result, cell=replace(result.cell, id=name)), unclear if number < rows else slower)
         for number, name in enumerate(names)
     ]
-    (note,) = conclusion.undecided(compared, names)
+    (note,) = conclusion.describe_undecided(compared, names)
     assert text_of(note.text) == f"Inconclusive: {said} – the interval is too wide"

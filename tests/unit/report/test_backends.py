@@ -11,9 +11,10 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.page.text import text_of
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.sections.backends import backends
-from guestmark.report.sections.nested import pairs, table
+from guestmark.report.sections.backend_conclusions import conclude_backends
+from guestmark.report.sections.nested import make_tables
 from guestmark.stats.analysis import Analysis, analyse_run
+from guestmark.stats.nested import pair_nested_with_bare
 from tests.framework.known import known
 from tests.framework.runs import constructed
 
@@ -30,7 +31,7 @@ def analysed(cells: Sequence[tuple[Cell, float]]) -> Analysis:
 
 
 def sentences(cells: Sequence[tuple[Cell, float]]) -> list[str]:
-    (found,) = backends(analysed(cells))
+    (found,) = conclude_backends(analysed(cells))
     assert text_of(found.lead) == "What this says about the backends"
     return [text_of(item) for item in found.items]
 
@@ -44,7 +45,7 @@ def calls() -> list[tuple[Cell, float]]:
 
 
 def test_nested_is_divided_by_bare_within_blocks() -> None:
-    found = {str(pair.nested.cell.platform): pair.ratio for pair in pairs(analysed(calls()))}
+    found = {str(pair.nested.cell.platform): pair.ratio for pair in pair_nested_with_bare(analysed(calls()))}
     assert found.keys() == {"tcg/uml", "tcg/tcg"}  # bare kvm was not measured
     for platform, truth in {"tcg/uml": 1.5, "tcg/tcg": 12.0}.items():
         ratio = known(found[platform])
@@ -55,13 +56,13 @@ def test_nested_is_divided_by_bare_within_blocks() -> None:
 
 
 def test_the_table_says_both_and_the_ratio() -> None:
-    (found,) = table(analysed(calls()))
+    (found,) = make_tables(analysed(calls()))
     assert found.heading == "Nested over bare"
     rows = {row.name.parts: [cell.text for cell in row.cells] for row in found.rows}
     bare, nested, ratio = rows["system calls", "uml → tcg/uml"]
     assert ratio.startswith("×1.5")
     assert [text.split()[1] for text in (bare, nested)] == ["s", "s"]
-    assert table(analysed([cell for cell in calls() if "/" not in cell[0].id])) == []
+    assert make_tables(analysed([cell for cell in calls() if "/" not in cell[0].id])) == []
 
 
 def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below() -> None:
@@ -85,7 +86,7 @@ def test_factors_of_the_outer_guest_do_not_part_a_pair() -> None:
     bare = Cell("uml", CALLS, PlatformSpec.read("uml"), {"memory": "1G"}, True)
     nested = Cell("n", CALLS, PlatformSpec.read("tcg/uml"), {"memory": "1G", "outer": "trial"})
     other = Cell("o", CALLS, PlatformSpec.read("tcg/uml"), {"memory": "2G"})
-    found = list(pairs(analysed([(bare, 1.0), (nested, 2.0), (other, 2.0)])))
+    found = list(pair_nested_with_bare(analysed([(bare, 1.0), (nested, 2.0), (other, 2.0)])))
     assert [pair.nested.cell.id for pair in found] == ["n"]
 
 
@@ -129,5 +130,8 @@ def test_an_upload_is_taken_apart() -> None:
 
 def test_runs_of_other_things_say_nothing_of_backends() -> None:
     assert (
-        backends(analysed([(Cell("host", WorkloadSpec("exec", {"argv": ["x"]}), HOST, {}, True), 1.0)])) == []
+        conclude_backends(
+            analysed([(Cell("host", WorkloadSpec("exec", {"argv": ["x"]}), HOST, {}, True), 1.0)])
+        )
+        == []
     )

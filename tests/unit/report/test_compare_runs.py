@@ -11,9 +11,9 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.ledger import open_ledger
 from guestmark.ledger.store import Ledger
-from guestmark.report.compared import compare, document, page
-from guestmark.report.compared_gates import judge
+from guestmark.report.limits_between_runs import judge_comparisons
 from guestmark.report.render import markdown
+from guestmark.report.run_comparison import compare, document, page
 from guestmark.stats.across_runs import FEWEST_RUNS, ChangeVerdict, PastRatio, compare_two_runs
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.gates import Outcome
@@ -94,7 +94,7 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     assert "kernel 6.1.0-41-amd64 → 6.12" in text
     assert "higher" in text
     limits = ["uml > +10%", "uml wall_s > x1.3", "> +20%", "< -10%", "< +10%", "< +40%"]
-    judged = judge([found], limits)
+    judged = judge_comparisons([found], limits)
     assert [one.outcome for one in judged] == [
         Outcome.BROKEN, Outcome.KEPT, Outcome.UNDECIDED, Outcome.KEPT, Outcome.KEPT, Outcome.BROKEN,
     ]  # fmt: skip
@@ -102,7 +102,7 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     assert "broken uml > +10% (uml, wall_s): ×1.2" in markdown.render(page([found], judged)).replace("\\", "")
     assert [gate["outcome"] for gate in document([found], judged)["gates"]][:2] == ["broken", "kept"]
     with pytest.raises(UsageError, match="unknown"):
-        judge([found], ["tgc > +5%"])
+        judge_comparisons([found], ["tgc > +5%"])
     assert document([found])["comparisons"][0]["cells"][0]["earlier_runs"] == 4
 
 
@@ -114,7 +114,7 @@ def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
     found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     assert not found.same_host
     assert [pair.found.verdict for pair in found.pairs] == [ChangeVerdict.UNKNOWN]
-    (judged,) = judge([found], ["> +10%"])
+    (judged,) = judge_comparisons([found], ["> +10%"])
     assert judged.outcome is Outcome.UNDECIDED
     assert judged.ratio == pytest.approx(2, rel=0.01)
     assert "another machine" in markdown.render(page([found]))

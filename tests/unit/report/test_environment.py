@@ -11,7 +11,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.sections.environment import binaries, machines, rows
+from guestmark.report.sections.environment import find_binaries, find_machines, make_rows
 from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
 
@@ -51,7 +51,7 @@ SAME = {"host": "a" * 64, "uml": "a" * 64, "tcg": "a" * 64}
 
 
 def test_the_authors_list_is_answered() -> None:
-    said = dict(rows(run_with(SAME)))
+    said = dict(make_rows(run_with(SAME)))
     assert said["processor"] == "Core <5>, 2 processors, microcode 0x1, SMT on"
     assert said["frequency"] == "governor powersave, 0.80 to 3.40 GHz, boost off"
     assert said["memory"] == "4.0 GB, swap 1.0 GB"
@@ -68,11 +68,11 @@ def test_the_authors_list_is_answered() -> None:
 def test_another_machine_is_described_with_what_its_kernel_mitigates() -> None:
     run = run_with(SAME)
     there = made_facts.of(made_facts.remote(mitigations={"meltdown": "Vulnerable", "mds": "Not affected"}))
-    said = dict(rows(replace(run, trials=tuple(replace(trial, facts=there) for trial in run.trials))))
+    said = dict(make_rows(replace(run, trials=tuple(replace(trial, facts=there) for trial in run.trials))))
     assert "no hypervisor seen" in said["tcg"]
     assert said["tcg mitigations"] == "meltdown: Vulnerable; 1 other: not affected"
     none = made_facts.of(made_facts.remote(mitigations={"mds": "Not affected"}))
-    said = dict(rows(replace(run, trials=tuple(replace(trial, facts=none) for trial in run.trials))))
+    said = dict(make_rows(replace(run, trials=tuple(replace(trial, facts=none) for trial in run.trials))))
     assert said["tcg mitigations"] == "not affected by any that the kernel knows"
 
 
@@ -83,16 +83,16 @@ def test_another_machine_is_described_once_however_its_trials_began() -> None:
         made_facts.of(made_facts.remote({}, fresh)) for fresh in ("its command", "its command (another boot)")
     ]
     trials = [replace(first, facts=made[0]), *(replace(trial, facts=made[1]) for trial in others)]
-    said = dict(rows(replace(run, trials=tuple(trials))))["tcg"]
+    said = dict(make_rows(replace(run, trials=tuple(trials))))["tcg"]
     assert said.count("Core <5>") == 1
     assert ", fresh by its command (another boot); " in said
 
 
 def test_another_program_on_one_side_is_said_loudly() -> None:
     run = run_with({**SAME, "tcg": "b" * 64})
-    (binary,) = binaries(run)
+    (binary,) = find_binaries(run)
     assert not binary.same
-    assert dict(rows(run))["program"].startswith("/bin/x is NOT the same: SHA-256 host aaaa")
+    assert dict(make_rows(run))["program"].startswith("/bin/x is NOT the same: SHA-256 host aaaa")
     assert result_document(run)["programs"][0]["same"] is False
 
 
@@ -105,7 +105,7 @@ def test_machines_of_layers_inside_of_others_are_the_innermost() -> None:
         inner = trial.facts.of(GuestMachine)
         nested = [NestedMachine(outer=outer, inner=inner)] if inner else []
         trials.append(replace(trial, facts=made_facts.of(*nested)))
-    assert machines(replace(run, trials=tuple(trials))) == machines(run)
+    assert find_machines(replace(run, trials=tuple(trials))) == find_machines(run)
 
 
 def test_the_page_and_the_document_have_it_in_full() -> None:
@@ -122,5 +122,5 @@ def test_the_page_and_the_document_have_it_in_full() -> None:
 
 def test_runs_that_know_nothing_of_it_say_nothing() -> None:
     run = replace(host_uml_tcg(), environments=({},))
-    assert dict(rows(run)).keys() == {"uml command", "tcg command"}
+    assert dict(make_rows(run)).keys() == {"uml command", "tcg command"}
     assert "Measured on" in page(run)

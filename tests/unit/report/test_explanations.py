@@ -14,8 +14,8 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine.trial import Counting
 from guestmark.page.nodes import Part, Section
 from guestmark.report.render.terminal import draw
-from guestmark.report.sections import of_kind
-from guestmark.report.sections.explanations import counted
+from guestmark.report.sections import event_counts
+from guestmark.report.sections.workloads import kind_sections
 from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.syscalls import Syscalls
 from tests.framework import made_facts
@@ -44,7 +44,7 @@ def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Fact | None]) -
     trials = [dataclasses.replace(trial, facts=known[trial.cell_id]) for trial in run.trials]
     (result,) = analyse_run(run.plan, trials).workloads
     out = io.StringIO()
-    nodes = (*of_kind(result, run), *counted(result, run))
+    nodes = (*kind_sections(result, run), *event_counts.make_nodes(result, run))
     Console(file=out, width=width).print(
         draw([Section(Part.WORKLOAD, "", nodes, titled=False)], width), highlight=False
     )

@@ -8,9 +8,9 @@ import pytest
 
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.report.sections import history
-from guestmark.report.series import Point, Series
-from guestmark.report.series import document as series_document
+from guestmark.report.ratio_history import Point, Series
+from guestmark.report.ratio_history import document as series_document
+from guestmark.report.sections import earlier_runs
 from guestmark.stats.across_runs import ChangeVerdict, History, PastRatio, compare_two_runs
 from guestmark.stats.analysis import analyse_run
 from tests.framework.known import known
@@ -58,7 +58,7 @@ def test_a_report_calls_unchanged_cells_changed_in_one_of_twenty(runs: int) -> N
             for cell, ratio in now.items()
         }
         beside = replace(analysis, history=History(ratios=ratios))
-        told = [history.document(each, beside) for each in beside.cells]
+        told = [earlier_runs.make_document(each, beside) for each in beside.cells]
         false += any(found["outside"] for found in told if found is not None)
     assert false <= MOST
 

@@ -27,7 +27,7 @@ from guestmark.page.text import in_csv
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render, trial_rows, write
-from guestmark.report.shared import parted, whole
+from guestmark.report.shared_facts import parted, whole
 from tests.framework import CHECKOUT, GOLDEN
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 

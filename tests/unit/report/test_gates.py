@@ -17,9 +17,9 @@ from guestmark.core.model import Cell, Trial
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
-from guestmark.report import gate_files
+from guestmark.report import ci_reports
 from guestmark.report.document import result_document
-from guestmark.report.sections.gates import said
+from guestmark.report.sections.gate_outcomes import explain_outcome
 from guestmark.stats import paired
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import adjust_holm
@@ -111,9 +111,9 @@ def test_what_is_shown_what_is_excluded_and_what_is_neither(
     (found,) = judged(two(ratio), limit)
     low, high = known(found.ci)
     assert found.outcome is outcome
-    beyond, within = (low > 1.05, high < 1.05) if ">" in limit else (high < 0.95, low > 0.95)
+    ratio_beyond_limit, within = (low > 1.05, high < 1.05) if ">" in limit else (high < 0.95, low > 0.95)
     # It decides just when the interval that is shown lies on one side.
-    assert (beyond, within) == (outcome is Outcome.BROKEN, outcome is Outcome.KEPT)
+    assert (ratio_beyond_limit, within) == (outcome is Outcome.BROKEN, outcome is Outcome.KEPT)
 
 
 @pytest.mark.parametrize("limit", ["> +5%", "< -5%"])
@@ -124,8 +124,8 @@ def test_what_a_gate_says_that_it_finds_is_found(limit: str) -> None:
     assert (size > 1.05) if ">" in limit else (size < 0.95)
     (again,) = judged(two(size), limit)
     assert again.outcome is Outcome.BROKEN
-    assert f"would find it broken from ×{size:.3f}"[:-1] in said(found)
-    assert "would find it broken" not in said(again)
+    assert f"would find it broken from ×{size:.3f}"[:-1] in explain_outcome(found)
+    assert "would find it broken" not in explain_outcome(again)
     (few,) = judged(two(1.0, blocks=5), limit)
     assert few.finds is None
 
@@ -183,7 +183,7 @@ def test_beside_other_programs_user_time_breaks_a_gate_that_wall_time_cannot_dec
     found = beside_others(1.05, "> +2%")
     assert (found.outcome, found.metric) == (Outcome.BROKEN, "user_s")
     assert found.gate.limit == pytest.approx(1 + 0.02 / 0.9, rel=0.05)  # user time is 0.9 of wall time
-    assert said(found).endswith("by user time, as other programs used 40 % of the processors")
+    assert explain_outcome(found).endswith("by user time, as other programs used 40 % of the processors")
     assert beside_others(1.05, "wall_s > +2%").outcome is Outcome.UNDECIDED
     assert beside_others(1.05, "> +2%", share=0.0).outcome is Outcome.UNDECIDED
     assert beside_others(1.0, "> +2%").outcome is Outcome.UNDECIDED  # user time alone keeps nothing
@@ -256,12 +256,12 @@ def test_build_servers_read_every_outcome() -> None:
     failing = {("uml", block) for block in range(12)}
     runs = (two(1.0), two(1.1), two(1.05), two(1.0, failing=failing))
     found = [one for run in runs for one in judged(run, "> +5%")]
-    suite = known(ElementTree.fromstring(gate_files.junit(found, runs[0])).find("testsuite"))
+    suite = known(ElementTree.fromstring(ci_reports.junit(found, runs[0])).find("testsuite"))
     numbers = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert numbers == {"tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
     kinds = [next(iter(case)).tag for case in suite.iter("testcase")]
     assert kinds == ["system-out", "failure", "skipped", "error"]
-    summary = gate_files.summary(found, runs[0])
+    summary = ci_reports.summary(found, runs[0])
     assert [line.split()[1] for line in summary.splitlines() if line.startswith("| ")][2:] == [
         "✅", "❌", "❔", "💥",
     ]  # fmt: skip

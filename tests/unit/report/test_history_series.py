@@ -20,16 +20,17 @@ from guestmark.ledger.run_manager import Shelf
 from guestmark.ledger.store import Ledger
 from guestmark.page import charts
 from guestmark.page.nodes import Chart
-from guestmark.report import all_runs, series
+from guestmark.report import ratio_history, runs_overview
+from guestmark.report.ratio_history import Point, histories, only
 from guestmark.report.render import html, markdown
-from guestmark.report.series import Point, change_points, histories, only
 from guestmark.stats.across_runs import ChangeVerdict, PastRatio, detect_drift
+from guestmark.stats.change_points import find_change_points, has_otava
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import MEMORY
 from tests.unit.stats.test_history import a_run
 
-needs_otava = pytest.mark.skipif(not series.has_otava(), reason="Apache Otava is not installed")
+needs_otava = pytest.mark.skipif(not has_otava(), reason="Apache Otava is not installed")
 
 
 @pytest.fixture
@@ -65,11 +66,11 @@ def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
     a_run(ledger, 2.0, blocks=5)
     (found,) = histories(ledger, run, "commit")
     assert [one.reason for one in found.unused] == ["another machine", "fewer than 6 blocks"]
-    text = markdown.render(series.page(run, [found]))
+    text = markdown.render(ratio_history.page(run, [found]))
     assert "not counted: fewer than 6 blocks" in text
     assert "not counted: another machine" in text
     assert text.count("×") >= 4  # every run that has a ratio shows it
-    assert [one["reason"] for one in series.document([found])["series"][0]["unused"]] == [
+    assert [one["reason"] for one in ratio_history.document([found])["series"][0]["unused"]] == [
         "another machine",
         "fewer than 6 blocks",
     ]
@@ -81,11 +82,13 @@ def test_what_otava_and_others_read(ledger: Ledger) -> None:
         ledger.annotate("last", Remarks(labels={"commit": f"c{number}"}))
     found = histories(ledger, ledger.load_run("last"), "commit")
     rows = list(
-        csv.DictReader(io.StringIO(series.otava_csv(found, {run.id: run.labels for run in ledger.runs()})))
+        csv.DictReader(
+            io.StringIO(ratio_history.otava_csv(found, {run.id: run.labels for run in ledger.runs()}))
+        )
     )
     assert [row["commit"] for row in rows] == ["c0", "c1", "c2"]
     assert [float(row["uml"]) for row in rows] == pytest.approx([math.log(2)] * 3, abs=0.02)
-    assert "<svg" in html.render(series.page(ledger.load_run("last"), found))
+    assert "<svg" in html.render(ratio_history.page(ledger.load_run("last"), found))
     shown = guestmark("history", GUESTMARK_LEDGER=ledger.where, COLUMNS="100")
     assert shown.returncode == 0, shown.stderr
     assert "c0" in shown.stdout
@@ -150,10 +153,10 @@ def test_a_page_says_what_went_up(ledger: Ledger) -> None:
     for number in range(8):
         a_run(ledger, 2.0 * 1.02**number)
     found = histories(ledger, ledger.load_run("last"), "commit")
-    shown = markdown.render(series.page(ledger.load_run("last"), found))
+    shown = markdown.render(ratio_history.page(ledger.load_run("last"), found))
     assert "Drift: ×1.1" in shown
     assert "from the first of 8 runs to the last" in shown
-    document = series.document(found)["series"][0]["drift"]
+    document = ratio_history.document(found)["series"][0]["drift"]
     assert document["shown"] is True
 
 
@@ -165,12 +168,12 @@ def test_a_planted_step_of_two_per_cent_is_found_and_no_other() -> None:
     for _ in range(100):
         logs = generator.normal(0, 0.005, 40)
         logs[24:] += math.log(1.02)
-        changes = change_points(points(logs.tolist())) or ()
+        changes = find_change_points(np.exp(logs).tolist()) or ()
         near = [change for change in changes if abs(change.at - 24) <= 2]
         found += bool(near)
         alone += len(changes) == len(near) == 1
     for _ in range(200):
-        alarms += bool(change_points(points(generator.normal(0, 0.005, 40).tolist())))
+        alarms += bool(find_change_points(np.exp(generator.normal(0, 0.005, 40)).tolist()))
     assert found >= 98
     assert alone >= 93
     assert alarms / 200 <= 0.05
@@ -181,10 +184,10 @@ def test_a_change_has_its_sides_and_what_to_do() -> None:
     made = points(
         [0.0, 0.001, -0.001, 0.002, 0.0, -0.002, 0.001, 0.0, 0.1, 0.101, 0.099, 0.1, 0.102, 0.1, 0.1]
     )
-    (change,) = change_points(made) or ()
+    (change,) = find_change_points([point.run.ratio for point in made]) or ()
     assert change.at == 8
     assert (change.before, change.after) == pytest.approx((1.0, math.exp(0.1)), rel=0.01)
-    shown = str(series._change(series.Series("uml", tuple(made), (change,)), change))
+    shown = str(ratio_history._change(ratio_history.Series("uml", tuple(made), (change,)), change))
     assert "guestmark compare r7 r8" in shown
 
 
@@ -202,7 +205,7 @@ def test_a_step_is_found_in_forty_stored_runs(ledger: Ledger) -> None:
     (change,) = known(series_of_uml.changes)
     assert abs(change.at - 24) <= 2
     assert change.after / change.before == pytest.approx(1.02, abs=0.005)
-    text = re.sub(r'<span class="word">|</span>', "", html.render(series.page(run, found)))
+    text = re.sub(r'<span class="word">|</span>', "", html.render(ratio_history.page(run, found)))
     ids = [point.run.run_id for point in series_of_uml.points]
     assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]}" in text
     assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]} --confirm" in text
@@ -218,7 +221,7 @@ def test_the_page_of_all_runs_has_their_trends(ledger: Ledger, tmp_path: Path) -
     runs = ledger.runs()
     assert len(runs) == 3
     assert all(run.id in text for run in runs)
-    made = all_runs.page(runs, ledger.every_ratio())
+    made = runs_overview.page(runs, ledger.every_ratio())
     (chart,) = [node for section in made.sections for node in section.nodes if isinstance(node, Chart)]
     assert isinstance(chart.drawing, charts.Series)
     (row,) = chart.drawing.rows

@@ -21,11 +21,12 @@ from guestmark.page.nodes import Chart, Section
 from guestmark.page.tables import Table
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.report.full_report import make_page as page_of
 from guestmark.report.render.charts import WIDTH, raw_points, svg, ticks
 from guestmark.report.render.html import _unbroken
-from guestmark.report.sections import page as page_of
-from guestmark.report.sections.results import block_ratios, sections
+from guestmark.report.sections.results import make_nodes
 from guestmark.stats.analysis import analyse_run
+from guestmark.stats.pairwise import block_ratios
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
@@ -39,7 +40,7 @@ def sections_of(run: StoredRun) -> tuple[Section, ...]:
 
 def ratios(run: StoredRun) -> tuple[Chart, Ratios]:
     (workload,) = analyse_run(run.plan, run.trials, run.unusable).workloads
-    (chart,) = [node for node in sections(workload, run) if isinstance(node, Chart)]
+    (chart,) = [node for node in make_nodes(workload, run) if isinstance(node, Chart)]
     assert isinstance(chart.drawing, Ratios)
     return chart, chart.drawing
 

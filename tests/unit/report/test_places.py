@@ -7,7 +7,7 @@ from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachin
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.sections import places
+from guestmark.report.sections import locations
 from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
 
@@ -53,7 +53,7 @@ def test_the_footer_says_where_machines_ran() -> None:
     tcg = Placed(level="pinned", processors=1, machine="1", emulator="0", control="0", nodes=[0])
     run = run_with(host=host(PINNED), uml=guest(PINNED), tcg=guest(tcg))
     said = "pinned: 1 processor each, CPU 1; emulators' own threads CPU 0; control plane CPU 0"
-    assert places.placement(run.trials) == said
+    assert locations.describe_placement(run.trials) == said
     assert said.replace("'", "") in page(run).replace("\\", "").replace("'", "").replace("&#39;", "")
 
 
@@ -63,11 +63,11 @@ def test_other_placements_are_said_apart_and_none_not_at_all() -> None:
         level="pinned", processors=1, machine="1", emulator="1", control="0", nodes=[0], remarks=remarks
     )
     run = run_with(host=host(shared), uml=guest(FREE), tcg=nested(FREE))
-    assert set(places.placement(run.trials).split("; or ")) == {
+    assert set(locations.describe_placement(run.trials).split("; or ")) == {
         "free: anywhere on CPU 0-1",
         "pinned: 1 processor each, CPU 1; control plane CPU 0; 4 virtual processors share 2 processors",
     }
-    assert places.placement(host_uml_tcg().trials) == ""
+    assert locations.describe_placement(host_uml_tcg().trials) == ""
 
 
 def test_unequal_numbers_of_processors_stand_beside_the_figures() -> None:

@@ -11,13 +11,13 @@ from guestmark.core.findings import Again, Control, Durability, Flushes, Proof, 
 from guestmark.core.model import WorkloadSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Part
-from guestmark.report.answer import answer
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
+from guestmark.report.full_report import make_page
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections import page
-from guestmark.report.sections.durability import durability, of_disk
+from guestmark.report.short_report import make_short_report
 from guestmark.stats.analysis import analyse_run
+from guestmark.stats.durability import disk_durability, row_durability
 from tests.framework.runs import host_uml_tcg
 
 LOST = Proven(
@@ -94,13 +94,13 @@ def test_what_is_proven_of_a_disk_is_not_proven_of_the_row(
         )
         run = replace(run, trials=trials)
     result = next(cell for cell in analyse_run(run.plan, run.trials).cells if cell.cell.id == "uml")
-    assert (durability(result), of_disk(result)) == (str(word), str(disk.word))
+    assert (row_durability(result), disk_durability(result)) == (str(word), str(disk.word))
 
 
 def test_what_is_proven_of_the_row_stands_in_the_row() -> None:
     run = proved(uml=msgspec.structs.replace(SAFE, of_row=True))
     result = next(cell for cell in analyse_run(run.plan, run.trials).cells if cell.cell.id == "uml")
-    assert (durability(result), of_disk(result)) == ("proven", "")
+    assert (row_durability(result), disk_durability(result)) == ("proven", "")
 
 
 def test_the_table_tells_a_row_from_its_disk() -> None:
@@ -119,7 +119,7 @@ def test_a_power_cut_ends_in_what_it_comes_to() -> None:
     run = replace(run, plan=replace(run.plan, cells=cells))
     analysis = analyse_run(run.plan, run.trials, run.unusable)
     console = Console(width=200, file=io.StringIO())
-    print_page(answer(run, analysis, width=200, latest=True), console)
+    print_page(make_short_report(run, analysis, width=200, latest=True), console)
     screen = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     at = screen.index("host: proven, none of 300 crash states loses any of 100 acknowledged records")
     assert screen[at + 1 : at + 4] == [
@@ -129,5 +129,5 @@ def test_a_power_cut_ends_in_what_it_comes_to() -> None:
         "Look into the loss: guestmark powercut replay 20261123-a",
     ]
     assert not any("controls: no-flush" in each for each in screen)
-    (conclusion,) = (each for each in page(run, analysis).sections if each.part is Part.CONCLUSION)
+    (conclusion,) = (each for each in make_page(run, analysis).sections if each.part is Part.CONCLUSION)
     assert len(conclusion.nodes) == 4

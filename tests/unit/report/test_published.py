@@ -17,10 +17,11 @@ from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import check_unit, unit_size
 from guestmark.ledger.model import StoredRun
+from guestmark.page.figures import signed_percent
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.sections.published import figure_for, percent_ratio, signed_percent
 from guestmark.stats.analysis import analyse_run
+from guestmark.stats.published import convert_ratio, find_figure
 from tests.framework import made_facts
 from tests.framework.runs import constructed, print_report
 
@@ -90,7 +91,7 @@ def test_the_figure_that_names_most_is_the_one() -> None:
     run = run_with()
     results = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
     (published,) = run.plan.published
-    found = {name: figure_for(result, published) for name, result in results.items()}
+    found = {name: find_figure(result.cell, published) for name, result in results.items()}
     assert [figure and figure.value for figure in found.values()] == [8.0, 99.0, 7.5, 8.0, 7.5]
 
 
@@ -281,10 +282,10 @@ def test_signed_percent(ratio: float, text: str) -> None:
 @given(st.floats(0.01, 100))
 def test_time_and_throughput_are_each_others_inverse(ratio: float) -> None:
     for better in Better:
-        time = percent_ratio(ratio, "time", better)
-        assert time * percent_ratio(ratio, "throughput", better) == pytest.approx(1)
-    assert percent_ratio(ratio, "time", Better.LOWER) == ratio
-    assert percent_ratio(ratio, "throughput", Better.HIGHER) == ratio
+        time = convert_ratio(ratio, "time", better)
+        assert time * convert_ratio(ratio, "throughput", better) == pytest.approx(1)
+    assert convert_ratio(ratio, "time", Better.LOWER) == ratio
+    assert convert_ratio(ratio, "throughput", Better.HIGHER) == ratio
 
 
 def test_units() -> None:

@@ -12,9 +12,9 @@ from guestmark.core.model import Asked, Cell, Published, PublishedFigure, Questi
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import text_of
-from guestmark.report.sections.backends import backends
-from guestmark.report.sections.conclusion import conclusion
-from guestmark.report.sections.filesystems import filesystems
+from guestmark.report.sections.backend_conclusions import conclude_backends
+from guestmark.report.sections.conclusion import make_conclusion
+from guestmark.report.sections.filesystem_conclusions import conclude_filesystems
 from guestmark.stats.analysis import Analysis, analyse_run
 from tests.framework.runs import constructed
 
@@ -67,14 +67,14 @@ def found_of_filesystems(
 
 def said_of_filesystems(times: Mapping[str, float], then: Mapping[str, float], **more: Any) -> list[str]:
     """The sentences about filesystems in such a run."""
-    (bullets,) = filesystems(found_of_filesystems(times, then, **more))
+    (bullets,) = conclude_filesystems(found_of_filesystems(times, then, **more))
     return [text_of(item) for item in bullets.items]
 
 
 def test_disks_are_told_from_filesystems_where_the_plan_asks_nothing_itself() -> None:
     def leads(*asked: Question) -> list[str]:
         found = found_of_filesystems({"ext4": 1.0, "ext3": 2.0}, {}, asked=asked)
-        return [text_of(node.lead) for node in conclusion(found) if isinstance(node, Bullets)]
+        return [text_of(node.lead) for node in make_conclusion(found) if isinstance(node, Bullets)]
 
     head = "Is it the disk or the filesystem?"
     assert head in leads()
@@ -154,7 +154,9 @@ def test_each_backend_has_the_published_ratio_of_its_time() -> None:
     both = PublishedFigure({"workload": "calls"}, 9.0)  # about either: no ratio
     figures = (PublishedFigure({"platform": "uml"}, 8.0), PublishedFigure({"platform": "tcg"}, 5.0))
     publications = tuple(Published("then", "wall_s", "s", "time", each) for each in ((both,), figures))
-    (found,) = backends(analyse_run(replace(run.plan, published=publications), run.trials, run.unusable))
+    (found,) = conclude_backends(
+        analyse_run(replace(run.plan, published=publications), run.trials, run.unusable)
+    )
     (sentence,) = map(text_of, found.items)
     assert sentence.startswith("system calls, bare: uml takes ×")
     assert re.search(

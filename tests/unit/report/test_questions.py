@@ -13,16 +13,16 @@ from guestmark.core.model import Asked, Cell, Published, PublishedFigure, Questi
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import codec
 from guestmark.ledger.model import StoredRun
+from guestmark.page.sentence_names import name_apart
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
-from guestmark.report.sections.answering import Against, Ranked, answers
-from guestmark.report.sections.answers import names_of
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Verdict
 from guestmark.stats.pairwise import compare_pairs
+from guestmark.stats.questions import PairAnswer, Ranking, answer_plan_questions
 from tests.framework.known import a, known
 from tests.framework.runs import constructed
 
@@ -65,10 +65,10 @@ def run_of(ratios: Mapping[str, float | None], *questions: Question, blocks: int
     return replace(run, plan=plan, trials=trials)
 
 
-def ranked(run: StoredRun) -> Ranked:
-    (answer,) = answers(analyse_run(run.plan, run.trials, run.unusable))
+def ranked(run: StoredRun) -> Ranking:
+    (answer,) = answer_plan_questions(analyse_run(run.plan, run.trials, run.unusable))
     (finding,) = answer.findings
-    return a(Ranked, finding)
+    return a(Ranking, finding)
 
 
 def sentences(run: StoredRun) -> list[str]:
@@ -81,7 +81,7 @@ def test_the_best_is_found_among_cells_that_are_not_the_baseline() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8, "xfs": 0.5}, BEST)
     found = ranked(run)
     assert known(found.best).cell.id == "xfs"
-    assert found.open == ()
+    assert found.contenders == ()
     assert found.answered
     (said,) = sentences(run)
     assert "xfs (" in said
@@ -97,7 +97,7 @@ def test_cells_that_are_alike_have_no_fastest() -> None:
 
 def test_cells_that_hardly_differ_are_not_ranked() -> None:
     found = ranked(run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 1.001}, BEST))
-    assert {known(found.best).cell.id, *(result.cell.id for result in found.open)} == {"ext2", "ext4"}
+    assert {known(found.best).cell.id, *(result.cell.id for result in found.contenders)} == {"ext2", "ext4"}
     assert "ext3" in found.against_best
 
 
@@ -170,7 +170,7 @@ def test_a_level_that_all_share_who_have_it_tells_none_apart(
     cells = [Cell("host", WRITE, PlatformSpec.read("host"), {}, True)]
     cells += [Cell(f"tcg{at}", WRITE, PlatformSpec.read("tcg"), each) for at, each in enumerate(guests)]
     run = constructed([(cell, 1.0) for cell in cells], blocks=2)
-    assert list(names_of(analyse_run(run.plan, run.trials).cells).values()) == called
+    assert list(name_apart(analyse_run(run.plan, run.trials).cells).values()) == called
 
 
 def test_cells_that_were_not_measured_are_named() -> None:
@@ -206,10 +206,10 @@ def test_a_workload_is_on_its_platform_in_words() -> None:
 def test_any_two_cells_are_compared_beside_the_published_figures() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3)
     run = replace(run, plan=replace(run.plan, published=(THEN,)))
-    (answer,) = answers(analyse_run(run.plan, run.trials, run.unusable))
+    (answer,) = answer_plan_questions(analyse_run(run.plan, run.trials, run.unusable))
     (finding,) = answer.findings
-    against = a(Against, finding)
-    ratio = known(against.found).ratio
+    against = a(PairAnswer, finding)
+    ratio = known(against.comparison).ratio
     assert 0.55 < known(ratio) < 0.59
     (said,) = sentences(run)
     assert said.startswith("sequential write on tcg: ext3 is ×0.57")

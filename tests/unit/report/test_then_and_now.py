@@ -18,12 +18,12 @@ from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.outline import Overrides, assemble, override
-from guestmark.report.answer import then_and_now
 from guestmark.report.render.terminal import print_page
+from guestmark.report.short_report import make_then_and_now
 from guestmark.stats import compare_table
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Comparison, Verdict
-from guestmark.stats.repeated import Repeated, judge_repetition
+from guestmark.stats.published import Repetition, judge_repetition
 from tests.unit.stats.test_compare import noisy
 
 EXPERIMENTS: dict[str, Sequence[str]] = {
@@ -57,7 +57,7 @@ def measured(plan: Plan, blocks: int) -> StoredRun:
 
 def page_of(run: StoredRun, width: int) -> str:
     out = io.StringIO()
-    page = then_and_now(run, analyse_run(run.plan, run.trials), width=width, latest=True)
+    page = make_then_and_now(run, analyse_run(run.plan, run.trials), width=width, latest=True)
     print_page(page, Console(file=out, width=width, color_system=None))
     return out.getvalue()
 
@@ -88,14 +88,14 @@ def over(level: float, spread: float = 0.01, blocks: int = 12) -> Comparison:
 @pytest.mark.parametrize(
     ("now", "then", "word"),
     [
-        (2.0, 2.0, Repeated.SAME),
-        (1.5, 2.0, Repeated.DIRECTION),
-        (0.5, 0.9, Repeated.DIRECTION),
-        (0.5, 2.0, Repeated.OPPOSITE),
-        (2.0, 1.01, Repeated.DIFFERS),
+        (2.0, 2.0, Repetition.SAME),
+        (1.5, 2.0, Repetition.DIRECTION),
+        (0.5, 0.9, Repetition.DIRECTION),
+        (0.5, 2.0, Repetition.OPPOSITE),
+        (2.0, 1.01, Repetition.DIFFERS),
     ],
 )
-def test_what_became_of_a_published_ratio(now: float, then: float, word: Repeated) -> None:
+def test_what_became_of_a_published_ratio(now: float, then: float, word: Repetition) -> None:
     assert judge_repetition(over(now), then, 0.03) is word
     assert judge_repetition(over(1 / now), 1 / then, 0.03) is word  # of the inverse metric
 
@@ -103,13 +103,13 @@ def test_what_became_of_a_published_ratio(now: float, then: float, word: Repeate
 def test_what_is_equal_now_may_have_been_different() -> None:
     equal = over(1.0, spread=0.003)
     assert equal.verdict is Verdict.NO_DIFFERENCE
-    assert judge_repetition(equal, 1.3, 0.03) is Repeated.EQUAL
-    assert judge_repetition(equal, 1.02, 0.03) is Repeated.SAME
+    assert judge_repetition(equal, 1.3, 0.03) is Repetition.EQUAL
+    assert judge_repetition(equal, 1.02, 0.03) is Repetition.SAME
 
 
 def test_what_is_not_known_is_open() -> None:
-    assert judge_repetition(None, 2.0, 0.03) is Repeated.OPEN
-    assert judge_repetition(over(1.1, spread=0.5), 2.0, 0.03) is Repeated.OPEN
-    assert judge_repetition(over(2.0, blocks=2), 2.0, 0.03) is Repeated.OPEN
+    assert judge_repetition(None, 2.0, 0.03) is Repetition.OPEN
+    assert judge_repetition(over(1.1, spread=0.5), 2.0, 0.03) is Repetition.OPEN
+    assert judge_repetition(over(2.0, blocks=2), 2.0, 0.03) is Repetition.OPEN
     with pytest.raises(ValueError, match="above 0"):
         judge_repetition(None, 0.0, 0.03)

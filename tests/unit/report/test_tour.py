@@ -18,18 +18,19 @@ from guestmark.plan import library
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections.tour import DEEPER, Cost, Finding, next_commands, page
+from guestmark.report.sections.tour import DEEPER, PlatformFinding, describe_cost, make_page, suggest_commands
 from guestmark.stats.analysis import analyse_run
+from guestmark.stats.cost import Cost
 
 TIME = Metric("wall_s", "s")
 RATE = Metric("throughput", "B/s", Better.HIGHER)
 FINDINGS = (
-    Finding("host", usable=True),
-    Finding(
+    PlatformFinding("host", usable=True),
+    PlatformFinding(
         "kvm", usable=False, reason="/dev/kvm opens but no guest starts", hint="guestmark doctor tells more"
     ),
-    Finding("uml", usable=True, ready_s=1.2),
-    Finding("tcg", usable=True, ready_s=3.4),
+    PlatformFinding("uml", usable=True, ready_s=1.2),
+    PlatformFinding("tcg", usable=True, ready_s=3.4),
 )
 WORKLOADS = {"cpu": TIME, "disk": RATE, "boot": TIME, "upload": RATE}
 
@@ -73,10 +74,10 @@ VALUES = {
 }
 
 
-def shown(run: StoredRun, width: int = 80, findings: Sequence[Finding] = FINDINGS) -> str:
+def shown(run: StoredRun, width: int = 80, findings: Sequence[PlatformFinding] = FINDINGS) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    print_page(page(run, findings), console)
+    print_page(make_page(run, findings), console)
     return out.getvalue()
 
 
@@ -122,7 +123,7 @@ def test_an_interrupted_tour_says_how_to_go_on() -> None:
     text = shown(run)
     assert "interrupted" in text
     assert (
-        next_commands(run, analyse_run(run.plan, run.trials), FINDINGS)[0][0]
+        suggest_commands(run, analyse_run(run.plan, run.trials), FINDINGS)[0][0]
         == "guestmark resume 20261122-aaaa"
     )
 
@@ -150,12 +151,12 @@ def test_failed_cells_are_said_with_their_reason() -> None:
     ],
 )
 def test_words_for_ratios(ratio: float, interval: tuple[float, float], said: str) -> None:
-    assert Cost(ratio, interval).said() == said
+    assert describe_cost(Cost(ratio, interval)) == said
 
 
 def test_every_command_on_the_screen_exists() -> None:
     run = toured(VALUES)
-    commands = next_commands(run, analyse_run(run.plan, run.trials), FINDINGS)
+    commands = suggest_commands(run, analyse_run(run.plan, run.trials), FINDINGS)
     assert len(commands) >= 3
     for command, _ in commands:
         words = shlex.split(command)
@@ -173,7 +174,7 @@ def test_every_command_on_the_screen_exists() -> None:
 @pytest.mark.parametrize("form", [Format.HTML, Format.MARKDOWN, Format.JSON])
 def test_files_begin_with_what_the_screen_says(form: Format) -> None:
     run = toured(VALUES)
-    text = render(run, form, first=page(run, FINDINGS).sections).decode()
+    text = render(run, form, first=make_page(run, FINDINGS).sections).decode()
     beginning = text.partition("block by block")[0]
     for phrase in ("What virtualization costs here", "11 times slower", "/dev/kvm opens but no guest starts"):
         assert phrase in (text if form is Format.JSON else beginning)

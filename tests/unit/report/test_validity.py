@@ -9,7 +9,7 @@ from guestmark.core.metric import Measurement
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render
-from guestmark.report.sections.validity import lines
+from guestmark.report.sections.validity import make_notes
 from guestmark.stats.analysis import analyse_run
 from tests.framework.runs import host_uml_tcg
 from tests.unit.page.test_terminal import printed
@@ -83,7 +83,7 @@ def test_the_severe_come_first_and_notes_are_short_where_room_is() -> None:
     analysis = analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
 
     def said(*, whole: bool) -> list[str]:
-        return ["".join(span.text for span in node.text) for node in lines(analysis, whole=whole)]
+        return ["".join(span.text for span in node.text) for node in make_notes(analysis, whole=whole)]
 
     brief, full = said(whole=False), said(whole=True)
     assert [text.partition(":")[0] for text in full] == ["Severe", "Note", "Note"]

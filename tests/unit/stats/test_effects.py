@@ -7,9 +7,9 @@ import pytest
 
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.report.sections.effects import _matrix, tables
+from guestmark.report.sections.factor_effects import make_tables
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.effects import FEWEST_BLOCKS, Array, factorial_effects
+from guestmark.stats.effects import FEWEST_BLOCKS, Array, arrange_values, factorial_effects
 from tests.framework.runs import EXEC, constructed
 
 FACTORS = ("platform", "memory", "smp")
@@ -83,9 +83,9 @@ def test_a_report_has_the_effects_of_its_matrix() -> None:
     host = (Cell("host", EXEC, PlatformSpec.read("host"), baseline=True), 0.5)  # has no memory to set
     run = constructed([host, *cells])
     (workload,) = analyse_run(run.plan, run.trials).workloads
-    (table,) = tables(workload)
+    (table,) = make_tables(workload)
     names = [row.name.short for row in table.rows]
     assert names == ["platform uml/tcg", "memory 1G/512M", "platform uml/tcg with memory 1G/512M"]
-    shown = {effect.levels: effect.ratio for effect in factorial_effects(*_matrix(workload, "wall_s"))}
+    shown = {effect.levels: effect.ratio for effect in factorial_effects(*arrange_values(workload, "wall_s"))}
     assert shown["uml", "1G"] == pytest.approx(1.5, rel=0.03)
-    assert tables(analyse_run(run.plan, run.trials[:10]).workloads[0]) == []
+    assert make_tables(analyse_run(run.plan, run.trials[:10]).workloads[0]) == []

@@ -19,7 +19,7 @@ from guestmark.ledger import open_ledger, signatures
 from guestmark.ledger.run_history import history, judged, remember
 from guestmark.ledger.store import Ledger
 from guestmark.report.document import result_document
-from guestmark.report.sections.conclusion import conclusion
+from guestmark.report.sections.conclusion import make_conclusion
 from guestmark.stats.across_runs import (
     FEWEST_NULLS,
     ChangeVerdict,
@@ -77,7 +77,7 @@ def a_run(
 
 
 def told(analysis: Analysis) -> str:
-    return str(conclusion(analysis))
+    return str(make_conclusion(analysis))
 
 
 def test_the_first_run_has_no_history(ledger: Ledger) -> None:

@@ -9,7 +9,7 @@ from guestmark.core.model import Policy, RunState, Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Command, Paragraph
 from guestmark.page.text import text_of
-from guestmark.report.sections.more_time import nodes
+from guestmark.report.sections.more_time import make_nodes
 from guestmark.stats import half_width
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import MIN_BLOCKS
@@ -24,7 +24,7 @@ def told(run: StoredRun) -> MoreTime | None:
 
 def test_runs_that_are_precise_and_decided_need_no_more_time() -> None:
     assert told(host_uml_tcg()) is None
-    assert nodes(analyse_run(host_uml_tcg().plan, host_uml_tcg().trials), host_uml_tcg()) == []
+    assert make_nodes(analyse_run(host_uml_tcg().plan, host_uml_tcg().trials), host_uml_tcg()) == []
 
 
 def test_what_is_foretold_comes_true() -> None:
@@ -63,7 +63,7 @@ def test_too_few_for_a_verdict_are_made_enough() -> None:
     run = memory_sweep(blocks=2)
     found = known(told(run))
     assert found.blocks == MIN_BLOCKS - 2
-    (paragraph, then) = nodes(analyse_run(run.plan, run.trials), run)
+    (paragraph, then) = make_nodes(analyse_run(run.plan, run.trials), run)
     assert a(Command, then).command.endswith(f"--blocks {MIN_BLOCKS}")
     assert f"{found.blocks} more blocks (about" in text_of(a(Paragraph, paragraph).text)
 
@@ -75,13 +75,13 @@ def precise(run: StoredRun, precision: float) -> StoredRun:
 def test_the_report_says_it_with_a_command() -> None:
     run = host_uml_tcg(blocks=4)
     analysis = analyse_run(run.plan, run.trials)
-    paragraph, command = nodes(analysis, run)
+    paragraph, command = make_nodes(analysis, run)
     assert isinstance(paragraph, Paragraph)
     assert isinstance(command, Command)
     assert "uml: ±" in text_of(paragraph.text)
     assert "4 more blocks (about 2 min" in text_of(paragraph.text)
     assert command.command == "guestmark resume 20261121-213000-k3f --blocks 8"
-    assert nodes(analysis, replace(run, state=RunState.INTERRUPTED)) == []  # there it goes on anyway
+    assert make_nodes(analysis, replace(run, state=RunState.INTERRUPTED)) == []  # there it goes on anyway
 
 
 def test_what_is_hardly_known_is_told_by_the_factor() -> None:
@@ -93,7 +93,7 @@ def test_what_is_hardly_known_is_told_by_the_factor() -> None:
     odd = {("uml", 1): 2.5, ("uml", 2): 0.4}
     trials = [times(trial, odd.get((trial.cell_id, trial.block), 1.0)) for trial in run.trials]
     run = replace(run, trials=tuple(trials))
-    text = text_of(a(Paragraph, nodes(analyse_run(run.plan, run.trials), run)[0]).text)
+    text = text_of(a(Paragraph, make_nodes(analyse_run(run.plan, run.trials), run)[0]).text)
     assert re.match(r"uml: a factor of \d\.\d now; 4 more blocks", text)
 
 
@@ -105,7 +105,7 @@ def test_many_cells_are_told_by_the_least_known() -> None:
     found = told(run)
     assert found is not None
     worst = max(found.cells, key=lambda prospect: prospect.half_width)
-    text = text_of(a(Paragraph, nodes(analyse_run(run.plan, run.trials), run)[0]).text)
+    text = text_of(a(Paragraph, make_nodes(analyse_run(run.plan, run.trials), run)[0]).text)
     assert text.startswith(f"{worst.cell}: ±")
     assert f"(the least known of {len(found.cells)})" in text
 

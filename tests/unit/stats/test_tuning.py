@@ -14,9 +14,10 @@ from guestmark.core.tuning import Candidate, Limit, Settings
 from guestmark.plan.load import load
 from guestmark.plan.outline import assemble
 from guestmark.plan.tuning import parse_limit
-from guestmark.report.sections import tuning
+from guestmark.report.sections.race_outcome import describe_outcome
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race, screen
+from guestmark.stats.tuning.outcome import RaceOutcome
 from guestmark.stats.tuning.race import DropReason, Race, Stage
 from tests.framework.marks import long
 
@@ -49,10 +50,10 @@ def test_one_that_is_not_shown_to_be_ahead_is_not_called_best() -> None:
     level = raced(settings, {"a": 0.0, "b": 0.001, "c": 0.3, "d": 1.0})
     assert level.is_confirmed
     assert not level.leads_alone
-    assert tuning.sentences(settings, level, [], [])[0].startswith("In the lead: ")
+    assert describe_outcome(RaceOutcome(settings, (), level, ()))[0].startswith("In the lead: ")
     ahead = raced(settings, {"a": 0.0, "b": 0.3, "c": 0.6, "d": 1.0})
     assert ahead.leads_alone
-    assert tuning.sentences(settings, ahead, [], [])[0].startswith("Best: a ")
+    assert describe_outcome(RaceOutcome(settings, (), ahead, ()))[0].startswith("Best: a ")
 
 
 def test_one_that_is_left_is_confirmed_against_the_nearest_by_the_rule_of_a_run() -> None:
@@ -69,7 +70,7 @@ def test_fewer_fresh_blocks_than_a_run_takes_confirm_nothing() -> None:
     done = raced(Settings("wall_s", Better.LOWER, confirm=3), {"a": 0.0, "b": 0.1, "c": 0.6, "d": 1.0})
     assert (done.stage, done.fresh, done.is_confirmed) == (Stage.DONE, 3, False)
     assert not [entry for entry in done.dropped if entry.kind is DropReason.CONFIRMED]
-    said = " ".join(tuning.sentences(Settings("wall_s", Better.LOWER), done, [], []))
+    said = " ".join(describe_outcome(RaceOutcome(Settings("wall_s", Better.LOWER), (), done, ())))
     assert "not confirmed: 3 fresh blocks, and fewer than 6 decide nothing" in said
 
 
@@ -79,7 +80,7 @@ def test_one_that_had_no_rival_is_not_called_best() -> None:
     settings = Settings("wall_s", Better.LOWER)
     done = race.run_race(settings, alone, values, {block: frozenset("a") for block in values})
     assert (done.stage, done.alive, done.is_confirmed) == (Stage.DONE, ["a"], False)
-    assert tuning.sentences(settings, done, [], []) == [
+    assert describe_outcome(RaceOutcome(settings, (), done, ())) == [
         "Only a could take part, so nothing is compared (0 cells, 0 trials)."
     ]
 

@@ -8,7 +8,6 @@ telephone, need no legend, and say nothing by colour alone. Every mark carries w
 import csv
 import io
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from markupsafe import Markup
 from guestmark.page.charts import Drawing, Picture, Ratios, Series, Spread, Stack
 from guestmark.page.nodes import Chart
 from guestmark.page.text import Tone, in_csv, inert
+from guestmark.stats.distribution import median, quantiles
 
 WIDTH = 440  # of the drawing, in its own units: CSS pixels on a screen of about 470
 _LANE = 40
@@ -285,7 +285,7 @@ def _spread(drawing: Spread) -> _Drawn:
         axis = _Axis(low - edge, high + edge, drawing.axis)
     boxes, medians, dots = [], [], []
     for lane, row in enumerate(drawing.rows):
-        first, median, third = _quartiles(row.values)
+        first, median, third = quantiles(row.values)[1:4]
         top, base = _y(lane - 0.1, count), _y(lane + 0.36, count)
         said = f"{row.label}: median {median:.4g}, middle half {first:.4g} to {third:.4g}"
         boxes.append(_rect((axis.at(first), axis.at(third)), (top, base), "var(--accent)", said))
@@ -305,7 +305,7 @@ def _spread(drawing: Spread) -> _Drawn:
 
 def _series(drawing: Series) -> _Drawn:
     count = len(drawing.rows)
-    middles = [statistics.median(value for _, value in row.points) for row in drawing.rows]
+    middles = [median([value for _, value in row.points]) for row in drawing.rows]
     most = max(
         (
             abs(value / middle - 1)
@@ -364,13 +364,6 @@ def _stack(drawing: Stack) -> _Drawn:
         _joined(letters)
     )
     return [_Lane(row.label, row.total, Tone.SOFT) for row in drawing.rows], axis, [*bars, on]
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    import numpy as np
-
-    first, median, third = np.quantile(values, (0.25, 0.5, 0.75))
-    return float(first), float(median), float(third)
 
 
 def _round_step(rough: float) -> float:

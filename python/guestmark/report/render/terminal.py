@@ -27,6 +27,7 @@ from guestmark.page.nodes import (
 )
 from guestmark.page.tables import Align, Column, Row, RowName, Table, words
 from guestmark.page.text import Inline, Tone, inert
+from guestmark.report.full_report import make_live_section
 from guestmark.report.render.terminal_table import fitted, is_numbered, key_lines, lines, styled
 from guestmark.stats.analysis import Analysis
 
@@ -80,9 +81,7 @@ def drawn(page: Page, console: Console) -> str:
 
 def live(analysis: Analysis, width: int) -> RenderableType:
     """The results so far, for the screen of a run that is going on."""
-    from guestmark.report.sections import live as live_section
-
-    return draw([live_section(workload) for workload in analysis.workloads], width)
+    return draw([make_live_section(workload) for workload in analysis.workloads], width)
 
 
 def draw(sections: Iterable[Section], width: int = 80) -> RenderableType:

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from guestmark.core.findings import programs
-from guestmark.core.model import Trial, TrialStatus
+from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Definitions
-from guestmark.report.sections import elsewhere, places
+from guestmark.report.sections import locations, remote_machines
 
 _HERE = "this host"
-_SHORT = 16  # digits of a digest that are shown
+_DIGEST_DIGITS = 16  # that are shown
 _FLAGS_SHOWN = 12
 _NOT_AFFECTED = "Not affected"  # as the kernel writes it
+_Rows = Iterable[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,92 +40,87 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """What the machines of a platform were, from the first trial that got far enough."""
+    """The machines of a platform, from the first trial that got far enough."""
 
     platform: str
     command_line: tuple[str, ...]
     flags_missing: tuple[str, ...] | None  # None: not known
 
 
-def binaries(run: StoredRun) -> list[Binary]:
-    """The programs of all trials, in the order they were met."""
+def find_binaries(run: StoredRun) -> list[Binary]:
+    """Return the programs of all trials, in the order they first ran."""
     platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    digests: dict[str, dict[str, dict[str, None]]] = {}
     counts: dict[str, int] = {}
     for trial in run.trials:
+        platform = platform_of.get(trial.cell_id, trial.cell_id)
         for program in programs(trial.facts):
             if not program.sha256:
                 continue
-            sides = found.setdefault(program.path, {})
-            platform = platform_of.get(trial.cell_id, trial.cell_id)
+            sides = digests.setdefault(program.path, {})
             sides.setdefault(platform, {})[program.sha256] = None
             if program.host_sha256:
                 sides.setdefault(_HERE, {})[program.host_sha256] = None
             counts[program.path] = counts.get(program.path, 0) + 1
     return [
-        Binary(path, {side: tuple(digests) for side, digests in sides.items()}, counts[path])
-        for path, sides in found.items()
+        Binary(path, {side: tuple(of_side) for side, of_side in sides.items()}, counts[path])
+        for path, sides in digests.items()
     ]
 
 
-def machines(run: StoredRun) -> list[MachineKind]:
-    """The guests of each platform."""
-    found: dict[str, MachineKind] = {}
+def find_machines(run: StoredRun) -> list[MachineKind]:
+    """Return the guests of each platform."""
+    machines: dict[str, MachineKind] = {}
     by_id = {cell.id: cell for cell in run.plan.cells}
-    for trial in _good_first(run.trials):
+    # A failed trial's machine may never have come up: good trials are asked first.
+    for trial in sorted(run.trials, key=lambda trial: trial.status is not TrialStatus.OK):
         cell = by_id.get(trial.cell_id)
-        if (
-            cell is None
-            or not cell.platform.is_guest
-            or str(cell.platform) in found
-            or not trial.command_line
-        ):
+        if cell is None or not cell.platform.is_guest or not trial.command_line:
             continue
-        guest = places.guest_of(trial.facts)
-        missing = None if guest is None else tuple(guest.cpu_flags_missing)
-        found[str(cell.platform)] = MachineKind(str(cell.platform), trial.command_line, missing)
-    return list(found.values())
+        platform = str(cell.platform)
+        if platform not in machines:
+            guest = locations.find_inner_guest(trial.facts)
+            missing = None if guest is None else tuple(guest.cpu_flags_missing)
+            machines[platform] = MachineKind(platform, trial.command_line, missing)
+    return list(machines.values())
 
 
-def rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
-    """Names and values for a table; `whole` gives every flag and digest in full."""
-    said = [*_host_rows(run.environment)]
-    said.append(("placement", places.placement(run.trials)))
-    said += elsewhere.machines(run).items()
-    said += [
-        (f"{platform} mitigations", _mitigations(found))
-        for platform, found in elsewhere.mitigations(run).items()
-    ]
-    for binary in binaries(run):
-        said.append(("program", _proof(binary, whole=whole)))
-    for machine in machines(run):
+def make_rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
+    """Return names and values for a table; `whole` gives every flag and digest in full."""
+    rows = [*_host_rows(run.environment), ("placement", locations.describe_placement(run.trials))]
+    rows += remote_machines.describe_machines(run).items()
+    for platform, flaws in remote_machines.find_mitigations(run).items():
+        rows.append((f"{platform} mitigations", _describe_mitigations(flaws)))
+    for binary in find_binaries(run):
+        rows.append(("program", _describe_binary(binary, whole=whole)))
+    for machine in find_machines(run):
         if machine.flags_missing is not None:
-            said.append((f"{machine.platform} lacks", _flags(machine.flags_missing, whole=whole)))
-        said.append((f"{machine.platform} command", shlex.join(machine.command_line)))
-    return [(name, value) for name, value in said if value]
+            rows.append((f"{machine.platform} lacks", _describe_flags(machine.flags_missing, whole=whole)))
+        rows.append((f"{machine.platform} command", shlex.join(machine.command_line)))
+    return [(name, value) for name, value in rows if value]
 
 
-def section(run: StoredRun) -> Definitions | None:
-    """Everything, in full; None when nothing is known."""
-    found = rows(run, whole=True)
-    return Definitions("What it was measured on", tuple(found)) if found else None
+def make_definitions(run: StoredRun) -> Definitions | None:
+    """Return everything, in full; None when nothing is known."""
+    rows = make_rows(run, whole=True)
+    return Definitions("What it was measured on", tuple(rows)) if rows else None
 
 
-def summary(run: StoredRun) -> str:
-    """The host in one line; empty when nothing is known."""
+def describe_host(run: StoredRun) -> str:
+    """Return the host in one line; empty when nothing is known."""
     known = dict(_host_rows(run.environment))
     processor = run.environment.get("processor", {})
-    return _joined(
+    return _join(
         processor.get("model"),
-        _counted(processor.get("count"), "processor"),
+        _count(processor.get("count"), "processor"),
         known.get("memory", "").partition(",")[0],
-        _said("kernel", run.environment.get("kernel", {}).get("release")),
+        _prefix("kernel", run.environment.get("kernel", {}).get("release")),
         "itself a guest" if known.get("virtualization") else "",
     )
 
 
-def document(run: StoredRun) -> dict[str, Any]:
-    """For the result document: `programs` and `machines`."""
+def make_document(run: StoredRun) -> dict[str, Any]:
+    """Return `programs` and `machines` for the result document."""
     return {
         "programs": [
             {
@@ -133,7 +129,7 @@ def document(run: StoredRun) -> dict[str, Any]:
                 "trials": binary.trials,
                 "sha256": {side: list(digests) for side, digests in binary.digests.items()},
             }
-            for binary in binaries(run)
+            for binary in find_binaries(run)
         ],
         "machines": [
             {
@@ -141,102 +137,95 @@ def document(run: StoredRun) -> dict[str, Any]:
                 "command_line": list(machine.command_line),
                 "cpu_flags_missing": None if machine.flags_missing is None else list(machine.flags_missing),
             }
-            for machine in machines(run)
+            for machine in find_machines(run)
         ],
     }
 
 
-def _host_rows(environment: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _host_rows(environment: Mapping[str, Any]) -> _Rows:
+    yield from _processor_rows(environment)
+    yield "quiet host", "; ".join(f"{name}: {value}" for name, value in environment.get("quiet", {}).items())
+    swap = _prefix("swap", _format_bytes(environment.get("swap_bytes")))
+    yield "memory", _join(_format_bytes(environment.get("memory_bytes")), swap)
+    yield from _disk_rows(environment)
+    kernel = environment.get("kernel", {})
+    yield "kernel", _join(kernel.get("release"), environment.get("distribution"))
+    virtualization = environment.get("virtualization", {})
+    if virtualization.get("hypervisor"):
+        model = (virtualization.get("vendor"), virtualization.get("product"))
+        yield "virtualization", _join("this host is itself a guest", *model)
+    yield "mitigations", _describe_mitigations(environment.get("mitigations", {}))
+    yield "versions", "; ".join(_describe_versions(environment.get("programs", {})))
+
+
+def _processor_rows(environment: Mapping[str, Any]) -> _Rows:
     processor = environment.get("processor", {})
+    smt = {"1": "on", "0": "off"}.get(processor.get("smt", ""))
     yield (
         "processor",
-        _joined(
+        _join(
             processor.get("model"),
-            _counted(processor.get("count"), "processor"),
-            _said("microcode", processor.get("microcode")),
-            _said("SMT", {"1": "on", "0": "off"}.get(processor.get("smt", ""))),
+            _count(processor.get("count"), "processor"),
+            _prefix("microcode", processor.get("microcode")),
+            _prefix("SMT", smt),
         ),
     )
     frequency = environment.get("frequency", {})
-    yield (
-        "frequency",
-        _joined(
-            _said("governor", frequency.get("governor")),
-            _said("driver", frequency.get("driver")),
-            _range(frequency),
-            _said("boost", {True: "on", False: "off"}.get(frequency.get("boost"))),
-        )
-        or ("scaling is not visible here" if processor else ""),
+    boost = {True: "on", False: "off"}.get(frequency.get("boost"))
+    scaling = _join(
+        _prefix("governor", frequency.get("governor")),
+        _prefix("driver", frequency.get("driver")),
+        _describe_range(frequency),
+        _prefix("boost", boost),
     )
-    yield "quiet host", "; ".join(f"{name}: {value}" for name, value in environment.get("quiet", {}).items())
-    yield (
-        "memory",
-        _joined(
-            _bytes(environment.get("memory_bytes")), _said("swap", _bytes(environment.get("swap_bytes")))
-        ),
-    )
+    yield "frequency", scaling or ("scaling is not visible here" if processor else "")
+
+
+def _disk_rows(environment: Mapping[str, Any]) -> _Rows:
     for disk in environment.get("disks", ()):
         kind = {True: "rotational", False: "not rotational"}.get(disk.get("rotational"))
+        scheduler = _prefix("scheduler", disk.get("scheduler"))
+        size = _format_bytes(disk.get("bytes"))
         yield (
             f"disk {disk.get('name')}",
-            _joined(
-                _bytes(disk.get("bytes")),
-                disk.get("model"),
-                kind,
-                _said("scheduler", disk.get("scheduler")),
-                disk.get("write_cache"),
-            ),
+            _join(size, disk.get("model"), kind, scheduler, disk.get("write_cache")),
         )
     for directory, mount in environment.get("filesystems", {}).items():
         yield directory, f"{mount['type']} on {mount['device']} ({mount['options']})"
-    kernel = environment.get("kernel", {})
-    yield "kernel", _joined(kernel.get("release"), environment.get("distribution"))
-    virtualization = environment.get("virtualization", {})
-    if virtualization.get("hypervisor"):
-        yield (
-            "virtualization",
-            _joined(
-                "this host is itself a guest", virtualization.get("vendor"), virtualization.get("product")
-            ),
-        )
-    yield "mitigations", _mitigations(environment.get("mitigations", {}))
-    programs = environment.get("programs", {})
-    yield (
-        "versions",
-        "; ".join(
-            str(version) if name.partition("-")[0] in str(version).lower() else f"{name} {version}"
-            for name, version in programs.items()
-        ),
-    )
 
 
-def _mitigations(found: Mapping[str, str]) -> str:
-    """What the kernel says of those of the processor's flaws that there are, and how many there are not."""
-    told = [f"{name}: {said}" for name, said in found.items() if said != _NOT_AFFECTED]
-    free = len(found) - len(told)
-    if free:
-        told.append(
-            f"{_counted(free, 'other')}: not affected"
-            if told
-            else "not affected by any that the kernel knows"
-        )
-    return "; ".join(told)
+def _describe_versions(programs_seen: Mapping[str, object]) -> Iterable[str]:
+    for name, version in programs_seen.items():
+        # Many programs name themselves in front of their version.
+        named = name.partition("-")[0] in str(version).lower()
+        yield str(version) if named else f"{name} {version}"
 
 
-def _proof(binary: Binary, *, whole: bool) -> str:
+def _describe_mitigations(flaws: Mapping[str, str]) -> str:
+    """Return what the kernel reports about each flaw the processor has, and how many it does not have."""
+    texts = [f"{name}: {state}" for name, state in flaws.items() if state != _NOT_AFFECTED]
+    free = len(flaws) - len(texts)
+    if free and texts:
+        texts.append(f"{_count(free, 'other')}: not affected")
+    elif free:
+        texts.append("not affected by any that the kernel knows")
+    return "; ".join(texts)
+
+
+def _describe_binary(binary: Binary, *, whole: bool) -> str:
     if binary.same:
         (digest,) = {digest for digests in binary.digests.values() for digest in digests}
-        shown = digest if whole else f"{digest[:_SHORT]}…"
+        shown = digest if whole else f"{digest[:_DIGEST_DIGITS]}…"
         sides = ", ".join(side for side in binary.digests if side != _HERE or "host" not in binary.digests)
         return f"{binary.path} is the same on {sides}: SHA-256 {shown} in {binary.trials} of {binary.trials} trials"
-    told = "; ".join(
-        f"{side} {' and '.join(digest if whole else digest[:_SHORT] for digest in digests)}"
+    sides = "; ".join(
+        f"{side} {' and '.join(digest if whole else digest[:_DIGEST_DIGITS] for digest in digests)}"
         for side, digests in binary.digests.items()
     )
-    return f"{binary.path} is NOT the same: SHA-256 {told}"
+    return f"{binary.path} is NOT the same: SHA-256 {sides}"
 
 
-def _flags(missing: tuple[str, ...], *, whole: bool) -> str:
+def _describe_flags(missing: tuple[str, ...], *, whole: bool) -> str:
     if not missing:
         return "no processor feature of the host"
     shown = " ".join(missing if whole else missing[:_FLAGS_SHOWN])
@@ -245,27 +234,23 @@ def _flags(missing: tuple[str, ...], *, whole: bool) -> str:
     return f"{len(missing)} processor features of the host: {shown}{more}"
 
 
-def _good_first(trials: Iterable[Trial]) -> list[Trial]:
-    return sorted(trials, key=lambda trial: trial.status is not TrialStatus.OK)
-
-
-def _joined(*parts: object) -> str:
+def _join(*parts: object) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _said(name: str, value: object) -> str:
+def _prefix(name: str, value: object) -> str:
     return f"{name} {value}" if value else ""
 
 
-def _counted(count: object, what: str) -> str:
+def _count(count: object, what: str) -> str:
     return "" if count is None else f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _bytes(size: object) -> str:
+def _format_bytes(size: object) -> str:
     return f"{size / 1e9:.1f} GB" if isinstance(size, int | float) else ""
 
 
-def _range(frequency: Mapping[str, Any]) -> str:
+def _describe_range(frequency: Mapping[str, Any]) -> str:
     ends = [frequency.get("minimum_khz"), frequency.get("maximum_khz")]
     try:
         low, high = (int(str(end)) / 1e6 for end in ends)

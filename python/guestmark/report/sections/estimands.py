@@ -2,187 +2,159 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from guestmark.core.rare import SLOW
 from guestmark.page import figures
 from guestmark.page.names import row_names, spoken
-from guestmark.page.tables import Align, Cell, Column, Row, Table, figure
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure
 from guestmark.page.text import Inline, Span, Tone, line
-from guestmark.report.sections.verdicts import LEGEND, mark, tone
+from guestmark.report.sections.verdict_words import LEGEND, mark_verdict, verdict_tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.compare import MIN_BLOCKS, Comparison
-from guestmark.stats.estimands import all_runs
+from guestmark.stats.compare import Comparison
+from guestmark.stats.estimands import median_first_run
 from guestmark.stats.tails import CellRuns
 from guestmark.stats.total import LARGEST_EVENT
 from guestmark.stats.trials import Answers, SlowComparison
 
-_WIDEST = 0.5  # of an interval of shares of runs
-_CALLED = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
+_RATIO = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
 _TOTALS = (
     "total: of the runs that were measured; its interval, with rare events allowed for, is in the details"
 )
 _LEGEND = f"slow runs: the share of runs over {SLOW:g} times the cell's own typical run, less the baseline's"
+_Answered = Sequence[tuple[CellResult, Answers]]
 
 
-def tables(workload: WorkloadResult, *, details: bool) -> list[Table]:
-    """The four answers of each cell, and the figures behind them.
+def make_tables(workload: WorkloadResult, *, details: bool) -> list[Table]:
+    """Return the four answers of each cell, and the figures behind them.
 
     Without `details` only the first table, and only if it says more than the typical run does.
     """
-    answered = [(result, result.answers) for result in workload.shown_cells if result.answers is not None]
-    several = [
-        (result, answers)
-        for result, answers in answered
-        if _enough(answers.total) or _known(answers.slow) or answers.first
-    ]
-    if not several or not (details or any(answers.differing_questions for _, answers in several)):
+    answered = []
+    for result in workload.shown_cells:
+        answers = result.answers
+        if answers is not None and (_known_total(answers) or _known_slow_runs(answers) or answers.first):
+            answered.append((result, answers))
+    if not answered or not (details or any(answers.differing_questions for _, answers in answered)):
         return []
-    return [_compared(workload, several), *(_runs(workload, several) if details else [])]
+    tables = [_answers_table(workload, answered)]
+    return [*tables, *_runs_tables(workload, answered)] if details else tables
 
 
-def _compared(workload: WorkloadResult, answered: Sequence[tuple[CellResult, Answers]]) -> Table:
-    headings, names = row_names(workload, [result for result, _ in answered])
-    columns = [Column("typical run", _CALLED)]
-    cells = [[_ratio(answers.typical)] for _, answers in answered]
-    totals = any(_enough(answers.total) for _, answers in answered)
-    if totals:
-        columns.append(Column("total", _CALLED))
-        for row, (_, answers) in zip(cells, answered, strict=True):
-            row.append(_measured(answers.total if _enough(answers.total) else None))
-    if any(_known(answers.slow) for _, answers in answered):
-        columns.append(Column("slow runs, points", _CALLED))
-        for row, (_, answers) in zip(cells, answered, strict=True):
-            row.append(_difference(answers.slow if _known(answers.slow) else None))
+def _answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
+    table = TableBuilder(*row_names(workload, [result for result, _ in answered]))
+    table.add("typical run", [_ratio_cell(answers.typical) for _, answers in answered], _RATIO)
+    totals = [_known_total(answers) for _, answers in answered]
+    if any(totals):
+        table.add("total", map(_total_cell, totals), _RATIO)
+    slow_runs = [_known_slow_runs(answers) for _, answers in answered]
+    if any(slow_runs):
+        table.add("slow runs, points", map(_difference_cell, slow_runs), _RATIO)
     if any(answers.first for _, answers in answered):
-        columns.append(Column("first run", _CALLED))
-        for row, (_, answers) in zip(cells, answered, strict=True):
-            row.append(_ratio(answers.first))
+        table.add("first run", [_ratio_cell(answers.first) for _, answers in answered], _RATIO)
     against = "" if workload.baseline is None else f", against {spoken(workload)[workload.baseline.cell.id]}"
-    return Table(
+    legend = (line(LEGEND), line(_LEGEND))
+    return table.build(
         f"How the runs of {workload.title} differ{against}",
-        headings,
-        tuple(columns),
-        tuple(Row(name, tuple(row)) for name, row in zip(names, cells, strict=True)),
-        divisible=True,
-        legend=(line(LEGEND), line(_LEGEND), *([line(_TOTALS)] if totals else [])),
         heading=f"How the runs differ{against}",
+        legend=(*legend, line(_TOTALS)) if any(totals) else legend,
+        divisible=True,
     )
 
 
-def _enough(comparison: Comparison | None) -> bool:
-    """Whether there are as many blocks as say anything of a total."""
-    return comparison is not None and comparison.n >= MIN_BLOCKS
+def _known_total(answers: Answers) -> Comparison | None:
+    total = answers.total
+    return total if total is not None and total.has_enough_blocks else None
 
 
-def _known(slow: SlowComparison | None) -> bool:
-    """Whether anything is known of how often runs are slow: an interval of half of all runs says nothing."""
-    return slow is not None and slow.n >= MIN_BLOCKS and slow.ci[1] - slow.ci[0] <= _WIDEST
+def _known_slow_runs(answers: Answers) -> SlowComparison | None:
+    slow = answers.slow
+    return slow if slow is not None and slow.is_informative else None
 
 
-def _ratio(comparison: Comparison | None) -> Cell:
+def _ratio_cell(comparison: Comparison | None) -> Cell:
     if comparison is None or comparison.ratio is None:
         return figure("–")
-    value, _, interval = figures.ratio(comparison.ratio, comparison.ci).partition(" ")
-    return _called(value, interval, comparison)
+    return _judged_cell(figures.ratio_pieces(comparison.ratio, comparison.ci), comparison)
 
 
-def _measured(total: Comparison | None) -> Cell:
-    """The ratio of the means without its interval: of so few runs none holds a mean that rare events decide."""
+def _total_cell(total: Comparison | None) -> Cell:
+    """Return the ratio of the means alone: of so few runs no interval holds a mean that rare events decide."""
     if total is None or total.ratio is None:
         return figure("–")
-    value, _, _ = figures.ratio(total.ratio, total.ci).partition(" ")
-    return _called(value, "", total)
+    return _judged_cell(figures.ratio_pieces(total.ratio, total.ci)[:1], total)
 
 
-def _difference(slow: SlowComparison | None) -> Cell:
+def _difference_cell(slow: SlowComparison | None) -> Cell:
     if slow is None:
         return figure("–")
     low, middle, high = (100 * share for share in (slow.ci[0], slow.difference, slow.ci[1]))
     places = min(figures.decimals((high - low) / 2, middle), 1)
-    value = f"{'+' if middle > 0 else ''}{figures.number(middle, places)}"
-    return _called(value, f"[{figures.number(low, places)}, {figures.number(high, places)}]", slow)
+    sign = "+" if middle > 0 else ""
+    interval = f"[{figures.number(low, places)}, {figures.number(high, places)}]"
+    return _judged_cell((f"{sign}{figures.number(middle, places)}", interval), slow)
 
 
-def _called(value: str, interval: str, comparison: Comparison | SlowComparison) -> Cell:
-    return figure(*(piece for piece in (value, interval) if piece), mark(comparison), last=tone(comparison))
+def _judged_cell(pieces: Sequence[str], comparison: Comparison | SlowComparison) -> Cell:
+    return figure(*pieces, mark_verdict(comparison), last=verdict_tone(comparison))
 
 
 # --- the figures behind them ------------------------------------------------------------------------------------------
 
 
-def _runs(workload: WorkloadResult, answered: Sequence[tuple[CellResult, Answers]]) -> list[Table]:
-    """All measured runs of each cell, and the total's interval with what so few starts cannot have shown."""
-    described: list[tuple[CellResult, CellRuns, Answers | None]] = [
-        (result, answers.slow.cell, answers) for result, answers in answered if answers.slow is not None
-    ]
-    if not described:
+def _runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
+    """Return all measured runs of each cell, and the total's interval with what so few starts cannot have shown."""
+    rows: list[tuple[CellResult, CellRuns, Answers | None]] = []
+    slow_runs = []
+    for result, answers in answered:
+        if answers.slow is not None:
+            rows.append((result, answers.slow.cell, answers))
+            slow_runs.append(answers.slow)
+    if not rows:
         return []
-    slow = described[0][2].slow if described[0][2] else None
-    if (
-        workload.baseline is not None
-        and workload.baseline not in (result for result, *_ in described)
-        and slow
-    ):
-        described.insert(0, (workload.baseline, slow.baseline, None))
+    baseline = workload.baseline
+    if baseline is not None and baseline not in (result for result, *_ in rows):
+        rows.insert(0, (baseline, slow_runs[0].baseline, None))
     metric = workload.metrics[0]
-    unit = figures.table_unit(metric.unit, [runs.typical for _, runs, _ in described])
-    firsts = [_first(result, metric.name) for result, *_ in described]
-    headings, names = row_names(workload, [result for result, *_ in described])
-    rows = []
-    for name, (result, runs, answers), first in zip(names, described, firsts, strict=True):
-        amounts = [runs.typical, runs.total, runs.p95, runs.worst]
-        cells = [_amount(amount, unit) for amount in amounts]
-        cells += [
-            figure(f"{runs.slow} of {runs.iterations}"),
-            figure(str(runs.over_twice)),
-        ]
-        if any(each is not None for each in firsts):
-            cells.append(figure("–") if first is None else _amount(first, unit))
-        cells.append(_with_unseen(answers))
-        rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
+    unit = figures.table_unit(metric.unit, [runs.typical for _, runs, _ in rows])
     point = (Align.POINT,)
-    columns = [Column(heading, point) for heading in ("typical", "mean", "95 % within", "slowest")]
-    columns += [Column("slow", (Align.RIGHT,)), Column("over twice", (Align.RIGHT,))]
-    columns += [Column("first run", point)] if any(each is not None for each in firsts) else []
-    columns.append(Column("total, pessimistic"))
+    table = TableBuilder(*row_names(workload, [result for result, *_ in rows]))
+    table.add("typical", [_amount_cell(runs.typical, unit) for _, runs, _ in rows], point)
+    table.add("mean", [_amount_cell(runs.total, unit) for _, runs, _ in rows], point)
+    table.add("95 % within", [_amount_cell(runs.p95, unit) for _, runs, _ in rows], point)
+    table.add("slowest", [_amount_cell(runs.worst, unit) for _, runs, _ in rows], point)
+    table.add("slow", [figure(f"{runs.slow} of {runs.iterations}") for _, runs, _ in rows], (Align.RIGHT,))
+    table.add("over twice", [figure(str(runs.over_twice)) for _, runs, _ in rows], (Align.RIGHT,))
+    firsts = [median_first_run(metric.name, result.trials) for result, *_ in rows]
+    if any(first is not None for first in firsts):
+        table.add("first run", [_amount_cell(first, unit) for first in firsts], point)
+    table.add("total, pessimistic", [_pessimistic_cell(answers) for *_, answers in rows])
+    heading = figures.heading(metric, unit)
     return [
-        Table(
-            f"All runs of {workload.title}, {figures.heading(metric, unit)}",
-            headings,
-            tuple(columns),
-            tuple(rows),
+        table.build(
+            f"All runs of {workload.title}, {heading}",
+            heading=f"Runs: {heading}",
+            legend=_runs_legend(slow_runs),
             divisible=True,
-            legend=_legend(answered),
-            heading=f"Runs: {figures.heading(metric, unit)}",
+            strong=[position for position, (result, *_) in enumerate(rows) if result.cell.baseline],
         )
     ]
 
 
-def _legend(answered: Sequence[tuple[CellResult, Answers]]) -> tuple[Inline, ...]:
-    found = [answers.slow for _, answers in answered if answers.slow is not None]
-    fewest = min(found, key=lambda slow: slow.n)
+def _runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]:
+    fewest = min(slow_runs, key=lambda slow: slow.n)
     starts, runs = (figures.percent(share) for share in (fewest.unseen.machines, fewest.unseen.iterations))
-    said = (
+    missed = (
         f"events in fewer than {starts} of starts, or independently in fewer than {runs} of runs, may be missed by "
         f"{fewest.n} starts"
     )
-    allowed = f"total, pessimistic: if starts {LARGEST_EVENT:g} times as slow were missed that often"
-    return ((Span(said, Tone.SOFT),), (Span(allowed, Tone.SOFT),))
+    pessimistic = f"total, pessimistic: if starts {LARGEST_EVENT:g} times as slow were missed that often"
+    return ((Span(missed, Tone.SOFT),), (Span(pessimistic, Tone.SOFT),))
 
 
-def _amount(value: float, unit: figures.Unit) -> Cell:
-    shown = value / unit.size
-    return figure(figures.number(shown, figures.decimals(None, shown)))
+def _amount_cell(value: float | None, unit: figures.Unit) -> Cell:
+    return figure("–") if value is None else figure(figures.three_digits(value / unit.size))
 
 
-def _first(result: CellResult, metric: str) -> float | None:
-    """The median of the first runs on the cell's fresh machines."""
-    runs = [found[0] for trial in result.trials if (found := all_runs(metric, trial))]
-    return float(np.median(runs)) if runs else None
-
-
-def _with_unseen(answers: Answers | None) -> Cell:
+def _pessimistic_cell(answers: Answers | None) -> Cell:
     if answers is None or answers.total is None or answers.total.stated_interval is None:
         return Cell()
     low, high = answers.total.stated_interval

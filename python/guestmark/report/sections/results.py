@@ -3,218 +3,202 @@
 from collections.abc import Sequence
 
 from guestmark.core.metric import Metric
-from guestmark.core.model import CellStatus, Trial
+from guestmark.core.model import CellStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios
 from guestmark.page.names import brief, row_names, spoken
 from guestmark.page.nodes import Chart, Node, Note
-from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure, words
 from guestmark.page.text import Tone, line
-from guestmark.report.sections import places
-from guestmark.report.sections.durability import DISK_MEANING, MEANING, durability, of_disk
-from guestmark.report.sections.verdicts import LEGEND, mark, tone, word
+from guestmark.report.sections import locations
+from guestmark.report.sections.durability import DISK_MEANING, MEANING
+from guestmark.report.sections.verdict_words import LEGEND, mark_verdict, verdict_tone, verdict_word
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
+from guestmark.stats.durability import disk_durability, row_durability
 from guestmark.stats.paired import Summary
-from guestmark.stats.pairwise import values_by_block
+from guestmark.stats.pairwise import block_ratios
 
 ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
 RATIO = (Align.POINT, Align.LEFT)  # ×1.05 [1.04, 1.06]
+_LONGEST_BASELINE = 20  # characters of its name in a heading
 
 
-def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """The table of the primary metric, and the ratios as a chart."""
+def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Return the table of the primary metric, what its units mean, and the ratios as a chart."""
     if not workload.metrics:
         return []
-    return [table(workload), *units(workload), *_chart(workload)]
+    return [make_table(workload), *explain_units(workload), *_ratio_charts(workload)]
 
 
-def table(workload: WorkloadResult) -> Table:
-    """The table of the primary metric, of all cells whose platform can be used."""
+def make_table(workload: WorkloadResult) -> Table:
+    """Return the table of the primary metric, of all cells whose platform can be used."""
     metric = workload.metrics[0]
     shown = [result for result in workload.shown_cells if result.status is not CellStatus.UNUSABLE]
-    summaries = [result.summary.get(metric.name) for result in shown]
-    unit = figures.table_unit(metric.unit, [summary.typical for summary in summaries if summary])
-    largest = max((summary.typical for summary in summaries if summary), default=0.0)
-    durable = [durability(result) for result in shown]
-    headings, names = row_names(workload, shown)
-    columns = [Column(figures.heading(metric, unit), ESTIMATE), Column(_versus(workload), RATIO)]
-    columns += [Column("durability")] if any(durable) else []
-    below = [of_disk(result) for result in shown]
-    columns += [Column("its disk")] if any(below) else []
-    beside = _beside(shown)
+    typical = [
+        result.summary[metric.name].typical if metric.name in result.summary else 0 for result in shown
+    ]
+    unit = figures.table_unit(metric.unit, [value for value in typical if value])
+    largest = max(typical, default=0.0)
+    table = TableBuilder(*row_names(workload, shown))
+    estimates = [estimate_cell(result, metric, unit) for result in shown]
+    table.add(figures.heading(metric, unit), estimates, ESTIMATE)
+    comparisons = [result.comparison.get(metric.name) for result in shown]
+    ratios = [_ratio_cell(result, found) for result, found in zip(shown, comparisons, strict=True)]
+    table.add(_baseline_heading(workload), ratios, RATIO)
+    table.add_words("durability", [row_durability(result) for result in shown])
+    table.add_words("its disk", [disk_durability(result) for result in shown])
+    bars = [
+        Cell(bar=value / largest if metric.name in result.summary and largest > 0 else None)
+        for result, value in zip(shown, typical, strict=True)
+    ]
     # Where a table is too wide its last columns go below it, so the verdict comes before what explains it.
-    columns += [Column("", bar=True), Column("verdict"), *(Column(heading) for heading in beside)]
-    rows = []
-    for index, (result, name, summary, reached) in enumerate(
-        zip(shown, names, summaries, durable, strict=True)
-    ):
-        comparison = result.comparison.get(metric.name)
-        cells = [estimate(result, metric, unit), _ratio(result, comparison)]
-        cells += [words(reached)] if any(durable) else []
-        cells += [words(below[index])] if any(below) else []
-        share = summary.typical / largest if summary and largest > 0 else None
-        cells += [Cell(bar=share), _verdict(comparison, metric)]
-        cells += [words(said[index]) for said in beside.values()]
-        rows.append(Row(name, tuple(cells), strong=result.cell.baseline, soft=summary is None))
-    return Table(
+    table.add("", bars, bar=True)
+    table.add("verdict", [_verdict_cell(found, metric) for found in comparisons])
+    for heading, texts in _unequal_circumstances(shown).items():
+        table.add_words(heading, texts)
+    return table.build(
         f"{figures.heading(metric, unit)} of {workload.title}, with ratios to the baseline",
-        headings,
-        tuple(columns),
-        tuple(rows),
+        strong=[position for position, result in enumerate(shown) if result.cell.baseline],
+        soft=[position for position, result in enumerate(shown) if metric.name not in result.summary],
     )
 
 
-def _beside(shown: Sequence[CellResult]) -> dict[str, list[str]]:
-    """Columns for what should be equal in cells that are compared, where it is not."""
+def _unequal_circumstances(shown: Sequence[CellResult]) -> dict[str, list[str]]:
+    """Return columns for what should be equal in cells that are compared, where it is not."""
     columns = {
-        "processors": [str(places.processors(result) or "") for result in shown],
-        "where": [places.storage(result) for result in shown],
-        "binary": [places.build(result) for result in shown],
+        "processors": [str(locations.count_processors(result) or "") for result in shown],
+        "where": [locations.describe_storage(result) for result in shown],
+        "binary": [locations.describe_build(result) for result in shown],
     }
-    return {heading: said for heading, said in columns.items() if len(set(filter(None, said))) > 1}
+    return {heading: texts for heading, texts in columns.items() if len(set(filter(None, texts))) > 1}
 
 
-def _versus(workload: WorkloadResult) -> str:
+def _baseline_heading(workload: WorkloadResult) -> str:
     if workload.baseline is None:
         return ""
     name = spoken(workload)[workload.baseline.cell.id]
-    return f"vs {name}" if len(name) <= 20 else "vs baseline"
+    return f"vs {name}" if len(name) <= _LONGEST_BASELINE else "vs baseline"
 
 
-def estimate(result: CellResult, metric: Metric, unit: figures.Unit, failed: Tone = Tone.PLAIN) -> Cell:
-    """A cell's typical value with half of its interval; its status, in the tone `failed`, where it has no figure."""
+def estimate_cell(result: CellResult, metric: Metric, unit: figures.Unit, failed: Tone = Tone.PLAIN) -> Cell:
+    """Return a cell's typical value with half of its interval; without a value its status, in the tone `failed`."""
     summary = result.summary.get(metric.name)
     if summary is None:
         return words(result.status.value, failed)
     return figure(*figures.spread(summary.typical, summary.typical_ci, unit))
 
 
-def _ratio(result: CellResult, comparison: Comparison | None) -> Cell:
+def _ratio_cell(result: CellResult, comparison: Comparison | None) -> Cell:
     if result.cell.baseline:
         return words("baseline")
     if comparison is None or comparison.ratio is None:
         return Cell()
-    value, _, interval = figures.ratio(comparison.ratio, comparison.ci).partition(" ")
-    return figure(value, interval) if interval else figure(value)
+    return figure(*figures.ratio_pieces(comparison.ratio, comparison.ci))
 
 
-def _verdict(comparison: Comparison | None, metric: Metric) -> Cell:
+def _verdict_cell(comparison: Comparison | None, metric: Metric) -> Cell:
     if comparison is None:
         return Cell()
-    return words(word(comparison, metric), tone(comparison), comparison.reason)
+    return words(verdict_word(comparison, metric), verdict_tone(comparison), comparison.reason)
 
 
-def units(workload: WorkloadResult) -> list[Note]:
-    """Explains units that people understand differently."""
-    said = ["1 MB = 10^6 bytes"] if any(metric.unit == "B/s" for metric in workload.metrics) else []
-    if any(durability(result) for result in workload.shown_cells):
-        said.append(MEANING)
-    if any(of_disk(result) for result in workload.shown_cells):
-        said.append(DISK_MEANING)
-    stored = {where for result in workload.shown_cells if (where := places.storage(result))}
-    if len(stored) == 1:  # otherwise the table has a column
-        said.append(f"disks {stored.pop()}")
-    said += _ran_on(workload)
-    return [Note(line("; ".join(said)))] if said else []
+def explain_units(workload: WorkloadResult) -> list[Note]:
+    """Explain units and words that people understand differently, and where disks and commands were."""
+    remarks = []
+    if any(metric.unit == "B/s" for metric in workload.metrics):
+        remarks.append("1 MB = 10^6 bytes")
+    if any(row_durability(result) for result in workload.shown_cells):
+        remarks.append(MEANING)
+    if any(disk_durability(result) for result in workload.shown_cells):
+        remarks.append(DISK_MEANING)
+    stored = {where for result in workload.shown_cells if (where := locations.describe_storage(result))}
+    # Of several places the table has a column.
+    if len(stored) == 1:
+        remarks.append(f"disks {stored.pop()}")
+    remarks += _working_directories(workload)
+    return [Note(line("; ".join(remarks)))] if remarks else []
 
 
-def _ran_on(workload: WorkloadResult) -> list[str]:
-    """On which mounts commands ran; with their cells where these are several."""
-    found: dict[str, list[str]] = {}
+def _working_directories(workload: WorkloadResult) -> list[str]:
+    """Return on which mounts commands ran; with their cells where these are several."""
+    cells: dict[str, list[str]] = {}
     for result in workload.shown_cells:
-        if where := places.ran_on(result):
-            found.setdefault(where, []).append(result.cell.id)
-    if len(found) == 1:
-        return [f"ran on {next(iter(found))}"]
-    return [f"{', '.join(ids)} ran on {where}" for where, ids in found.items()]
+        if where := locations.describe_working_directory(result):
+            cells.setdefault(where, []).append(result.cell.id)
+    if len(cells) == 1:
+        return [f"ran on {next(iter(cells))}"]
+    return [f"{', '.join(ids)} ran on {where}" for where, ids in cells.items()]
 
 
 # --- the chart: for every cell the ratio of each block, and the interval of their mean --------------------------------
 
 
-def _chart(workload: WorkloadResult) -> list[Chart]:
-    metric = workload.metrics[0]
-    rows = [result for result in workload.cells if _comparable(result, metric.name)]
-    by_id = {result.cell.id: result for result in workload.cells}
-    baseline = workload.baseline
-    if not rows or baseline is None:
+def _ratio_charts(workload: WorkloadResult) -> list[Chart]:
+    metric, baseline = workload.metrics[0], workload.baseline
+    compared = []
+    for result in workload.cells:
+        comparison = result.comparison.get(metric.name)
+        if comparison is not None and comparison.ratio is not None:
+            compared.append((result, comparison, comparison.ratio))
+    if not compared or baseline is None:
         return []
-    drawn, said = [], []
-    for result in rows:
-        comparison = result.comparison[metric.name]
+    by_id = {result.cell.id: result for result in workload.cells}
+    rows, texts = [], []
+    for result, comparison, ratio in compared:
         reference = by_id.get(result.cell.null_of or "", baseline)
-        ratios = block_ratios(reference.trials, result.trials, metric.name)
-        ratio = comparison.ratio or 1.0
-        drawn.append(
+        blocks = block_ratios(reference.trials, result.trials, metric.name)
+        text = figures.ratio(ratio, comparison.ci)
+        rows.append(
             RatioRow(
                 brief(result, workload),
-                tone(comparison),
-                tuple((block + 1, value) for block, value in ratios.items()),
+                verdict_tone(comparison),
+                tuple((block + 1, value) for block, value in blocks.items()),
                 ratio,
-                figures.ratio(ratio, comparison.ci),
+                text,
                 comparison.ci,
             )
         )
-        said.append(f"{spoken(workload)[result.cell.id]} {figures.ratio(ratio, comparison.ci)}")
+        texts.append(f"{spoken(workload)[result.cell.id]} {text}")
     floor = workload.noise_floors.get(metric.name)
-    to = spoken(workload)[baseline.cell.id]
+    reference_name = spoken(workload)[baseline.cell.id]
     name = figures.heading(metric, figures.Unit(1.0, ""))
-    nulls = " Null cells are compared with the cells they copy." if workload.null_cells else ""
-    band = " The band is how far copies of one cell differed, or may have." if floor is not None else ""
-    caption = f"A dot for each block, a bar for the 95 % interval of the ratio.{band}{nulls}"
+    caption = "A dot for each block, a bar for the 95 % interval of the ratio."
+    if floor is not None:
+        caption += " The band is how far copies of one cell differed, or may have."
+    if workload.null_cells:
+        caption += " Null cells are compared with the cells they copy."
     return [
         Chart(
-            f"{name} against {to}",
+            f"{name} against {reference_name}",
             caption,
-            f"Ratios to {to}: {'; '.join(said)}.",
-            Ratios(tuple(drawn), floor, f"{name}, ratio"),
+            f"Ratios to {reference_name}: {'; '.join(texts)}.",
+            Ratios(tuple(rows), floor, f"{name}, ratio"),
         )
     ]
 
 
-def _comparable(result: CellResult, metric: str) -> bool:
-    return metric in result.comparison and result.comparison[metric].ratio is not None
+# --- the other metrics --------------------------------------------------------------------------------------
 
 
-def block_ratios(reference: Sequence[Trial], trials: Sequence[Trial], metric: str) -> dict[int, float]:
-    """Ratio of `trials` to `reference` in every block that has both, by block; values not above zero are left out."""
-    base, cell = values_by_block(reference, metric), values_by_block(trials, metric)
-    return {
-        block: cell[block] / base[block] for block in sorted(cell) if base.get(block, 0) > 0 < cell[block]
-    }
-
-
-def further(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """The other metrics: one table with each cell's mean and how it compares."""
+def make_further_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Return one table of the other metrics: each cell's mean and how it compares."""
     shown = [result for result in workload.shown_cells if result.summary]
     others = workload.metrics[1:]
     if not shown or not others:
         return []
-    headings, names = row_names(workload, shown)
-    columns, cells = [], []
+    table = TableBuilder(*row_names(workload, shown))
     for metric in others:
         summaries = [result.summary.get(metric.name) for result in shown]
         unit = figures.table_unit(metric.unit, (summary.typical for summary in summaries if summary))
-        columns.append(Column(figures.heading(metric, unit), (Align.POINT, Align.LEFT)))
-        cells.append([_cell(result, metric, unit) for result in shown])
-    rows = tuple(
-        Row(name, tuple(column[position] for column in cells)) for position, name in enumerate(names)
-    )
-    return [
-        Table(
-            f"Further metrics of {workload.title}",
-            headings,
-            tuple(columns),
-            rows,
-            divisible=True,
-            legend=(line(LEGEND),),
-        )
-    ]
+        cells = [_further_cell(result, metric, unit) for result in shown]
+        table.add(figures.heading(metric, unit), cells, (Align.POINT, Align.LEFT))
+    title = f"Further metrics of {workload.title}"
+    return [table.build(title, legend=(line(LEGEND),), divisible=True)]
 
 
-def _cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+def _further_cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
         return figure("–")
@@ -225,12 +209,12 @@ def _cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     places = figures.ratio_decimals(comparison.ratio, comparison.ci)
     if comparison.ratio >= 0.095:
         places = min(places, 2)
-    against = f"×{figures.number(comparison.ratio, places)}{mark(comparison)}"
-    return figure(mean, against, last=tone(comparison))
+    ratio = f"×{figures.number(comparison.ratio, places)}{mark_verdict(comparison)}"
+    return figure(mean, ratio, last=verdict_tone(comparison))
 
 
 def _short_mean(summary: Summary, unit: figures.Unit) -> str:
-    """A mean among others: at most five digits, however narrow its interval."""
+    """Return a mean among others: at most five digits, however narrow its interval."""
     half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
     value = summary.typical / unit.size
     return figures.number(value, min(figures.decimals(half, value), figures.decimals(None, value) + 2))

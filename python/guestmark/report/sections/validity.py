@@ -1,5 +1,6 @@
-"""What limits what a report's figures mean: every finding with what to do about it."""
+"""What limits a report's figures: every finding with what to do about it."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from guestmark.core.units import listed
@@ -16,32 +17,28 @@ _KINDS = {
 }
 
 
-def lines(analysis: Analysis, *, whole: bool = True) -> list[Note]:
-    """A line for each finding, the severe ones first; told once where it is the same of several workloads.
+def make_notes(analysis: Analysis, *, whole: bool = True) -> list[Note]:
+    """Return a line for each finding, the severe ones first; one line where several workloads have the same.
 
     Unless `whole`, notes do not say what to do.
     """
-    found: dict[tuple[Severity, str, str], list[str]] = {}
-    for title, finding in _all(analysis):
-        titles = found.setdefault((finding.severity, finding.message, finding.advice), [])
-        titles += [title] if title else []
+    titles: dict[tuple[Severity, str, str], list[str]] = {}
+    for title, finding in _all_findings(analysis):
+        of_finding = titles.setdefault((finding.severity, finding.message, finding.advice), [])
+        of_finding += [title] if title else []
     order = list(Severity)
-    several = len(analysis.workloads) > 1
-    return [
-        _line(
-            severity,
-            message,
-            advice if whole or severity is not Severity.NOTE else "",
-            titles if several and len(titles) < len(analysis.workloads) else (),
-        )
-        for (severity, message, advice), titles in sorted(
-            found.items(), key=lambda entry: -order.index(entry[0][0])
-        )
-    ]
+    count = len(analysis.workloads)
+    notes = []
+    for (severity, message, advice), where in sorted(
+        titles.items(), key=lambda item: -order.index(item[0][0])
+    ):
+        shown_advice = advice if whole or severity is not Severity.NOTE else ""
+        notes.append(_make_note(severity, message, shown_advice, where if len(where) < count else ()))
+    return notes
 
 
-def document(analysis: Analysis) -> list[dict[str, Any]]:
-    """For the result document: all findings, with the workload they are about (null: the whole run)."""
+def make_document(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return all findings for the result document, with the workload they are about (null: the whole run)."""
     return [
         {
             "name": finding.name,
@@ -53,26 +50,26 @@ def document(analysis: Analysis) -> list[dict[str, Any]]:
             "workload": title or None,
             "inconclusive": list(finding.cells) if finding.severity is Severity.SEVERE else [],
         }
-        for title, finding in _all(analysis)
+        for title, finding in _all_findings(analysis)
     ]
 
 
-def doubts(analysis: Analysis) -> dict[str, str]:
-    """By cell, the names of the severe findings that take its verdicts back."""
-    found = severe_by_cell(finding for _, finding in _all(analysis))
-    return {cell: "; ".join(names) for cell, names in found.items()}
+def name_doubts(analysis: Analysis) -> dict[str, str]:
+    """Return by cell the names of the severe findings that take its verdicts back."""
+    severe = severe_by_cell(finding for _, finding in _all_findings(analysis))
+    return {cell: "; ".join(names) for cell, names in severe.items()}
 
 
-def _all(analysis: Analysis) -> list[tuple[str, Finding]]:
-    return [
-        *(("", finding) for finding in analysis.findings),
-        *((workload.title, finding) for workload in analysis.workloads for finding in workload.findings),
-    ]
+def _all_findings(analysis: Analysis) -> Iterator[tuple[str, Finding]]:
+    for finding in analysis.findings:
+        yield "", finding
+    for workload in analysis.workloads:
+        for finding in workload.findings:
+            yield workload.title, finding
 
 
-def _line(severity: Severity, message: str, advice: str, titles: list[str] | tuple[str, ...]) -> Note:
+def _make_note(severity: Severity, message: str, advice: str, titles: Sequence[str]) -> Note:
     where = f" ({listed(titles)})" if titles else ""
-    said = f"{message}{where}"
     what_to_do = f". {advice[:1].upper()}{advice[1:]}." if advice else ""
     label = Span(f"{severity.value.capitalize()}: ", _TONES[severity])
-    return Note(spans(label, f"{said}{what_to_do}"), _KINDS[severity])
+    return Note(spans(label, f"{message}{where}{what_to_do}"), _KINDS[severity])

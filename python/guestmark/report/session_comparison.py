@@ -12,8 +12,8 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import line
-from guestmark.report.compared import SAID, TONES
-from guestmark.report.sections import gates
+from guestmark.report.run_comparison import SAID, TONES
+from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import SidesComparison, compare_two_sides
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.gates import JudgedGate
@@ -49,7 +49,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SessionComparison:
     """All cells, what differs between the sides, and what differed among sessions of one side."""
 
     name: str
@@ -68,7 +68,7 @@ def result(
     sides: tuple[str, str],
     sessions: Sequence[tuple[str, str]],
     unit: Unit = Unit.BOOT,
-) -> Result:
+) -> SessionComparison:
     """The comparison of the runs of `sessions`, each with its side, in their order."""
     runs = [(side, ledger.load_run(run_id)) for side, run_id in sessions]
     values: dict[tuple[str, str, str | None], dict[str, list[float]]] = {}
@@ -92,7 +92,9 @@ def result(
         for name, said in _changes(some[0], run).items()
     }
     order = tuple(side for side, _ in sessions)
-    return Result(name, unit, sides, order, tuple(run for _, run in runs), tuple(cells), between, within)
+    return SessionComparison(
+        name, unit, sides, order, tuple(run for _, run in runs), tuple(cells), between, within
+    )
 
 
 def _changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
@@ -117,7 +119,7 @@ def _values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str, str | 
     return [(key, value) for key, value in found if value > 0]
 
 
-def page(found: Result, judged: Sequence[JudgedGate] = ()) -> Page:
+def page(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> Page:
     """For every renderer, with what became of limits."""
     nodes: list[Node] = [_differing(found), _table(found)]
     unit = found.unit
@@ -139,11 +141,11 @@ def page(found: Result, judged: Sequence[JudgedGate] = ()) -> Page:
     sections = [Section(Part.WORKLOAD, title, tuple(nodes))]
     if judged:
         about = f"Limits to {found.sides[1]} / {found.sides[0]}"
-        sections.append(Section(Part.WORKLOAD, about, (gates.lines(judged),)))
+        sections.append(Section(Part.WORKLOAD, about, (gate_outcomes.list_gates(judged),)))
     return Page(f"Campaign {found.name}" if unit is Unit.BOOT else found.name, last, tuple(sections))
 
 
-def _differing(found: Result) -> Node:
+def _differing(found: SessionComparison) -> Node:
     if not found.between:
         said = "Nothing recorded about the environments differs between the sides."
         return Note(line(said), NoteKind.WARNING)
@@ -151,7 +153,7 @@ def _differing(found: Result) -> Node:
     return Bullets(line("What differs between the sides:"), told)
 
 
-def _table(found: Result) -> Table:
+def _table(found: SessionComparison) -> Table:
     rows = []
     for each in found.cells:
         made = each.found
@@ -175,7 +177,7 @@ def _table(found: Result) -> Table:
     return Table(f"typical runs, {found.unit} by {found.unit}", ("cell", "of"), columns, tuple(rows))
 
 
-def document(found: Result, judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
+def document(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
     """For programs; a stable interface."""
     cells = [
         {
@@ -198,7 +200,7 @@ def document(found: Result, judged: Sequence[JudgedGate] = ()) -> dict[str, Any]
             "sides": runs,
             **differing,
             "cells": cells,
-            "gates": gates.document(judged),
+            "gates": gate_outcomes.make_document(judged),
         }
     boots = [
         {

@@ -8,7 +8,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import inert
-from guestmark.report.sections.gates import said
+from guestmark.report.sections.gate_outcomes import explain_outcome
 from guestmark.stats.gates import JudgedGate, Outcome
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -43,9 +43,9 @@ def junit(judged: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> byt
         )
         kind = {Outcome.BROKEN: "failure", Outcome.UNMEASURED: "error", Outcome.UNDECIDED: "skipped"}
         if one.outcome in kind:
-            ElementTree.SubElement(case, kind[one.outcome], {"message": inert(said(one))})
+            ElementTree.SubElement(case, kind[one.outcome], {"message": inert(explain_outcome(one))})
         else:
-            ElementTree.SubElement(case, "system-out").text = inert(said(one))
+            ElementTree.SubElement(case, "system-out").text = inert(explain_outcome(one))
     ElementTree.indent(root)
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -55,7 +55,12 @@ def summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> str:
     """A table in Markdown."""
     lines = ["### guestmark", "", "| | gate | cell | found |", "| --- | --- | --- | --- |"]
     for one in judged:
-        texts = (f"{_MARKS[one.outcome]} {one.outcome}", f"`{one.gate.text}`", f"`{one.cell}`", said(one))
+        texts = (
+            f"{_MARKS[one.outcome]} {one.outcome}",
+            f"`{one.gate.text}`",
+            f"`{one.cell}`",
+            explain_outcome(one),
+        )
         lines.append("| " + " | ".join(inert(text).replace("|", "\\|") for text in texts) + " |")
     return "\n".join([*lines, "", *(f"Run `{run.id}`, {counted(run.blocks, 'block')}" for run in runs), ""])
 

@@ -1,11 +1,11 @@
 """A page of all runs: what each was, and how the ratios that were measured more than once went."""
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from guestmark.core.units import counted
 from guestmark.ledger.model import Compared, RunOverview, Standing
+from guestmark.ledger.run_history import past_of
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow
 from guestmark.page.nodes import Chart, Node, Note, Page, Part, Section
@@ -60,7 +60,7 @@ def _summary(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
                     figure(str(len(trend))),
                     figure(_said(first).partition(" ")[0]),
                     figure(now, interval),
-                    figure(figures.ratio(math.exp(last.log_ratio - first.log_ratio), None)),
+                    figure(figures.ratio(past_of(last).ratio / past_of(first).ratio, None)),
                     words(f"guestmark history {last.run_id}", Tone.CODE),
                 ),
             )
@@ -78,7 +78,7 @@ def _summary(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
 def _chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOverview]) -> Chart:
     rows = []
     for trend in trends:
-        values = [math.exp(row.log_ratio) for row in trend]
+        values = [past_of(row).ratio for row in trend]
         said = f"×{min(values):.4g} to ×{max(values):.4g}"
         rows.append(SeriesRow(trend[-1].cell_id, said, tuple(enumerate(values, 1))))
     since = min(trend[0].created_at for trend in trends)
@@ -126,7 +126,8 @@ def _label(run: RunOverview) -> str:
 
 
 def _said(row: Compared) -> str:
-    return figures.ratio(math.exp(row.log_ratio), (math.exp(row.low), math.exp(row.high)))
+    run = past_of(row)
+    return figures.ratio(run.ratio, (run.low, run.high))
 
 
 def _moment(created_at: float) -> str:

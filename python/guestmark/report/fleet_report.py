@@ -286,7 +286,7 @@ def _notes(found: Found) -> list[Node]:
 
 
 def _not_pooled(found: Found) -> Iterator[str]:
-    """Why ratios of a class are not taken together, where machines measured them each by itself."""
+    """DropReason ratios of a class are not taken together, where machines measured them each by itself."""
     own = [machine for machine in found.machines if machine.kind and not machine.shared]
     for kind, size in Counter(machine.kind for machine in own).items():
         if size < FEWEST:

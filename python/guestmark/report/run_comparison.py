@@ -16,7 +16,7 @@ from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, line
-from guestmark.report.sections import gates
+from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import FEWEST_RUNS, Change, ChangeVerdict, PastRatio, compare_two_runs
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.conditions.surroundings import compare_environments
@@ -42,7 +42,7 @@ TONES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CellRatios:
     """A cell that both runs have, and what became of its ratio."""
 
     cell: str
@@ -61,7 +61,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """One run against the first. `missing` are cells that only one of them has, or whose ratio has no interval.
 
     `values` are in `metric`, side by side: what they differ by is also what the host did meanwhile.
@@ -71,14 +71,14 @@ class Comparison:
     after: StoredRun
     decisive: Mapping[str, str]
     other: Mapping[str, str]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[CellRatios, ...]
     missing: tuple[str, ...]
     same_host: bool
     metric: Metric | None = None
     values: tuple[Values, ...] = ()
 
 
-def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1) -> Comparison:
+def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1) -> RunComparison:
     """The cells of two runs, matched by what they are: workload, platform, factors and processors of both sides.
 
     All cells of the `beside` runs that a report compares with the first share one error rate.
@@ -100,12 +100,12 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1
     for key in both:
         (old, _), (new, cell) = sides[0][key], sides[1][key]
         known = [run_history.past_of(row) for row in earlier.get(key, ())]
-        pairs.append(Pair(cell, old, new, compare_two_runs(old, new, known, claims)))
+        pairs.append(CellRatios(cell, old, new, compare_two_runs(old, new, known, claims)))
     missing = [
         cell for side, rest in (sides, sides[::-1]) for key, (_, cell) in side.items() if key not in rest
     ]
     metric = before.plan.metrics[0] if before.plan.metrics else None
-    return Comparison(
+    return RunComparison(
         before,
         after,
         decisive,
@@ -131,7 +131,7 @@ def _values(metric: Metric, before: Analysis, after: Analysis) -> tuple[Values, 
     return tuple(Values(name, sides[0].get(name), sides[1].get(name)) for name in names)
 
 
-def page(comparisons: Sequence[Comparison], judged: Sequence[JudgedGate] = ()) -> Page:
+def page(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()) -> Page:
     """All of it, with what became of limits, for every renderer."""
     first = comparisons[0].before
     sections = [
@@ -139,11 +139,13 @@ def page(comparisons: Sequence[Comparison], judged: Sequence[JudgedGate] = ()) -
         for each in comparisons
     ]
     if judged:
-        sections.append(Section(Part.WORKLOAD, "Limits to after / before", (gates.lines(judged),)))
+        sections.append(
+            Section(Part.WORKLOAD, "Limits to after / before", (gate_outcomes.list_gates(judged),))
+        )
     return Page(f"Compared with {first.id}", first.id, tuple(sections))
 
 
-def _nodes(found: Comparison) -> list[Node]:
+def _nodes(found: RunComparison) -> list[Node]:
     nodes: list[Node] = [_surroundings(found)]
     if found.pairs:
         nodes.append(_table(found))
@@ -158,7 +160,7 @@ def _nodes(found: Comparison) -> list[Node]:
     return [*nodes, *_limits(found)]
 
 
-def _surroundings(found: Comparison) -> Node:
+def _surroundings(found: RunComparison) -> Node:
     changed = [line(f"{name} {said}") for name, said in (*found.decisive.items(), *found.other.items())]
     if not found.same_host:
         changed.insert(0, line("another machine", Tone.WARNING))
@@ -167,7 +169,7 @@ def _surroundings(found: Comparison) -> Node:
     return Bullets(line("What differs between the environments:"), tuple(changed))
 
 
-def _table(found: Comparison) -> Table:
+def _table(found: RunComparison) -> Table:
     rows = []
     for pair in found.pairs:
         made = pair.found
@@ -193,7 +195,7 @@ def _table(found: Comparison) -> Table:
     return Table("ratios to the baseline of each run, and their ratio", ("cell",), columns, tuple(rows))
 
 
-def _absolute(found: Comparison, metric: Metric) -> Table:
+def _absolute(found: RunComparison, metric: Metric) -> Table:
     """What was measured, side by side, without a verdict."""
     sides = [side for each in found.values for side in (each.before, each.after) if side is not None]
     unit = figures.table_unit(metric.unit, [side.typical for side in sides])
@@ -229,7 +231,7 @@ def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
     return number, interval
 
 
-def _limits(found: Comparison) -> list[Node]:
+def _limits(found: RunComparison) -> list[Node]:
     """What such a comparison can show, and what it cannot."""
     nodes: list[Node] = []
     spreads = [pair.found for pair in found.pairs if pair.found.spread is not None]
@@ -279,7 +281,7 @@ def _plain(side: Summary) -> dict[str, Any]:
     }
 
 
-def document(comparisons: Sequence[Comparison], judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
+def document(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
     """For programs; a stable interface, as the result document is."""
     return {
         "schema": SCHEMA,
@@ -316,5 +318,5 @@ def document(comparisons: Sequence[Comparison], judged: Sequence[JudgedGate] = (
             }
             for each in comparisons
         ],
-        "gates": gates.document(judged),
+        "gates": gate_outcomes.make_document(judged),
     }

@@ -1,6 +1,6 @@
-"""Why it takes its time: what the hypervisor did meanwhile."""
+"""What the hypervisor did meanwhile: the events that were counted in each iteration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from guestmark.core.findings import Counted
 from guestmark.ledger.model import StoredRun
@@ -12,30 +12,29 @@ from guestmark.stats.analysis import WorkloadResult
 from guestmark.workloads.syscalls.sections import calls_of
 
 
-def counted(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Sentences of what was counted in each iteration; nothing where nothing was, or each call has its own row."""
+def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Return a line for each cell with counts; nothing where each system call has a row of its own."""
     items: list[Inline] = []
     for result in workload.shown_cells:
         if calls_of(result):
             return []
-        averages = _averages(
-            [found.each for trial in result.trials if (found := trial.facts.of(Counted)) is not None]
-        )
+        facts = (trial.facts.of(Counted) for trial in result.trials)
+        means = _mean_counts(found.each for found in facts if found is not None)
         counts = [
-            f"{figures.number(averages[counter], 0)} {COLUMN_MEANINGS[name]}"
+            f"{figures.number(means[counter], 0)} {COLUMN_MEANINGS[name]}"
             for counter, name in COLUMN_NAMES.items()
-            if averages.get(counter)
+            if means.get(counter)
         ]
         if counts:
-            kinds = describe_kinds(averages)
-            said = ", ".join(counts) + (f" ({kinds})" if kinds else "")
-            items.append(spans(Span(f"{result.cell.id}: ", Tone.STRONG), said))
+            kinds = describe_kinds(means)
+            detail = f" ({kinds})" if kinds else ""
+            items.append(spans(Span(f"{result.cell.id}: ", Tone.STRONG), f"{', '.join(counts)}{detail}"))
     return [Bullets(line("In each iteration:", Tone.STRONG), tuple(items))] if items else []
 
 
-def _averages(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean_counts(of_trials: Iterable[Mapping[str, float]]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
-    for counts in found:
+    for counts in of_trials:
         for name, value in counts.items():
             values.setdefault(name, []).append(value)
     return {name: sum(each) / len(each) for name, each in values.items()}

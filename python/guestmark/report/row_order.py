@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -25,9 +24,9 @@ def ordered(analysis: Analysis, sort: Sort) -> Analysis:
         return analysis
     name = analysis.plan.metrics[0].name
 
-    def mean(result: CellResult) -> float:
+    def mean(result: CellResult) -> tuple[bool, float]:
         summary = result.summary.get(name)
-        return math.inf if summary is None else summary.mean
+        return (True, 0.0) if summary is None else (False, summary.mean)
 
     workloads = tuple(
         replace(workload, cells=tuple(sorted(workload.cells, key=mean))) for workload in analysis.workloads

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Par
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
 from guestmark.page.text import Tone, in_csv, line
 from guestmark.stats.across_runs import FEWEST_IN_DRIFT, ChangeVerdict, Drift, PastRatio, detect_drift
+from guestmark.stats.change_points import FEWEST, MAX_P, ChangePoint, find_change_points
 from guestmark.stats.compare import MIN_BLOCKS
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 SCHEMA = "guestmark-history/1"
 MOST = 2000  # runs of a series
 _UNUSED = 50  # runs that are named because they are not used
-FEWEST = 8  # values that change points are looked for in
-MAX_P = 0.0005  # of a change point: of 200 histories of 40 runs without any change, one had one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +49,6 @@ class Unused:
     reason: str
     created_at: float
     found: PastRatio | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChangePoint:
-    """From the point `at` on (from 0) the ratio is another: typical ratios before and after, and Otava's p."""
-
-    at: int
-    before: float
-    after: float
-    p: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +85,7 @@ def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) 
             Series(
                 cell,
                 points,
-                change_points(points, max_p / len(found)),
+                find_change_points([point.run.ratio for point in points], max_p / len(found)),
                 _unused(ledger, run, cell, points, label),
             )
         )
@@ -144,42 +132,6 @@ def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[s
     if comparison.n < MIN_BLOCKS:
         return f"fewer than {MIN_BLOCKS} blocks", ratio
     return comparison.reason or "it has not been judged", ratio
-
-
-def change_points(points: Sequence[Point], max_p: float = MAX_P) -> tuple[ChangePoint, ...] | None:
-    """Where Apache Otava sees the log ratios change; None without Otava, or with fewer than `FEWEST` points.
-
-    Its method is E-divisive means over windows with a t test (Fleming et al., "Hunter", 2023). It is given log ratios
-    to a control of the same run, as on raw times it takes every other state of the host for a change.
-    """
-    if len(points) < FEWEST or not has_otava():
-        return None
-    from otava.analysis import compute_change_points
-
-    logs = [math.log(point.run.ratio) for point in points]
-    found, _ = compute_change_points(logs, max_pvalue=max_p)
-    indexes = sorted((int(change.index), float(change.stats.pvalue)) for change in found)
-    ends = [0, *(index for index, _ in indexes), len(logs)]
-    return tuple(
-        ChangePoint(
-            index,
-            math.exp(_middle(logs[ends[number] : index])),
-            math.exp(_middle(logs[index : ends[number + 2]])),
-            p,
-        )
-        for number, (index, p) in enumerate(indexes)
-    )
-
-
-def has_otava() -> bool:
-    """Whether Apache Otava can be imported here."""
-    from importlib.util import find_spec
-
-    return find_spec("otava") is not None and find_spec("scipy") is not None
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _moment(created_at: float) -> str:
@@ -347,9 +299,7 @@ def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]])
     """The series as Otava's own command reads them: a row for each run, a column of log ratios for each cell."""
     runs = {point.run.run_id: point.run.created_at for each in series for point in each.points}
     names = sorted({name for run_id in runs for name in labels.get(run_id, {})})
-    logs = {
-        (each.cell, point.run.run_id): math.log(point.run.ratio) for each in series for point in each.points
-    }
+    logs = {(each.cell, point.run.run_id): point.run.log_ratio for each in series for point in each.points}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(in_csv, ["time", "run", *names, *(each.cell for each in series)]))

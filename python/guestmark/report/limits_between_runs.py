@@ -1,0 +1,136 @@
+"""Limits to a ratio between runs, or over several runs: for `guestmark compare` and `guestmark gate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from guestmark.core.gate import Gate, gates_of, parse_limits
+from guestmark.core.model import Plan
+from guestmark.core.units import counted
+from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Page, Part, Section
+from guestmark.report.run_comparison import CellRatios, RunComparison
+from guestmark.report.sections.gate_outcomes import list_gates, make_document
+from guestmark.report.session_comparison import SessionComparison
+from guestmark.stats.across_runs import mean_over_sessions
+from guestmark.stats.analysis import Analysis
+from guestmark.stats.gates import JudgedGate, MeasuredRatio, RatioClaim, judge_ratios
+
+
+def judge_comparisons(comparisons: Sequence[RunComparison], limits: Sequence[str]) -> tuple[JudgedGate, ...]:
+    """Judge every limit with each of its cells, in order. One without words is about the cells that both runs have.
+
+    Each limit that is said to be broken counts as one of several claims (Bonferroni). Raises `UsageError` for a limit
+    that nothing in the later run fits.
+    """
+    return judge_ratios([claim for comparison in comparisons for claim in _claims_of(comparison, limits)])
+
+
+def judge_sides(comparison: SessionComparison, limits: Sequence[str]) -> tuple[JudgedGate, ...]:
+    """Judge limits to the ratio of two sides with several sessions each: the second side over the first."""
+    plan = comparison.runs[-1].plan
+    rows = {(row.cell, row.metric): row.found for row in comparison.cells if row.baseline is not None}
+    claims = []
+    for gate in _parse_limits(limits, plan):
+        for cell in plan.cells:
+            if not gate.selects(cell):
+                continue
+            keys = [key for key in rows if key[0] == cell.id and gate.metric in {"", key[1]}]
+            if not keys:
+                missing = "not on both sides with a ratio"
+                claims.append(RatioClaim(gate, cell.id, gate.metric, None, missing))
+                continue
+            found = rows[keys[0]]
+            unknown = "" if found.ci else "one session of a side says nothing about how far sessions differ"
+            # Student's t of two samples loses a degree of freedom to each mean.
+            freedom = sum(found.sessions) - 2
+            ratio = MeasuredRatio(found.ratio, found.ci, min(found.sessions), freedom, unknown)
+            claims.append(RatioClaim(gate, cell.id, keys[0][1], ratio))
+    return judge_ratios(claims)
+
+
+def judge_sessions(
+    runs: Sequence[tuple[StoredRun, Analysis]], limits: Sequence[str] | None
+) -> tuple[JudgedGate, ...]:
+    """Judge limits over several runs of one question, with the run as the unit; without `limits` the first run's gates.
+
+    Raises `UsageError` for a limit that nothing in the first run fits.
+    """
+    plan = runs[0][0].plan
+    gates = _parse_limits(limits, plan) if limits else _gates_about_ratios(plan)
+    claims = []
+    for gate in gates:
+        for cell in plan.cells:
+            if gate.selects(cell):
+                claims.append(_claim_over_sessions(gate, cell.id, runs))
+    return judge_ratios(claims)
+
+
+def make_sessions_page(runs: Sequence[StoredRun], gates: Sequence[JudgedGate]) -> Page:
+    """Return what became of gates over several runs, for every renderer."""
+    title = f"Gates over {counted(len(runs), 'session')}"
+    section = Section(Part.CONCLUSION, title, (list_gates(gates),))
+    return Page(runs[0].plan.title or runs[0].plan.name, runs[0].id, (section,))
+
+
+def make_sessions_document(runs: Sequence[StoredRun], gates: Sequence[JudgedGate]) -> dict[str, Any]:
+    """Return the same for programs; a stable interface. `n` of a gate is the number of sessions."""
+    ids = [run.id for run in runs]
+    return {"schema": "guestmark-session-gates/1", "runs": ids, "gates": make_document(gates)}
+
+
+def _parse_limits(limits: Sequence[str], plan: Plan) -> tuple[Gate, ...]:
+    return parse_limits(limits, plan.cells, {metric.name for metric in plan.metrics})
+
+
+def _gates_about_ratios(plan: Plan) -> tuple[Gate, ...]:
+    """Return the run's own gates about ratios; what its power cuts have shown needs no second run."""
+    return tuple(gate for gate in gates_of(plan) if gate.loss is None)
+
+
+def _claims_of(comparison: RunComparison, limits: Sequence[str]) -> Iterator[RatioClaim]:
+    plan, pairs = comparison.after.plan, {pair.cell: pair for pair in comparison.pairs}
+    # Runs are compared in their primary metric alone.
+    metric = plan.metrics[0].name
+    for gate in parse_limits(limits, plan.cells, {metric}):
+        cells = [cell.id for cell in plan.cells if gate.selects(cell)]
+        if not gate.words:
+            cells = [cell for cell in cells if cell in pairs] or cells
+        for cell in cells:
+            pair = pairs.get(cell)
+            yield RatioClaim(gate, cell, metric, None if pair is None else _measure_pair(pair))
+
+
+def _measure_pair(pair: CellRatios) -> MeasuredRatio:
+    change, blocks = pair.found, min(pair.before.blocks, pair.after.blocks)
+    unknown = "" if change.ci else "how far unchanged runs differ here is unknown"
+    return MeasuredRatio(change.ratio, change.ci, blocks, max(change.runs - 1, 1), unknown, change.within)
+
+
+def _claim_over_sessions(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, Analysis]]) -> RatioClaim:
+    metric, ratios = _ratios_by_run(runs, cell, gate.metric)
+    for (run, _), ratio in zip(runs, ratios, strict=True):
+        if ratio is None:
+            return RatioClaim(gate, cell, metric, None, f"run {run.id} has no ratio of it")
+    found = mean_over_sessions([ratio for ratio in ratios if ratio is not None])
+    unknown = "" if found.ci else "one session says nothing about how far sessions differ"
+    measured = MeasuredRatio(found.ratio, found.ci, found.sessions, found.sessions - 1, unknown)
+    return RatioClaim(gate, cell, metric, measured)
+
+
+def _ratios_by_run(
+    runs: Sequence[tuple[StoredRun, Analysis]], cell: str, metric: str
+) -> tuple[str, list[float | None]]:
+    """Return the metric (the cell's primary one where none is named), and the cell's ratio in each run."""
+    ratios: list[float | None] = []
+    for _, analysis in runs:
+        ratio = None
+        for workload in analysis.workloads:
+            for result in workload.cells:
+                if result.cell.id == cell and workload.metrics:
+                    metric = metric or workload.metrics[0].name
+                    comparison = result.comparison.get(metric)
+                    ratio = comparison.ratio if comparison is not None else None
+        ratios.append(ratio)
+    return metric, ratios

@@ -1,0 +1,81 @@
+"""This run beside earlier ones of the same host: what they found for the same ratios, and what changed since."""
+
+from typing import Any
+
+from guestmark.core.units import counted
+from guestmark.page import figures
+from guestmark.page.claims import Claim
+from guestmark.page.names import spoken
+from guestmark.page.nodes import Bullets, Node, Note, NoteKind
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.stats.across_runs import FEWEST_RUNS, PastRatio
+from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats.conditions.surroundings import describe_changes
+from guestmark.stats.earlier_runs import EarlierComparison, compare_earlier_runs
+
+_MOST_UNCHANGED = 6  # cells that are listed when all of them are as before
+
+
+def make_nodes(analysis: Analysis) -> list[Node]:
+    """Return a line for each ratio that was measured here before; of many without a change, only their number."""
+    compared = []
+    for result in analysis.cells:
+        earlier = compare_earlier_runs(result, analysis)
+        if earlier is not None:
+            compared.append((result, earlier))
+    if not compared:
+        return []
+    few = len(compared) <= _MOST_UNCHANGED
+    listed = [(result, earlier) for result, earlier in compared if few or earlier.changed]
+    names = {name: title for workload in analysis.workloads for name, title in spoken(workload).items()}
+    items: list[Inline] = [_describe_cell(names[result.cell.id], earlier) for result, earlier in listed]
+    if rest := len(compared) - len(listed):
+        others = "the others" if listed else "all cells"
+        items.append(line(f"{others} ({rest}): no change shown since earlier runs, or too few of them"))
+    any_changed = any(earlier.changed for _, earlier in compared)
+    return [Bullets(line("Measured here before:"), tuple(items)), *_host_changes(analysis, any_changed)]
+
+
+def _host_changes(analysis: Analysis, any_changed: bool) -> list[Node]:
+    nodes: list[Node] = []
+    changed, between = analysis.history.changed, analysis.history.between
+    if changed:
+        kind = NoteKind.WARNING if any_changed else NoteKind.SMALL
+        nodes.append(Note(line(f"Since then: {describe_changes(changed)}"), kind))
+    elif any_changed:
+        nodes.append(Note(line("Nothing recorded about the host has changed since then")))
+    if between:
+        nodes.append(Note(line(f"Between those runs: {describe_changes(between)}")))
+    return nodes
+
+
+def make_document(result: CellResult, analysis: Analysis) -> dict[str, Any] | None:
+    """Return the earlier runs of a cell's ratio for the result document; None when there are none."""
+    earlier = compare_earlier_runs(result, analysis)
+    if earlier is None:
+        return None
+    return {
+        "runs": [
+            {"id": run.run_id, "ratio": run.ratio, "ci": [run.low, run.high], "n": run.blocks}
+            for run in earlier.past
+        ],
+        "lowest": earlier.lowest.ratio,
+        "highest": earlier.highest.ratio,
+        "outside": earlier.changed,
+    }
+
+
+def _describe_cell(name: str, earlier: EarlierComparison) -> Inline:
+    low, high = _short_ratio(earlier.lowest), _short_ratio(earlier.highest)
+    ratios = low if low == high else f"{low} to {high}"
+    past = f": {counted(len(earlier.past), 'earlier run')} here, {ratios}"
+    change = earlier.change
+    if change is None:
+        return spans(Span(name, Tone.NAME), f"{past}; {FEWEST_RUNS} would show whether it changed")
+    claim = Claim.CHANGED if earlier.changed else Claim.NOT_CHANGED
+    text = claim.format(earlier=past, ratio=figures.ratio(change.ratio, change.ci))
+    return spans(Span(name, Tone.NAME), Span(text, Tone.WARNING if earlier.changed else Tone.PLAIN))
+
+
+def _short_ratio(run: PastRatio) -> str:
+    return f"×{figures.number(run.ratio, figures.ratio_decimals(run.ratio, (run.low, run.high)))}"

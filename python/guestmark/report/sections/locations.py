@@ -1,0 +1,117 @@
+"""Where machines ran and where their disks were, in words: from what the trials found out."""
+
+from collections.abc import Iterable, Iterator
+
+from guestmark.core.findings import Build, Facts, Flushes, Program, Storage, WorkingDirectory
+from guestmark.core.machine_facts import (
+    GuestMachine,
+    HostMachine,
+    Inside,
+    NestedMachine,
+    Placed,
+    RemoteMachine,
+    attested_placement,
+)
+from guestmark.core.model import Trial, TrialStatus
+from guestmark.core.units import counted
+from guestmark.stats.analysis import CellResult
+from guestmark.workloads.netboot import Netboot
+from guestmark.workloads.syscalls import Syscalls
+
+_MOST_OPTIONS = 60  # characters of mount options; trials have them all
+
+
+def describe_placement(trials: Iterable[Trial]) -> str:
+    """Return `pinned: 1 processor each, CPU 1; control plane CPU 0`; several when they differ, empty when unknown."""
+    # Where emulators' own threads were, by what else is known of the placement.
+    emulators: dict[tuple[str, str], dict[str, None]] = {}
+    for trial in trials:
+        placed = attested_placement(trial.facts)
+        if placed is not None:
+            threads = emulators.setdefault(_describe_processors(placed), {})
+            if placed.emulator != placed.machine:
+                threads[placed.emulator] = None
+    texts = []
+    for (head, tail), threads in emulators.items():
+        own = f"; emulators' own threads CPU {' or '.join(threads)}" if threads else ""
+        texts.append(f"{head}{own}{tail}")
+    return "; or ".join(texts)
+
+
+def describe_storage(result: CellResult) -> str:
+    """Return `on /var/tmp: ext4` or `on /dev/shm: memory`; empty for cells without disks."""
+    places = (place for trial in result.trials for place in _storage_places(trial, result))
+    return ", ".join(dict.fromkeys(places))
+
+
+def describe_working_directory(result: CellResult) -> str:
+    """Return `/dev/vda, ext4 (rw,relatime)`, as the machines' kernels report it; empty where no directory was used."""
+    mounts: dict[str, None] = {}
+    for trial in result.trials:
+        directory = trial.facts.of(WorkingDirectory)
+        if directory is not None:
+            options = _shorten_options(directory.options)
+            mounts[f"{directory.source}, {directory.filesystem} ({options})"] = None
+    return " or ".join(mounts)
+
+
+def count_processors(result: CellResult) -> int | None:
+    """Return how many processors the cell's machines had; None when that is unknown or not always the same."""
+    numbers = {_processors_of(trial.facts) for trial in result.trials if trial.status is TrialStatus.OK} - {
+        None,
+        0,
+    }
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def describe_build(result: CellResult) -> str:
+    """Return which binaries were run: `arm64, another build`, or the host's; empty where no program was run."""
+    builds = set()
+    for trial in result.trials:
+        build = trial.facts.of(Build)
+        if build is not None:
+            builds.add(f"{build.architecture}, {build.said.partition(':')[0]}")
+        elif trial.facts.of(Program) or trial.facts.of(Syscalls):
+            builds.add("the host's")
+    return " or ".join(sorted(builds))
+
+
+def find_inner_guest(facts: Facts) -> Inside | None:
+    """Return what is known of the innermost guest; nothing of one that firmware booted inside."""
+    nested, netboot = facts.of(NestedMachine), facts.of(Netboot)
+    if netboot is not None and netboot.inner is not None:
+        return None
+    machine = nested.inner if nested is not None else facts.of(GuestMachine)
+    return None if machine is None else machine.guest
+
+
+def _describe_processors(placed: Placed) -> tuple[str, str]:
+    """Return the text before and after the place of the emulator's own threads."""
+    if placed.level == "free":
+        return f"free: anywhere on CPU {placed.machine}", ""
+    number = placed.processors
+    head = f"{placed.level}: {counted(number, 'processor')} each, CPU {placed.machine}"
+    return head, "; ".join(["", f"control plane CPU {placed.control}", *(placed.remarks or ())])
+
+
+def _storage_places(trial: Trial, result: CellResult) -> Iterator[str]:
+    stored, flushes = trial.facts.of(Storage), trial.facts.of(Flushes)
+    if stored is not None:
+        for disk in stored.disks.values():
+            yield f"on {disk.location}: {'memory' if disk.in_memory else disk.filesystem}"
+    # Trials from before `Storage` was recorded know of memory from their flushes alone.
+    elif flushes is not None and flushes.in_memory:
+        yield f"on {result.cell.factors.get('location', '/dev/shm')}: memory"
+
+
+def _shorten_options(options: str) -> str:
+    if len(options) <= _MOST_OPTIONS:
+        return options
+    return f"{options[:_MOST_OPTIONS].rpartition(',')[0]},…"
+
+
+def _processors_of(facts: Facts) -> int | None:
+    guest, host = find_inner_guest(facts), facts.of(HostMachine) or facts.of(RemoteMachine)
+    if guest is not None:
+        return guest.processors
+    return None if host is None else host.processors

@@ -1,0 +1,542 @@
+"""What a plan asked and what its run answers, in sentences; a table where several rankings are of the same cells.
+
+Every kind of answer has two lengths: all of it, and what a screen has room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from guestmark.core.cell_levels import NESTED_WORDS
+from guestmark.core.findings import Durability, Proof, Proven
+from guestmark.core.model import Asked, CellStatus
+from guestmark.core.units import counted
+from guestmark.page import figures
+from guestmark.page.claims import Claim
+from guestmark.page.names import across_workloads
+from guestmark.page.nodes import Bullets, Node, Note, Paragraph
+from guestmark.page.sentence_names import PairNames, name_apart, shorten_levels
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, by_column, figure, words
+from guestmark.page.text import Inline, Span, Tone, line, spans, text_of
+from guestmark.report.sections.nested import format_typical
+from guestmark.report.sections.verdict_words import LEGEND, MARKS, mark_verdict, verdict_tone, verdict_word
+from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats.compare import Comparison, Verdict, label_verdict
+from guestmark.stats.durability import is_about_row, row_durability
+from guestmark.stats.published import Agreement, Conclusion, judge_agreement
+from guestmark.stats.questions import (
+    Breakdown,
+    DurabilityGroup,
+    Finding,
+    PairAnswer,
+    QuestionAnswer,
+    Ranking,
+    answer_plan_questions,
+    forecast_blocks,
+)
+from guestmark.workloads.powercut.sections import not_covered
+
+_MOST_NAMED = 6  # cells in one sentence
+_MOST_IN_LIST = 3  # of cells that were left out
+_NARROW = 80  # columns
+_MOST_LINES = 3  # of comparisons, in place of a table
+_MOST_WITH_INTERVALS = 2  # platforms beside each other whose ratios leave room for their intervals
+_SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
+_RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run as its   ? not told apart"
+_UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
+_UNANSWERED = {
+    Asked.BEST: "this run has none of its cells",
+    Asked.COMPARE: "no two cells of this run differ only in that",
+    Asked.PARTS: "no cell has values of two of these parts",
+    Asked.DURABILITY: "whether anything was flushed was not checked; --prove cuts the power",
+}
+_DURABILITY_MEANINGS = {
+    Durability.PART: "what was never synced may be gone",
+    Durability.REACHED: "this host's kernel was asked to flush; --prove cuts the power",
+    Durability.CLAIMED: "by the hypervisor's own count; --prove cuts the power",
+    Durability.LOST: "flushes do not arrive",
+    Durability.MEMORY: "gone with the power, flushed or not",
+    Durability.NOTHING: "the workload asked for no flush",
+}
+_DURABILITY_TONES = {
+    Durability.PROVEN: Tone.FASTER,
+    Durability.LOST: Tone.SLOWER,
+    Durability.MEMORY: Tone.SLOWER,
+}
+_AGREEMENTS = {
+    Agreement.CONTAINED: Claim.PUBLISHED_AGREES.value,
+    Agreement.POSSIBLE: "which these blocks do not exclude",
+    Agreement.OTHER_FACTOR: Claim.PUBLISHED_FACTOR.value,
+    Agreement.EXCLUDED: Claim.PUBLISHED_OUTSIDE.value,
+}
+_CONCLUSION_TONES = {
+    Conclusion.HOLDS: Tone.FASTER,
+    Conclusion.FAILS: Tone.SLOWER,
+    Conclusion.OPEN: Tone.UNCLEAR,
+}
+
+
+def make_nodes(analysis: Analysis, *, brief: bool = False) -> list[Node]:
+    """Return the sentences under each question, and a table of rankings that share cells; empty without questions.
+
+    With `brief`, many comparisons become a table in place of sentences, and rankings have no table.
+    """
+    answers = answer_plan_questions(analysis)
+    if not brief:
+        return [node for answer in answers for node in _full_nodes(answer)]
+    nodes: list[Node] = []
+    # The signs of comparisons are explained once, below the last of them.
+    comparing = [answer for answer in answers if _consists_of(answer, PairAnswer)]
+    for answer in answers:
+        if _consists_of(answer, PairAnswer):
+            nodes += _brief_comparisons(answer, with_legend=answer is comparing[-1])
+        else:
+            nodes += _join_question(answer, _sentences(answer, brief=True))
+    return nodes
+
+
+def make_document(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return questions and answers for the result document."""
+    return [
+        {
+            "ask": answer.question.ask,
+            "wants": answer.question.wants.value,
+            "answered": answer.answered,
+            "answers": [_finding_document(finding) for finding in answer.findings],
+            "sentences": [text_of(sentence) for sentence in _sentences(answer)],
+        }
+        for answer in answer_plan_questions(analysis)
+    ]
+
+
+def _full_nodes(answer: QuestionAnswer) -> list[Node]:
+    nodes: list[Node] = [Bullets(line(answer.question.ask, Tone.STRONG), tuple(_sentences(answer)))]
+    rankings = [finding for finding in answer.findings if isinstance(finding, Ranking) and finding.cells]
+    table = _ranking_table(rankings)
+    if table is not None:
+        nodes += [table, Note(line(_RANKING_LEGEND))]
+    return nodes
+
+
+def _join_question(answer: QuestionAnswer, sentences: Sequence[Inline]) -> list[Node]:
+    """Return the question and its answers without room between; a single short answer beside the question."""
+    ask = answer.question.ask
+    if len(sentences) == 1 and len(ask) + len(text_of(sentences[0])) < _NARROW:
+        return [Paragraph(spans(f"{ask} ", *sentences[0]))]
+    return [Paragraph(line(ask)), *(Paragraph(spans("  ", *sentence)) for sentence in sentences)]
+
+
+def _consists_of(answer: QuestionAnswer, kind: type[Finding]) -> bool:
+    """Return whether there are findings, all of them of this kind."""
+    return bool(answer.findings) and all(isinstance(finding, kind) for finding in answer.findings)
+
+
+def _sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[Inline]:
+    """Return a sentence for each finding and one for the published conclusion; else why there is no answer."""
+    if not answer.findings:
+        return [line(f"Not answered: {_UNANSWERED[answer.question.wants]}.")]
+    brief = brief and (_consists_of(answer, Ranking) or _consists_of(answer, Breakdown))
+    names = _pair_names(answer)
+    breakdowns = [finding.result for finding in answer.findings if isinstance(finding, Breakdown)]
+    short_names = across_workloads(breakdowns) if brief else {}
+    sentences = []
+    for finding in answer.findings:
+        match finding:
+            case Ranking():
+                sentences.append(_describe_ranking(finding, brief=brief))
+            case PairAnswer():
+                sentences.append(_describe_pair(finding, names))
+            case Breakdown():
+                sentences.append(_describe_breakdown(finding, short_names.get(finding.result.cell.id)))
+            case DurabilityGroup():
+                sentences.append(_describe_durability(finding))
+    conclusion = None if brief else _describe_conclusion(answer, names)
+    return sentences if conclusion is None else [*sentences, conclusion]
+
+
+# --- the best cell ------------------------------------------------------------------------------------------
+
+
+def _describe_ranking(ranking: Ranking, *, brief: bool) -> Inline:
+    """Return which cell is best; in full also which are alike, which are behind, and which were left out."""
+    where = f"{_describe_levels(ranking)}: " if ranking.levels else ""
+    best, left_out = ranking.best, _describe_left_out(ranking)
+    if best is None:
+        return line(f"{where}not answered. {left_out}")
+    names = _ranking_names(ranking)
+    name = names[best.cell.id]
+    if brief and len(ranking.cells) > 1:
+        name = shorten_levels(name, best.cell)
+    shown = f"{name} ({' '.join(format_typical(best, ranking.metric))})"
+    if len(ranking.cells) == 1:
+        alone = "qualifies" if ranking.excluded else "was measured"
+        sentence = f"{where}only {shown} {alone}, so there is nothing to compare it with."
+        return line(_append(sentence, left_out))
+    superlative = Claim.BEST.format(superlative=_SUPERLATIVES[label_verdict(Verdict.FASTER, ranking.metric)])
+    span = Span(shown, Tone.FASTER if ranking.answered else Tone.UNCLEAR)
+    if brief:
+        still_open = len(ranking.contenders)
+        verb = f" leads; {still_open} open" if still_open else superlative
+        return spans(where, span, verb)
+    verb = superlative if ranking.is_best_shown else " leads"
+    others = "".join(f"; {group}" for group in _describe_others(ranking, names))
+    return spans(where, span, _append(f"{verb}{others}.{_describe_doubt(ranking)}", left_out))
+
+
+def _ranking_names(ranking: Ranking) -> dict[str, str]:
+    return name_apart([*ranking.cells, *ranking.excluded, *ranking.missing])
+
+
+def _describe_levels(ranking: Ranking) -> str:
+    """Return what the ranking is about: `sysbench on tcg`, `upload, nothing written (nested)`."""
+    *names, last = ranking.levels
+    if not names:
+        return last
+    if last in NESTED_WORDS.values():
+        where = f" ({last})"
+    elif len(names) == 1:
+        where = f" on {last}"
+    else:
+        where = f", {last}"
+    return f"{', '.join(names)}{where}"
+
+
+def _describe_others(ranking: Ranking, names: Mapping[str, str]) -> list[str]:
+    alike = [result for result in ranking.contenders if ranking.is_alike(result)]
+    unclear = [result for result in ranking.contenders if not ranking.is_alike(result)]
+    behind = [
+        result for result in ranking.cells if result is not ranking.best and result not in ranking.contenders
+    ]
+    groups = (("typical run as", alike), ("not told apart from", unclear), ("behind", behind))
+    return [f"{title} it: {_list_cells(results, names, ranking)}" for title, results in groups if results]
+
+
+def _list_cells(results: Sequence[CellResult], names: Mapping[str, str], ranking: Ranking) -> str:
+    shown = []
+    for result in results[:_MOST_NAMED]:
+        comparison = ranking.against_best.get(result.cell.id)
+        known = comparison is not None and comparison.ratio is not None
+        ratio = f" {_format_ratio(comparison)}" if comparison is not None and known else ""
+        shown.append(f"{names[result.cell.id]}{ratio}")
+    if len(results) > _MOST_NAMED:
+        shown.append(f"{len(results) - _MOST_NAMED} more")
+    return ", ".join(shown)
+
+
+def _describe_doubt(ranking: Ranking) -> str:
+    """Return why contenders are not told apart from the best, and how many more blocks would help."""
+    unclear = [
+        ranking.against_best[result.cell.id]
+        for result in ranking.contenders
+        if result.cell.id in ranking.against_best and not ranking.is_alike(result)
+    ]
+    if not unclear:
+        return ""
+    reasons = ", ".join(dict.fromkeys(comparison.reason for comparison in unclear if comparison.reason))
+    forecasts = [forecast_blocks(comparison) for comparison in unclear]
+    known = [blocks for blocks in forecasts if blocks]
+    helps = _describe_forecast(max(known)) if known and len(known) == len(forecasts) else ""
+    return f" Reason: {reasons or 'the intervals are too wide'}{helps}."
+
+
+def _describe_forecast(blocks: int | None) -> str:
+    return f"; about {counted(blocks, 'more block')} would tell" if blocks else ""
+
+
+def _describe_left_out(ranking: Ranking) -> str:
+    """Return which cells were not measured, or are not what was asked for."""
+    names = _ranking_names(ranking)
+    sentences = []
+    if ranking.excluded:
+        groups = _group_names(ranking.excluded, names, _durability_or_unknown)
+        listed = "; ".join(f"{word}: {_list_few(group)}" for word, group in groups.items())
+        sentences.append(f"Left out: {listed}{_power_not_cut(ranking.excluded)}.")
+    if ranking.missing:
+        groups = _group_names(ranking.missing, names, _shorten_reason)
+        parts = [
+            f"{_list_few(group)} ({reason})" if reason else _list_few(group)
+            for reason, group in groups.items()
+        ]
+        sentences.append(f"Not measured: {'; '.join(parts)}.")
+    return " ".join(sentences)
+
+
+def _group_names(
+    results: Iterable[CellResult], names: Mapping[str, str], key: Callable[[CellResult], str]
+) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(names[result.cell.id])
+    return groups
+
+
+def _power_not_cut(results: Iterable[CellResult]) -> str:
+    if any(trial.facts.of(Proof) for result in results for trial in result.trials):
+        return ""
+    return " (the power was not cut in this run; --prove does)"
+
+
+def _durability_or_unknown(result: CellResult) -> str:
+    return row_durability(result) or "unknown"
+
+
+def _shorten_reason(result: CellResult) -> str:
+    """Return why a cell has no values, without the program's own words behind it, which the report quotes elsewhere."""
+    parts = result.reason.split(": ")
+    return ": ".join(parts[: 2 if result.status in {CellStatus.FAILED, CellStatus.PARTIAL} else 1])
+
+
+def _list_few(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_IN_LIST
+    return ", ".join([*names[:_MOST_IN_LIST], *([f"{more} more"] if more > 0 else [])])
+
+
+def _ranking_table(rankings: Sequence[Ranking]) -> Table | None:
+    """Return a column for each ranking; None unless they share at least two names of cells and their metric."""
+    names = [name_apart(ranking.cells) for ranking in rankings]
+    rows = dict.fromkeys(name for of_ranking in names for name in of_ranking.values())
+    shared = sum(sum(name in of_ranking.values() for of_ranking in names) > 1 for name in rows)
+    if shared < 2 or len({ranking.metric for ranking in rankings}) > 1:
+        return None
+    metric = rankings[0].metric
+    typical = [result.summary[metric.name].typical for ranking in rankings for result in ranking.cells]
+    unit = figures.table_unit(metric.unit, typical)
+    cells = {}
+    columns = []
+    for ranking, of_ranking in zip(rankings, names, strict=True):
+        heading = _describe_levels(ranking)
+        columns.append(Column(heading, (Align.POINT, Align.LEFT)))
+        for result in ranking.cells:
+            cells[of_ranking[result.cell.id], len(columns)] = _ranked_cell(result, ranking, unit)
+    none = figure("–", "")
+    body = tuple(
+        Row(RowName((name,)), tuple(cells.get((name, at), none) for at in range(1, len(columns) + 1)))
+        for name in rows
+    )
+    return Table("the same in figures", (figures.heading(metric, unit),), tuple(columns), body)
+
+
+def _ranked_cell(result: CellResult, ranking: Ranking, unit: figures.Unit) -> Cell:
+    summary = result.summary[ranking.metric.name]
+    shown, _ = figures.estimate(summary.typical, summary.typical_ci, unit)
+    if result is ranking.best:
+        return figure(shown, "best")
+    if ranking.is_alike(result):
+        return figure(shown, "≈")
+    verdict = ranking.verdict(result)
+    return figure(shown, MARKS[verdict] if verdict else "")
+
+
+# --- pairs of cells -----------------------------------------------------------------------------------------
+
+
+def _pair_names(answer: QuestionAnswer) -> PairNames:
+    firsts = [finding.first.cell for finding in answer.findings if isinstance(finding, PairAnswer)]
+    return PairNames(answer.question.compare.keys() | answer.question.against.keys(), firsts)
+
+
+def _describe_pair(pair: PairAnswer, names: PairNames) -> Inline:
+    first_name, second_name, common = names.name_pair(pair.first.cell, pair.second.cell)
+    where = f"{common}: " if common else ""
+    comparison = pair.comparison
+    if comparison is None:
+        both = (pair.first, pair.second)
+        lacking = next((result for result in both if pair.metric.name not in result.summary), pair.first)
+        why = f" ({_shorten_reason(lacking)})" if lacking.reason else ""
+        return line(
+            f"{where}{first_name} against {second_name} is not answered: {lacking.cell.id} was not measured{why}."
+        )
+    doubt = ""
+    if comparison.is_undecided and not comparison.is_bounded:
+        doubt = f" ({comparison.reason}{_describe_forecast(forecast_blocks(comparison))})"
+    return spans(
+        f"{where}{first_name} is {_format_ratio(comparison)} of {second_name} in {figures.in_prose(pair.metric)}: ",
+        Span(verdict_word(comparison, pair.metric), verdict_tone(comparison)),
+        f"{doubt}{_compare_with_published(comparison, pair.published)}.",
+    )
+
+
+def _compare_with_published(comparison: Comparison, then: float | None) -> str:
+    if then is None:
+        return ""
+    agreement = judge_agreement(comparison, then)
+    if agreement is Agreement.UNKNOWN:
+        return f"; published ×{then:.2g}, of which one block says nothing"
+    return f"; published ×{then:.2g}, {_AGREEMENTS[agreement]}"
+
+
+def _describe_conclusion(answer: QuestionAnswer, names: PairNames) -> Inline | None:
+    """Return what became of the published conclusion, if the question has one and the run cells that it is about."""
+    places: dict[Conclusion, list[str]] = {}
+    for finding in answer.findings:
+        if isinstance(finding, PairAnswer) and finding.published is not None:
+            _, _, common = names.name_pair(finding.first.cell, finding.second.cell)
+            place = f"{common or finding.first.cell.id}{_other_factor(finding)}"
+            places.setdefault(finding.conclusion, []).append(place)
+    if not answer.question.conclusion or not places:
+        return None
+    parts: list[str | Span] = []
+    for outcome in Conclusion:
+        if outcome in places:
+            parts.append("; " if parts else f"The published conclusion – {answer.question.conclusion} – ")
+            parts += [Span(outcome.value, _CONCLUSION_TONES[outcome]), f" for {', '.join(places[outcome])}"]
+    return spans(*parts, ".")
+
+
+def _other_factor(pair: PairAnswer) -> str:
+    """Return both ratios where the conclusion holds, but with another factor than the published one."""
+    comparison, then = pair.comparison, pair.published
+    if comparison is None or then is None or pair.conclusion is not Conclusion.HOLDS:
+        return ""
+    return f" (×{comparison.ratio:.2g}, published ×{then:.2g})" if comparison.excludes_ratio(then) else ""
+
+
+def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Node]:
+    """Return the ratio of each comparison: a row for each kind of cell, a column for each platform; of few, lines."""
+    pairs = [finding for finding in answer.findings if isinstance(finding, PairAnswer)]
+    names = across_workloads([pair.first for pair in pairs])
+    platforms = list(dict.fromkeys(str(pair.first.cell.platform) for pair in pairs))
+    pieces = (Align.POINT, Align.LEFT, Align.LEFT)[: 3 if len(platforms) <= _MOST_WITH_INTERVALS else 2]
+    cells = {}
+    for pair in pairs:
+        at = (names[pair.first.cell.id], str(pair.first.cell.platform))
+        cells[at] = _brief_ratio(pair.comparison, len(pieces))
+    conclusion = _describe_conclusion(answer, _pair_names(answer))
+    sentences = [] if conclusion is None else [conclusion]
+    rows = list(dict.fromkeys(name for name, _ in cells))
+    if len(rows) > _MOST_LINES:
+        legend = (line(LEGEND),) if with_legend else ()
+        table = by_column(answer.question.ask, platforms, pieces, cells, legend)
+        return [table, *map(Paragraph, sentences)]
+    lines = []
+    for name in rows:
+        ratios = [
+            f"{platform} {cells[name, platform].text}" for platform in platforms if (name, platform) in cells
+        ]
+        lines.append(line(f"{name}: {', '.join(ratios)}"))
+    nodes = _join_question(answer, [*lines, *sentences])
+    return [*nodes, Note(line(LEGEND))] if with_legend else nodes
+
+
+def _brief_ratio(comparison: Comparison | None, pieces: int) -> Cell:
+    if comparison is None or comparison.ratio is None:
+        return words("–")
+    number, *interval = figures.ratio_pieces(comparison.ratio, comparison.ci)
+    return figure(*(number, mark_verdict(comparison), *(interval or [""]))[:pieces])
+
+
+def _format_ratio(comparison: Comparison) -> str:
+    return figures.ratio(comparison.ratio or 1.0, comparison.ci)
+
+
+# --- parts, and power cuts ----------------------------------------------------------------------------------
+
+
+def _describe_breakdown(breakdown: Breakdown, short_name: str | None) -> Inline:
+    """Return the shares of the parts; in full also which is the largest, and the total."""
+    shares = ", ".join(
+        f"{_part_name(metric.name)} {figures.percent(share)}" for metric, share in breakdown.shares
+    )
+    if short_name is not None:
+        return line(f"{short_name}: {shares}")
+    largest, _ = breakdown.parts[0]
+    unit = figures.fitting_unit(largest.unit, [breakdown.total])
+    total = f"{figures.three_digits(breakdown.total / unit.size)} {unit.name}".strip()
+    name = breakdown.result.cell.id
+    return line(f"{name}: the largest part is {_part_name(largest.name)} (of {total}: {shares}).")
+
+
+def _part_name(metric: str) -> str:
+    for suffix in _UNIT_SUFFIXES:
+        metric = metric.removesuffix(suffix)
+    return metric.replace("_", " ")
+
+
+def _describe_durability(group: DurabilityGroup) -> Inline:
+    losses = [_describe_losses(result) for result in group.results]
+    alike = len(set(losses)) == 1
+    cells = []
+    for result, lost in zip(group.results, losses, strict=True):
+        cells.append(f"{result.cell.id} ({lost})" if lost and not alike else result.cell.id)
+    detail = ""
+    if alike and losses[0]:
+        detail = f" ({'each: ' if len(losses) > 1 else ''}{losses[0]})"
+    elif not any(losses) and group.word in _DURABILITY_MEANINGS:
+        detail = f" ({_DURABILITY_MEANINGS[group.word]})"
+    tone = _DURABILITY_TONES.get(group.word, Tone.UNCLEAR)
+    return spans(Span(str(group.word), tone), f": {', '.join(cells)}{detail}.")
+
+
+def _describe_losses(result: CellResult) -> str:
+    """Return in how many crash states acknowledged records are missing; empty where the row's power was not cut."""
+    proofs: list[Proven] = []
+    for trial in result.trials:
+        proof = trial.facts.of(Proof)
+        if proof is not None and is_about_row(result, proof.proven):
+            proofs.append(proof.proven)
+    if not proofs:
+        return ""
+    proven = proofs[-1]
+    states = f"{proven.states:,} crash states"
+    if proven.word in {Durability.CONSISTENT, Durability.BROKEN}:
+        return f"the check fails on {proven.losing} of {states}"
+    verb = "loses" if proven.losing == 1 else "lose"
+    what = "what was synced" if proven.syncs else "acknowledged records"
+    return f"{proven.losing} of {states} {verb} {what}{not_covered(proven)}"
+
+
+def _append(sentence: str, more: str) -> str:
+    return f"{sentence} {more}" if more else sentence
+
+
+# --- for the result document --------------------------------------------------------------------------------
+
+
+def _finding_document(finding: Finding) -> dict[str, Any]:
+    match finding:
+        case Ranking():
+            compared = finding.against_best.items()
+            return {
+                "of": list(finding.levels),
+                "metric": finding.metric.name,
+                "answered": finding.answered,
+                "best": finding.best.cell.id if finding.best else None,
+                "not_worse": [result.cell.id for result in finding.contenders],
+                "order": [result.cell.id for result in finding.cells],
+                "against_best": {cell: _comparison_document(comparison) for cell, comparison in compared},
+                "left_out": {result.cell.id: _durability_or_unknown(result) for result in finding.excluded},
+                "missing": {result.cell.id: result.reason for result in finding.missing},
+            }
+        case PairAnswer():
+            return {
+                "metric": finding.metric.name,
+                "answered": finding.answered,
+                "cell": finding.first.cell.id,
+                "against": finding.second.cell.id,
+                "published": finding.published,
+                **({} if finding.comparison is None else _comparison_document(finding.comparison)),
+            }
+        case Breakdown():
+            return {
+                "cell": finding.result.cell.id,
+                "parts": {metric.name: value for metric, value in finding.parts},
+            }
+        case DurabilityGroup():
+            return {
+                "durability": str(finding.word),
+                "cells": [result.cell.id for result in finding.results],
+            }
+
+
+def _comparison_document(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "ratio": comparison.ratio,
+        "ci": None if comparison.ci is None else list(comparison.ci),
+        "n": comparison.n,
+        "q": comparison.q,
+        "verdict": comparison.verdict.value,
+        "alike": comparison.alike,
+        "reason": comparison.reason,
+        "more_blocks": forecast_blocks(comparison) if comparison.is_undecided else None,
+    }

@@ -1,0 +1,226 @@
+"""The result of a race: the best, who was dropped when and why, what each factor does, and at what price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from guestmark.core.findings import Durability, Proof
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Trial
+from guestmark.core.units import counted
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.claims import Claim
+from guestmark.page.nodes import Node, Note
+from guestmark.page.tables import Align, Column, Row, RowName, Table, TableBuilder, figure, words
+from guestmark.page.text import line
+from guestmark.stats.analysis import Analysis
+from guestmark.stats.compare import MIN_BLOCKS
+from guestmark.stats.tuning.outcome import (
+    RaceOutcome,
+    best_by_price,
+    follow_race,
+    largest_interactions,
+    level_effects,
+    mean_by_cell,
+    ratio_to_leader,
+)
+from guestmark.stats.tuning.race import DropReason, Race, Stage
+
+
+def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
+    """Return the whole result of a race; nothing for other runs."""
+    outcome = _find_outcome(run)
+    if outcome is None:
+        return []
+    objective = outcome.settings.objective
+    metric = next(metric for metric in run.plan.metrics if metric.name == objective)
+    nodes: list[Node] = [Note(line(sentence)) for sentence in describe_outcome(outcome)]
+    nodes += _front_table(outcome, metric)
+    nodes += _effect_nodes(outcome)
+    nodes += _price_table(outcome, metric)
+    nodes += _dropped_nodes(outcome)
+    return nodes
+
+
+def make_document(run: StoredRun) -> dict[str, Any] | None:
+    """Return the race for result documents: the best, and who was dropped when and why; None for other runs."""
+    outcome = _find_outcome(run)
+    if outcome is None:
+        return None
+    race = outcome.race
+    return {
+        "objective": outcome.settings.objective,
+        "margin": outcome.settings.margin,
+        "stage": race.stage.value,
+        "best": list(race.finalists),
+        "not_worse_for_sure": list(race.alive),
+        "leader": race.leader,
+        "distances": {
+            name: {
+                "times_worse": interval.ratio,
+                "interval": [interval.low, interval.high],
+                "verdict": interval.verdict,
+            }
+            for name, interval in race.distances.items()
+        },
+        "dropped": [
+            {"cell": entry.id, "blocks": entry.blocks, "why": entry.why, "how": entry.kind.value}
+            for entry in race.dropped
+        ],
+        "fresh_blocks": race.fresh,
+        "confirmed": race.is_confirmed,
+        "alone": race.leads_alone,
+    }
+
+
+def _find_outcome(run: StoredRun) -> RaceOutcome | None:
+    settings = run.plan.context.tune
+    return None if settings is None else follow_race(settings, run.plan, run.unusable, run.trials)
+
+
+def describe_outcome(outcome: RaceOutcome) -> list[str]:
+    """Return the answer in sentences, and what it took."""
+    race, settings = outcome.race, outcome.settings
+    among = _describe_limits(outcome)
+    took = f"{counted(len(outcome.cells), 'cell')}, {counted(len(outcome.trials), 'trial')}"
+    if race.stage is not Stage.DONE:
+        lead = f" In the lead: {race.leader}." if race.leader else ""
+        return [
+            f"The race is not over: {len(race.alive)} of {len(outcome.cells)} cells may still be the best{among} "
+            f"({took}).{lead}"
+        ]
+    if not race.alive:
+        return [f"No cell is left{among} ({took})."]
+    if outcome.is_walkover:
+        return [f"Only {race.alive[0]} could take part{among}, so nothing is compared ({took})."]
+    goal = f"{'lowest' if settings.better is Better.LOWER else 'highest'} {settings.objective}"
+    best = (race.finalists or tuple(race.alive))[0]
+    claim = (Claim.RACE_BEST if race.leads_alone else Claim.RACE_LEADS).format(
+        among=among, cell=race.leader or best
+    )
+    sentences = [f"{claim} ({goal}, {took}), {_describe_evidence(race)}."]
+    if outcome.not_worse:
+        sentences.append(
+            f"Not shown to be worse by over {settings.margin:.0%}: {'; '.join(outcome.not_worse)}."
+        )
+    if outcome.others:
+        sentences.append(f"Not dropped, but not among the finalists: {'; '.join(outcome.others)}.")
+    if any(entry.kind is DropReason.PREDICTED for entry in race.dropped):
+        sentences.append(
+            "Cells that main effects predict to be worse were not measured; a prediction can be wrong."
+        )
+    if race.hurried:
+        sentences.append(
+            "The time limit ended the race before these were separated: guestmark resume RUN --time-limit TIME."
+        )
+    return sentences
+
+
+def _describe_limits(outcome: RaceOutcome) -> str:
+    settings = outcome.settings
+    asked = [f"whose disk is {' or '.join(settings.durability)}"] if settings.durability else []
+    if settings.on_disk:
+        asked.append("outside memory")
+    asked += [f"with {limit}" for limit in settings.limits]
+    return f" of those {', '.join(asked)}" if asked else ""
+
+
+def _describe_evidence(race: Race) -> str:
+    """Return what the answer rests on, in the words of every run."""
+    if race.is_confirmed:
+        done = "confirmed" if race.leads_alone else "measured again"
+        return f"{done} in {race.fresh} fresh blocks"
+    if race.fresh:
+        blocks = counted(race.fresh, "fresh block")
+        return f"not confirmed: {blocks}, and fewer than {MIN_BLOCKS} decide nothing"
+    return "not confirmed: no other candidate is left to compare it with in fresh blocks"
+
+
+def _front_table(outcome: RaceOutcome, metric: Metric) -> list[Node]:
+    race, means = outcome.race, outcome.front_runners()
+    if not means:
+        return []
+    unit = figures.table_unit(metric.unit, list(means.values()))
+    table = TableBuilder(("cell",), [RowName((name,)) for name in means])
+    values = [figure(f"{mean / unit.size:.4g}") for mean in means.values()]
+    table.add(figures.heading(metric, unit), values, (Align.POINT,))
+    distances = [figure(_describe_distance(outcome, name)) for name in means]
+    table.add("vs the first", distances, (Align.POINT, Align.LEFT))
+    table.add_words("its disk", [_disk_word(name, outcome.trials) for name in means])
+    title = f"Best configurations, {_describe_evidence(race)}"
+    if race.stage is not Stage.DONE:
+        title = "Still in the race"
+    strong = [position for position, name in enumerate(means) if name == race.leader]
+    return [table.build(title, heading=title, strong=strong)]
+
+
+def _describe_distance(outcome: RaceOutcome, name: str) -> str:
+    if name == outcome.race.leader:
+        return "best" if outcome.race.leads_alone else "in front"
+    interval = outcome.race.distances.get(name)
+    if interval is None:
+        return ""
+    shown = figures.ratio(*ratio_to_leader(interval, outcome.settings.better))
+    return shown if interval.verdict is None else f"{shown} {interval.verdict}"
+
+
+def _disk_word(name: str, trials: Sequence[Trial]) -> str:
+    proofs = [trial.facts.of(Proof) for trial in trials if trial.cell_id == name]
+    words_found = [Durability(proof.proven.word) for proof in proofs if proof is not None]
+    return str(words_found[-1]) if words_found else ""
+
+
+def _effect_nodes(outcome: RaceOutcome) -> list[Node]:
+    """Return main effects over what was measured, and the largest interactions."""
+    rows = [
+        Row(RowName((factor, level or "(none)")), (figure(f"×{effect:.2f}"),))
+        for factor, level, effect in level_effects(outcome)
+    ]
+    if not rows:
+        return []
+    title = f"Main effects on {outcome.settings.objective}, other factors held equal"
+    columns = (Column("effect", (Align.POINT,)),)
+    nodes: list[Node] = [Table(title, ("factor", "level"), columns, tuple(rows), heading=title)]
+    pairs = [f"{' with '.join(levels)} ×{effect:.2f}" for levels, effect in largest_interactions(outcome)]
+    if pairs:
+        nodes.append(Note(line(f"Beyond main effects: {'; '.join(pairs)}.")))
+    return nodes
+
+
+def _price_table(outcome: RaceOutcome, metric: Metric) -> list[Table]:
+    """Return the cells that no other beats in both speed and price."""
+    found = best_by_price(outcome)
+    if found is None:
+        return []
+    price, cells = found
+    unit = figures.table_unit(metric.unit, mean_by_cell(outcome.trials, metric.name).values())
+    table = TableBuilder(("cell",), [RowName((name,)) for name in cells])
+    values = [figure(f"{value / unit.size:.4g}") for value, _ in cells.values()]
+    table.add(figures.heading(metric, unit), values, (Align.POINT,))
+    table.add(price, [figure(f"{cost:.4g}") for _, cost in cells.values()], (Align.POINT,))
+    title = f"Nothing is better in both {outcome.settings.objective} and {price}"
+    return [table.build(title, heading=title)]
+
+
+def _dropped_nodes(outcome: RaceOutcome) -> list[Node]:
+    dropped = outcome.race.dropped
+    if not dropped:
+        return []
+    rows = tuple(
+        Row(RowName((entry.id,)), (figure(str(entry.blocks)), words(entry.why))) for entry in dropped
+    )
+    title = Claim.RACE_DROPPED.value
+    columns = (Column("blocks", (Align.POINT,)), Column("why"))
+    nodes: list[Node] = [Table(title, ("cell",), columns, rows, heading=title)]
+    if outcome.dropped_early:
+        nodes.append(
+            Note(
+                line(
+                    f"Before {MIN_BLOCKS} blocks the race's own rule drops cells, not a verdict. In simulation, under "
+                    "5 % of races drop one within the margin of the best."
+                )
+            )
+        )
+    return nodes

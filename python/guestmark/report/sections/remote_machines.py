@@ -1,0 +1,96 @@
+"""Other machines of a run, as their own agents saw them: what they are, and how far away their clocks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from guestmark.core.machine_facts import Connection, LibvirtMachine, RemoteMachine
+from guestmark.core.units import counted
+from guestmark.ledger.model import StoredRun
+
+_KNOWN_WITHIN = 500e-6  # seconds a second: a clock's rate that is less certain is not worth a figure
+
+
+def describe_machines(run: StoredRun) -> dict[str, str]:
+    """Return what is known of each machine, by platform; of one that changed during the run, everything it was."""
+    machines: dict[str, list[RemoteMachine]] = {}
+    for platform, machine in _remote_machines(run):
+        machines.setdefault(platform, []).append(machine)
+    descriptions = {}
+    for platform, seen in machines.items():
+        kinds = "; then ".join(dict.fromkeys(map(_describe_machine, seen)))
+        freshness = _describe_freshness(dict.fromkeys(machine.fresh for machine in seen))
+        distance = _describe_distance([machine.connection for machine in seen])
+        descriptions[platform] = f"{kinds}, {freshness}{distance}"
+    return descriptions
+
+
+def find_mitigations(run: StoredRun) -> dict[str, dict[str, str]]:
+    """Return what each machine's kernel does about flaws of its processor, by platform; of the last trial."""
+    return {platform: machine.mitigations for platform, machine in _remote_machines(run)}
+
+
+def _remote_machines(run: StoredRun) -> Iterator[tuple[str, RemoteMachine]]:
+    platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
+    for trial in run.trials:
+        machine = trial.facts.of(LibvirtMachine) or trial.facts.of(RemoteMachine)
+        if machine is not None:
+            yield platform_of.get(trial.cell_id, trial.cell_id), machine
+
+
+def _describe_machine(machine: RemoteMachine) -> str:
+    parts = [
+        machine.cpu,
+        counted(machine.processors, "processor"),
+        f"{machine.memory_bytes / 1e9:.1f} GB",
+        f"kernel {machine.kernel}",
+        f"governor {machine.governor}" if machine.governor else "",
+        _describe_hypervisor(machine),
+        _describe_domain(machine) if isinstance(machine, LibvirtMachine) else "",
+        "this very host" if machine.is_this_host else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _describe_freshness(ways: Iterable[str]) -> str:
+    """Return what made the machine fresh before its trials.
+
+    The first trial, with none before it, may name a part of what is named for the others.
+    """
+    distinct = [way for way in ways if not any(way and way in other and other != way for other in ways)]
+    return ", or ".join(
+        f"fresh by {way}" if way else "nothing was done before its trials to make it fresh"
+        for way in distinct
+    )
+
+
+def _describe_hypervisor(machine: RemoteMachine) -> str:
+    model = " ".join(part for part in (machine.vendor, machine.product) if part)
+    detail = f" ({model})" if model else ""
+    if machine.hypervisor in {"", "none"}:
+        return f"no hypervisor seen{detail}"
+    return f"under {machine.hypervisor}{detail}"
+
+
+def _describe_domain(machine: LibvirtMachine) -> str:
+    domain = machine.libvirt
+    disks = [f"{disk.name} {disk.format} cache={disk.cache}" for disk in domain.disks]
+    parts = [domain.accelerator, domain.machine, domain.cpu, domain.hypervisor, domain.version, *disks]
+    return f"domain {domain.domain} ({', '.join(part for part in parts if part)})"
+
+
+def _describe_distance(connections: Sequence[Connection]) -> str:
+    """Return the typical round trip, and the clock's rate where the trials were long enough to tell it."""
+    round_trips = sorted(connection.round_trip_ns for connection in connections)
+    middle = round_trips[len(round_trips) // 2]
+    text = f"; {middle / 1e6:.3g} ms to it and back"
+    drifts = [
+        (connection.clock_drift_error, connection.clock_drift)
+        for connection in connections
+        if connection.clock_drift is not None and connection.clock_drift_error is not None
+    ]
+    if drifts:
+        error, drift = min(drifts, key=lambda pair: pair[0])
+        if error < _KNOWN_WITHIN:
+            text += f", its clock {drift * 1e6:+.0f} ± {error * 1e6:.0f} ppm"
+    return text

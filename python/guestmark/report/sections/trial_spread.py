@@ -1,0 +1,171 @@
+"""The trials behind the means: their distribution, their course over the blocks, and two factors as a matrix."""
+
+from collections.abc import Sequence
+from itertools import product
+
+from guestmark.core.metric import Metric
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.charts import Series, SeriesRow, Spread, SpreadRow
+from guestmark.page.names import brief, label, platform, row_names, varying
+from guestmark.page.nodes import Chart, Matrix, MatrixCell, Node
+from guestmark.page.tables import Align, Table, TableBuilder, figure
+from guestmark.page.text import Tone, line
+from guestmark.report.sections.verdict_words import mark_verdict, verdict_tone
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.distribution import arrange_matrix, median, quantiles
+from guestmark.stats.noise import find_disturbed_blocks
+from guestmark.stats.pairwise import values_by_block
+
+_FEWEST_BLOCKS = 3  # that show a spread
+_HEADINGS = ("lowest", "25 %", "median", "75 %", "highest")
+
+
+def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Return the matrix where exactly two things vary, and the spread of the trials as a table and two charts."""
+    if not workload.metrics:
+        return []
+    metric = workload.metrics[0]
+    shown = [result for result in workload.shown_cells if metric.name in result.summary]
+    return [*_matrices(workload, shown, metric), *_SpreadNodes(workload, shown, metric, run).make()]
+
+
+# --- spread and series --------------------------------------------------------------------------------------
+
+
+class _SpreadNodes:
+    """The table and the charts of one metric over the trials of several cells."""
+
+    def __init__(
+        self, workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric, run: StoredRun
+    ) -> None:
+        self._workload = workload
+        self._shown = shown
+        self._run = run
+        self._values = {result.cell.id: values_by_block(result.trials, metric.name) for result in shown}
+        self._blocks = sorted({block for values in self._values.values() for block in values})
+        typical = [result.summary[metric.name].typical for result in shown]
+        self._unit = figures.table_unit(metric.unit, typical)
+        self._heading = figures.heading(metric, self._unit)
+
+    def make(self) -> list[Node]:
+        """Return the table and two charts; nothing below three blocks."""
+        if len(self._blocks) < _FEWEST_BLOCKS or not self._shown:
+            return []
+        texts = [self._format_quantiles(result) for result in self._shown]
+        described = "; ".join(
+            f"{result.cell.id} from {low} to {high}, median {middle}"
+            for result, (low, _, middle, _, high) in zip(self._shown, texts, strict=True)
+        )
+        return [self._table(texts), self._distribution(texts, described), self._course(texts, described)]
+
+    def _format_quantiles(self, result: CellResult) -> list[str]:
+        ends = [value / self._unit.size for value in quantiles(list(self._values[result.cell.id].values()))]
+        # A twentieth of the range can be told apart.
+        half = (ends[4] - ends[0]) / 20
+        return [
+            figures.number(end, min(figures.decimals(half, end), figures.decimals(None, end) + 1))
+            for end in ends
+        ]
+
+    def _table(self, texts: Sequence[Sequence[str]]) -> Table:
+        table = TableBuilder(*row_names(self._workload, self._shown))
+        for name, column in zip(_HEADINGS, zip(*texts, strict=True), strict=True):
+            table.add(name, map(figure, column), (Align.POINT,))
+        courses = []
+        for result in self._shown:
+            values = self._values[result.cell.id]
+            courses.append(figure(figures.sparkline([values.get(block) for block in self._blocks])))
+        table.add("block by block", courses)
+        legend = "block by block: from each row's own lowest to its own highest"
+        if (step := figures.values_per_tick(len(self._blocks))) > 1:
+            legend += f"; {step} blocks in one sign"
+        return table.build(
+            f"Spread of {self._heading}, over trials",
+            heading=f"Trials: {self._heading}",
+            legend=(line(legend),),
+            divisible=True,
+        )
+
+    def _distribution(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
+        rows = []
+        for result, (_, _, middle, _, _) in zip(self._shown, texts, strict=True):
+            points = tuple(value / self._unit.size for value in self._values[result.cell.id].values())
+            rows.append(SpreadRow(brief(result, self._workload), middle, points))
+        return Chart(
+            f"Distribution of the trials: {self._heading}",
+            "A dot for each trial; the box holds the middle half, the line is the median.",
+            f"{self._heading}, lowest to highest: {described}.",
+            Spread(tuple(rows), self._heading),
+        )
+
+    def _course(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
+        rows = []
+        for result, (low, _, _, _, high) in zip(self._shown, texts, strict=True):
+            values = self._values[result.cell.id]
+            middle = median(list(values.values())) if values else 0.0
+            if middle > 0:
+                points = tuple((block + 1, value / middle) for block, value in sorted(values.items()))
+                rows.append(SeriesRow(brief(result, self._workload), f"{low} to {high}", points))
+        disturbed = _find_disturbed_blocks(self._run)
+        everywhere = len(disturbed) == len({trial.block for trial in self._run.trials})
+        caption = "Cells that move together were moved by the host."
+        if everywhere:
+            caption += " In every block the host was disturbed."
+        elif disturbed:
+            caption += " Shaded blocks: the host was disturbed."
+        return Chart(
+            "Block by block, each cell against its own median",
+            caption,
+            f"{self._heading} over {len(self._blocks)} blocks: {described}.",
+            Series(tuple(rows), () if everywhere else disturbed, "value / median of its cell"),
+        )
+
+
+def _find_disturbed_blocks(run: StoredRun) -> tuple[int, ...]:
+    ids = {cell.id for cell in run.plan.cells}
+    trials = [trial for trial in run.trials if trial.cell_id in ids]
+    flagged, _ = find_disturbed_blocks(trials, sorted({trial.block for trial in trials}))
+    return tuple(block + 1 for block in flagged)
+
+
+# --- two factors against each other -------------------------------------------------------------------------
+
+
+def _matrices(workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric) -> list[Matrix]:
+    plain = [result for result in shown if result.cell.null_of is None]
+    factors = varying(plain)
+    cells = [result for result in plain if all(name in result.cell.factors for name in factors)]
+    axes = [
+        ("workload", {result.cell.id: label(result) for result in cells}),
+        ("platform", {result.cell.id: platform(result.cell) for result in cells}),
+        *((name, {result.cell.id: result.cell.factors[name] for result in cells}) for name in factors),
+    ]
+    found = arrange_matrix(axes, cells, metric)
+    if found is None:
+        return []
+    places = {
+        at: _matrix_cell(found.cells[at], metric, found.heats[at]) if at in found.cells else MatrixCell("–")
+        for at in product(found.row_levels, found.column_levels)
+    }
+    baseline = workload.baseline.cell.id if workload.baseline else "the baseline"
+    return [
+        Matrix(
+            f"Ratios to {baseline}: {found.row_factor} against {found.column_factor}",
+            found.row_factor,
+            found.column_factor,
+            found.row_levels,
+            found.column_levels,
+            tuple(tuple(places[row, column] for column in found.column_levels) for row in found.row_levels),
+        )
+    ]
+
+
+def _matrix_cell(result: CellResult, metric: Metric, heat: float | None) -> MatrixCell:
+    if result.cell.baseline:
+        return MatrixCell("baseline", Tone.STRONG, 0.0)
+    comparison = result.comparison.get(metric.name)
+    if comparison is None or comparison.ratio is None:
+        return MatrixCell("–")
+    shown = figures.ratio_pieces(comparison.ratio, comparison.ci)[0]
+    return MatrixCell(f"{shown}{mark_verdict(comparison)}", verdict_tone(comparison), heat)

@@ -1,0 +1,54 @@
+"""Words, signs and colours of verdicts."""
+
+from guestmark.core.metric import Better, Metric
+from guestmark.page import figures
+from guestmark.page.claims import Claim
+from guestmark.page.text import Tone
+from guestmark.stats.compare import Comparison, Verdict, label_verdict
+from guestmark.stats.trials import SlowComparison
+
+TONES = {
+    Verdict.FASTER: Tone.FASTER,
+    Verdict.SLOWER: Tone.SLOWER,
+    Verdict.NO_DIFFERENCE: Tone.SAME,
+    Verdict.INCONCLUSIVE: Tone.UNCLEAR,
+}
+MARKS = {Verdict.FASTER: "*", Verdict.SLOWER: "*", Verdict.NO_DIFFERENCE: "=", Verdict.INCONCLUSIVE: "?"}
+ALIKE = "typical run alike"
+LEGEND = f"* differs   = no difference   ≈ {ALIKE}   ? inconclusive"
+
+
+def mark_verdict(compared: Comparison | SlowComparison) -> str:
+    """Return the sign for a verdict."""
+    return "≈" if _is_alike(compared) else MARKS[compared.verdict]
+
+
+def verdict_tone(compared: Comparison | SlowComparison) -> Tone:
+    """Return the tone, and so the colour, for a verdict."""
+    bounded = isinstance(compared, Comparison) and compared.is_bounded
+    return Tone.SAME if bounded or _is_alike(compared) else TONES[compared.verdict]
+
+
+def verdict_word(comparison: Comparison, metric: Metric) -> str:
+    """Return the word for a verdict; without a verdict how large the difference is at most, if that is small."""
+    if comparison.is_bounded and comparison.stated_interval is not None:
+        return Claim.BOUNDED.format(most=_describe_bound(comparison.stated_interval, metric))
+    return ALIKE if comparison.alike else label_verdict(comparison.verdict, metric)
+
+
+def _is_alike(compared: Comparison | SlowComparison) -> bool:
+    """Return whether the typical run is shown to be as on the baseline, and rarer slow runs are not excluded."""
+    return isinstance(compared, Comparison) and compared.alike
+
+
+def _describe_bound(ends: tuple[float, float], metric: Metric) -> str:
+    """Return `8 % slower, 6 % faster`: how far the ends of a ratio's interval are from 1, on either side of it."""
+    low, high = ends
+    worse, better = (label_verdict(verdict, metric) for verdict in (Verdict.SLOWER, Verdict.FASTER))
+    above, below = (worse, better) if metric.better is Better.LOWER else (better, worse)
+    parts = []
+    if high > 1:
+        parts.append(f"{figures.percent(high - 1)} {above}")
+    if low < 1:
+        parts.append(f"{figures.percent(1 - low)} {below}")
+    return ", ".join(parts)

@@ -1,0 +1,76 @@
+"""What the kinds of workloads add to a report, what failed, and where an imported run is from."""
+
+from collections.abc import Callable, Sequence
+
+from guestmark.core import registry
+from guestmark.core.actions import actions
+from guestmark.core.model import CellStatus
+from guestmark.ledger.model import Origin, Standing, StoredRun
+from guestmark.page.nodes import Command, Definitions, Node, Note, NoteKind, Part, Section
+from guestmark.page.text import Span, Tone, line, spans
+from guestmark.stats.analysis import WorkloadResult
+
+_FAILED = {CellStatus.UNUSABLE, CellStatus.FAILED, CellStatus.PARTIAL}
+_Sections = Callable[[WorkloadResult, StoredRun], Sequence[Node]]
+
+
+def is_compared(workload: WorkloadResult) -> bool:
+    """Return whether cells are compared by their values; not where all of their kinds only find something out."""
+    kinds = registry.workload_kinds()
+    names = {result.cell.workload.name for result in workload.cells}
+    return not names or any(name not in kinds or kinds[name].compared for name in names)
+
+
+def kind_sections(workload: WorkloadResult, run: StoredRun) -> list[Node]:
+    """Return what the kinds of the workloads in this table add; each kind's sections once.
+
+    A kind that is gone since the run was stored adds nothing.
+    """
+    kinds = registry.workload_kinds()
+    names = dict.fromkeys(result.cell.workload.name for result in workload.cells)
+    makers: dict[_Sections, None] = {}
+    for name in names:
+        if name in kinds:
+            makers |= dict.fromkeys(kinds[name].sections())
+    return [node for make_sections in makers for node in make_sections(workload, run)]
+
+
+def kind_conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Return the conclusion of a workload that is not compared; empty for others."""
+    kind = registry.workload_kinds().get(workload.workload.name)
+    conclude: _Sections | None = None if kind is None else kind.conclusion()
+    if is_compared(workload) or conclude is None:
+        return ()
+    return conclude(workload, run)
+
+
+def make_origin_section(run: StoredRun, origin: Origin, *, whole: bool) -> Section:
+    """Return where an imported run is from; with `whole` also its commands, as whom, where and how they run."""
+    warning = f"This run {origin.describe()}; figures and names are unverified"
+    nodes: list[Node] = [Note(line(warning), NoteKind.WARNING)]
+    if origin.standing is not Standing.OWN:
+        nodes.append(Command("If it is yours", f"guestmark ledger sign {run.id}"))
+    if whole and (rows := actions(run.plan)):
+        nodes.append(Definitions("What it runs", tuple(rows)))
+    if whole and origin.sha256:
+        nodes.append(Definitions("The bundle", (("SHA-256", origin.sha256),)))
+    return Section(Part.WORKLOAD, "Imported", tuple(nodes), titled=False)
+
+
+def list_failures(workload: WorkloadResult) -> list[Node]:
+    """Return a line for each cell that failed, wholly or in part, or could not be tried, and for a missing baseline."""
+    nodes: list[Node] = []
+    for result in workload.cells:
+        if result.status in _FAILED:
+            partial = result.status is CellStatus.PARTIAL
+            text = spans(
+                Span(f"{result.cell.id}: ", Tone.STRONG),
+                Span(result.status.value, Tone.WARNING if partial else Tone.ERROR),
+                f" – {result.reason}",
+            )
+            nodes.append(Note(text, NoteKind.WARNING if partial else NoteKind.ERROR))
+    baseline, metric = workload.baseline, workload.metrics[:1]
+    if baseline and metric and metric[0].name not in baseline.summary and len(workload.shown_cells) > 1:
+        text = line(f"No comparison is possible: the baseline {baseline.cell.id} was not measured")
+        nodes.append(Note(text, NoteKind.ERROR))
+    return nodes

@@ -1,0 +1,354 @@
+"""What stands on the screen first: a row for each cell, what limits it, and where the rest is. About ten lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from guestmark.core.metric import Metric
+from guestmark.core.metric_spec import SYSTEM, USER
+from guestmark.core.model import CellStatus, RunState
+from guestmark.core.units import counted, format_duration, listed
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.names import row_names, spoken
+from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure, words
+from guestmark.page.text import Inline, Span, Tone, inert, line, spans, text_of
+from guestmark.report.commands import resume_command
+from guestmark.report.full_report import make_page
+from guestmark.report.sections import gate_outcomes, published, question_answers, validity
+from guestmark.report.sections.conclusion import describe_slow_runs, describe_undecided
+from guestmark.report.sections.results import ESTIMATE, estimate_cell
+from guestmark.report.sections.verdict_words import verdict_tone, verdict_word
+from guestmark.report.sections.workloads import (
+    is_compared,
+    kind_conclusion,
+    kind_sections,
+    list_failures,
+    make_origin_section,
+)
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison, Estimand, label_verdict
+from guestmark.stats.durability import disk_durability, row_durability
+from guestmark.stats.executions import Executions, describe_executions
+
+_WIDE, _WIDEST = 100, 120  # columns from which there is room for the range, and for processor times
+_PROCESSOR_TIMES = (USER.name, SYSTEM.name)
+_MOST_NAMES = 4  # columns that name a row; with more, workloads have tables of their own
+_RAGGED = 12  # columns that a line may lose to a word that does not fit
+_MOST_REMARKS = 3  # lines of trouble and of slow runs; the details have the rest
+_ENDED = {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
+
+
+def make_short_report(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:
+    """Return the answer for a screen of `width` columns; `latest`: the run is the newest of its ledger.
+
+    A race of configurations, and workloads that are not compared, are shown whole. If every workload of the run
+    explains its figures (phases of starts, counts of system calls), that is part of the answer.
+    """
+    if run.plan.context.tune is not None:
+        return make_page(run, analysis, with_published=False, with_environment=False, details=False)
+    title = run.plan.title or run.plan.name
+    sections = [] if run.origin is None else [make_origin_section(run, run.origin, whole=False)]
+    if answers := question_answers.make_nodes(analysis):
+        asked = title in (question.ask for question in run.plan.questions)
+        sections.append(Section(Part.CONCLUSION, title, tuple(answers), titled=not asked))
+    explained = all(kind_sections(workload, run) for workload in analysis.workloads)
+    for group in _group_into_tables(analysis.workloads):
+        sections.append(_result_section(group, run, width, explained=explained))
+    gates = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, run)
+    closing = [*gates, *_main_limit(analysis, width), *_closing_nodes(analysis, run, latest=latest)]
+    sections.append(_closing_section(closing))
+    return Page(title, run.id, tuple(sections))
+
+
+def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:
+    """Return a published experiment repeated, for a screen: questions with today's answers, and published ratios.
+
+    Rows that nothing was published about are in the answers alone.
+    """
+    title = run.plan.title or run.plan.name
+    answers = question_answers.make_nodes(analysis, brief=True)
+    sections = [Section(Part.CONCLUSION, title, tuple(answers))]
+    table = published.make_overview(analysis)
+    if table is not None:
+        sections.append(Section(Part.WORKLOAD, "Then and now", (table,), titled=False))
+    closing = [*_main_limit(analysis, width, lines=1), *_closing_nodes(analysis, run, latest=latest)]
+    return Page(title, run.id, (*sections, _closing_section(closing)))
+
+
+def _closing_section(nodes: Sequence[Node]) -> Section:
+    return Section(Part.FOOTER, "About this run", tuple(nodes), titled=False)
+
+
+def _group_into_tables(workloads: Sequence[WorkloadResult]) -> list[list[WorkloadResult]]:
+    """Group neighbours that are measured by one metric and whose names have room in one table."""
+    groups: list[list[WorkloadResult]] = []
+    for workload in workloads:
+        joined = [*groups[-1], workload] if groups else [workload]
+        if len(joined) > 1 and _fit_into_one_table(joined):
+            groups[-1] = joined
+        else:
+            groups.append([workload])
+    return groups
+
+
+def _fit_into_one_table(workloads: Sequence[WorkloadResult]) -> bool:
+    if not all(is_compared(workload) and workload.metrics for workload in workloads):
+        return False
+    headings, _ = row_names(workloads[-1], _shown_cells(workloads))
+    return len({workload.metrics[0] for workload in workloads}) == 1 and len(headings) <= _MOST_NAMES
+
+
+def _result_section(
+    workloads: Sequence[WorkloadResult], run: StoredRun, width: int, *, explained: bool
+) -> Section:
+    failures = [node for workload in workloads for node in list_failures(workload)][:_MOST_REMARKS]
+    first, title = workloads[0], listed(workload.title for workload in workloads)
+    if not is_compared(first) or not first.metrics:
+        nodes = [node for node in kind_sections(first, run) if not _is_small_print(node)]
+        return Section(Part.WORKLOAD, title, (*nodes, *failures, *kind_conclusion(first, run)))
+    remarks: list[Node] = [*_undecided_notes(workloads)]
+    explanations: list[Node] = []
+    for workload in workloads:
+        remarks += _claims_beside_typical(workload, f"{workload.title}, " if len(workloads) > 1 else "")
+        explanations += kind_sections(workload, run) if explained else []
+    table = _ResultTable(workloads, width).build()
+    return Section(Part.WORKLOAD, title, (table, *remarks[:_MOST_REMARKS], *explanations, *failures))
+
+
+def _is_small_print(node: Node) -> bool:
+    return isinstance(node, Note) and node.kind is NoteKind.SMALL
+
+
+def _shown_cells(workloads: Sequence[WorkloadResult]) -> list[CellResult]:
+    return [
+        result
+        for workload in workloads
+        for result in workload.shown_cells
+        if result.cell.null_of is None and result.status is not CellStatus.UNUSABLE
+    ]
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+class _ResultTable:
+    """The table of workloads that share a metric. A cell alone has mean, σ and range, as hyperfine shows them."""
+
+    def __init__(self, workloads: Sequence[WorkloadResult], width: int) -> None:
+        self._workloads = workloads
+        self._width = width
+        self._metric = workloads[0].metrics[0]
+        self._shown = _shown_cells(workloads)
+        self._alone = len(self._shown) == 1
+        values = (_typical_value(result, self._metric) for result in self._shown)
+        self._unit = figures.table_unit(self._metric.unit, [value for value in values if value is not None])
+        self._table = TableBuilder(*row_names(workloads[0], self._shown))
+
+    def build(self) -> Table:
+        """Return the table, with as many columns as the screen has room for."""
+        if self._alone and self._metric.name in self._shown[0].summary:
+            self._add_executions(self._shown[0])
+        else:
+            self._add_estimates()
+        if self._alone or self._width >= _WIDEST:
+            self._add_processor_times()
+        if not self._alone:
+            verdicts = [_verdict_cell(result, self._metric) for result in self._shown]
+            self._table.add("", verdicts, (Align.POINT, Align.LEFT))
+        self._table.add_words("durability", [row_durability(result) for result in self._shown])
+        self._table.add_words("its disk", [disk_durability(result) for result in self._shown])
+        if not self._alone:
+            self._add_bars()
+        baselines = [position for position, result in enumerate(self._shown) if result.cell.baseline]
+        failed = [
+            position for position, result in enumerate(self._shown) if self._metric.name not in result.summary
+        ]
+        titles = ", ".join(workload.title for workload in self._workloads)
+        caption = f"{self._heading} of {titles}, with ratios to the baseline"
+        return self._table.build(caption, strong=[] if self._alone else baselines, soft=failed)
+
+    @property
+    def _heading(self) -> str:
+        return figures.heading(self._metric, self._unit)
+
+    def _add_executions(self, result: CellResult) -> None:
+        executions = describe_executions(result.trials, self._metric.name)
+        mean, span = Cell(), Cell()
+        if executions is not None:
+            size = self._unit.size
+            sigma = None if executions.deviation is None else executions.deviation / size
+            places = figures.decimals(sigma, executions.mean / size)
+            pieces = [figures.number(executions.mean / size, places)]
+            if sigma is not None:
+                pieces += ["±", figures.number(sigma, places)]
+            mean = figure(*pieces)
+            span = self._range_cell(result, executions, sigma)
+        self._table.add(f"{self._heading} (mean ± σ)", [mean], ESTIMATE)
+        self._table.add("min … max", [span], ESTIMATE)
+
+    def _add_estimates(self) -> None:
+        cells = [estimate_cell(result, self._metric, self._unit, Tone.ERROR) for result in self._shown]
+        self._table.add(self._heading, cells, ESTIMATE)
+        if self._alone or self._width >= _WIDE:
+            ranges = []
+            for result in self._shown:
+                executions = describe_executions(result.trials, self._metric.name)
+                ranges.append(Cell() if executions is None else self._range_cell(result, executions))
+            self._table.add("lowest … highest", ranges, ESTIMATE)
+
+    def _range_cell(self, result: CellResult, executions: Executions, half: float | None = None) -> Cell:
+        summary = result.summary.get(self._metric.name)
+        if summary is None:
+            return Cell()
+        size = self._unit.size
+        if half is None and summary.typical_ci is not None:
+            half = (summary.typical_ci[1] - summary.typical_ci[0]) / 2 / size
+        places = figures.decimals(half, summary.typical / size)
+        low, high = min(executions.values) / size, max(executions.values) / size
+        return figure(figures.number(low, places), "…", figures.number(high, places))
+
+    def _add_processor_times(self) -> None:
+        by_name = {metric.name: metric for metric in self._workloads[0].metrics}
+        metrics = [by_name[name] for name in _PROCESSOR_TIMES if name in by_name]
+        values = [_typical_value(result, metric) for metric in metrics for result in self._shown]
+        unit = figures.fitting_unit("s", [value for value in values if value is not None])
+        for metric in metrics:
+            cells = []
+            for result in self._shown:
+                summary = result.summary.get(metric.name)
+                shown = summary and figures.estimate(summary.typical, summary.typical_ci, unit)[0]
+                cells.append(figure(shown) if shown else Cell())
+            self._table.add(figures.heading(metric, unit), cells, (Align.POINT,))
+
+    def _add_bars(self) -> None:
+        cells = []
+        for workload in self._workloads:
+            values = [_typical_value(result, self._metric) or 0.0 for result in _shown_cells([workload])]
+            # Bars are relative to the longest of their own workload.
+            longest = max(values, default=0.0) or 1.0
+            cells += [Cell(bar=value / longest or None) for value in values]
+        self._table.add("", cells, bar=True)
+
+
+def _typical_value(result: CellResult, metric: Metric) -> float | None:
+    summary = result.summary.get(metric.name)
+    return summary.typical if summary else None
+
+
+def _verdict_cell(result: CellResult, metric: Metric) -> Cell:
+    """Return `3.43 times slower [3.34, 3.64]`: always the way round that gives a figure above 1."""
+    comparison = result.comparison.get(metric.name)
+    if result.cell.baseline:
+        return words("baseline")
+    if comparison is None or comparison.ratio is None:
+        return Cell()
+    if comparison.is_bounded:
+        return words(verdict_word(comparison, metric), verdict_tone(comparison))
+    if not comparison.differs:
+        interval = _interval_text(comparison.ratio, comparison.ci)
+        text = f"{verdict_word(comparison, metric)} {interval}".rstrip()
+        return words(text, verdict_tone(comparison))
+    return Cell(_describe_times(comparison, metric), words=True)
+
+
+def _describe_times(comparison: Comparison, metric: Metric) -> Inline:
+    ratio, ci = figures.ratio_above_one(comparison.ratio or 1.0, comparison.ci)
+    shown = figures.number(ratio, figures.ratio_decimals(ratio, ci))
+    claim = Span(f"{shown} times {label_verdict(comparison.verdict, metric)}", verdict_tone(comparison))
+    return (claim, Span(_interval_text(ratio, ci)))
+
+
+def _interval_text(ratio: float, ci: tuple[float, float] | None) -> str:
+    return "".join(figures.ratio_pieces(ratio, ci)[1:])
+
+
+# --- remarks ------------------------------------------------------------------------------------------------
+
+
+def _undecided_notes(workloads: Sequence[WorkloadResult]) -> list[Note]:
+    """Return why rows could not be told from the baseline; several workloads of a table go by their titles."""
+    compared = []
+    for workload in workloads:
+        if workload.baseline is None or not workload.metrics:
+            continue
+        primary = workload.metrics[0].name
+        for result in _shown_cells([workload]):
+            if primary in result.comparison:
+                compared.append((result, result.comparison[primary]))
+    if len(workloads) == 1:
+        return describe_undecided(compared, spoken(workloads[0]))
+    titles = {result.cell.id: workload.title for workload in workloads for result in workload.cells}
+    return describe_undecided(compared, titles)
+
+
+def _claims_beside_typical(workload: WorkloadResult, prefix: str) -> list[Node]:
+    """Return slow runs, totals and first runs that answer otherwise than the typical run.
+
+    `prefix` names the workload among several.
+    """
+    nodes: list[Node] = []
+    if workload.baseline is not None:
+        slow_runs = describe_slow_runs(workload, workload.baseline)
+        nodes += [node for node, verdict in slow_runs if verdict.is_difference]
+    metric = workload.metrics[0]
+    for result in workload.shown_cells:
+        answers = result.answers
+        if answers is None:
+            continue
+        for estimand, comparison in ((Estimand.TOTAL, answers.total), (Estimand.FIRST, answers.first)):
+            if comparison is None or not comparison.differs or estimand not in answers.differing_questions:
+                continue
+            claim, interval = _describe_times(comparison, metric)
+            limit = f" {interval.text}" if interval.text else ""
+            # No interval of so few runs holds a mean that rare events decide.
+            if estimand is Estimand.TOTAL:
+                limit = " in the runs measured"
+            name = f"{estimand.value.capitalize()} of {prefix}{spoken(workload)[result.cell.id]}: "
+            nodes.append(Note(spans(name, claim, limit), NoteKind.WARNING))
+    return nodes
+
+
+def _main_limit(analysis: Analysis, width: int, *, lines: int = 2) -> list[Node]:
+    """Return what limits the figures most, in so many `lines` at most, and how many more limits there are.
+
+    A sentence that has no room loses what is in brackets, and only then its last words.
+    """
+    limits = [note for note in validity.make_notes(analysis, whole=False) if note.kind is not NoteKind.SMALL]
+    if not limits:
+        return []
+    more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
+    severity, *rest = limits[0].text
+    sentence = inert(text_of(rest)).partition(";")[0].partition(". ")[0]
+    room = lines * width - len(severity.text) - len(more) - (_RAGGED if lines > 1 else 0)
+    if len(sentence) > room:
+        sentence = sentence.partition(" (")[0]
+    if len(sentence) > room:
+        sentence = f"{sentence[: room - 1].rsplit(' ', 1)[0]} …"
+    return [Note(spans(severity, f"{sentence}{more}"), limits[0].kind)]
+
+
+def _closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
+    """Return how much was measured, in how long, and how to see more or go on."""
+    policy = run.plan.policy
+    until_enough = f"--blocks {policy.min_blocks}"
+    if not any(result.summary for result in analysis.cells):
+        nodes: list[Node] = [Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR)]
+        if run.state is RunState.STOPPED:
+            nodes.append(Command("The time was up; continue", resume_command(run, until_enough)))
+        return nodes
+    amount = counted(analysis.blocks, "block")
+    if analysis.failed:
+        amount += f", {analysis.failed} of {counted(analysis.trials, 'trial')} failed"
+    in_trials = sum(trial.duration_s for result in analysis.cells for trial in result.trials)
+    spent = format_duration(run.plan.context.elapsed_s or in_trials)
+    details = "guestmark show --details" if latest else f"guestmark show {run.id} --details"
+    nodes = [Note(line(f"{amount}, {spent}; more: {details}"))]
+    if run.state is RunState.STOPPED and policy.enough_s is not None and analysis.blocks < policy.min_blocks:
+        early = f"Not yet: time for {analysis.blocks} of {policy.min_blocks} blocks"
+        nodes.insert(0, Note(line(early, Tone.UNCLEAR)))
+        nodes.append(Command("Go on", resume_command(run, until_enough)))
+    if run.state not in _ENDED:
+        nodes.append(Command("Continue", resume_command(run)))
+    return nodes

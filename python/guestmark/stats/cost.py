@@ -1,0 +1,87 @@
+"""What virtualization costs: how many times worse a workload does in a guest than on the host."""
+
+from dataclasses import dataclass
+
+from guestmark.core.metric import Better, Metric
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import Comparison
+
+SAME = 1.1  # ratios closer to 1 than this are about the same
+WIDE = 1.6  # the ratio of an interval's ends above which one figure says too little
+_HIGH = 3.0  # times as long, from where a cost is worth a second look
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """How many times worse than on the host: above 1 slower, below faster; `interval` at 95 %, None for one round."""
+
+    ratio: float
+    interval: tuple[float, float] | None
+
+    @classmethod
+    def from_comparison(cls, comparison: Comparison, metric: Metric) -> "Cost | None":
+        """From a comparison of times or rates; None when there is no ratio."""
+        ratio, ci = comparison.ratio, comparison.ci
+        if ratio is None or ratio <= 0:
+            return None
+        if metric.better is Better.HIGHER:
+            ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
+        return cls(ratio, ci)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the rounds agree that there is a cost, or that there is next to none."""
+        if self.interval is None:
+            return False
+        low, high = self.interval
+        narrow = 1 / WIDE**0.5 < low < high < WIDE**0.5
+        return low > 1 or high < 1 or narrow
+
+    @property
+    def about_same(self) -> bool:
+        """Whether the ratio is so close to 1 that a magnitude says nothing."""
+        return 1 / SAME < self.ratio < SAME
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether both ends of the interval have to be told."""
+        return self.interval is not None and self.interval[1] / self.interval[0] > WIDE
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether the guest is as fast as the host, or faster."""
+        return self.ratio < SAME
+
+    @property
+    def is_high(self) -> bool:
+        """Whether the cost is clear and large."""
+        return self.clear and self.ratio > _HIGH
+
+
+def cost_of_cell(result: CellResult, workload: WorkloadResult) -> Cost | None:
+    """Return the cost against the host; None for the host itself, and where it is not the baseline."""
+    against_host = workload.baseline is not None and workload.baseline.cell.platform.is_this_host
+    metric = workload.metrics[0] if workload.metrics else None
+    if metric is None or not against_host or metric.name not in result.comparison:
+        return None
+    return Cost.from_comparison(result.comparison[metric.name], metric)
+
+
+def costliest_workloads(analysis: Analysis) -> list[str]:
+    """Return the keys of the workloads that cost anything, the one first in which guests differ most from the host."""
+    worst: dict[str, float] = {}
+    for workload in analysis.workloads:
+        costs = (cost_of_cell(result, workload) for result in workload.shown_cells)
+        worst[workload.workload.key] = max((cost.ratio for cost in costs if cost is not None), default=0.0)
+    return sorted((key for key in worst if worst[key] > 0), key=lambda key: -worst[key])
+
+
+def clear_costs(analysis: Analysis) -> dict[str, list[tuple[Cost, str]]]:
+    """Return the costs that are clear, with their workload's title, by platform, the least first."""
+    costs: dict[str, list[tuple[Cost, str]]] = {}
+    for workload in analysis.workloads:
+        for result in workload.shown_cells:
+            cost = cost_of_cell(result, workload)
+            if cost is not None and cost.clear:
+                costs.setdefault(str(result.cell.platform), []).append((cost, workload.title))
+    return {platform: sorted(known, key=lambda pair: pair[0].ratio) for platform, known in costs.items()}

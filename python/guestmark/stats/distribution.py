@@ -1,0 +1,71 @@
+"""The distribution of a few values, and the heat of two factors against each other, for tables and charts."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from guestmark.core.metric import Better, Metric
+from guestmark.stats.analysis import CellResult
+
+_FULL_ENOUGH = 0.7  # of a matrix's places that must have a cell
+_FEWEST_CELLS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FactorMatrix:
+    """Two factors against each other. `heats` are from -1 (best) over 0 (baseline) to 1 (worst), None if unknown."""
+
+    row_factor: str
+    column_factor: str
+    row_levels: tuple[str, ...]
+    column_levels: tuple[str, ...]
+    cells: Mapping[tuple[str, str], CellResult]
+    heats: Mapping[tuple[str, str], float | None]
+
+
+def quantiles(values: Sequence[float]) -> tuple[float, float, float, float, float]:
+    """Return lowest value, first quartile, median, third quartile and highest value; `values` are not empty."""
+    low, first, median, third, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
+    return float(low), float(first), float(median), float(third), float(high)
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median of values, which are not empty."""
+    return float(statistics.median(values))
+
+
+def arrange_matrix(
+    axes: Sequence[tuple[str, Mapping[str, str]]], results: Sequence[CellResult], metric: Metric
+) -> FactorMatrix | None:
+    """Arrange cells by the two of these axes that vary; `axes` are names with levels by cell id.
+
+    None unless exactly two vary, no place has two cells, and enough places have one.
+    """
+    varying = [(name, levels) for name, levels in axes if len(set(levels.values())) > 1]
+    if len(varying) != 2:
+        return None
+    (row_factor, row_of), (column_factor, column_of) = varying
+    rows, columns = (tuple(dict.fromkeys(levels.values())) for levels in (row_of, column_of))
+    cells = {(row_of[result.cell.id], column_of[result.cell.id]): result for result in results}
+    if len(cells) != len(results) or len(results) < max(
+        _FULL_ENOUGH * len(rows) * len(columns), _FEWEST_CELLS
+    ):
+        return None
+    losses = {at: _log_loss(result, metric) for at, result in cells.items()}
+    largest = max((abs(loss) for loss in losses.values() if loss is not None), default=0.0) or 1.0
+    heats = {at: None if loss is None else loss / largest for at, loss in losses.items()}
+    return FactorMatrix(row_factor, column_factor, rows, columns, cells, heats)
+
+
+def _log_loss(result: CellResult, metric: Metric) -> float | None:
+    """How much worse the cell is than the baseline, as the logarithm of the ratio."""
+    if result.cell.baseline:
+        return 0.0
+    comparison = result.comparison.get(metric.name)
+    if comparison is None or not comparison.ratio or comparison.ratio <= 0:
+        return None
+    log_ratio = math.log(comparison.ratio)
+    return -log_ratio if metric.better is Better.HIGHER else log_ratio

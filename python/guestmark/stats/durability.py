@@ -1,0 +1,61 @@
+"""Whether what a workload flushed survives a power cut, as the trials of a cell found out.
+
+A word is about a row only if it was found out for that row. What guestmark's own records have shown of the disk below
+it is about the disk.
+"""
+
+from collections.abc import Collection
+
+from guestmark.core.findings import Durability, Flushes, Proof, Proven, Traffic
+from guestmark.core.model import Trial
+from guestmark.stats.analysis import CellResult
+
+MIXED = "mixed"  # trials disagree
+_NOT_KEPT = frozenset({Durability.LOST, Durability.MEMORY})
+
+
+def row_durability(result: CellResult) -> str:
+    """Return the word for what the row itself flushed; empty where no trial says anything of it."""
+    return _agree(find_durability(result))
+
+
+def disk_durability(result: CellResult) -> str:
+    """Return the word that the proof of its disk found; empty without one, or where the proof is about the row."""
+    words = set()
+    for trial in result.trials:
+        proof = trial.facts.of(Proof)
+        if proof is not None and not is_about_row(result, proof.proven):
+            words.add(proof.proven.word)
+    return _agree(words)
+
+
+def find_durability(result: CellResult) -> set[Durability]:
+    """Return the words of those trials that say anything of what the row itself flushed."""
+    words = (_judge_trial(result, trial) for trial in result.trials)
+    return {word for word in words if word is not None}
+
+
+def is_about_row(result: CellResult, proven: Proven) -> bool:
+    """Return whether a proof is about what the row itself acknowledged: it says so, or the row's disk was logged."""
+    return proven.of_row or any(disk.get("logged") for disk in result.cell.workload.params.get("disks") or ())
+
+
+def _agree(words: Collection[Durability]) -> str:
+    if not words:
+        return ""
+    return str(next(iter(words))) if len(words) == 1 else MIXED
+
+
+def _judge_trial(result: CellResult, trial: Trial) -> Durability | None:
+    flushes, proof, traffic = trial.facts.of(Flushes), trial.facts.of(Proof), trial.facts.of(Traffic)
+    if proof is not None and is_about_row(result, proof.proven):
+        return proof.proven.word
+    if traffic is not None and not traffic.wrote:
+        # Nothing of this workload is on the disk that was proven.
+        return None
+    if flushes is None:
+        return None if proof is None else Durability.UNKNOWN
+    # A flush that the kernel saw is worth nothing on a disk that was shown to keep nothing.
+    if proof is not None and proof.proven.word in _NOT_KEPT and flushes.word is not Durability.NOTHING:
+        return proof.proven.word
+    return flushes.word

@@ -1,0 +1,150 @@
+"""Published figures beside the cells of a run, and whether the run repeats them."""
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+
+from guestmark.core.cell_levels import get_level
+from guestmark.core.metric import Better
+from guestmark.core.model import Cell, Published, PublishedFigure
+from guestmark.stats.compare import Comparison, Verdict
+
+_ROUNDING = 1.1  # published figures are rounded: 8 s and 188 MB/s of 1500 MB
+
+
+class Repetition(StrEnum):
+    """What became of a published ratio."""
+
+    SAME = "agrees"  # the published ratio lies in the interval of today's
+    DIRECTION = "same way"
+    OPPOSITE = "opposite"
+    EQUAL = "equal now"  # it was different
+    DIFFERS = "differs now"  # it was equal
+    OPEN = "open"
+
+
+class Agreement(StrEnum):
+    """Whether the interval of a comparison agrees with a published ratio."""
+
+    UNKNOWN = "unknown"  # a single block has no interval
+    CONTAINED = "contained"  # a difference is shown, and its interval holds the published ratio
+    POSSIBLE = "possible"  # no difference is shown, and the published ratio is not excluded
+    OTHER_FACTOR = "other factor"  # the direction is the published one, the size is not
+    EXCLUDED = "excluded"
+
+
+class Conclusion(StrEnum):
+    """What became of a published conclusion about which of two cells is better."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    OPEN = "is undecided"
+
+
+class FasterClaim(StrEnum):
+    """What became of the published statement that one cell is faster than another."""
+
+    HOLDS = "holds"
+    OTHER_FACTOR = "holds, by another factor"
+    FAILS = "fails"
+    TOO_LARGE = "so large a difference is excluded"
+    OPEN = "open"
+
+
+def find_figure(cell: Cell, published: Published) -> PublishedFigure | None:
+    """Return the most specific figure whose every key matches this cell; None for a null cell."""
+    fitting = [figure for figure in published.figures if is_about(figure.cell, cell)]
+    return max(fitting, key=lambda figure: len(figure.cell), default=None)
+
+
+def is_about(levels: Mapping[str, str], cell: Cell) -> bool:
+    """Return whether the cell has all these levels and is no null cell."""
+    return cell.null_of is None and all(get_level(cell, name) == level for name, level in levels.items())
+
+
+def ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
+    """Return a figure's ratio to the publication's own baseline; None where it has no baseline."""
+    return None if figure is None or not figure.baseline else figure.value / figure.baseline
+
+
+def published_ratio(first: Cell, second: Cell, published: Published) -> float | None:
+    """Return the published ratio of two cells; None where one has no figure, or both share a single one."""
+    over, under = find_figure(first, published), find_figure(second, published)
+    if over is None or under is None or over.value == under.value:
+        return None
+    return over.value / under.value
+
+
+def convert_ratio(ratio: float, percent_of: str, better: Better) -> float:
+    """Return the ratio of times or of throughputs (`percent_of`) that a metric's ratio to its baseline means.
+
+    A metric of which less is better is a time, any other a throughput; each is the inverse of the other.
+    """
+    is_time = better is Better.LOWER
+    return ratio if is_time == (percent_of == "time") else 1 / ratio
+
+
+def is_same_work(one: Published, other: Published) -> bool:
+    """Return whether two publications give times and throughputs of the same work.
+
+    Then the product of both figures, the amount of work, is alike for all cells.
+    """
+    mine, theirs = (
+        {frozenset(figure.cell.items()): figure.value for figure in published.figures}
+        for published in (one, other)
+    )
+    if mine.keys() != theirs.keys() or not all(value > 0 for value in (*mine.values(), *theirs.values())):
+        return False
+    products = [mine[cell] * theirs[cell] for cell in mine]
+    return max(products) <= _ROUNDING * min(products)
+
+
+def judge_repetition(now: Comparison | None, then: float, margin: float) -> Repetition:
+    """Judge today's comparison by the published ratio `then`, of the same metric and the same two cells.
+
+    Published ratios within the relative `margin` of 1 count as equal. Raises ValueError unless `then` is above 0.
+    """
+    if not then > 0:
+        raise ValueError("a ratio must be above 0")
+    if now is None or now.ratio is None or now.is_undecided:
+        return Repetition.OPEN
+    was_equal = abs(math.log(then)) <= math.log1p(margin)
+    if now.typical_is_equal:
+        return Repetition.SAME if was_equal else Repetition.EQUAL
+    if now.ci is not None and now.ci[0] <= then <= now.ci[1]:
+        return Repetition.SAME
+    if was_equal:
+        return Repetition.DIFFERS
+    return Repetition.DIRECTION if _same_direction(now, then) else Repetition.OPPOSITE
+
+
+def judge_agreement(now: Comparison, then: float) -> Agreement:
+    """Judge whether the interval of today's comparison agrees with the published ratio `then`."""
+    if now.ci is None:
+        return Agreement.UNKNOWN
+    differs = not now.typical_is_equal and not now.is_undecided
+    if not now.excludes_ratio(then):
+        return Agreement.CONTAINED if differs else Agreement.POSSIBLE
+    return Agreement.OTHER_FACTOR if differs and _same_direction(now, then) else Agreement.EXCLUDED
+
+
+def judge_conclusion(now: Comparison | None, then: float | None) -> Conclusion:
+    """Judge whether the measured difference has the direction of the published ratio `then`."""
+    if now is None or now.ratio is None or then is None or now.is_undecided:
+        return Conclusion.OPEN
+    if now.typical_is_equal:
+        return Conclusion.FAILS if now.excludes_ratio(then) else Conclusion.OPEN
+    return Conclusion.HOLDS if _same_direction(now, then) else Conclusion.FAILS
+
+
+def judge_faster_claim(now: Comparison, then: float) -> FasterClaim:
+    """Judge a published statement that a cell is `then` times as fast, by its comparison over the slower one."""
+    if now.verdict is Verdict.FASTER:
+        return FasterClaim.OTHER_FACTOR if now.excludes_ratio(then) else FasterClaim.HOLDS
+    if now.verdict is Verdict.SLOWER or (now.typical_is_equal and now.excludes_ratio(then)):
+        return FasterClaim.FAILS
+    return FasterClaim.TOO_LARGE if now.excludes_ratio(then) else FasterClaim.OPEN
+
+
+def _same_direction(now: Comparison, then: float) -> bool:
+    return ((now.ratio or 1.0) > 1) == (then > 1)

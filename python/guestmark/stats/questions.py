@@ -1,0 +1,321 @@
+"""Answers to a plan's questions: which cells each question is about, and what their trials say."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from guestmark.core.cell_levels import (
+    PLATFORM,
+    WORKLOAD,
+    describe_level,
+    group_cells,
+    matches_levels,
+    pair_cells,
+)
+from guestmark.core.findings import Durability
+from guestmark.core.metric import Better, Metric
+from guestmark.core.model import Asked, Question
+from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats.compare import MIN_BLOCKS, Comparison, Verdict
+from guestmark.stats.durability import disk_durability, find_durability, row_durability
+from guestmark.stats.pairwise import compare_pairs
+from guestmark.stats.published import Conclusion, judge_conclusion, published_ratio
+from guestmark.stats.repetition import blocks_until_within, half_width
+
+_MOST_BLOCKS = 1000  # a forecast beyond this is no help
+_FEWEST_PARTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Cells by a metric, best first. No cell is shown to be better than `best` and the `contenders`.
+
+    `against_best` compares each other cell with the best one. `excluded` cells were measured and are not what was asked
+    for; `missing` ones were not measured.
+    """
+
+    levels: tuple[str, ...]  # of the names in the question's `per`, workload and platform first
+    metric: Metric
+    cells: tuple[CellResult, ...]
+    best: CellResult | None = None
+    contenders: tuple[CellResult, ...] = ()
+    against_best: Mapping[str, Comparison] = field(default_factory=dict)
+    excluded: tuple[CellResult, ...] = ()
+    missing: tuple[CellResult, ...] = ()
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a best cell, or several of which all typical runs are alike."""
+        if self.best is None or len(self.cells) < 2:
+            return False
+        compared = (self.against_best.get(result.cell.id) for result in self.contenders)
+        return all(comparison is None or comparison.typical_is_equal for comparison in compared)
+
+    @property
+    def is_best_shown(self) -> bool:
+        """Whether every other cell is shown to be worse than the best one."""
+        return all(self.verdict(result) is Verdict.SLOWER for result in self.cells if result is not self.best)
+
+    def verdict(self, result: CellResult) -> Verdict | None:
+        """Return the verdict of a cell over the best one; None where they were not compared."""
+        comparison = self.against_best.get(result.cell.id)
+        return None if comparison is None else comparison.verdict
+
+    def is_alike(self, result: CellResult) -> bool:
+        """Return whether the cell's typical run is shown to be as the best one's."""
+        comparison = self.against_best.get(result.cell.id)
+        return comparison is not None and comparison.typical_is_equal
+
+
+@dataclass(frozen=True, slots=True)
+class PairAnswer:
+    """A cell over another; without a comparison one of them was not measured."""
+
+    metric: Metric
+    first: CellResult
+    second: CellResult
+    comparison: Comparison | None
+    published: float | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a verdict, or any difference is known to be small."""
+        return self.comparison is not None and (
+            self.comparison.is_bounded or not self.comparison.is_undecided
+        )
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """Whether the published conclusion about these cells holds."""
+        return judge_conclusion(self.comparison, self.published)
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """The parts that a cell's sum consists of, the largest first, in the metrics' unit."""
+
+    result: CellResult
+    parts: tuple[tuple[Metric, float], ...]
+
+    @property
+    def answered(self) -> bool:
+        """Always true: a breakdown without values is not made."""
+        return True
+
+    @property
+    def total(self) -> float:
+        """Sum of the parts."""
+        return sum(value for _, value in self.parts)
+
+    @property
+    def shares(self) -> list[tuple[Metric, float]]:
+        """Each part's share of the total, from 0 to 1."""
+        total = self.total
+        return [(metric, value / total) for metric, value in self.parts]
+
+
+@dataclass(frozen=True, slots=True)
+class DurabilityGroup:
+    """The cells about which power cuts have shown the same."""
+
+    word: Durability
+    results: tuple[CellResult, ...]
+
+    @property
+    def answered(self) -> bool:
+        """Whether anything has been shown at all."""
+        return self.word not in {Durability.UNKNOWN, Durability.CLAIMED}
+
+
+Finding = Ranking | PairAnswer | Breakdown | DurabilityGroup
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionAnswer:
+    """A question with everything found about it; without findings where the run has no such cells."""
+
+    question: Question
+    findings: tuple[Finding, ...]
+
+    @property
+    def answered(self) -> bool:
+        """Whether nothing is missing."""
+        return bool(self.findings) and all(finding.answered for finding in self.findings)
+
+
+def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
+    """Answer all questions of the run's plan, in order."""
+    answering: Mapping[Asked, Callable[[Question, Analysis], Iterator[Finding]]] = {
+        Asked.BEST: _rank_groups,
+        Asked.COMPARE: _compare_pairs,
+        Asked.PARTS: _break_down_cells,
+        Asked.DURABILITY: _group_by_durability,
+    }
+    return tuple(
+        QuestionAnswer(question, tuple(answering[question.wants](question, analysis)))
+        for question in analysis.plan.questions
+    )
+
+
+def forecast_blocks(comparison: Comparison) -> int | None:
+    """Return how many more blocks would probably tell two cells apart; None where that cannot be forecast."""
+    if comparison.ci is None or comparison.ratio is None or comparison.withdrawn:
+        return None
+    distance = abs(math.log(comparison.ratio)) - comparison.stretch
+    needed = blocks_until_within(half_width(comparison.ci), comparison.n, distance, most=_MOST_BLOCKS)
+    if needed is None:
+        return None
+    # Fewer blocks never tell cells apart, however narrow their interval.
+    needed = max(needed, MIN_BLOCKS)
+    return needed - comparison.n if needed > comparison.n else None
+
+
+def _measured_cells(analysis: Analysis) -> list[CellResult]:
+    """Return the cells that answers may be about: no copies, and none dropped when time ran short."""
+    dropped = set(analysis.plan.context.no_time)
+    return [
+        result for result in analysis.cells if result.cell.null_of is None and result.cell.id not in dropped
+    ]
+
+
+def _select_cells(question: Question, analysis: Analysis) -> list[CellResult]:
+    return [result for result in _measured_cells(analysis) if matches_levels(result.cell, question.where)]
+
+
+def _choose_metric(question: Question, result: CellResult, analysis: Analysis) -> Metric | None:
+    """Return the metric that the question names, else the primary one of the cell's table."""
+    if question.metric:
+        by_name = {metric.name: metric for metric in analysis.plan.metrics}
+        return by_name.get(question.metric)
+    for workload in analysis.workloads:
+        if result in workload.cells and workload.metrics:
+            return workload.metrics[0]
+    return analysis.plan.metrics[0] if analysis.plan.metrics else None
+
+
+# --- the best cell ------------------------------------------------------------------------------------------
+
+
+def _rank_groups(question: Question, analysis: Analysis) -> Iterator[Ranking]:
+    # Sentences say "write on tcg", in whatever order the plan names the two.
+    leading = [name for name in (WORKLOAD, PLATFORM) if name in question.per]
+    names = [*leading, *(name for name in question.per if name not in leading)]
+    by_id = {result.cell.id: result for result in _measured_cells(analysis)}
+    groups = group_cells(question, (result.cell for result in by_id.values()))
+    # A cell alone in its group has nothing to be compared with, and is shown only where all groups are so.
+    several = [group for group in groups if len(group) > 1]
+    for group in several or groups:
+        results = [by_id[cell.id] for cell in group]
+        levels = tuple(_display_level(results[0], name) for name in names)
+        metrics = (_choose_metric(question, result, analysis) for result in results)
+        metric = next((metric for metric in metrics if metric is not None), None)
+        if metric is not None:
+            yield _rank(levels, results, metric, question, analysis)
+
+
+def _display_level(result: CellResult, name: str) -> str:
+    if name == WORKLOAD:
+        return result.cell.workload.label or result.cell.workload.name
+    if name == PLATFORM:
+        return str(result.cell.platform)
+    return result.cell.shown(name) or describe_level(result.cell, name) or "–"
+
+
+def _rank(
+    levels: tuple[str, ...],
+    results: Sequence[CellResult],
+    metric: Metric,
+    question: Question,
+    analysis: Analysis,
+) -> Ranking:
+    measured = [result for result in results if metric.name in result.summary]
+    missing = tuple(result for result in results if result not in measured)
+    eligible = [result for result in measured if _is_durable_enough(result, question)]
+    excluded = tuple(result for result in measured if result not in eligible)
+    sign = 1 if metric.better is Better.LOWER else -1
+    ordered = sorted(eligible, key=lambda result: sign * result.summary[metric.name].typical)
+    if not ordered:
+        return Ranking(levels, metric, (), excluded=excluded, missing=missing)
+    pairs = [(second.cell.id, first.cell.id) for first, second in combinations(ordered, 2)]
+    compared = compare_pairs(pairs, metric, analysis)
+    beaten = set()
+    for (first, second), comparison in compared.items():
+        if comparison.verdict is Verdict.SLOWER:
+            beaten.add(first)
+        elif comparison.verdict is Verdict.FASTER:
+            beaten.add(second)
+    # The cell with the best typical value may be beaten by one whose blocks pair better.
+    best = next((result for result in ordered if result.cell.id not in beaten), ordered[0])
+    others = [result for result in ordered if result is not best]
+    against_best = {}
+    for result in others:
+        # Where the best one ranks behind the other, the pair was compared the other way round only.
+        pair = (result.cell.id, best.cell.id)
+        if pair in compared:
+            against_best[result.cell.id] = compared[pair]
+    contenders = tuple(result for result in others if result.cell.id not in beaten)
+    return Ranking(levels, metric, tuple(ordered), best, contenders, against_best, excluded, missing)
+
+
+def _is_durable_enough(result: CellResult, question: Question) -> bool:
+    """Return whether the row, or the disk below it, is as durable as the question wants."""
+    if question.disk and (disk_durability(result) or row_durability(result)) not in question.disk:
+        return False
+    words = {str(word) for word in find_durability(result)}
+    return not question.durability or (bool(words) and words <= set(question.durability))
+
+
+# --- pairs of cells -----------------------------------------------------------------------------------------
+
+
+def _compare_pairs(question: Question, analysis: Analysis) -> Iterator[PairAnswer]:
+    results = {result.cell.id: result for result in _select_cells(question, analysis)}
+    pairs: dict[Metric, list[tuple[CellResult, CellResult]]] = {}
+    for one, other in pair_cells(question, (result.cell for result in results.values())):
+        first, second = results[one.id], results[other.id]
+        metric = _choose_metric(question, first, analysis)
+        if metric is not None:
+            pairs.setdefault(metric, []).append((first, second))
+    for metric, of_metric in pairs.items():
+        ids = [(first.cell.id, second.cell.id) for first, second in of_metric]
+        compared = compare_pairs(ids, metric, analysis)
+        for first, second in of_metric:
+            comparison = compared.get((first.cell.id, second.cell.id))
+            published = _find_published(first, second, metric, analysis)
+            yield PairAnswer(metric, first, second, comparison, published)
+
+
+def _find_published(
+    first: CellResult, second: CellResult, metric: Metric, analysis: Analysis
+) -> float | None:
+    for published in analysis.plan.published:
+        ratio = published_ratio(first.cell, second.cell, published)
+        if published.metric == metric.name and ratio is not None:
+            return ratio
+    return None
+
+
+# --- parts, and power cuts ----------------------------------------------------------------------------------
+
+
+def _break_down_cells(question: Question, analysis: Analysis) -> Iterator[Breakdown]:
+    by_name = {metric.name: metric for metric in analysis.plan.metrics}
+    for result in _select_cells(question, analysis):
+        parts = []
+        for name in question.parts:
+            summary = result.summary.get(name)
+            if name in by_name and summary is not None and summary.typical > 0:
+                parts.append((by_name[name], summary.typical))
+        if len(parts) >= _FEWEST_PARTS:
+            yield Breakdown(result, tuple(sorted(parts, key=lambda part: -part[1])))
+
+
+def _group_by_durability(question: Question, analysis: Analysis) -> Iterator[DurabilityGroup]:
+    by_word: dict[Durability, list[CellResult]] = {}
+    for result in _select_cells(question, analysis):
+        for word in find_durability(result):
+            by_word.setdefault(word, []).append(result)
+    for word in Durability:
+        if word in by_word:
+            yield DurabilityGroup(word, tuple(by_word[word]))

@@ -1,0 +1,54 @@
+"""What such a run would have found: differences, slow runs, and rare events that may have been missed."""
+
+from collections.abc import Sequence
+
+from guestmark.core.model import boots
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.family import detectable_difference
+from guestmark.stats.finding import share_found
+from guestmark.stats.total import unseen_share
+
+_RARE = 0.25  # runs that are slow more often than this are not called slow runs by anybody
+_LEAST, _MOST = 0.0005, 1.0  # differences outside of this range say nothing
+
+
+def findable_share(workload: WorkloadResult) -> float | None:
+    """Return the share of slow runs that each of the cells would have been found to have; None if that is not rare."""
+    shares = []
+    for result in workload.shown_cells:
+        slow = None if result.answers is None else result.answers.slow
+        if slow is not None and not slow.differs and slow.n:
+            iterations = slow.cell.iterations // slow.n
+            others = len(workload.shown_cells) - 1
+            shares.append(share_found(slow.n, iterations, background=slow.baseline.slow_share, cells=others))
+    known = [share for share in shares if share is not None]
+    if not shares or len(known) < len(shares) or max(known) > _RARE:
+        return None
+    return max(known)
+
+
+def undetected_difference(workload: WorkloadResult) -> float | None:
+    """Return the relative difference that would have been found in each cell not shown to differ; None if unknown."""
+    primary = workload.metrics[0].name
+    sizes = []
+    for result in workload.shown_cells:
+        comparison = result.comparison.get(primary)
+        if comparison is not None and not comparison.differs:
+            sizes.append(detectable_difference(comparison))
+    known = [size for size in sizes if size is not None]
+    return max(known) if known and _LEAST < max(known) <= _MOST else None
+
+
+def missed_share(workload: WorkloadResult, results: Sequence[CellResult]) -> float:
+    """Return how large a share of starts (of runs, where nothing boots) an event may have that no cell has shown."""
+    metric = workload.metrics[0].name
+    booted = boots(result.cell for result in workload.cells)
+    seen = min(
+        result.comparison[metric].n * (1 if booted else _fewest_iterations(result)) for result in results
+    )
+    return unseen_share(seen)
+
+
+def _fewest_iterations(result: CellResult) -> int:
+    counts = (len(trial.measurements[0].iterations) for trial in result.trials if trial.measurements)
+    return min(counts, default=1)

@@ -1,0 +1,139 @@
+"""What a race has come to: its state, the configurations in front, what each level does, and what speed costs."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from guestmark.core.metric import Better
+from guestmark.core.model import Cell, LeftOut, Plan, Trial
+from guestmark.core.tuning import Candidate, Settings
+from guestmark.stats.compare import MIN_BLOCKS
+from guestmark.stats.tuning import race as racing
+from guestmark.stats.tuning import screen
+from guestmark.stats.tuning.race import DropReason, Interval, Race
+
+_PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
+_UNRACED = frozenset(
+    {DropReason.BARRED, DropReason.FAILED, DropReason.LIMIT}
+)  # dropped for reasons that say nothing of speed
+_MOST_INTERACTIONS = 3
+_MOST_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class RaceOutcome:
+    """A race as far as a run has got: its cells, its state, and the trials it rests on."""
+
+    settings: Settings
+    cells: tuple[Cell, ...]
+    race: Race
+    trials: tuple[Trial, ...]
+
+    @property
+    def others(self) -> list[str]:
+        """Cells that were not dropped and are no finalists."""
+        best = self.race.finalists or tuple(self.race.alive)
+        return [name for name in self.race.alive if name not in best]
+
+    @property
+    def not_worse(self) -> list[str]:
+        """Finalists beside the leader."""
+        best = self.race.finalists or tuple(self.race.alive)
+        return [name for name in best if name != self.race.leader]
+
+    @property
+    def is_walkover(self) -> bool:
+        """Whether a single cell could take part, so that nothing was compared."""
+        return len(self.race.alive) == 1 and all(entry.kind in _UNRACED for entry in self.race.dropped)
+
+    @property
+    def dropped_early(self) -> bool:
+        """Whether the race's own rule dropped cells before a verdict could be given."""
+        return any(
+            entry.kind is DropReason.RACED and entry.blocks < MIN_BLOCKS for entry in self.race.dropped
+        )
+
+    def front_runners(self) -> dict[str, float]:
+        """Return the mean of each configuration to show, the finalists first.
+
+        Fresh blocks count alone where there are any: what led to a cell's choice flatters it.
+        """
+        fresh = [
+            trial for trial in self.trials if self.race.finalists and trial.block >= self.race.confirmed_from
+        ]
+        objective = self.settings.objective
+        means = mean_by_cell(self.trials, objective) | mean_by_cell(fresh, objective)
+        names = dict.fromkeys(name for name in (*self.race.finalists, *self.race.alive) if name in means)
+        return {name: means[name] for name in list(names)[:_MOST_SHOWN]}
+
+
+def follow_race(
+    settings: Settings, plan: Plan, left_out: Sequence[LeftOut], trials: Sequence[Trial]
+) -> RaceOutcome:
+    """Return the race as far as these trials go; cells that were left out take no part in it."""
+    no_time = plan.context.no_time
+    cells = tuple(
+        cell
+        for cell in plan.cells
+        if cell.id not in no_time and not any(entry.covers(cell) for entry in left_out)
+    )
+    race = racing.replay_race(settings, cells, plan.context.barred, trials, plan.race_limit_s)
+    return RaceOutcome(settings, cells, race, tuple(trials))
+
+
+def mean_by_cell(trials: Iterable[Trial], metric: str) -> dict[str, float]:
+    """Return the mean of a metric over the good trials of each cell."""
+    values: dict[str, list[float]] = {}
+    for trial in trials:
+        value = racing.trial_value(trial, metric)
+        if value is not None:
+            values.setdefault(trial.cell_id, []).append(value)
+    return {name: statistics.fmean(of_cell) for name, of_cell in values.items()}
+
+
+def ratio_to_leader(interval: Interval, better: Better) -> tuple[float, tuple[float, float]]:
+    """Return a distance as a ratio of values with its interval: distances say how much worse, whichever way that is."""
+    if better is Better.LOWER:
+        return interval.ratio, (interval.low, interval.high)
+    return 1 / interval.ratio, (1 / interval.high, 1 / interval.low)
+
+
+def level_effects(outcome: RaceOutcome) -> list[tuple[str, str, float]]:
+    """Return factor, level and main effect as a ratio, the best level of each factor first."""
+    candidates, logs = _measured_candidates(outcome)
+    worst_first = outcome.settings.better is Better.HIGHER
+    rows = []
+    for name, levels in screen.estimate_main_effects(candidates, logs).items():
+        by_effect = sorted(levels.items(), key=lambda item: item[1], reverse=worst_first)
+        rows += [(name, level, effect) for level, effect in by_effect]
+    return rows
+
+
+def largest_interactions(outcome: RaceOutcome) -> list[tuple[tuple[str, str], float]]:
+    """Return the pairs of levels that do most beyond their main effects, with that effect as a ratio."""
+    return screen.find_interactions(*_measured_candidates(outcome))[:_MOST_INTERACTIONS]
+
+
+def best_by_price(outcome: RaceOutcome) -> tuple[str, dict[str, tuple[float, float]]] | None:
+    """Return the first price that speed has, and value and price of the cells that no other beats in both.
+
+    None where one cell is the best in both.
+    """
+    means = mean_by_cell(outcome.trials, outcome.settings.objective)
+    unmeasured = {entry.id for entry in outcome.race.dropped if entry.blocks == 0}
+    for price in _PRICES:
+        costs = mean_by_cell(outcome.trials, price)
+        both = {
+            name: (means[name], costs[name]) for name in means if name in costs and name not in unmeasured
+        }
+        front = racing.pareto_front(both, (outcome.settings.better, Better.LOWER))
+        if len(front) > 1:
+            return price, {name: both[name] for name in front}
+    return None
+
+
+def _measured_candidates(outcome: RaceOutcome) -> tuple[list[Candidate], Mapping[str, float]]:
+    means = mean_by_cell(outcome.trials, outcome.settings.objective)
+    candidates = [candidate for candidate in racing.candidates_of(outcome.cells) if candidate.id in means]
+    return candidates, {name: math.log(value) for name, value in means.items() if value > 0}
