@@ -33,7 +33,7 @@ from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.engine import block_worker, measurement_loop
 from guestmark.engine.environment import record_environment
 from guestmark.engine.interrupt import Interruption
-from guestmark.engine.progress import Silent
+from guestmark.engine.progress import SilentObserver
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import lose
 from guestmark.ledger.postgres import autocommitting
@@ -45,7 +45,7 @@ from tests.framework.postgresql import Server, postgresql
 from tests.framework.processes import children, cpu_seconds
 
 if TYPE_CHECKING:
-    from guestmark.engine.trial import Slot
+    from guestmark.engine.trial import TrialSlot
 
 _PLAN = f"{PLAN}iterations = 1\nwarmup = 0\n"
 _PROCESSES = 8
@@ -73,7 +73,7 @@ class Told:
     cpu_s: float = 0.0
 
 
-def trial(plan: Plan, slot: Slot, *_others: object) -> Trial:
+def trial(plan: Plan, slot: TrialSlot, *_others: object) -> Trial:
     """In place of a real one."""
     begin = time.time()
     time.sleep(_PAUSE_S)
@@ -89,7 +89,7 @@ def call(work: Work, name: str) -> tuple[BlockStatus, int]:
         head = ledger.head(work.run)
         here = {**work.environment, "machine": name}
         ledger.add_environment_of(work.run, here, digest_environment(here), lambda _: True)
-        known = Silent()
+        known = SilentObserver()
         status = block_worker.measure_block(
             head.plan, ledger, head, machine=name, observer=known, interruption=Interruption()
         )

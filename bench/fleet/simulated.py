@@ -38,7 +38,7 @@ from guestmark.platforms import exclusive
 from tests.framework.postgresql import postgresql
 
 if TYPE_CHECKING:
-    from guestmark.engine.trial import Slot
+    from guestmark.engine.trial import TrialSlot
     from guestmark.ledger.store import Ledger
 
 PLAN = """
@@ -54,7 +54,7 @@ WAITING, DIES = "GUESTMARK_SIMULATED", "GUESTMARK_SIMULATED_DIES"
 FLEET = "simulated"
 
 
-def trial(plan: Plan, slot: Slot, *_others: object) -> Trial:
+def trial(plan: Plan, slot: TrialSlot, *_others: object) -> Trial:
     """A trial whose inside is a pause; now and then its worker dies in it, alone or with the engine around it."""
     begin = time.time()
     time.sleep(random.uniform(0, 0.01))

@@ -21,7 +21,7 @@ from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.rare import Rare
-from guestmark.engine.trial import Slot
+from guestmark.engine.trial import TrialSlot
 from guestmark.engine.trial_schedule import count_iterations, count_warmups, order_cells
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis, CellResult, analyse_run
@@ -242,7 +242,7 @@ def one_run(
         for cell in plan.cells:
             values, order = rows[cell.id]
             warmup = count_warmups(plan, cell, trials)
-            slot = Slot(cell, block, order, wanted, warmup)
+            slot = TrialSlot(cell, block, order, wanted, warmup)
             trial = _trial(case, plan, generator, slot, values)
             seconds += trial.duration_s
             trials.append(trial)
@@ -282,7 +282,7 @@ def _blocks(
         }
 
 
-def _trial(case: Case, plan: Plan, generator: np.random.Generator, slot: Slot, values: Array) -> Trial:
+def _trial(case: Case, plan: Plan, generator: np.random.Generator, slot: TrialSlot, values: Array) -> Trial:
     cell, block, order, warmup = slot.cell, slot.block, slot.order, slot.warmups or 0
     values = values[plan.policy.warmup - warmup :].copy()
     if warmup:

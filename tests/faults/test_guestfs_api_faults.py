@@ -79,9 +79,9 @@ def test_a_cell_that_can_never_be_filled_is_not_tried_and_another_becomes_the_ba
         for name in ("uml", "tcg")
     ]
     plan = Plan("api", tuple(cells), Policy(), ())
-    left_out = preflight.impossible_cells(plan.cells)
+    left_out = preflight.find_impossible_cells(plan.cells)
     assert [entry.cell for entry in left_out] == ["uml"]
-    plan, notes = preflight.with_usable_baselines(plan, left_out)
+    plan, notes = preflight.replace_unusable_baselines(plan, left_out)
     assert [(cell.id, cell.baseline) for cell in plan.cells] == [("uml", False), ("tcg", True)]
     assert any("everything is compared with tcg instead" in note for note in notes)
     (workload,) = analyse_run(plan, (), left_out).workloads

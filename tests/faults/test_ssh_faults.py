@@ -15,7 +15,7 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.platform_spec import Layer
-from guestmark.engine.preflight import unusable_platforms
+from guestmark.engine.preflight import find_unusable_platforms
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.ssh.platform import SshPlatform
 from guestmark.platforms.ssh.session import ALIVE_S, Session, is_final, serving
@@ -278,7 +278,7 @@ def test_levels_that_make_a_machine_fresh_are_known_when_it_is_tried() -> None:
         platforms.extend(platform.name for platform in tried)
         return {platform.name: Usable(0.0) for platform in tried}
 
-    unusable_platforms([cell("virsh:one/tcg", snapshot="none"), cell("ssh:lab1", restart="x y")], probe)
+    find_unusable_platforms([cell("virsh:one/tcg", snapshot="none"), cell("ssh:lab1", restart="x y")], probe)
     assert platforms == ["virsh:one/tcg snapshot=none", "ssh:lab1 restart=x y"]
 
 

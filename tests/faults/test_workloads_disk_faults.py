@@ -104,7 +104,7 @@ def test_a_source_that_shrinks_is_noticed(tmp_path: Path) -> None:
 def test_a_filesystem_the_host_cannot_make_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Filesystem.XFS, "maker", "mkfs.no-such-program")
     cell = cell_of("uml", "fill", {"filesystem": "xfs"}, amount="8M")
-    (reason,) = preflight.impossible_cells([cell])
+    (reason,) = preflight.find_impossible_cells([cell])
     assert "mkfs.no-such-program is not installed" in reason.reason
 
 

@@ -151,7 +151,7 @@ class _Run:
     def _look(self) -> Iterator[str]:
         mark = f"{_MARK}={os.environ[_MARK]}".encode()
         own = {os.getpid(), *_ancestors(os.getpid())}
-        orphans = {orphan.pid for orphan in lost.orphans()}
+        orphans = {orphan.pid for orphan in lost.find_orphans()}
         for pid, command in leavings.processes(mark, {}):
             kept = _KEEPER in command and pid not in orphans  # by a process of this run, and ends with it
             if pid not in own and not kept and not any(word in command for word in _OURS):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from guestmark.engine.trial import Counting
+from guestmark.engine.trial import CounterRecorder
 from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.nested.platform import NestedGuest
@@ -22,12 +22,12 @@ WITHIN_NESTED = 0.01
 def counted(machine: Machine, program: bytes) -> dict[str, float]:
     """How far each counter goes on while a program runs, as trials count it."""
     machine.agent.write_file("/run/counted", program, mode=0o755)
-    counting = Counting(machine, apart=isinstance(machine, NestedGuest))
+    counting = CounterRecorder(machine, apart=isinstance(machine, NestedGuest))
     counting.begin()
     assert machine.agent.exec(["/run/counted"], timeout_s=120).ok
     counting.end()
-    counting.finish()
-    return counting.each()
+    counting.measure_ticks()
+    return counting.compute_averages()
 
 
 def caused(machine: Machine, counter: str, program: Callable[[int], bytes], times: int) -> float:

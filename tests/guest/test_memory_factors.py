@@ -7,7 +7,7 @@ import pytest
 
 from guestmark.core.errors import AttestationError, PlatformUnusableError
 from guestmark.core.machine_facts import Backing, GuestMachine
-from guestmark.engine.preflight import without_such_memory
+from guestmark.engine.preflight import find_cells_without_memory
 from guestmark.platforms.guest import Guest
 from guestmark.setting import memory
 from guestmark.testing.factor import check_factor
@@ -103,7 +103,7 @@ def test_cells_whose_memory_this_host_lacks_are_left_out_beforehand(
         cell("host"),
         cell("uml"),
     ]
-    (found,) = without_such_memory(cells)
+    (found,) = find_cells_without_memory(cells)
     assert (found.cell, found.reason) == (cells[0].id, "this host has no pages of 2M")
 
 

@@ -17,7 +17,7 @@ from guestmark.core.findings import Durability, Findings, Proof, Proven
 from guestmark.disks import daemon, loop
 from guestmark.engine import proofs
 from guestmark.engine.interrupt import Interruption
-from guestmark.engine.progress import Silent
+from guestmark.engine.progress import SilentObserver
 from guestmark.powercut import evidence
 from guestmark.powercut.recovery import ExtRecovery
 from tests.framework.cells import cell_of, plan_of
@@ -117,11 +117,11 @@ def test_each_proof_of_a_run_is_there_as_soon_as_it_was_made() -> None:
         for number, disk in enumerate(disks)
     ]
     plan = plan_of(*cells)
-    first, *_, last = proofs.prove_cells(plan, cells, {}, Silent(), Interruption())
+    first, *_, last = proofs.prove_cells(plan, cells, {}, SilentObserver(), Interruption())
     assert {name: proof.proven.word for name, proof in first.items()} == {"write 0": Durability.PROVEN}
     assert [proof.proven.word for proof in last.values()] == ["proven", "lost", "lost"]
     (made_again,) = proofs.prove_cells(
-        plan, cells, proofs.read_proofs(proofs.with_proofs(plan, last)), Silent(), Interruption()
+        plan, cells, proofs.read_proofs(proofs.with_proofs(plan, last)), SilentObserver(), Interruption()
     )
     assert made_again == last
 
@@ -323,7 +323,7 @@ def test_a_server_is_judged_with_the_settings_of_its_row(
 ) -> None:
     row = cell_of("tcg", "oltp", {"filesystem": "ext4"}, server=server, settings=settings)
     plan = plan_of(row, limit_s=600.0)
-    *_, found = proofs.prove_cells(plan, [row], {}, Silent(), Interruption())
+    *_, found = proofs.prove_cells(plan, [row], {}, SilentObserver(), Interruption())
     assert (found[row.id].proven.word, found[row.id].proven.of_row) == (word, True)
 
 
@@ -426,7 +426,7 @@ def test_a_job_of_fio_is_proven_by_its_own_syncs() -> None:
     job = "[w]\nioengine=psync\nrw=randwrite\nbs=4k\nsize=128k\nfsync="
     disk = {"location": "/var/tmp", "size": "64M", "uml_disk": "vhost-user"}
     cells = [replace(cell_of("uml", "fio", disk, job=f"{job}{every}\n"), id=every) for every in ("1", "0")]
-    *_, found = proofs.prove_cells(plan_of(*cells), cells, {}, Silent(), Interruption())
+    *_, found = proofs.prove_cells(plan_of(*cells), cells, {}, SilentObserver(), Interruption())
     synced, unsynced = found["1"].proven, found["0"].proven
     assert (synced.word, synced.losing, unsynced.word) == (Durability.PART, 0, Durability.NOTHING)
     assert synced.acknowledged > 0

@@ -13,7 +13,7 @@ def main() -> int:
         if set_up_s := os.environ.pop(_SET_UP, ""):  # by the launcher, in this very process
             from guestmark.engine import clock
 
-            clock.set_up(float(set_up_s))
+            clock.exclude_set_up(float(set_up_s))
         if (answered := _without_parser(sys.argv[1:])) is not None:
             return answered
         from guestmark.cli.app import app

@@ -15,7 +15,7 @@ from guestmark.page.say import say, tell
 
 if TYPE_CHECKING:
     from guestmark.core.errors import GateStatus
-    from guestmark.engine.bisection import Bisection, Commit, Search
+    from guestmark.engine.bisection import Bisection, BisectionSearch, Commit
 
 SETTINGS = {"allow_interspersed_args": False}
 _FIRST_LOOK = 8  # blocks
@@ -96,7 +96,13 @@ def command(
     from guestmark.core.gate import is_about_power
     from guestmark.core.keeper import keeper
     from guestmark.engine.audience import Audience
-    from guestmark.engine.bisection import PARAMETER, Bisection, PowerCuts, Search, Wanted
+    from guestmark.engine.bisection import (
+        PARAMETER,
+        Bisection,
+        BisectionRequest,
+        BisectionSearch,
+        PowerCutOptions,
+    )
     from guestmark.ledger import open_ledger
     from guestmark.plan.outline import Overrides
     from guestmark.workloads.exec.plan import ExecOptions
@@ -120,10 +126,10 @@ def command(
     power = None
     if is_about_power(given.fail_if[0]):
         overrides = Overrides(on=on or ("host",), **given.overrides())
-        power = PowerCuts(overrides, caller, check)
+        power = PowerCutOptions(overrides, caller, check)
     elif check is not None:
         raise UsageError("--check is for a limit about power cuts", hint="e.g. --fail-if lost")
-    wanted = Wanted(
+    wanted = BisectionRequest(
         argv,
         options_of_run,
         given.fail_if,
@@ -137,16 +143,16 @@ def command(
     def looking(commit: Commit, blocks: int) -> None:
         if not given.quiet:
             doing = "cutting its power" if power else f"measuring it beside the good one, {blocks} blocks"
-            say(f"{commit.shown}: {doing} …")
+            say(f"{commit.description}: {doing} …")
 
     folder = keeper().directory("bisect", scratch_parent())
     try:
         bisection = Bisection(Path(repository).resolve(), folder, good, bad)
-        with bisection.started():
-            if said := bisection.build(bisection.good_build, build):
+        with bisection.worktrees():
+            if said := bisection.run_build(bisection.good_build, build):
                 raise UsageError(f"the good commit cannot be built: {said}", hint=f"--build {build!r}")
             with open_ledger(given.ledger) as ledger:
-                search = Search(bisection, wanted, ledger, Audience(say), looking)
+                search = BisectionSearch(bisection, wanted, ledger, Audience(say), looking)
                 status = _told(search, bisection)
     finally:
         keeper().remove(folder)
@@ -168,10 +174,10 @@ def _deciding(by: str, metrics: Sequence[str]) -> tuple[str, ...]:
     return (by,)
 
 
-def _told(search: Search, bisection: Bisection) -> GateStatus:
+def _told(search: BisectionSearch, bisection: Bisection) -> GateStatus:
     """Says what becomes of each candidate, and prints what was found; the exit status."""
     from guestmark.core.errors import GateStatus
-    from guestmark.engine.bisection import End
+    from guestmark.engine.bisection import SearchEnd
     from guestmark.page.claims import Claim
     from guestmark.report.sections.gate_outcomes import explain_outcome
     from guestmark.stats.gates import Outcome
@@ -182,35 +188,35 @@ def _told(search: Search, bisection: Bisection) -> GateStatus:
         good_one = search.check_good()
         if good_one.judged is not None and good_one.outcome is not Outcome.KEPT:
             say(
-                f"{bisection.good.shown}: {explain_outcome(good_one.judged)}; "
+                f"{bisection.good.description}: {explain_outcome(good_one.judged)}; "
                 "the good commit does not keep the limit itself"
             )
             return GateStatus.UNDECIDED
-    for step in search.steps():
+    for step in search.judge_candidates():
         if step.judged is None:
-            say(f"{step.commit.shown}: not built ({step.failed}), skipped")
+            say(f"{step.commit.description}: not built ({step.failed}), skipped")
             continue
         found = shown[step.commit.hash] = explain_outcome(replace(step.judged, blocks=None, finds=None))
         blocks = "" if search.cuts_power else f", {step.judged.n} blocks"
-        say(f"{step.commit.shown}: {words[step.outcome]}, {found}{blocks}")
-    bad, good = bisection.bad.shown, bisection.good.shown
+        say(f"{step.commit.description}: {words[step.outcome]}, {found}{blocks}")
+    bad, good = bisection.bad.description, bisection.good.description
     if search.fell_back:
         say(f"{search.fell_back} decided: wall time could not on this machine")
-    if search.end is End.NOT_SLOWER:
+    if search.end is SearchEnd.NOT_SLOWER:
         why = "it keeps the limit" if search.cuts_power else f"it is not shown to be slower than {good}"
         say(f"{bad}: {why}; nothing is searched")
         return GateStatus.BROKEN
-    if search.end is End.UNJUDGED:
+    if search.end is SearchEnd.UNJUDGED:
         verdict = "judged" if search.cuts_power else f"shown slower than {good}"
         say(f"{bad}: could not be {verdict}; nothing is searched")
         say("guestmark show last says why; stop what else runs here, or give more --max-blocks")
     if search.found is None:
-        if search.end is End.ONLY_SKIPPED:
+        if search.end is SearchEnd.ONLY_SKIPPED:
             say(
                 "only commits that could not be judged are left; more --max-blocks, or a quieter host, may help"
             )
         return GateStatus.UNDECIDED
     tell(f"{search.found.hash}{Claim.FIRST_BAD}")
     said_of_it = shown.get(search.found.hash)
-    tell(f"  {search.found.shown}{f': {said_of_it}' if said_of_it else ''}")
+    tell(f"  {search.found.description}{f': {said_of_it}' if said_of_it else ''}")
     return GateStatus.KEPT

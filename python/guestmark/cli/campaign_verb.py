@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def _complete(incomplete: str) -> list[str]:
-    from guestmark.engine.campaign import names
+    from guestmark.engine.campaign import list_campaigns
 
-    return [name for name in names() if name.startswith(incomplete)]
+    return [name for name in list_campaigns() if name.startswith(incomplete)]
 
 
 @measuring
@@ -109,7 +109,7 @@ def command(
     if status:
         _tell_status(campaign, given)
         return
-    with campaign.held():
+    with campaign.lock():
         if argv:
             if campaign.exists:
                 raise UsageError(
@@ -118,7 +118,7 @@ def command(
                 )
             if in_place and not reboot_command:
                 raise UsageError("--in-place is about --reboot-command", hint="give that, too")
-            commands = campaigns.Commands(switch, verify, reboot_command, in_place)
+            commands = campaigns.SideCommands(switch, verify, reboot_command, in_place)
             plan = _plan(argv, given, on, metrics, stdin)
             campaign.begin(plan, commands, sides=sides, rounds=rounds, ledger=_lasting(given.ledger or ""))
             if unit:
@@ -128,9 +128,9 @@ def command(
 
 
 def _tell_unit(campaign: Campaign) -> None:
-    from guestmark.engine.campaign import unit
+    from guestmark.engine.campaign import make_systemd_unit
 
-    tell(unit(campaign.state, [_program(), "campaign", campaign.state.name]).rstrip())
+    tell(make_systemd_unit(campaign.state, [_program(), "campaign", campaign.state.name]).rstrip())
 
 
 def _program() -> str:
@@ -200,12 +200,12 @@ def _lasting(ledger: str) -> str:
 def _go_on(campaign: Campaign, given: Measuring) -> int:
     from guestmark.cli.session import Outputs, audience_of
     from guestmark.core.errors import ExitStatus
-    from guestmark.engine.campaign import Ended
+    from guestmark.engine.campaign import CampaignPause
 
-    ended = campaign.go_on(given.ledger, audience_of(Outputs(quiet=given.quiet)))
-    if ended is Ended.DONE:
+    ended = campaign.continue_campaign(given.ledger, audience_of(Outputs(quiet=given.quiet)))
+    if ended is CampaignPause.DONE:
         _tell_status(campaign, given)
-    return ExitStatus.INTERRUPTED if ended is Ended.INTERRUPTED else ExitStatus.ALL_MEASURED
+    return ExitStatus.INTERRUPTED if ended is CampaignPause.INTERRUPTED else ExitStatus.ALL_MEASURED
 
 
 def _tell_status(campaign: Campaign, given: Measuring) -> None:

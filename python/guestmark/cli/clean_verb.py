@@ -57,15 +57,15 @@ def command(
     for directory in directories or ():
         if not Path(directory).is_dir():
             raise UsageError(f"there is no directory {directory}", hint="guestmark clean --help")
-    orphans = leftovers.orphans()
+    orphans = leftovers.find_orphans()
     failed = bool([orphan for orphan in orphans if not _ended(orphan, dry_run=dry_run)])
-    found = leftovers.find([Path(directory) for directory in directories or ()])
+    found = leftovers.find_leftovers([Path(directory) for directory in directories or ()])
     if not found and not orphans:
         say("no crash has left anything behind")
     for leaving in found:
         said = f"{leaving.path} ({format_size(leaving.size)})"
-        if leaving.keeps:
-            say(f"{said} stays: {leaving.keeps}")
+        if leaving.reason_to_keep:
+            say(f"{said} stays: {leaving.reason_to_keep}")
             failed = True
             continue
         if dry_run:

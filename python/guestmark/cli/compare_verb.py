@@ -161,7 +161,7 @@ def _confirm(
 ) -> None:
     """Plans both sides as one run, says what it can show, and measures it."""
     from guestmark.cli import session
-    from guestmark.engine.confirmation import confirmation
+    from guestmark.engine.confirmation import make_confirmation
     from guestmark.engine.stored_run import require_trust
     from guestmark.ledger import open_ledger
     from guestmark.page.say import say
@@ -170,7 +170,7 @@ def _confirm(
         before, after = (opened.load_run(opened.resolve(run)) for run in runs)
     for side in (before, after):
         require_trust(side, say, trust=trust)
-    found = confirmation(before, after, policy)
+    found = make_confirmation(before, after, policy)
     say(f"side by side: {', '.join(found.differing)}")
     for said in found.missing:
         say(f"not shown by it: {said}")

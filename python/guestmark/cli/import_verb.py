@@ -131,13 +131,15 @@ def _runs(source: str, trust: bool) -> tuple[str, Iterable[Packed]]:
         ) from error
     if len(data) > _LARGEST:
         raise LedgerError(f"{source} is too large for a bundle", hint="export fewer runs into one bundle")
-    if imported_results.is_one(data):
+    if imported_results.is_foreign_result(data):
         if trust:
             raise UsageError(
                 f"--trust is for guestmark's own runs, and {source} is another program's result",
                 hint="import it without --trust",
             )
-        return hashlib.sha256(data).hexdigest(), imported_results.read(data, source, file.stat().st_mtime)
+        return hashlib.sha256(data).hexdigest(), imported_results.read_results(
+            data, source, file.stat().st_mtime
+        )
     return hashlib.sha256(data).hexdigest(), unpack(data, source)
 
 

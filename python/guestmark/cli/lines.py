@@ -17,7 +17,7 @@ from guestmark.core.units import counted, format_duration
 from guestmark.page.say import say
 
 if TYPE_CHECKING:
-    from guestmark.engine.progress import Estimate, Forecast
+    from guestmark.engine.progress import Forecast, ProgressEstimate
     from guestmark.stats.analysis import CellResult
 
 _MOST = 12  # estimates in a line of a log
@@ -106,7 +106,7 @@ class Lines:
         if trial.status is not TrialStatus.OK:
             self._failures.append(f"{cell.id} failed: {trial.reason}")
 
-    def block_ended(self, estimate: Estimate) -> None:
+    def block_ended(self, estimate: ProgressEstimate) -> None:
         """What failed, the estimates so far and the time left; nothing when the last line is too fresh."""
         now = self._clock()
         if now < self._next:

@@ -18,7 +18,7 @@ from guestmark.core.units import format_duration
 from guestmark.page.text import inert
 
 if TYPE_CHECKING:
-    from guestmark.engine.progress import Estimate
+    from guestmark.engine.progress import ProgressEstimate
 
 # The display must not disturb what it shows: it is drawn when something happens and, for the clock, once a second.
 _REFRESH_PER_SECOND = 1.0
@@ -42,7 +42,7 @@ class Live:
         self._block = 0
         self._failed = 0
         self._in_block = 0
-        self._estimate: Estimate | None = None
+        self._estimate: ProgressEstimate | None = None
         self._estimated_at = 0.0
         self._table: Segments | None = None
         self._live = RichLive(
@@ -87,7 +87,7 @@ class Live:
             self._failed += 1
             self.note(f"block {trial.block + 1}: {cell.id} failed: {trial.reason}")
 
-    def block_ended(self, estimate: Estimate) -> None:
+    def block_ended(self, estimate: ProgressEstimate) -> None:
         """Shows the new estimates."""
         from guestmark.report.render.terminal import live
 

@@ -173,7 +173,7 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
     from guestmark.engine import preflight
     from guestmark.engine.time_estimate import estimate_time
 
-    ready = preflight.foresee(plan)
+    ready = preflight.examine_without_starting(plan)
     plan = replace(ready.plan, cells=ready.cells)
     for cell in plan.cells:
         marks = ["baseline"] if cell.baseline else []

@@ -50,7 +50,7 @@ def command(
     """
     from guestmark.core.errors import UsageError
     from guestmark.core.platform_spec import parse_platforms
-    from guestmark.engine.preflight import make_parts
+    from guestmark.engine.preflight import make_boot_files
     from guestmark.foreign import carried
     from guestmark.foreign.progress import Lines
 
@@ -76,7 +76,7 @@ def command(
         wanted[spec.foreign_architecture] = None
     progress = Lines(say)
     for spec in specs:
-        make_parts(spec, packages or [], progress)
+        make_boot_files(spec, packages or [], progress)
     if save is not None:
         carried.save(list(wanted), Path(save), progress)
         say(f"saved; on the other machine: guestmark prepare --load {save}")

@@ -29,10 +29,10 @@ def command(action: Annotated[Action, typer.Argument(help="on, off or status.")]
     if action is Action.STATUS:
         _status()
         return
-    outcome = quiet_host.turn_on() if action is Action.ON else quiet_host.turn_off()
-    for line in quiet_host.summary(outcome.changed):
+    outcome = quiet_host.quieten_host() if action is Action.ON else quiet_host.restore_host()
+    for line in quiet_host.summarise_changes(outcome.changed):
         say(line if action is Action.ON else f"put back: {line.partition(':')[0]}")
-    for line in quiet_host.summary(outcome.refused):
+    for line in quiet_host.summarise_changes(outcome.refused):
         say(f"refused by the host: {line}")
     if not outcome.changed:
         say("nothing had to be changed" if action is Action.ON else "nothing was changed by guestmark")
@@ -41,12 +41,12 @@ def command(action: Annotated[Action, typer.Argument(help="on, off or status.")]
 def _status() -> None:
     from guestmark.engine import quiet_host
 
-    held = quiet_host.attested()
+    held = quiet_host.attest_settings()
     for name, value in held.items():
         tell(f"{name}: {value}, set by guestmark")
-    open_ = list(quiet_host.noisy())
-    for line in quiet_host.summary(open_):
-        why = next(knob.why for knob in quiet_host.KNOBS if knob.name == line.partition(":")[0])
+    open_ = list(quiet_host.find_noisy_settings())
+    for line in quiet_host.summarise_changes(open_):
+        why = next(knob.why for knob in quiet_host.HOST_SETTINGS if knob.name == line.partition(":")[0])
         tell(f"{line} would be quieter: {why}")
     if not held and not open_:
         tell("quiet: no setting that this host has could be quieter")

@@ -62,7 +62,7 @@ def command(
     from guestmark.cli import session
     from guestmark.core.context import Caller
     from guestmark.engine.budget import choose_scale
-    from guestmark.engine.question_status import where_provable
+    from guestmark.engine.question_status import find_provable_location
     from guestmark.plan import library
     from guestmark.plan.load import load
     from guestmark.plan.outline import Overrides, assemble, override
@@ -76,7 +76,7 @@ def command(
 
     def at(size: float) -> Plan:
         outline = load(text, where, scale=size, overrides=override_ or ())
-        moved = where_provable(outline, wanted.settings) if given.prove else []
+        moved = find_provable_location(outline, wanted.settings) if given.prove else []
         made = assemble(override(outline, replace(wanted, settings=[*wanted.settings, *moved])), caller)
         return replace(made, context=replace(made.context, prove=True)) if given.prove else made
 

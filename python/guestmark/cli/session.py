@@ -126,7 +126,7 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     """Runs a new plan to its end, shows and writes what came of it, and returns the exit status."""
     from guestmark.core.gate import check_proofs, with_gates
     from guestmark.engine import preflight
-    from guestmark.engine.clock import of_process
+    from guestmark.engine.clock import start_process_clock
     from guestmark.engine.run import execute_plan
     from guestmark.ledger import open_ledger
 
@@ -137,7 +137,9 @@ def execute(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     preflight.check_requests(plan, plan.cells)  # before there is anything, even a ledger
     audience = audience_of(outputs)
     with _quieted(outputs), open_ledger(ledger_path) as ledger:
-        judgement, state = execute_plan(plan, ledger, audience, outputs.run_options, clock=of_process())
+        judgement, state = execute_plan(
+            plan, ledger, audience, outputs.run_options, clock=start_process_clock()
+        )
         return _finish(judgement, state, outputs)
 
 
@@ -147,15 +149,15 @@ def _quieted(outputs: Outputs) -> Iterator[None]:
     if not outputs.quiet_host:
         yield
         return
-    from guestmark.engine.quiet_host import lost, quieted, summary
+    from guestmark.engine.quiet_host import find_lost_changes, quiet_host, summarise_changes
 
-    with quieted() as outcome:
-        for line in summary(outcome.changed):
+    with quiet_host() as outcome:
+        for line in summarise_changes(outcome.changed):
             say(f"quiet host: {line}")
-        for line in summary(outcome.refused):
+        for line in summarise_changes(outcome.refused):
             say(f"quiet host: refused: {line}")
         yield
-        for line in summary(lost()):
+        for line in summarise_changes(find_lost_changes()):
             say(f"quiet host: another program has undone {line}")
 
 
@@ -176,7 +178,7 @@ def resume(
     wanted: str, ledger_path: str | None, outputs: Outputs, further: ExtensionRequest, *, trust: bool = False
 ) -> int:
     """Continues a stored run, also beyond what it was made for, and returns the exit status."""
-    from guestmark.engine.clock import of_process
+    from guestmark.engine.clock import start_process_clock
     from guestmark.engine.judgement import judge_run
     from guestmark.engine.run import present_and_remember
     from guestmark.engine.stored_run import resume_run
@@ -198,7 +200,7 @@ def resume(
             return _finish(judgement, state, outputs)
         with _quieted(outputs):
             judgement, state = resume_run(
-                stored, ledger, audience, further, wait=outputs.wait, clock=of_process(), trust=trust
+                stored, ledger, audience, further, wait=outputs.wait, clock=start_process_clock(), trust=trust
             )
         return _finish(judgement, state, outputs)
 
@@ -221,13 +223,13 @@ def audience_of(outputs: Outputs) -> Audience:
 def _observed(outputs: Outputs) -> Iterator[Observer]:
     """While it is measured: progress is shown, and images of failed trials are kept if that was asked for."""
     from guestmark.disks.store import scratch_store
-    from guestmark.engine.progress import Silent
+    from guestmark.engine.progress import SilentObserver
 
     gc.freeze()  # what was loaded stays
     gc.enable()
     scratch_store().keep = outputs.keep
     try:
-        with nullcontext(Silent()) if outputs.quiet else _observer(outputs) as observer:
+        with nullcontext(SilentObserver()) if outputs.quiet else _observer(outputs) as observer:
             yield observer
     finally:
         gc.disable()

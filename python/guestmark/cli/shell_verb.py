@@ -78,7 +78,7 @@ def command(
     words = argv or [(caller.env.get("SHELL") if row is None else "/bin/bash") or "/bin/sh"]
     where = caller.cwd if row is None else "/"
     preflight.check_kernels([cell])
-    for entry in preflight.larger_than_host([cell]):
+    for entry in preflight.find_cells_larger_than_host([cell]):
         raise PlatformUnusableError(f"{cell.id}: {entry.reason}", hint=entry.hint)
     if cell.shares_root:
         check_command(words, env=caller.env, cwd=caller.cwd, typed=True)
@@ -110,7 +110,7 @@ def _make_parts(cell: Cell) -> None:
     """Makes what a machine of another architecture boots. Raises `PlatformUnusableError` where it has no shell."""
     from guestmark.core.errors import PlatformUnusableError
     from guestmark.core.workload_kind import packages_of
-    from guestmark.engine.preflight import make_parts
+    from guestmark.engine.preflight import make_boot_files
     from guestmark.foreign.progress import Lines
 
     row = cell.platform.foreign_architecture
@@ -119,7 +119,7 @@ def _make_parts(cell: Cell) -> None:
             f"no release of Debian has packages of {row.name}, so there is no shell to open",
             hint=f"its agent's own workloads run there: guestmark run filesystems --on {cell.platform}",
         )
-    make_parts(cell.platform, packages_of(cell), Lines(say))
+    make_boot_files(cell.platform, packages_of(cell), Lines(say))
 
 
 def _joined(agent: Agent, words: list[str], **where: Any) -> int:

@@ -12,7 +12,7 @@ from guestmark.core.model import LeftOut, Plan
 from guestmark.core.reminder import Reminder
 from guestmark.core.units import format_duration
 from guestmark.engine.judgement import Judgement
-from guestmark.engine.progress import Observer, Silent
+from guestmark.engine.progress import Observer, SilentObserver
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import exclusive
@@ -40,7 +40,7 @@ class Audience:
     tell: Callable[[str], None] = _ignore
     mention: Callable[[str], None] = _ignore
     progress: Progress = SILENT
-    observe: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(Silent())
+    observe: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(SilentObserver())
     present: Callable[[Judgement], None] = _ignore
     tells_notes: bool = True
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 PARAMETER = "build"  # `{build}` in the command
 FIRST_LOOK = 8  # blocks
 
-_FOUND = re.compile(r"^([0-9a-f]{40,64}) is the first \w+ commit", re.MULTILINE)
-_TAIL = 5  # lines of a failed build that are quoted
+_FIRST_BAD = re.compile(r"^([0-9a-f]{40,64}) is the first \w+ commit", re.MULTILINE)
+_TAIL_LINES = 5  # lines of a failed build that are quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Commit:
     """A commit: its full hash, and hash and subject as people know it."""
 
     hash: str
-    shown: str
+    description: str
 
     @property
-    def short(self) -> str:
+    def short_hash(self) -> str:
         """The beginning of its hash."""
-        return self.shown.partition(" ")[0]
+        return self.description.partition(" ")[0]
 
 
 class Bisection:
@@ -60,8 +60,8 @@ class Bisection:
     def __init__(self, repository: Path, parent: Path, good: str, bad: str) -> None:
         self._repository = repository
         self.good_build, self.candidate_build = parent / "good", parent / "next"  # paths of one length
-        self.good, self.bad = self._commit(good), self._commit(bad)
-        if not self._run(
+        self.good, self.bad = self._read_commit(good), self._read_commit(bad)
+        if not self._try_git(
             repository, "merge-base", "--is-ancestor", self.good.hash, self.bad.hash, check=False
         )[0]:
             raise UsageError(
@@ -69,36 +69,36 @@ class Bisection:
             )
 
     @contextmanager
-    def started(self) -> Iterator[None]:
+    def worktrees(self) -> Iterator[None]:
         """Both worktrees are there, the second at the bad commit; they are removed when the block is left."""
         try:
             for folder, commit in ((self.good_build, self.good), (self.candidate_build, self.bad)):
-                self._git(
+                self._run_git(
                     self._repository, "worktree", "add", "--quiet", "--detach", str(folder), commit.hash
                 )
             yield
         finally:
-            self._run(self.candidate_build, "bisect", "reset", check=False)
+            self._try_git(self.candidate_build, "bisect", "reset", check=False)
             for folder in (self.good_build, self.candidate_build):
-                self._run(self._repository, "worktree", "remove", "--force", str(folder), check=False)
-            self._run(self._repository, "worktree", "prune", check=False)
+                self._try_git(self._repository, "worktree", "remove", "--force", str(folder), check=False)
+            self._try_git(self._repository, "worktree", "prune", check=False)
 
-    def begin(self) -> Commit | None:
+    def start_bisect(self) -> Commit | None:
         """The first candidate; None when the bad commit is the only one."""
-        said = self._git(
+        said = self._run_git(
             self.candidate_build, "bisect", "start", "--no-checkout", self.bad.hash, self.good.hash
         )
-        return None if _FOUND.search(said) else self._next()
+        return None if _FIRST_BAD.search(said) else self._checkout_candidate()
 
-    def tell(self, word: str) -> Commit | str | None:
+    def mark_candidate(self, word: str) -> Commit | str | None:
         """What the candidate is: `good`, `bad` or `skip`. The next one, the hash of the first bad commit once it is
         found, or None when only skipped ones are left."""
-        ok, said = self._run(self.candidate_build, "bisect", word, check=False)
-        if found := _FOUND.search(said):
+        ok, said = self._try_git(self.candidate_build, "bisect", word, check=False)
+        if found := _FIRST_BAD.search(said):
             return found[1]
-        return self._next() if ok else None
+        return self._checkout_candidate() if ok else None
 
-    def build(self, folder: Path, command: str) -> str:
+    def run_build(self, folder: Path, command: str) -> str:
         """Runs the build command in a worktree; what it said at last if it failed, else nothing."""
         if not command:
             return ""
@@ -112,20 +112,20 @@ class Bisection:
         )
         if done.returncode == 0:
             return ""
-        tail = (done.stdout + done.stderr).strip().splitlines()[-_TAIL:]
+        tail = (done.stdout + done.stderr).strip().splitlines()[-_TAIL_LINES:]
         return "; ".join(tail) or f"exit status {done.returncode}"
 
-    def commit(self, name: str) -> Commit:
+    def find_commit(self, name: str) -> Commit:
         """The commit of that name."""
-        return self._commit(name)
+        return self._read_commit(name)
 
-    def _next(self) -> Commit:
-        commit = self._commit("BISECT_HEAD", self.candidate_build)
-        self._git(self.candidate_build, "checkout", "--quiet", "--detach", "--force", commit.hash)
+    def _checkout_candidate(self) -> Commit:
+        commit = self._read_commit("BISECT_HEAD", self.candidate_build)
+        self._run_git(self.candidate_build, "checkout", "--quiet", "--detach", "--force", commit.hash)
         return commit
 
-    def _commit(self, name: str, where: Path | None = None) -> Commit:
-        ok, said = self._run(
+    def _read_commit(self, name: str, where: Path | None = None) -> Commit:
+        ok, said = self._try_git(
             where or self._repository,
             "log",
             "-1",
@@ -139,11 +139,11 @@ class Bisection:
         digest, _, shown = said.strip().partition(" ")
         return Commit(digest, shown)
 
-    def _git(self, where: Path, *words: str) -> str:
-        return self._run(where, *words)[1]
+    def _run_git(self, where: Path, *words: str) -> str:
+        return self._try_git(where, *words)[1]
 
     @staticmethod
-    def _run(where: Path, *words: str, check: bool = True) -> tuple[bool, str]:
+    def _try_git(where: Path, *words: str, check: bool = True) -> tuple[bool, str]:
         try:
             done = subprocess.run(
                 ["git", "-C", str(where), "-c", "advice.detachedHead=false", *words],
@@ -162,7 +162,7 @@ class Bisection:
         return done.returncode == 0, done.stdout + done.stderr
 
 
-def _cut_plan(power: PowerCuts, argv: Sequence[str], folder: Path) -> Plan:
+def _make_power_cut_plan(power: PowerCutOptions, argv: Sequence[str], folder: Path) -> Plan:
     """The plan of a power cut of the build in `folder`."""
 
     def of_build(text: str) -> str:
@@ -174,7 +174,7 @@ def _cut_plan(power: PowerCuts, argv: Sequence[str], folder: Path) -> Plan:
     return powercut_plan.build(power.overrides, raw, power.caller)
 
 
-def looks(most: int) -> list[int]:
+def list_looks(most: int) -> list[int]:
     """The numbers of blocks after which a candidate is looked at: 8, 16, 32 … and `most`."""
     found = [FIRST_LOOK]
     while found[-1] * 2 < most:
@@ -183,7 +183,7 @@ def looks(most: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BisectionRequest:
     """What is measured of each build, and what decides: the command, its options and gates, and how it is built.
 
     `by` are names of the metrics that may decide, the preferred one first; the gate's own where it is empty.
@@ -196,11 +196,13 @@ class Wanted:
     most_blocks: int
     wait: bool = True  # for machines that another guestmark uses
     by: tuple[str, ...] = ()
-    power: PowerCuts | None = None  # how the power is cut, for a gate about that: no good build runs beside
+    power: PowerCutOptions | None = (
+        None  # how the power is cut, for a gate about that: no good build runs beside
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class PowerCuts:
+class PowerCutOptions:
     """Options of a run of `guestmark powercut`; `check` judges each state, without it the command's own syncs are."""
 
     overrides: Overrides
@@ -209,7 +211,7 @@ class PowerCuts:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BisectionStep:
     """What became of one candidate: the gate that decided, or how its build failed."""
 
     commit: Commit
@@ -222,7 +224,7 @@ class Step:
         return Outcome.UNDECIDED if self.judged is None else self.judged.outcome
 
 
-class End(Enum):
+class SearchEnd(Enum):
     """How a search ends."""
 
     FOUND = auto()
@@ -231,25 +233,25 @@ class End(Enum):
     ONLY_SKIPPED = auto()  # commits that could not be judged are left
 
 
-_WORDS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}  # git's
+_GIT_WORDS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}  # git's
 
 
-class Search:
+class BisectionSearch:
     """A search in a started bisection; `looking` hears of each look at a candidate, with its blocks."""
 
     def __init__(
         self,
         bisection: Bisection,
-        wanted: Wanted,
+        wanted: BisectionRequest,
         ledger: Ledger,
         audience: Audience,
         looking: Callable[[Commit, int], None],
     ) -> None:
         self._bisection, self._wanted = bisection, wanted
         self._ledger, self._audience, self._looking = ledger, audience, looking
-        self._looks = looks(wanted.most_blocks) if wanted.power is None else [1]
+        self._looks = list_looks(wanted.most_blocks) if wanted.power is None else [1]
         self._by = wanted.by or ("",)
-        self.end = End.ONLY_SKIPPED
+        self.end = SearchEnd.ONLY_SKIPPED
         self.found: Commit | None = None
         self.fell_back = ""  # the metric that decided in place of the preferred one
 
@@ -258,60 +260,62 @@ class Search:
         """Whether each candidate is judged alone, by power cuts."""
         return self._wanted.power is not None
 
-    def steps(self) -> Iterator[Step]:
+    def judge_candidates(self) -> Iterator[BisectionStep]:
         """Judges the bad commit, then candidates until the first bad one is found; see `end` and `found`."""
-        at_bad = self._step(self._bisection.bad)
+        at_bad = self._build_and_judge(self._bisection.bad)
         yield at_bad
         if at_bad.outcome is not Outcome.BROKEN:
-            self.end = End.NOT_SLOWER if at_bad.outcome is Outcome.KEPT else End.UNJUDGED
+            self.end = SearchEnd.NOT_SLOWER if at_bad.outcome is Outcome.KEPT else SearchEnd.UNJUDGED
             return
         if at_bad.judged is not None:
             self._by, before = (at_bad.judged.gate.metric,), self._by
             self.fell_back = self._by[0] if self._by[0] != before[0] else ""
-        next_: Commit | str | None = self._bisection.begin() or self._bisection.bad.hash
+        next_: Commit | str | None = self._bisection.start_bisect() or self._bisection.bad.hash
         while isinstance(next_, Commit):
-            step = self._step(next_)
+            step = self._build_and_judge(next_)
             yield step
-            next_ = self._bisection.tell(_WORDS[step.outcome])
+            next_ = self._bisection.mark_candidate(_GIT_WORDS[step.outcome])
         if next_ is not None:
-            self.end, self.found = End.FOUND, self._bisection.commit(next_)
+            self.end, self.found = SearchEnd.FOUND, self._bisection.find_commit(next_)
 
-    def _step(self, commit: Commit) -> Step:
+    def _build_and_judge(self, commit: Commit) -> BisectionStep:
         """Builds a candidate and measures it beside the good build.
 
         Raises `GuestmarkError` when it was built and could not be measured.
         """
-        if failed := self._bisection.build(self._bisection.candidate_build, self._wanted.build):
-            return Step(commit, None, failed)
-        return self._judged_step(commit, self._bisection.candidate_build)
+        if failed := self._bisection.run_build(self._bisection.candidate_build, self._wanted.build):
+            return BisectionStep(commit, None, failed)
+        return self._judge_build(commit, self._bisection.candidate_build)
 
-    def _judged_step(self, commit: Commit, folder: Path) -> Step:
-        judged = self._measured(commit, folder)
+    def _judge_build(self, commit: Commit, folder: Path) -> BisectionStep:
+        judged = self._measure_candidate(commit, folder)
         worst = next((one for one in judged if one.outcome is not Outcome.KEPT), judged[0])
-        if worst.outcome not in _WORDS:
+        if worst.outcome not in _GIT_WORDS:
             raise GuestmarkError(
-                f"{commit.shown}: {worst.reason}", hint="mend it, or skip it with another --good"
+                f"{commit.description}: {worst.reason}", hint="mend it, or skip it with another --good"
             )
-        return Step(commit, worst)
+        return BisectionStep(commit, worst)
 
-    def check_good(self) -> Step:
+    def check_good(self) -> BisectionStep:
         """Judges the good build alone, which a gate about power cuts can: the search trusts it."""
-        return self._judged_step(self._bisection.good, self._bisection.good_build)
+        return self._judge_build(self._bisection.good, self._bisection.good_build)
 
-    def _plan(self, commit: Commit, folder: Path) -> Plan:
+    def _make_plan(self, commit: Commit, folder: Path) -> Plan:
         if self._wanted.power is not None:
-            return with_gates(_cut_plan(self._wanted.power, self._wanted.argv, folder), self._wanted.gates)
+            return with_gates(
+                _make_power_cut_plan(self._wanted.power, self._wanted.argv, folder), self._wanted.gates
+            )
         levels = (
             Labelled("good", str(self._bisection.good_build)),
-            Labelled(commit.short, str(folder)),
+            Labelled(commit.short_hash, str(folder)),
         )
         options = replace(self._wanted.options, blocks=self._looks[0], parameters={PARAMETER: levels})
         return with_gates(build(options, self._wanted.argv), self._wanted.gates)
 
-    def _measured(self, commit: Commit, folder: Path) -> tuple[JudgedGate, ...]:
-        plan = self._plan(commit, folder)
+    def _measure_candidate(self, commit: Commit, folder: Path) -> tuple[JudgedGate, ...]:
+        plan = self._make_plan(commit, folder)
         labels = {
-            "bisect": f"{self._bisection.good.short}..{self._bisection.bad.short}",
+            "bisect": f"{self._bisection.good.short_hash}..{self._bisection.bad.short_hash}",
             "commit": commit.hash,
         }
         with exclusive_use(plan, self._audience.tell, wait=self._wanted.wait):
@@ -321,12 +325,12 @@ class Search:
                 run = run.limit_to(blocks)
                 if run.measure() is RunState.INTERRUPTED:
                     raise KeyboardInterrupt
-                judged = self._judged(gates_of(run.plan), run.judge().analysis)
+                judged = self._judge_gates(gates_of(run.plan), run.judge().analysis)
                 if all(one.outcome is not Outcome.UNDECIDED for one in judged):
                     break
         return judged
 
-    def _judged(self, gates: Sequence[Gate], analysis: Analysis) -> tuple[JudgedGate, ...]:
+    def _judge_gates(self, gates: Sequence[Gate], analysis: Analysis) -> tuple[JudgedGate, ...]:
         """The gates by the first metric that decides them.
 
         What is no slower by another metric than the preferred one may still be slower by that: such a metric can only

@@ -14,7 +14,7 @@ from guestmark.core.errors import BlockStatus, Interrupted
 from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial, boots, runnable
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.measurement_loop import MeasurementLoop, run
-from guestmark.engine.progress import Observer, Silent
+from guestmark.engine.progress import Observer, SilentObserver
 from guestmark.ledger import trial_counts
 from guestmark.ledger.attempts import Attempts, lose
 from guestmark.ledger.model import RunHead
@@ -179,7 +179,7 @@ class _ReadProgress:
         return self._stored.head
 
     def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
-        state, candidates = self._make_loop(Silent()).find_open_blocks()
+        state, candidates = self._make_loop(SilentObserver()).find_open_blocks()
         self._known = min(candidates, default=self._known)
         return state, candidates
 
@@ -192,7 +192,7 @@ class _ReadProgress:
 
     def find_end(self) -> RunState | None:
         self.refresh()
-        return self._make_loop(Silent()).find_open_blocks()[0]
+        return self._make_loop(SilentObserver()).find_open_blocks()[0]
 
     def _make_loop(self, observer: Observer) -> MeasurementLoop:
         stored = self._stored

@@ -18,7 +18,7 @@ from guestmark.core.tuning import Settings
 from guestmark.core.units import counted, format_duration
 from guestmark.core.workload_kind import adapts
 from guestmark.engine import proofs
-from guestmark.engine.question_status import COMPARING, AskedPair, Part, parts
+from guestmark.engine.question_status import COMPARING_QUESTIONS, AskedPair, QuestionPart, split_question
 from guestmark.engine.time_estimate import PROOF_S, TrialCosts, read_trial_costs
 from guestmark.ledger.store import Ledger
 from guestmark.stats import stopping
@@ -131,7 +131,7 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
 
 def _count_fewest_blocks(plan: Plan) -> int:
     """Return how many blocks answers take: as many as tell a difference from chance, if anything is compared."""
-    if plan.questions and not any(question.wants in COMPARING for question in plan.questions):
+    if plan.questions and not any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
         return plan.policy.blocks or 1
     return MIN_BLOCKS
 
@@ -185,7 +185,7 @@ def fit_to_budget(
     notes += [
         f"not asked, to keep within {within}: {question.ask}"
         for question in plan.questions
-        if not parts(question, kept)
+        if not split_question(question, kept)
     ]
     needed_s = _estimate_needed_s(plan, kept, costs, fewest)
     if needed_s > left_s and racing is None:
@@ -284,7 +284,7 @@ def find_open_cells(plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterab
         if not stopping.is_settled(pair.comparison, plan.policy.precision):
             wanted |= {pair.first, pair.second}
     for question in plan.questions:
-        for part in parts(question, cells):
+        for part in split_question(question, cells):
             wanted |= {cell.id for cell in part.cells if cell.id not in known}
     return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted}
 
@@ -322,7 +322,7 @@ def drop_unmeasured_cells(plan: Plan, trials: Iterable[Trial]) -> Plan:
     return replace(
         plan,
         cells=tuple(cell for cell in plan.cells if cell.id not in gone),
-        questions=tuple(question for question in plan.questions if parts(question, kept)),
+        questions=tuple(question for question in plan.questions if split_question(question, kept)),
     )
 
 
@@ -369,12 +369,12 @@ class _BudgetFit:
                 self._take_if_it_fits([copy])
         return [cell for cell in self._able if cell.id in self._taken]
 
-    def _list_parts(self) -> list[Part]:
+    def _list_parts(self) -> list[QuestionPart]:
         """Return the parts of all questions; without questions, each cell is one."""
-        found = [part for question in self._plan.questions for part in parts(question, self._able)]
-        return found or [Part((cell,)) for cell in self._able if cell.null_of is None]
+        found = [part for question in self._plan.questions for part in split_question(question, self._able)]
+        return found or [QuestionPart((cell,)) for cell in self._able if cell.null_of is None]
 
-    def _take_named_levels(self, wanted: Sequence[Part]) -> None:
+    def _take_named_levels(self, wanted: Sequence[QuestionPart]) -> None:
         """Take two cells for each level that the user named, so that it can be compared at all."""
         for level in self._plan.context.named:
             if any(cell_id in self._taken for cell_id in level):
@@ -384,14 +384,14 @@ class _BudgetFit:
                 if self._take_if_it_fits(self._pick_cheapest_pair(part, level)):
                     break
 
-    def _take_part(self, part: Part) -> None:
+    def _take_part(self, part: QuestionPart) -> None:
         """Take the part, without its dearest cells if it does not fit with them."""
         cells = sorted(part.cells, key=self._price)
         fewest = max(min(2, len(cells)), math.ceil(_DEAREST * len(cells)))
         while not self._take_if_it_fits(cells) and len(cells) > fewest:
             cells.pop()
 
-    def _pick_cheapest_pair(self, part: Part, level: Collection[str]) -> list[Cell]:
+    def _pick_cheapest_pair(self, part: QuestionPart, level: Collection[str]) -> list[Cell]:
         """Return the two cheapest cells of a part that can be compared, one of which has the level."""
         with_level = min((cell for cell in part.cells if cell.id in level), key=self._price)
         others = sorted((cell for cell in part.cells if cell is not with_level), key=self._price)

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER = "{side}"
 _VARIABLE = "GUESTMARK_SIDE"  # holds the side for the user's commands
-_PLAIN = re.compile(r"[A-Za-z0-9_.,:/@%+=][A-Za-z0-9_.,:/@%+=-]*", re.ASCII)  # one word for every shell
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_.,:/@%+=][A-Za-z0-9_.,:/@%+=-]*", re.ASCII)  # one word for every shell
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _SCHEMA = "guestmark-campaign/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Boot:
+class MeasuredBoot:
     """One boot that has been measured: which side, which boot of the host, and the run made in it."""
 
     side: str
@@ -60,7 +60,7 @@ class Boot:
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class SideCommands:
     """The user's commands: each is for a shell, with `{side}` for the side, which `$GUESTMARK_SIDE` holds too."""
 
     switch: str = ""  # has the next start of the host be that side
@@ -72,15 +72,15 @@ class Commands:
         """Raises `UsageError` for a side that a shell would take for more than a word."""
         for command in (self.switch, self.verify, self.restart):
             for side in sides:
-                filled(command, side)
+                substitute_side(command, side)
 
 
-def filled(command: str, side: str) -> str:
+def substitute_side(command: str, side: str) -> str:
     """The command with the side in place of `{side}`. Raises `UsageError` where that could run something else.
 
     Quotes are not enough: a command such as `ssh lab1 'grub-reboot {side}'` has a second shell read the word.
     """
-    if _PLACEHOLDER in command and not _PLAIN.fullmatch(side):
+    if _PLACEHOLDER in command and not _PLAIN_WORD.fullmatch(side):
         raise UsageError(
             f"the side {side!r} cannot stand for {_PLACEHOLDER} in {command!r}: a shell would read it as code",
             hint=f'use letters, digits and ._:/@%+=,- for sides, or "${_VARIABLE}" in the command',
@@ -89,7 +89,7 @@ def filled(command: str, side: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CampaignState:
     """A campaign as it is kept. `order` names the side of each boot."""
 
     name: str
@@ -98,8 +98,8 @@ class State:
     cwd: str
     sides: tuple[str, str]
     order: tuple[str, ...]
-    commands: Commands
-    done: tuple[Boot, ...] = ()
+    commands: SideCommands
+    done: tuple[MeasuredBoot, ...] = ()
     restarts: int = 0
     switched: tuple[int, str, int] | None = (
         None  # for which boot, in which one (its key) the side was switched
@@ -128,17 +128,17 @@ class State:
         return self.switched[0] == len(self.done) and self.switched[1:] != self.key
 
 
-def directory() -> Path:
+def campaigns_directory() -> Path:
     """Where campaigns are kept."""
     return state_directory() / "campaigns"
 
 
-def names() -> list[str]:
+def list_campaigns() -> list[str]:
     """Those that are kept."""
-    return sorted(file.stem for file in directory().glob("*.json"))
+    return sorted(file.stem for file in campaigns_directory().glob("*.json"))
 
 
-class Ended(Enum):
+class CampaignPause(Enum):
     """Why a campaign does not go on now."""
 
     DONE = auto()
@@ -149,10 +149,10 @@ class Ended(Enum):
 class Campaign:
     """One campaign, which nobody else goes on with meanwhile."""
 
-    def __init__(self, name: str, state: State | None = None) -> None:
+    def __init__(self, name: str, state: CampaignState | None = None) -> None:
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} cannot be a campaign's name", hint="letters, digits, dots and dashes")
-        self._path = directory() / f"{name}.json"
+        self._path = campaigns_directory() / f"{name}.json"
         self._state = state
 
     @property
@@ -166,14 +166,14 @@ class Campaign:
         return self._path
 
     @property
-    def state(self) -> State:
+    def state(self) -> CampaignState:
         """What has been done. Raises `UsageError` when there is no such campaign or its file is damaged."""
         if self._state is None:
-            self._state = _read(self._path)
+            self._state = _read_state(self._path)
         return self._state
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keeps other processes from going on with it. Raises `UsageError` when one does."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with open(self._path.with_suffix(".lock"), "w") as lock:
@@ -185,7 +185,7 @@ class Campaign:
                 ) from error
             yield
 
-    def keep(self, **changes: Any) -> State:
+    def store(self, **changes: Any) -> CampaignState:
         """Stores the state with these changes, on disk when this returns."""
         self._state = replace(self.state, **changes)
         # Command lines and variables are in it: it is its user's alone.
@@ -205,7 +205,7 @@ class Campaign:
         self._path.unlink(missing_ok=True)
         self._path.with_suffix(".lock").unlink(missing_ok=True)
 
-    def begin(self, plan: Plan, commands: Commands, *, sides: str, rounds: int, ledger: str) -> None:
+    def begin(self, plan: Plan, commands: SideCommands, *, sides: str, rounds: int, ledger: str) -> None:
         """Stores it as begun: `sides` are two names with a comma between, each round is four boots.
 
         Raises `UsageError` for anything but two sides, and for sides that a command cannot take.
@@ -215,7 +215,7 @@ class Campaign:
             raise UsageError(f"--sides {sides!r} is not two names", hint="e.g. --sides 6.1,6.12")
         commands.check(both)
         named = dict(zip("AB", both, strict=True))
-        self._state = State(
+        self._state = CampaignState(
             name=self._path.stem,
             plan=codec.dump(replace(plan, context=recorded(plan.context))),
             ledger=without_password(ledger) if "://" in ledger else ledger,
@@ -224,9 +224,9 @@ class Campaign:
             order=tuple(named[letter] for letter in boot_order(rounds)),
             commands=commands,
         )
-        self.keep()
+        self.store()
 
-    def measure(self, side: str, ledger: Ledger, audience: Audience) -> RunState:
+    def measure_boot(self, side: str, ledger: Ledger, audience: Audience) -> RunState:
         """Measures the boot that the host is in, which goes on where it was stopped; how that ended.
 
         Raises `GuestmarkError` when nothing could be measured.
@@ -242,7 +242,7 @@ class Campaign:
             plan = replace(plan, context=context, policy=replace(plan.policy, seed=secrets.randbits(32)))
             labels = {"campaign": state.name, "side": side, "boot": str(len(state.done) + 1)}
             run = prepare_run(plan, ledger, audience, RunOptions(said=Remarks(labels=labels)))
-            self.keep(current=(run.id, *key))
+            self.store(current=(run.id, *key))
         ended = run.measure()
         if ended is RunState.FAILED or (ended is RunState.STOPPED and not ledger.load_run(run.id).trials):
             raise GuestmarkError(
@@ -250,11 +250,11 @@ class Campaign:
                 hint=f"guestmark show {run.id} says why",
             )
         if ended is not RunState.INTERRUPTED:
-            boot = Boot(side, key[0], key[1], run.id, platform.release())
-            self.keep(done=(*state.done, boot), current=None)
+            boot = MeasuredBoot(side, key[0], key[1], run.id, platform.release())
+            self.store(done=(*state.done, boot), current=None)
         return ended
 
-    def go_on(self, ledger: str | None, audience: Audience) -> Ended:
+    def continue_campaign(self, ledger: str | None, audience: Audience) -> CampaignPause:
         """Measures and restarts until it is done, the host has to restart, or somebody interrupts.
 
         `ledger` is where runs go that the campaign has no ledger of its own for. Raises `GuestmarkError` when nothing
@@ -265,58 +265,58 @@ class Campaign:
             number = f"boot {len(state.done) + 1} of {len(state.order)}"
             if state.is_fresh and self.is_side(side):
                 audience.tell(f"{number}: {side}")
-                with open_ledger(_with_password(state.ledger, ledger)) as opened:
-                    if self.measure(side, opened, audience) is RunState.INTERRUPTED:
-                        return Ended.INTERRUPTED
+                with open_ledger(_choose_ledger(state.ledger, ledger)) as opened:
+                    if self.measure_boot(side, opened, audience) is RunState.INTERRUPTED:
+                        return CampaignPause.INTERRUPTED
                 continue
-            self.switch(side)
+            self.switch_side(side)
             if not state.commands.restart:
                 audience.tell(
                     f"{number} is {side}: restart the host as {side}, then: guestmark campaign {state.name}"
                 )
-                return Ended.RESTARTS
+                return CampaignPause.RESTARTS
             audience.tell(f"{number} is {side}: restarting")
-            if not self.restart():
-                return Ended.RESTARTS
+            if not self.restart_host():
+                return CampaignPause.RESTARTS
             if not self.is_side(side):
                 raise GuestmarkError(
                     f"after --reboot-command this does not run as {side}: {state.commands.verify}",
                     hint="check --switch and --verify by hand",
                 )
-        return Ended.DONE
+        return CampaignPause.DONE
 
     def is_side(self, side: str) -> bool:
         """Whether the host runs as that side, as far as the user's command can tell."""
-        return not self.state.commands.verify or self._call("verify", side) == 0
+        return not self.state.commands.verify or self._run_command("verify", side) == 0
 
-    def switch(self, side: str) -> None:
+    def switch_side(self, side: str) -> None:
         """Has the next boot be of that side, and keeps that this was done. Raises `GuestmarkError` when it fails."""
         if self.state.commands.switch:
-            if status := self._call("switch", side):
+            if status := self._run_command("switch", side):
                 raise GuestmarkError(
-                    f"--switch failed with exit status {status}: {self._text('switch', side)}",
+                    f"--switch failed with exit status {status}: {self._fill_command('switch', side)}",
                     hint=f"mend it, then: guestmark campaign {self.state.name}",
                 )
-            self.keep(switched=(len(self.state.done), *self.state.key))
+            self.store(switched=(len(self.state.done), *self.state.key))
 
-    def restart(self) -> bool:
+    def restart_host(self) -> bool:
         """Restarts the host, or what stands for it; whether that is done by now. Raises `GuestmarkError`."""
-        if status := self._call("restart", self.state.next_side or ""):
+        if status := self._run_command("restart", self.state.next_side or ""):
             raise GuestmarkError(
                 f"--reboot-command failed with exit status {status}",
                 hint=f"restart by hand, then: guestmark campaign {self.state.name}",
             )
         if self.state.commands.in_place:
-            self.keep(restarts=self.state.restarts + 1)
+            self.store(restarts=self.state.restarts + 1)
         return self.state.commands.in_place
 
-    def _text(self, which: str, side: str) -> str:
+    def _fill_command(self, which: str, side: str) -> str:
         text: str = getattr(self.state.commands, which)
-        return filled(text, side)
+        return substitute_side(text, side)
 
-    def _call(self, which: str, side: str) -> int:
+    def _run_command(self, which: str, side: str) -> int:
         return subprocess.run(
-            ["/bin/sh", "-c", self._text(which, side)],
+            ["/bin/sh", "-c", self._fill_command(which, side)],
             cwd=self.state.cwd,
             env={**os.environ, _VARIABLE: side},
             stdin=subprocess.DEVNULL,
@@ -324,17 +324,17 @@ class Campaign:
         ).returncode
 
 
-def _with_password(stored: str, given: str | None) -> str | None:
+def _choose_ledger(stored: str, given: str | None) -> str | None:
     """The campaign's ledger; as it was given now, where that has the password that is not stored."""
     is_same = given is not None and "://" in given and without_password(given) == stored
     return given if is_same or not stored else stored
 
 
-def _read(path: Path) -> State:
+def _read_state(path: Path) -> CampaignState:
     try:
         found: Mapping[str, Any] = json.loads(path.read_text())
     except FileNotFoundError as error:
-        known = ", ".join(names())
+        known = ", ".join(list_campaigns())
         raise UsageError(
             f"there is no campaign {path.stem}",
             hint=f"there are: {known}" if known else "guestmark campaign --help shows how to begin one",
@@ -342,38 +342,38 @@ def _read(path: Path) -> State:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="remove it to start again") from error
     try:
-        return State(
+        return CampaignState(
             name=found["name"],
             plan=found["plan"],
             ledger=found["ledger"],
             cwd=found["cwd"],
-            sides=_two(found["sides"]),
+            sides=_read_sides(found["sides"]),
             order=tuple(found["order"]),
-            commands=Commands(**found["commands"]),
-            done=tuple(Boot(**boot) for boot in found["done"]),
+            commands=SideCommands(**found["commands"]),
+            done=tuple(MeasuredBoot(**boot) for boot in found["done"]),
             restarts=found["restarts"],
-            switched=None if found["switched"] is None else _three(found["switched"], int, str),
-            current=None if found["current"] is None else _three(found["current"], str, str),
+            switched=None if found["switched"] is None else _read_boot_key(found["switched"], int, str),
+            current=None if found["current"] is None else _read_boot_key(found["current"], str, str),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is not a campaign of this version: {error}") from error
 
 
-def _two(values: Sequence[str]) -> tuple[str, str]:
+def _read_sides(values: Sequence[str]) -> tuple[str, str]:
     first, second = values
     return first, second
 
 
-def _three(values: Sequence[Any], first: type, second: type) -> Any:
+def _read_boot_key(values: Sequence[Any], first: type, second: type) -> Any:
     return first(values[0]), second(values[1]), int(values[2])
 
 
-def unit(state: State, command: Sequence[str]) -> str:
+def make_systemd_unit(state: CampaignState, command: Sequence[str]) -> str:
     """A unit of systemd that goes on with the campaign after every start of the host, until it is done."""
     words = " ".join(
         '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"' for word in command
     )
-    kept = directory() / f"{state.name}.json"
+    kept = campaigns_directory() / f"{state.name}.json"
     return f"""[Unit]
 Description=guestmark campaign {state.name}
 Wants=network-online.target

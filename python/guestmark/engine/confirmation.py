@@ -48,7 +48,7 @@ class Confirmation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _ComparedSide:
     """A cell of one run: what its machines and program were, and the levels by which they are had again."""
 
     run: StoredRun
@@ -57,11 +57,11 @@ class _Side:
     paths: Mapping[str, str] = field(default_factory=dict)  # where they were found then
 
 
-class _GoneError(Exception):
+class _NoLongerThereError(Exception):
     """What a side was measured with is no longer there."""
 
 
-def confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any]) -> Confirmation:
+def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any]) -> Confirmation:
     """The plan; `policy` are fields of `Policy` that the user gave, None for those that are as in the later run.
 
     Raises `UsageError` when nothing differs that could be had on both sides.
@@ -69,20 +69,20 @@ def confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any])
     differing: dict[str, None] = {}
     missing: dict[str, None] = {}
     cells: list[Cell] = []
-    for pair in _pairs(before, after):
-        names = _differences(*pair)
+    for pair in _pair_cells(before, after):
+        names = _find_differences(*pair)
         try:
-            had = [_had(side, names) for side in pair]
-        except _GoneError as gone:
+            had = [_restore_cell(side, names) for side in pair]
+        except _NoLongerThereError as gone:
             missing |= dict.fromkeys(gone.args)
             continue
         if not names:
             continue
-        differing |= dict.fromkeys(
-            f"{name} {_short(pair[0].used.get(name))} → {_short(pair[1].used.get(name))}" for name in names
-        )
-        cells += _beside(pair, had)
-    missing |= dict.fromkeys(_of_the_host(before, after))
+        for name in names:
+            old, new = (_shorten_level(side.used.get(name)) for side in pair)
+            differing[f"{name} {old} → {new}"] = None
+        cells += _place_side_by_side(pair, had)
+    missing |= dict.fromkeys(_list_host_differences(before, after))
     if not cells:
         why = "; ".join(missing) or "the two runs measured the same"
         raise UsageError(
@@ -95,16 +95,16 @@ def confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any])
         usual = replace(usual, blocks=None)
     plan = Plan(
         "confirm",
-        (*cells, *_copies(cells)),
+        (*cells, *_make_null_copies(cells)),
         replace(usual, seed=secrets.randbits(32), **given),
         after.plan.metrics,
-        _context(before, after),
+        _make_context(before, after),
         title=f"{before.id} against {after.id}, side by side",
     )
     return Confirmation(restored(plan, os.environ)[0], tuple(differing), tuple(missing))
 
 
-def _context(before: StoredRun, after: StoredRun) -> Context:
+def _make_context(before: StoredRun, after: StoredRun) -> Context:
     """The later run's directory, variables and costs; the rest of its context is about that run alone."""
     context, me = after.plan.context, Caller.current()
     return replace(
@@ -115,17 +115,17 @@ def _context(before: StoredRun, after: StoredRun) -> Context:
     )
 
 
-def _pairs(before: StoredRun, after: StoredRun) -> Iterator[tuple[_Side, _Side]]:
+def _pair_cells(before: StoredRun, after: StoredRun) -> Iterator[tuple[_ComparedSide, _ComparedSide]]:
     """The cells that both runs have, but for what may differ between them."""
     one_each = all(len({cell.workload.key for cell in run.plan.cells}) == 1 for run in (before, after))
-    olds = {_question(cell, one_each): cell for cell in before.plan.cells if cell.null_of is None}
+    olds = {_make_pairing_key(cell, one_each): cell for cell in before.plan.cells if cell.null_of is None}
     for cell in after.plan.cells:
-        old = olds.get(_question(cell, one_each))
+        old = olds.get(_make_pairing_key(cell, one_each))
         if cell.null_of is None and old is not None and old.workload.name == cell.workload.name:
-            yield _side(before, old), _side(after, cell)
+            yield _describe_side(before, old), _describe_side(after, cell)
 
 
-def _question(cell: Cell, one_workload: bool) -> tuple[Any, ...]:
+def _make_pairing_key(cell: Cell, one_workload: bool) -> tuple[Any, ...]:
     params = None if one_workload else repr(sorted(cell.workload.params.items()))
     levels = {name: level for name, level in cell.factors.items() if not _may_differ(name)}
     return (cell.workload.name, params, str(cell.platform), tuple(sorted(levels.items())))
@@ -135,7 +135,7 @@ def _may_differ(factor: str) -> bool:
     return factor in FILE_FACTORS or is_variable(factor)
 
 
-def _side(run: StoredRun, cell: Cell) -> _Side:
+def _describe_side(run: StoredRun, cell: Cell) -> _ComparedSide:
     trial = next(
         (
             trial
@@ -151,11 +151,11 @@ def _side(run: StoredRun, cell: Cell) -> _Side:
         used["command"] = " ".join(kind.command(kind.params_of(cell.workload)))
     if trial is not None:
         paths = {"program": program.host_path} if (program := trial.facts.of(Program)) else {}
-        used |= dict(_attested(run, trial))
-    return _Side(run, cell, used, paths)
+        used |= dict(_read_attested(run, trial))
+    return _ComparedSide(run, cell, used, paths)
 
 
-def _attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
+def _read_attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
     program = trial.facts.of(Program)
     if program is not None and program.host_sha256:
         yield "program", program.host_sha256
@@ -166,47 +166,47 @@ def _attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
     if machine.vmm is not None:
         name = os.path.basename(trial.command_line[0]) if trial.command_line else ""
         told = (run.environments[-1].get("programs") or {}).get(name, "") if run.environments else ""
-        yield "qemu", _said(told) if machine.vmm.qemu in told else machine.vmm.qemu
+        yield "qemu", _cut_qemu_version(told) if machine.vmm.qemu in told else machine.vmm.qemu
 
 
-def _said(line: str) -> str:
+def _cut_qemu_version(line: str) -> str:
     """`7.2.22 (Debian 1:7.2+dfsg-7)` of what QEMU said of itself."""
     return line.partition(" version ")[2] or line
 
 
-def _differences(before: _Side, after: _Side) -> list[str]:
+def _find_differences(before: _ComparedSide, after: _ComparedSide) -> list[str]:
     names = dict.fromkeys([*before.used, *after.used])
     return [name for name in names if before.used.get(name) != after.used.get(name)]
 
 
-def _had(side: _Side, names: Sequence[str]) -> Cell:
+def _restore_cell(side: _ComparedSide, names: Sequence[str]) -> Cell:
     """The side's cell as it can be measured now. Raises `_GoneError`."""
     cell, levels = side.cell, dict(side.cell.factors)
     params = dict(cell.workload.params)
     if path := side.paths.get("program"):
-        if _digest(path) != side.used["program"]:
-            raise _GoneError(f"{path} was another file in run {side.run.id}, and that one is gone")
+        if _digest_file(path) != side.used["program"]:
+            raise _NoLongerThereError(f"{path} was another file in run {side.run.id}, and that one is gone")
         cwd = side.run.plan.context.cwd
         if workload_kind(cell.workload.name).runs_command and cell.platform.shares_root and cwd:
             params["cwd"] = cwd
     for name in names:
         if name == "kernel":
-            levels["kernel"] = _kernel(side)
+            levels["kernel"] = _find_kernel(side)
         elif name == "qemu":
-            levels["qemu"] = _qemu(side)
+            levels["qemu"] = _find_qemu(side)
         elif name in FILE_FACTORS and name in levels and not os.path.exists(levels[name]):
-            raise _GoneError(f"{levels[name]} of run {side.run.id} is gone")
+            raise _NoLongerThereError(f"{levels[name]} of run {side.run.id} is gone")
     return replace(cell, workload=replace(cell.workload, params=params), factors=levels)
 
 
-def _digest(path: str) -> str:
+def _digest_file(path: str) -> str:
     try:
         return sha256_here(path)
     except OSError:
         return ""
 
 
-def _kernel(side: _Side) -> str:
+def _find_kernel(side: _ComparedSide) -> str:
     release = side.used["kernel"]
     given = side.cell.levels.get(KERNEL) or (
         shutil.which("linux.uml") if side.cell.platform.inner.kind == "uml" else None
@@ -219,34 +219,34 @@ def _kernel(side: _Side) -> str:
             pass
     found = kernel_of_release(release)
     if found is None or side.cell.platform.inner.kind == "uml":
-        raise _GoneError(f"no kernel {release}, which run {side.run.id} had, is here any more")
+        raise _NoLongerThereError(f"no kernel {release}, which run {side.run.id} had, is here any more")
     return str(found)
 
 
-def _qemu(side: _Side) -> str:
+def _find_qemu(side: _ComparedSide) -> str:
     wanted = side.used["qemu"]
     given = side.cell.levels.get(PROGRAM) or host_architecture().emulator.path
-    if given is not None and _version(given).startswith(wanted):
+    if given is not None and _ask_version(given).startswith(wanted):
         return given
     if package := _DEBIAN.search(wanted):
         try:
             return str(PROGRAM.parse(f"apt:{package[1]}"))
         except (ValueError, GuestmarkError):
             pass
-    raise _GoneError(f"QEMU {wanted}, which run {side.run.id} had, is not here any more")
+    raise _NoLongerThereError(f"QEMU {wanted}, which run {side.run.id} had, is not here any more")
 
 
-def _version(program: str) -> str:
+def _ask_version(program: str) -> str:
     try:
         told = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return _said(told.partition("\n")[0])
+    return _cut_qemu_version(told.partition("\n")[0])
 
 
-def _beside(pair: Sequence[_Side], had: Sequence[Cell]) -> Iterator[Cell]:
+def _place_side_by_side(pair: Sequence[_ComparedSide], had: Sequence[Cell]) -> Iterator[Cell]:
     """Both cells under names of their own, in a table of their own."""
     group = pair[1].cell.id
     for side, name, cell in zip(pair, SIDES, had, strict=True):
@@ -263,20 +263,20 @@ def _beside(pair: Sequence[_Side], had: Sequence[Cell]) -> Iterator[Cell]:
         )
 
 
-def _copies(cells: Sequence[Cell]) -> Iterator[Cell]:
+def _make_null_copies(cells: Sequence[Cell]) -> Iterator[Cell]:
     for cell in cells:
         if cell.baseline:
             yield replace(cell, id=f"{cell.id}#2", baseline=False, null_of=cell.id, added=True)
 
 
-def _of_the_host(before: StoredRun, after: StoredRun) -> Iterator[str]:
+def _list_host_differences(before: StoredRun, after: StoredRun) -> Iterator[str]:
     """What differed of the host itself, which both sides now have alike."""
     decisive, _ = compare_environments(before.environment, after.environment, frozenset())
     for name, said in decisive.items():
         yield f"the host's {name} ({said}) is the same for both now"
 
 
-def _short(value: str | None) -> str:
+def _shorten_level(value: str | None) -> str:
     if value is None:
         return "none"
     return value[:12] if re.fullmatch(r"[0-9a-f]{64}", value) else value

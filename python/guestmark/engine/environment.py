@@ -24,7 +24,7 @@ from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import Program, start_version_queries
 from guestmark.core.redaction import redact_words
 from guestmark.core.workload_kind import packages_measured
-from guestmark.engine.quiet_host import attested
+from guestmark.engine.quiet_host import attest_settings
 
 LIBRARIES = (
     "msgspec",
@@ -61,40 +61,44 @@ def record_environment(
     found: dict[str, Any] = {
         "recorded_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "command_line": redact_words(sys.orig_argv if argv is None else argv),
-        "machine": _machine(root / "etc/machine-id"),
-        "processor": _processor(root),
-        "frequency": _frequency(root / "sys/devices/system/cpu"),
+        "machine": _hash_machine_id(root / "etc/machine-id"),
+        "processor": _read_processor(root),
+        "frequency": _read_frequency_policy(root / "sys/devices/system/cpu"),
         "memory_bytes": memory.get("MemTotal"),
         "memory_available_bytes": memory.get("MemAvailable"),
         "swap_bytes": memory.get("SwapTotal"),
         "swap_free_bytes": memory.get("SwapFree"),
-        "disks": _disks(root / "sys/block"),
-        "filesystems": _filesystems(root / "proc/self/mounts"),
-        "transparent_hugepages": _chosen(_line(root / "sys/kernel/mm/transparent_hugepage/enabled")),
-        "quiet": attested(root),
+        "disks": _list_disks(root / "sys/block"),
+        "filesystems": _list_filesystems(root / "proc/self/mounts"),
+        "transparent_hugepages": _parse_choice(
+            _read_line(root / "sys/kernel/mm/transparent_hugepage/enabled")
+        ),
+        "quiet": attest_settings(root),
         "kernel": {
             "release": platform.release(),
             "version": platform.version(),
-            "command_line": _line(root / "proc/cmdline"),
+            "command_line": _read_line(root / "proc/cmdline"),
         },
-        "distribution": _distribution(root / "etc/os-release"),
-        "virtualization": _virtualization(root),
+        "distribution": _read_distribution(root / "etc/os-release"),
+        "virtualization": _detect_virtualization(root),
         "mitigations": {
-            file.name: _line(file) for file in sorted((root / VULNERABILITIES).glob("*")) if _line(file)
+            file.name: _read_line(file)
+            for file in sorted((root / VULNERABILITIES).glob("*"))
+            if _read_line(file)
         },
-        "load": _load(root / "proc/loadavg"),
-        "programs": _versions(registry.programs(workloads=()) if programs is None else programs),
-        "packages": package_versions(root, measured),
-        "guestmark": _guestmark(agent),
+        "load": _read_load(root / "proc/loadavg"),
+        "programs": _ask_versions(registry.programs(workloads=()) if programs is None else programs),
+        "packages": read_package_versions(root, measured),
+        "guestmark": _describe_guestmark(agent),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
-        "libraries": _libraries(),
+        "libraries": _list_libraries(),
     }
     return cast(
         Environment, {name: value for name, value in found.items() if value not in (None, {}, [], "")}
     )
 
 
-def record_for(plan: Plan) -> Environment:
+def record_run_environment(plan: Plan) -> Environment:
     """The environment of a run of that plan: with the programs its workloads need, and the packages they measure."""
     used = registry.programs(cell.workload.name for cell in plan.cells)
     workloads = {repr(cell.workload): cell.workload for cell in plan.cells}
@@ -105,17 +109,17 @@ def record_for(plan: Plan) -> Environment:
     )
 
 
-def _line(file: Path) -> str:
+def _read_line(file: Path) -> str:
     return procfs.read_text(file).strip()
 
 
-def _machine(file: Path) -> str:
+def _hash_machine_id(file: Path) -> str:
     """Tells this host from others without naming it: the machine id itself should not be handed around."""
-    own = _line(file) or platform.node()
+    own = _read_line(file) or platform.node()
     return hashlib.sha256(f"guestmark {own}".encode()).hexdigest()[:16] if own else ""
 
 
-def _processor(root: Path) -> dict[str, Any]:
+def _read_processor(root: Path) -> dict[str, Any]:
     """The first processor; its flags also as a short hash, because nobody compares 130 words by eye."""
     fields: dict[str, str] = {}
     for line in procfs.read_text(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
@@ -136,12 +140,12 @@ def _processor(root: Path) -> dict[str, Any]:
         "count": os.cpu_count(),
         "usable": len(os.sched_getaffinity(0)),
         "flags_sha256": hashlib.sha256(" ".join(flags).encode()).hexdigest()[:16] if flags else None,
-        "smt": _line(root / "sys/devices/system/cpu/smt/active"),
+        "smt": _read_line(root / "sys/devices/system/cpu/smt/active"),
     }
     return {name: value for name, value in found.items() if value not in (None, "", "//")}
 
 
-def _frequency(folder: Path) -> dict[str, Any]:
+def _read_frequency_policy(folder: Path) -> dict[str, Any]:
     policies = sorted((folder / "cpufreq").glob("policy*"))
     found: dict[str, Any] = {}
     for name, file in (
@@ -151,43 +155,43 @@ def _frequency(folder: Path) -> dict[str, Any]:
         ("maximum_khz", "scaling_max_freq"),
         ("energy_preference", "energy_performance_preference"),
     ):
-        values = sorted({text for policy in policies if (text := _line(policy / file))})
+        values = sorted({text for policy in policies if (text := _read_line(policy / file))})
         if values:
             found[name] = values[0] if len(values) == 1 else values
-    if boost := _line(folder / "cpufreq/boost"):
+    if boost := _read_line(folder / "cpufreq/boost"):
         found["boost"] = boost == "1"
-    elif no_turbo := _line(folder / "intel_pstate/no_turbo"):
+    elif no_turbo := _read_line(folder / "intel_pstate/no_turbo"):
         found["boost"] = no_turbo == "0"
     return found
 
 
-def _disks(folder: Path) -> list[dict[str, Any]]:
+def _list_disks(folder: Path) -> list[dict[str, Any]]:
     """The block devices that have a size and are not backed by files or memory."""
     found = []
     for device in sorted(folder.glob("*")):
-        sectors = _line(device / "size")
+        sectors = _read_line(device / "size")
         if device.name.startswith(("loop", "ram", "zram")) or sectors in ("", "0"):
             continue
         disk = {
             "name": device.name,
             "bytes": int(sectors) * 512,
             "model": " ".join(
-                filter(None, (_line(device / "device/vendor"), _line(device / "device/model")))
+                filter(None, (_read_line(device / "device/vendor"), _read_line(device / "device/model")))
             ),
-            "rotational": {"1": True, "0": False}.get(_line(device / "queue/rotational")),
-            "scheduler": _chosen(_line(device / "queue/scheduler")),
-            "write_cache": _line(device / "queue/write_cache"),
+            "rotational": {"1": True, "0": False}.get(_read_line(device / "queue/rotational")),
+            "scheduler": _parse_choice(_read_line(device / "queue/scheduler")),
+            "write_cache": _read_line(device / "queue/write_cache"),
         }
         found.append({name: value for name, value in disk.items() if value not in (None, "")})
     return found
 
 
-def _filesystems(mounts: Path) -> dict[str, Any]:
+def _list_filesystems(mounts: Path) -> dict[str, Any]:
     """The filesystems of the directories that images and host files usually go to."""
     live = [line.split(" ") for line in procfs.read_text(mounts).splitlines()]
     found = {}
     for directory in _DIRECTORIES:
-        holds = [fields for fields in live if len(fields) > 3 and _below(directory, fields[1])]
+        holds = [fields for fields in live if len(fields) > 3 and _is_below(directory, fields[1])]
         if holds:
             device, where, kind, options = max(enumerate(holds), key=lambda one: (len(one[1][1]), one[0]))[1][
                 :4
@@ -196,16 +200,16 @@ def _filesystems(mounts: Path) -> dict[str, Any]:
     return found
 
 
-def _below(path: str, folder: str) -> bool:
+def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _chosen(text: str) -> str:
+def _parse_choice(text: str) -> str:
     """`madvise` from `always [madvise] never`."""
     return text.partition("[")[2].partition("]")[0]
 
 
-def _distribution(file: Path) -> str:
+def _read_distribution(file: Path) -> str:
     for line in procfs.read_text(file).splitlines():
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":
@@ -213,7 +217,7 @@ def _distribution(file: Path) -> str:
     return ""
 
 
-def _virtualization(root: Path) -> dict[str, Any]:
+def _detect_virtualization(root: Path) -> dict[str, Any]:
     """Whether this host is itself a guest, by what systemd-detect-virt looks at too; `hypervisor` is
     the CPUID bit.
     """
@@ -224,25 +228,25 @@ def _virtualization(root: Path) -> dict[str, Any]:
             line.startswith("flags") and " hypervisor" in line for line in cpuinfo.splitlines()[:64]
         )
         or "User Mode Linux" in cpuinfo,
-        "vendor": _line(dmi / "sys_vendor"),
-        "product": _line(dmi / "product_name"),
-        "xen": _line(root / "sys/hypervisor/type"),
-        "container": _line(root / "run/systemd/container")
+        "vendor": _read_line(dmi / "sys_vendor"),
+        "product": _read_line(dmi / "product_name"),
+        "xen": _read_line(root / "sys/hypervisor/type"),
+        "container": _read_line(root / "run/systemd/container")
         or ("docker" if (root / ".dockerenv").exists() else "")
         or ("podman" if (root / "run/.containerenv").exists() else ""),
-        "device_tree": _line(root / "proc/device-tree/hypervisor/compatible").strip("\0"),
+        "device_tree": _read_line(root / "proc/device-tree/hypervisor/compatible").strip("\0"),
     }
     return {name: value for name, value in found.items() if value != ""}
 
 
-def _load(file: Path) -> list[float]:
+def _read_load(file: Path) -> list[float]:
     try:
         return [float(field) for field in procfs.read_text(file).split()[:3]]
     except ValueError:
         return []
 
 
-def _versions(programs: Iterable[Program]) -> dict[str, str]:
+def _ask_versions(programs: Iterable[Program]) -> dict[str, str]:
     """The first line that each installed program prints for --version; all are run at the same time."""
     found, started = {}, {}
     with start_version_queries() as start:
@@ -263,23 +267,23 @@ def _versions(programs: Iterable[Program]) -> dict[str, str]:
     return found
 
 
-def _guestmark(agent: Path | None) -> dict[str, Any]:
+def _describe_guestmark(agent: Path | None) -> dict[str, Any]:
     found: dict[str, Any] = {"version": getattr(guestmark, "__version__", None)}
     if found["version"] is None:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found["version"] = metadata.version("guestmark")
     here = Path(guestmark.__file__).resolve().parent
     checkout = here.parent.parent
-    if (checkout / ".git").exists() and (commit := _git(checkout, "rev-parse", "HEAD")):
+    if (checkout / ".git").exists() and (commit := _run_git(checkout, "rev-parse", "HEAD")):
         found["commit"] = commit
-        found["modified"] = bool(_git(checkout, "status", "--porcelain", "--untracked-files=no"))
+        found["modified"] = bool(_run_git(checkout, "status", "--porcelain", "--untracked-files=no"))
     if agent is not None:
         with contextlib.suppress(OSError):
             found["agent_sha256"] = hashlib.sha256(agent.read_bytes()).hexdigest()
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _git(checkout: Path, *arguments: str) -> str:
+def _run_git(checkout: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(
             ["git", "-C", str(checkout), *arguments],
@@ -294,7 +298,7 @@ def _git(checkout: Path, *arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _libraries() -> dict[str, str]:
+def _list_libraries() -> dict[str, str]:
     found = {}
     for library in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -302,9 +306,9 @@ def _libraries() -> dict[str, str]:
     return found
 
 
-_STATUS = "var/lib/dpkg/status"
+_DPKG_STATUS = "var/lib/dpkg/status"
 # Beside the packages of the programs that are run: what those are linked with, or load.
-_UNDERNEATH = (
+_LIBRARY_PACKAGES = (
     "libc6",
     "libglib2.0-0",
     "libglib2.0-0t64",
@@ -314,23 +318,23 @@ _UNDERNEATH = (
     "ovmf",
     "libguestfs0",
 )
-_INSTALLED = re.compile(r"^Status: \S+ \S+ installed$", re.MULTILINE)
-_VERSION = re.compile(r"^Version: (\S+)$", re.MULTILINE)
+_INSTALLED_PATTERN = re.compile(r"^Status: \S+ \S+ installed$", re.MULTILINE)
+_VERSION_PATTERN = re.compile(r"^Version: (\S+)$", re.MULTILINE)
 
 
-def package_versions(root: Path, measured: Iterable[str] = ()) -> dict[str, str]:
+def read_package_versions(root: Path, measured: Iterable[str] = ()) -> dict[str, str]:
     """The version of each package below `root` that figures may depend on; empty where dpkg is not used.
 
     These are the packages of all programs that guestmark runs, what lies underneath them, and the `measured` ones.
     """
-    names = {*(program.package for program in registry.programs()), *_UNDERNEATH, *measured}
+    names = {*(program.package for program in registry.programs()), *_LIBRARY_PACKAGES, *measured}
     try:
-        text = (root / _STATUS).read_text(errors="replace")
+        text = (root / _DPKG_STATUS).read_text(errors="replace")
     except OSError:
         return {}
     found = {}
     for entry in text.split("\n\n"):
         name = entry.partition("\n")[0].removeprefix("Package: ")
-        if name in names and _INSTALLED.search(entry) and (version := _VERSION.search(entry)):
+        if name in names and _INSTALLED_PATTERN.search(entry) and (version := _VERSION_PATTERN.search(entry)):
             found[name] = version[1]
     return found

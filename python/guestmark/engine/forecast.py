@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
     from guestmark.stats.repetition import Scatter
 
-_RUNS = 3  # the newest that are read
-_STARTS = 20  # degrees of freedom; from fewer, two runs of one experiment would choose differently
-_MOST = 16.0  # times that one variance may be the other, for what is chosen
+_NEWEST_RUNS = 3  # the newest that are read
+_FEWEST_STARTS = 20  # degrees of freedom; from fewer, two runs of one experiment would choose differently
+_LARGEST_VARIANCE_RATIO = 16.0  # times that one variance may be the other, for what is chosen
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class RunForecast:
     """What `runs` earlier runs say. `within` is the variance of the runs on one machine over that of machines.
 
     `half_width` is how well the widest log ratio was known after `seconds`; None where they asked something else.
@@ -57,37 +57,40 @@ class Learnt:
         return f"{told}, as in {counted(self.runs, 'earlier run')} here{''.join(finds)}"
 
 
-def learnt(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> Learnt | None:
+def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> RunForecast | None:
     """What the ledger says of a plan in which machines boot; None of others, whose first blocks take no time."""
     host = run_history.host(environment)
     if not host or not boots(plan.cells) or not plan.metrics:
         return None
     same, alike = run_history.questions(plan)
     for keys in (same, alike):
-        rows = ledger.earlier(host, keys, time.time(), most=_RUNS)
-        ids = list(dict.fromkeys(row.run_id for row in sorted(rows, key=lambda row: row.created_at)))[-_RUNS:]
+        rows = ledger.earlier(host, keys, time.time(), most=_NEWEST_RUNS)
+        ids = list(dict.fromkeys(row.run_id for row in sorted(rows, key=lambda row: row.created_at)))[
+            -_NEWEST_RUNS:
+        ]
         if not ids:
             continue
-        runs = _read(ledger, ids)
-        found = Learnt(
-            len(runs), _within([scatter for run in runs if (scatter := _scatter(run)) is not None])
+        runs = _load_runs(ledger, ids)
+        found = RunForecast(
+            len(runs),
+            _pool_scatters([scatter for run in runs if (scatter := _estimate_scatter(run)) is not None]),
         )
         if keys is alike or not runs:
             return found
         last = [row for row in rows if row.run_id == ids[-1]]
         halves = [(row.high - row.low) / 2 for row in last]
         took = [run.plan.context.elapsed_s for run in runs if run.plan.context.elapsed_s]
-        return Learnt(
+        return RunForecast(
             found.runs,
             found.within,
             max(halves),
             statistics.median(took) if took else None,
-            _gates(plan, last),
+            _find_detectable_ratios(plan, last),
         )
     return None
 
 
-def _gates(plan: Plan, last: Sequence[Compared]) -> tuple[tuple[Gate, float], ...]:
+def _find_detectable_ratios(plan: Plan, last: Sequence[Compared]) -> tuple[tuple[Gate, float], ...]:
     """The gates of the primary metric, by the widest of their ratios."""
     from guestmark.stats.gates import ALPHA, smallest_detected_ratio
     from guestmark.stats.paired import NOMINAL, t_quantile
@@ -110,7 +113,7 @@ def _gates(plan: Plan, last: Sequence[Compared]) -> tuple[tuple[Gate, float], ..
     return tuple(found)
 
 
-def _read(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
+def _load_runs(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
     runs = []
     for run_id in ids:
         try:
@@ -120,7 +123,7 @@ def _read(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
     return runs
 
 
-def _scatter(run: StoredRun) -> Scatter | None:
+def _estimate_scatter(run: StoredRun) -> Scatter | None:
     """Of the primary metric over the run's cells: a comparison has the scatter of both its sides."""
     from guestmark.stats.estimands import iteration_matrix
     from guestmark.stats.repetition import estimate_scatter
@@ -135,11 +138,12 @@ def _scatter(run: StoredRun) -> Scatter | None:
     return estimate_scatter(matrices)
 
 
-def _within(scatters: Sequence[Scatter]) -> float | None:
+def _pool_scatters(scatters: Sequence[Scatter]) -> float | None:
     """The variance within over that between, from all of them; None where too few starts are known."""
     starts = sum(each.starts for each in scatters)
-    if starts < _STARTS:
+    if starts < _FEWEST_STARTS:
         return None
     within = sum(each.within * each.starts for each in scatters)
     between = sum(each.between * each.starts for each in scatters)
-    return min(max(within / between if between > 0 else _MOST, 1 / _MOST), _MOST)
+    ratio = within / between if between > 0 else _LARGEST_VARIANCE_RATIO
+    return min(max(ratio, 1 / _LARGEST_VARIANCE_RATIO), _LARGEST_VARIANCE_RATIO)

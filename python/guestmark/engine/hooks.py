@@ -23,7 +23,7 @@ RUN, TRIAL = "run", "trial"
 _END_S = 10.0
 
 
-class HostAgent:
+class HookRunner:
     """Runs those of one plan. An agent of its own has each, so that none outlives this process."""
 
     def __init__(self, plan: Plan) -> None:
@@ -32,11 +32,11 @@ class HostAgent:
         self._caller = plan.context.caller
         self._limit_s = plan.policy.trial_limit_s
 
-    def has(self, around: str) -> bool:
+    def has_hooks(self, around: str) -> bool:
         """Whether there is one around the run or around its trials."""
         return bool(self._commands.get(around))
 
-    def call(self, around: str, name: str) -> float:
+    def run_hook(self, around: str, name: str) -> float:
         """Runs one, and returns the seconds it took; 0 where there is none. Raises `WorkloadError` when it fails."""
         text = self._commands.get(around, {}).get(name)
         if not text:
@@ -52,7 +52,7 @@ class HostAgent:
                     output_limit=OUTPUT_LIMIT,
                 )
         finally:
-            _end(process)
+            _end_process(process)
         try:
             judge(result, [], self._limit_s)
         except WorkloadError as error:
@@ -62,29 +62,29 @@ class HostAgent:
         return result.wall_s
 
     @contextlib.contextmanager
-    def around_trial(self, interruption: Interruption, findings: Findings) -> Iterator[None]:
+    def run_trial_hooks(self, interruption: Interruption, findings: Findings) -> Iterator[None]:
         """Runs those around a trial, before its machine is started and after it is gone; adds their times.
 
         The one after it runs whenever the one before it has succeeded.
         """
-        if not self.has(TRIAL):
+        if not self.has_hooks(TRIAL):
             yield
             return
         times: dict[str, list[float]] = {}
         findings.add(Around(each=times), "host")
-        with interruption.armed():
-            times["prepare"] = [self.call(TRIAL, "prepare")]
+        with interruption.interruptible():
+            times["prepare"] = [self.run_hook(TRIAL, "prepare")]
         try:
             yield
         except BaseException:
             with contextlib.suppress(GuestmarkError):  # why the trial failed says more
-                self.call(TRIAL, "conclude")
+                self.run_hook(TRIAL, "conclude")
             raise
-        with interruption.armed():
-            times["conclude"] = [self.call(TRIAL, "conclude")]
+        with interruption.interruptible():
+            times["conclude"] = [self.run_hook(TRIAL, "conclude")]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_END_S)
     except subprocess.TimeoutExpired:

@@ -32,7 +32,7 @@ from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.exec.command import Command
 
 
-class Program(StrEnum):
+class SourceProgram(StrEnum):
     """Whose file it is."""
 
     HYPERFINE = "hyperfine"
@@ -50,27 +50,29 @@ class _Benchmark:
     levels: Mapping[str, str]
 
 
-class _NotOneError(ValueError):
+class _UnknownFormatError(ValueError):
     """The file has not what a file of that program has."""
 
 
-def is_one(data: bytes) -> bool:
+def is_foreign_result(data: bytes) -> bool:
     """Whether a file can be another program's result, and no bundle: its first sign is that of JSON or XML."""
     head = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:200]
     return head[:1] in {b"{", b"["} or head.startswith((b"<?xml", b"<PhoronixTestSuite"))
 
 
-def read(data: bytes, where: str, at: float = 0.0) -> list[Packed]:
+def read_results(data: bytes, where: str, at: float = 0.0) -> list[Packed]:
     """The run that the file is, written `at` (Unix time, seconds).
 
     Raises `LedgerError`, in one line, for a file of no known program and for a damaged one.
     """
     budget = Budget()
     try:
-        program, benchmarks = _of_xml(data, budget) if data.lstrip()[:1] == b"<" else _of_json(data, budget)
+        program, benchmarks = (
+            _parse_xml(data, budget) if data.lstrip()[:1] == b"<" else _parse_json(data, budget)
+        )
         if not benchmarks:
-            raise _NotOneError(f"it holds no result of {program}")
-        run = _run(program, benchmarks, hashlib.sha256(data).hexdigest(), min(max(at, 0.0), time.time()))
+            raise _UnknownFormatError(f"it holds no result of {program}")
+        run = _make_run(program, benchmarks, hashlib.sha256(data).hexdigest(), min(max(at, 0.0), time.time()))
         check(run)
     except LedgerError as error:
         raise LedgerError(f"{where} cannot be imported: {error.message}", hint=error.hint) from error
@@ -84,14 +86,14 @@ def read(data: bytes, where: str, at: float = 0.0) -> list[Packed]:
     return [Packed(run, Remarks(notes=(said_of_it,), labels={"foreign": program.name.lower()}))]
 
 
-def _run(program: Program, benchmarks: Sequence[_Benchmark], digest: str, at: float) -> StoredRun:
+def _make_run(program: SourceProgram, benchmarks: Sequence[_Benchmark], digest: str, at: float) -> StoredRun:
     cells: list[Cell] = []
     trials: list[Trial] = []
     known: dict[str, int] = {}
     for order, each in enumerate(benchmarks):
         known[each.label] = known.get(each.label, 0) + 1
         name = each.label[:200] if known[each.label] == 1 else f"{each.label[:200]} ({known[each.label]})"
-        params = Command(argv=_words(each.label), parameters=list(each.levels)).to_stored()
+        params = Command(argv=_split_command(each.label), parameters=list(each.levels)).to_stored()
         cells.append(
             Cell(
                 id=name,
@@ -127,79 +129,83 @@ def _run(program: Program, benchmarks: Sequence[_Benchmark], digest: str, at: fl
     )
 
 
-def _words(command: str) -> list[str]:
+def _split_command(command: str) -> list[str]:
     try:
         return shlex.split(command) or [command]
     except ValueError:
         return [command]
 
 
-def _of_json(data: bytes, budget: Budget) -> tuple[Program, list[_Benchmark]]:
+def _parse_json(data: bytes, budget: Budget) -> tuple[SourceProgram, list[_Benchmark]]:
     budget.take_json(data)
     document = json.loads(data)
     if isinstance(document, dict):
-        for key, (program, take) in _READERS.items():
+        for key, (program, take) in _JSON_PARSERS.items():
             if key in document and isinstance(
-                document[key], list if program is not Program.PHORONIX else dict
+                document[key], list if program is not SourceProgram.PHORONIX else dict
             ):
                 return program, list(take(document))
-    raise _NotOneError("it is not a result of hyperfine, fio or the Phoronix Test Suite")
+    raise _UnknownFormatError("it is not a result of hyperfine, fio or the Phoronix Test Suite")
 
 
-def _hyperfine(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
+def _parse_hyperfine(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
     for result in document["results"]:
-        label, times = _text(result["command"]), _numbers(result.get("times") or [result["mean"]])
+        label, times = _parse_text(result["command"]), _parse_numbers(result.get("times") or [result["mean"]])
         values = {WALL: times}
         if memory := result.get("memory_usage_byte"):
-            values[MAX_RSS] = _numbers(memory)
-        levels = {_text(name): _text(str(level)) for name, level in (result.get("parameters") or {}).items()}
+            values[MAX_RSS] = _parse_numbers(memory)
+        levels = {
+            _parse_text(name): _parse_text(str(level))
+            for name, level in (result.get("parameters") or {}).items()
+        }
         yield _Benchmark("hyperfine", label, values, levels)
 
 
-def _fio(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
+def _parse_fio(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
     for job in document["jobs"]:
         if job.get("error"):
-            raise _NotOneError(f"job {_text(job['jobname'])} ended with error {job['error']}")
+            raise _UnknownFormatError(f"job {_parse_text(job['jobname'])} ended with error {job['error']}")
         values: dict[Metric, list[float]] = {}
         moved = operations = 0.0
         for way, latency in (("read", fio.READ_LATENCY), ("write", fio.WRITE_LATENCY)):
             part = job.get(way) or {}
             if not part.get("total_ios"):
                 continue
-            (rate,), (often,) = _numbers([part["bw_bytes"]]), _numbers([part["iops"]])
+            (rate,), (often,) = _parse_numbers([part["bw_bytes"]]), _parse_numbers([part["iops"]])
             moved, operations = moved + rate, operations + often
             if "lat_ns" in part:
-                values[latency] = [mean / 1e9 for mean in _numbers([part["lat_ns"]["mean"]])]
+                values[latency] = [mean / 1e9 for mean in _parse_numbers([part["lat_ns"]["mean"]])]
         if operations:
             values = {THROUGHPUT: [moved], fio.OPERATIONS: [operations], **values}
-            yield _Benchmark(_text(job["jobname"]), f"fio {_text(job['jobname'])}", values, {})
+            yield _Benchmark(_parse_text(job["jobname"]), f"fio {_parse_text(job['jobname'])}", values, {})
 
 
-def _phoronix(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
+def _parse_phoronix_json(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
     for result in document["results"].values():
         named = {
-            name: _text(str(result.get(name) or ""))
+            name: _parse_text(str(result.get(name) or ""))
             for name in ("identifier", "title", "arguments", "description")
         }
         for system, found in result["results"].items():
             values = found.get("all_results") or found.get("raw_values") or [found["value"]]
             if isinstance(values, str):
                 values = values.split(":")
-            yield _of_phoronix(named, result, _text(system), _numbers(values))
+            yield _make_phoronix_benchmark(named, result, _parse_text(system), _parse_numbers(values))
 
 
-def _of_xml(data: bytes, budget: Budget) -> tuple[Program, list[_Benchmark]]:
+def _parse_xml(data: bytes, budget: Budget) -> tuple[SourceProgram, list[_Benchmark]]:
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:  # which could name other files, or grow without end
-        raise _NotOneError("it declares entities, which results do not")
+        raise _UnknownFormatError("it declares entities, which results do not")
     budget.take(16 * data.count(b"<"))
     root = ET.fromstring(data)
     if root.tag != "PhoronixTestSuite":
-        raise _NotOneError("it is not a result of the Phoronix Test Suite")
+        raise _UnknownFormatError("it is not a result of the Phoronix Test Suite")
     found = []
     for result in root.iter("Result"):
         text = {child.tag.lower(): child.text or "" for child in result}
         named = {
-            name: _text(text.get(name, "")) for name in ("identifier", "title", "arguments", "description")
+            name: _parse_text(text.get(name, ""))
+            for name in ("identifier", "title", "arguments", "description")
         }
         for entry in result.iter("Entry"):
             value = entry.findtext("Value") or ""
@@ -207,46 +213,51 @@ def _of_xml(data: bytes, budget: Budget) -> tuple[Program, list[_Benchmark]]:
                 continue
             raw = entry.findtext("RawString") or value
             found.append(
-                _of_phoronix(named, text, _text(entry.findtext("Identifier") or ""), _numbers(raw.split(":")))
+                _make_phoronix_benchmark(
+                    named,
+                    text,
+                    _parse_text(entry.findtext("Identifier") or ""),
+                    _parse_numbers(raw.split(":")),
+                )
             )
-    return Program.PHORONIX, found
+    return SourceProgram.PHORONIX, found
 
 
-def _of_phoronix(
+def _make_phoronix_benchmark(
     named: Mapping[str, str], result: Mapping[str, Any], system: str, values: Sequence[float]
 ) -> _Benchmark:
     """One system's figures of one test. More is better unless it says LIB, as the suite itself reads it."""
     better = Better.LOWER if result.get("proportion") == "LIB" else Better.HIGHER
     title = " ".join(filter(None, (named["title"], named["description"] or named["arguments"])))
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", named["identifier"].rpartition("/")[2] or "result")[:60]
-    unit = _text(str(result.get("scale") or ""))[:40]
+    unit = _parse_text(str(result.get("scale") or ""))[:40]
     return _Benchmark(
         title, f"{title} ({system})", {Metric(f"r_{name}", unit, better): values}, {"system": system}
     )
 
 
-def _numbers(values: Sequence[Any]) -> list[float]:
+def _parse_numbers(values: Sequence[Any]) -> list[float]:
     if not isinstance(values, list) or not values:
-        raise _NotOneError("it has no figures where there should be some")
+        raise _UnknownFormatError("it has no figures where there should be some")
     found = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise _NotOneError(f"{value!r} is not a number")
+            raise _UnknownFormatError(f"{value!r} is not a number")
         number = float(value)
         if number < 0:
-            raise _NotOneError(f"{value!r} is neither a time nor a rate")
+            raise _UnknownFormatError(f"{value!r} is neither a time nor a rate")
         found.append(number)
     return found
 
 
-def _text(text: Any) -> str:
+def _parse_text(text: Any) -> str:
     if not isinstance(text, str):
-        raise _NotOneError(f"{text!r} is not a name")
+        raise _UnknownFormatError(f"{text!r} is not a name")
     return text.replace("\0", "")[:500]
 
 
-_READERS: Mapping[str, tuple[Program, Callable[[Mapping[str, Any]], Iterator[_Benchmark]]]] = {
-    "jobs": (Program.FIO, _fio),
-    "systems": (Program.PHORONIX, _phoronix),
-    "results": (Program.HYPERFINE, _hyperfine),
+_JSON_PARSERS: Mapping[str, tuple[SourceProgram, Callable[[Mapping[str, Any]], Iterator[_Benchmark]]]] = {
+    "jobs": (SourceProgram.FIO, _parse_fio),
+    "systems": (SourceProgram.PHORONIX, _parse_phoronix_json),
+    "results": (SourceProgram.HYPERFINE, _parse_hyperfine),
 }

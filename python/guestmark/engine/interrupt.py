@@ -12,7 +12,7 @@ from guestmark.core.errors import Interrupted
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _tell(text: str) -> None:
+def _write_error(text: str) -> None:
     """Writes to standard error from a signal handler, where a buffered stream may be in use already."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
@@ -28,16 +28,16 @@ class Interruption:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
             # Machines die with this process; the ledger is consistent at every moment. The cursor may be hidden.
-            _tell("\x1b[?25h" if os.isatty(2) else "")
+            _write_error("\x1b[?25h" if os.isatty(2) else "")
             os._exit(130)
         self.received = signal.Signals(number)
-        _tell("\nguestmark: stopping; interrupt again to stop at once\n")
+        _write_error("\nguestmark: stopping; interrupt again to stop at once\n")
         if self._armed:
             self._armed = False
             raise Interrupted
 
     @contextmanager
-    def handled(self) -> Iterator[None]:
+    def handle_signals(self) -> Iterator[None]:
         """Handles the signals inside the block. SIGHUP stays ignored under nohup."""
         previous = {number: signal.getsignal(number) for number in SIGNALS}
         for number, handler in previous.items():
@@ -50,7 +50,7 @@ class Interruption:
                 signal.signal(number, handler)
 
     @contextmanager
-    def armed(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """Inside, the first signal raises `Interrupted`, even if it arrived earlier."""
         self._armed = True
         try:

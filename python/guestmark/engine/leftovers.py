@@ -54,13 +54,13 @@ _ENDING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class Leftover:
     """A file or directory that nobody uses any more; `keeps` says why it cannot be removed, if so."""
 
     path: Path
     size: int
     changed_at: float
-    keeps: str = ""
+    reason_to_keep: str = ""
 
     def remove(self) -> None:
         """Removes it. Raises `OSError`."""
@@ -93,12 +93,12 @@ class Orphan:
         return False
 
 
-def orphans() -> list[Orphan]:
+def find_orphans() -> list[Orphan]:
     """This user's; those that are about to end by themselves have a second for it."""
-    found = _orphans()
+    found = _list_orphans()
     if any(not is_stopped(pid) for pid in found):
         time.sleep(_ENDING_S)
-        found = {pid: command for pid, command in _orphans().items() if pid in found}
+        found = {pid: command for pid, command in _list_orphans().items() if pid in found}
     made = []
     for pid, command in found.items():
         with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def orphans() -> list[Orphan]:
     return made
 
 
-def _orphans() -> dict[int, str]:
+def _list_orphans() -> dict[int, str]:
     words: dict[int, list[str]] = {}
     for pid in procfs.list_processes():
         with contextlib.suppress(OSError):
@@ -117,9 +117,9 @@ def _orphans() -> dict[int, str]:
         for pid, said in words.items()
         if _AGENT.search(said[0]) and said[1:2] in (["supervise"], ["keep"])
     }
-    writers = _written_pipes() if ours else set()
+    writers = _list_written_pipes() if ours else set()
     found = [pid for pid in ours if _has_lost_controller(pid, words[pid], writers)]
-    found += [pid for pid in words if pid not in ours and _is_lost_part(pid, words)]
+    found += [pid for pid in words if pid not in ours and _is_lost_fleet_part(pid, words)]
     return {pid: " ".join(words[pid])[:150] for pid in sorted(found)}
 
 
@@ -135,7 +135,7 @@ def _has_lost_controller(pid: int, words: list[str], writers: set[str]) -> bool:
     return False
 
 
-def _written_pipes() -> set[str]:
+def _list_written_pipes() -> set[str]:
     """Pipes that a process of this machine can write to."""
     found = set()
     for pid in procfs.list_processes():
@@ -148,7 +148,7 @@ def _written_pipes() -> set[str]:
     return found
 
 
-def _is_lost_part(pid: int, words: dict[int, list[str]]) -> bool:
+def _is_lost_fleet_part(pid: int, words: dict[int, list[str]]) -> bool:
     """Whether it was started by a worker of a fleet that is not there any more, nor what supervised that."""
     with contextlib.suppress(OSError):
         named = any(map(_FLEETS_PARTS.search, words[pid]))
@@ -167,12 +167,12 @@ def _has_ended(pid: int) -> bool:
     return not fields or fields[0] in "ZX"
 
 
-def find(more: Iterable[Path] = ()) -> list[Leaving]:
+def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
     """All of this user's leavings where guestmark puts things, and in the directories `more`; the oldest first."""
-    candidates = [path for parent in dict.fromkeys(_parents(more)) for path in _named(parent)]
-    candidates += [path for path in _parts() if path not in candidates]
+    candidates = [path for parent in dict.fromkeys(_list_directories(more)) for path in _find_named(parent)]
+    candidates += [path for path in _find_cache_parts() if path not in candidates]
     candidates += confinement.find_leftover_groups()
-    used = _in_use_by_processes() if candidates else ""
+    used = _read_paths_in_use() if candidates else ""
     mounted = [Path(mount.where) for mount in mounts() if mount.kind != "fuse"]
     found = []
     for path in candidates:
@@ -184,11 +184,11 @@ def find(more: Iterable[Path] = ()) -> list[Leaving]:
                 continue
             others = any(path in where.parents for where in mounted)
             keeps = "something is mounted in it; umount that first" if others else ""
-            found.append(Leaving(path, _size(path), state.st_mtime, keeps))
+            found.append(Leftover(path, _measure_size(path), state.st_mtime, keeps))
     return sorted(found, key=lambda leaving: leaving.changed_at)
 
 
-def _parents(more: Iterable[Path]) -> Iterator[Path]:
+def _list_directories(more: Iterable[Path]) -> Iterator[Path]:
     named = [
         scratch_parent(),
         Path(default_location()),
@@ -203,7 +203,7 @@ def _parents(more: Iterable[Path]) -> Iterator[Path]:
             yield parent.resolve()
 
 
-def _named(parent: Path) -> Iterator[Path]:
+def _find_named(parent: Path) -> Iterator[Path]:
     names = sorted({*_NAMES, *(name.replace("/", "-") for name in platform_names())})
     named = rf"(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE}"
     ours = re.compile(rf"guestmark-(?:{named}|{_KEPT})")
@@ -211,7 +211,7 @@ def _named(parent: Path) -> Iterator[Path]:
         yield from (entry for entry in parent.iterdir() if ours.fullmatch(entry.name))
 
 
-def _parts() -> Iterator[Path]:
+def _find_cache_parts() -> Iterator[Path]:
     with contextlib.suppress(OSError):
         cache = cache_directory()
         for pattern in _PARTS:
@@ -220,18 +220,18 @@ def _parts() -> Iterator[Path]:
                     yield path
                     continue
                 is_part = not path.name.endswith((".none", ".json"))
-                if is_part and _is_part(path) and path.lstat().st_mtime < time.time() - _PART_IS_OLD_S:
+                if is_part and _is_kernel_part(path) and path.lstat().st_mtime < time.time() - _PART_IS_OLD_S:
                     yield path
 
 
-def _is_part(path: Path) -> bool:
+def _is_kernel_part(path: Path) -> bool:
     """Kernels' releases have dots, too: a part of one ends with the id of the process that makes it."""
     if path.name.startswith("vmlinux-"):
         return bool(re.search(r"-\d+-\d+\.\d+$", path.name))
     return True
 
 
-def _in_use_by_processes() -> str:
+def _read_paths_in_use() -> str:
     """Every path that a process of this machine names or has open, as far as this user may know."""
     found: list[str] = []
     for pid in procfs.list_processes():
@@ -245,7 +245,7 @@ def _in_use_by_processes() -> str:
     return "\n".join(found)
 
 
-def _size(path: Path) -> int:
+def _measure_size(path: Path) -> int:
     """Bytes that it occupies."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_blocks * 512

@@ -18,13 +18,13 @@ from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
 from guestmark.engine import budget, proofs
 from guestmark.engine.cell_selection import CellSelection
-from guestmark.engine.clock import Clock
-from guestmark.engine.hooks import RUN, HostAgent
+from guestmark.engine.clock import RunClock
+from guestmark.engine.hooks import RUN, HookRunner
 from guestmark.engine.interrupt import Interruption
-from guestmark.engine.progress import Estimate, Observer
-from guestmark.engine.question_status import asked_pairs
+from guestmark.engine.progress import Observer, ProgressEstimate
+from guestmark.engine.question_status import compare_asked_pairs
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
-from guestmark.engine.trial import Slot, run_trial
+from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.engine.trial_schedule import count_iterations, count_warmups, find_missing_trials
 from guestmark.platforms import registry
 from guestmark.powercut import evidence
@@ -53,7 +53,7 @@ def run(
     interruption: Interruption,
     attempts: Attempts | None = None,
     most_blocks: int | None = None,
-    clock: Clock | None = None,
+    clock: RunClock | None = None,
 ) -> RunState:
     """Execute the run from where its stored trials end, in the order its seed gives, and return how it ended.
 
@@ -128,7 +128,7 @@ class MeasurementLoop:
         interruption: Interruption,
         attempts: Attempts | None = None,
         most_blocks: int | None = None,
-        clock: Clock | None = None,
+        clock: RunClock | None = None,
         machine: str = "",
         warm: Collection[str] = (),
     ) -> None:
@@ -157,17 +157,17 @@ class MeasurementLoop:
     @contextmanager
     def run_hooks(self) -> Iterator[None]:
         """Run the user's commands around the run, and record how long they took."""
-        hooks = HostAgent(self._plan)
-        if not hooks.has(RUN):
+        hooks = HookRunner(self._plan)
+        if not hooks.has_hooks(RUN):
             yield
             return
         try:
-            with self._interruption.armed():
-                self._record_hook_time("setup", hooks.call(RUN, "setup"))
+            with self._interruption.interruptible():
+                self._record_hook_time("setup", hooks.run_hook(RUN, "setup"))
             yield
         finally:
             try:
-                self._record_hook_time("cleanup", hooks.call(RUN, "cleanup"))
+                self._record_hook_time("cleanup", hooks.run_hook(RUN, "cleanup"))
             except WorkloadError as error:
                 self._observer.note(error.message)
 
@@ -318,7 +318,7 @@ class MeasurementLoop:
         if at - time.time() > _ANNOUNCED_S:
             clock = time.strftime("%H:%M:%S", time.localtime(at))
             self._observer.note(f"block {block + 1} of {policy.blocks} begins at {clock}")
-        with self._interruption.armed():
+        with self._interruption.interruptible():
             # In steps, as the wall clock may be set meanwhile.
             while (left := at - time.time()) > 0:
                 time.sleep(min(left, 1.0))
@@ -438,7 +438,7 @@ class MeasurementLoop:
         metrics = self._plan.metrics if self._plan.questions else self._plan.metrics[:1]
         analysis = analyse_run(self._plan, stored, metrics={metric.name for metric in metrics})
         alive = self._cells.alive
-        pairs = asked_pairs(self._plan, analysis, [cell.id for cell in alive])
+        pairs = compare_asked_pairs(self._plan, analysis, [cell.id for cell in alive])
         asked = None if pairs is None else [pair.comparison for pair in pairs]
         decision = stopping.decide(self._plan, self._cells.measured_trials, blocks, analysis, used_s, asked)
         answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive))
@@ -451,7 +451,9 @@ class MeasurementLoop:
         forecast = None
         if self._observer.wants_estimates:
             forecast = stopping.foresee_end(self._plan, measured, blocks, analysis, decision)
-        self._observer.block_ended(Estimate(blocks, decision.goal, decision.left_s, analysis, forecast))
+        self._observer.block_ended(
+            ProgressEstimate(blocks, decision.goal, decision.left_s, analysis, forecast)
+        )
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
         return decision
@@ -492,13 +494,13 @@ class MeasurementLoop:
 
     def _measure_trial(self, cell: Cell, block: int, order: int) -> None:
         """Run one trial and store it."""
-        with self._interruption.armed():
+        with self._interruption.interruptible():
             pass  # a signal that came between two trials ends the run here
         self._observer.trial_started(cell, block)
         token = None if self._attempts is None else self._attempts.begin(cell.id, block, order)
         iterations = count_iterations(self._plan, cell, block, self._trials)
         warmups = count_warmups(self._plan, cell, self._trials_of_this_machine(), self._warm)
-        slot = Slot(cell, block, order, iterations, warmups)
+        slot = TrialSlot(cell, block, order, iterations, warmups)
         platform = registry.get_platform(workloads.started_for(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         if proof := self._proofs.get(cell.id):
@@ -512,7 +514,7 @@ class MeasurementLoop:
         self._trials.append(trial)
         self._done[block, cell.id] = trial
         self._observer.trial_ended(cell, trial)
-        with self._interruption.armed():
+        with self._interruption.interruptible():
             pass  # a trial that was cut short by a signal, and reported what it had, ends the run as well
         if self._cells.is_given_up(cell):
             self._observer.note(

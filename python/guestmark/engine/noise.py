@@ -28,7 +28,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")  # a second, of the kernel's counters
 _COARSE_S = 3 / _TICKS  # the two counters of a process are each cut to whole ticks
 
 
-class _Thread(NamedTuple):
+class _ThreadTime(NamedTuple):
     """A living thread: its process, the nanoseconds it has run, and whether it may be on the machine's processors."""
 
     pid: int
@@ -36,19 +36,19 @@ class _Thread(NamedTuple):
     here: bool
 
 
-class _Own(NamedTuple):
+class _OwnTime(NamedTuple):
     """What this process and all below it have used.
 
     Ticks: of a process with all its threads, the ended ones as well, where it may be on the machine's processors; and
     of the children of each that have ended.
     """
 
-    threads: Mapping[str, _Thread]
+    threads: Mapping[str, _ThreadTime]
     whole: Mapping[int, int]
     ended: Mapping[int, int]
 
 
-_NOTHING = _Own({}, {}, {})
+_NO_TIME = _OwnTime({}, {}, {})
 
 
 class NoiseRecorder:
@@ -79,12 +79,12 @@ class NoiseRecorder:
         self.start(() if pid is None else (pid,), self._processors)
         return self
 
-    def watch(self, placed: Placed | None) -> None:
+    def place_machine(self, placed: Placed | None) -> None:
         """Says where the machine is, before recording begins; a cell from before there were placements has none."""
         if placed is not None:
             self._processors = frozenset(read_list(placed.machine))
 
-    def reported(self, seconds: float) -> None:
+    def add_reported_time(self, seconds: float) -> None:
         """Says what processor time the workload's programs took here, as they end before the kernel is asked again."""
         self._reported_s = seconds
 
@@ -100,15 +100,15 @@ class NoiseRecorder:
         self._pids = tuple(pids)
         self._processors = frozenset(processors)
         self._result = {}
-        self._before = self._read()
+        self._before = self._read_counters()
 
     def stop(self) -> dict[str, Any]:
         """Ends recording and returns what happened since `start`; empty when nothing was started."""
         if self._before is not None:
-            after = self._read()
-            self._result = _difference(self._before, after)
+            after = self._read_counters()
+            self._result = _compute_noise(self._before, after)
             if self._processors:
-                self._result |= _alone(self._before, after, self._processors, self._reported_s)
+                self._result |= _compute_foreign_time(self._before, after, self._processors, self._reported_s)
             self._before = None
         return self._result
 
@@ -116,23 +116,23 @@ class NoiseRecorder:
         """The result of the last recording; empty until it has ended."""
         return self._result
 
-    def _read(self) -> dict[str, Any]:
+    def _read_counters(self) -> dict[str, Any]:
         root = self._root
         return {
             "time": time.monotonic(),
-            "psi": {name: _pressure(root / "proc/pressure" / name) for name in _PSI},
-            "threads": _threads(root / "proc", self._pids),
-            "stat": _stat(root / "proc/stat"),
-            "swap": _pairs(root / "proc/vmstat", ("pswpin", "pswpout")),
-            "throttled": _throttled(root / "sys/devices/system/cpu"),
-            "mhz": _frequency(root),
-            "load": _load(root / "proc/loadavg"),
-            "own": _own(root / "proc", self._processors) if self._processors else _NOTHING,
-            "busy": _busy(root / "proc/stat", self._processors),
+            "psi": {name: _read_pressure(root / "proc/pressure" / name) for name in _PSI},
+            "threads": _read_thread_waits(root / "proc", self._pids),
+            "stat": _read_stat(root / "proc/stat"),
+            "swap": _read_counts(root / "proc/vmstat", ("pswpin", "pswpout")),
+            "throttled": _read_throttle_count(root / "sys/devices/system/cpu"),
+            "mhz": _read_frequency_mhz(root),
+            "load": _read_load_average(root / "proc/loadavg"),
+            "own": _read_own_time(root / "proc", self._processors) if self._processors else _NO_TIME,
+            "busy": _read_busy_ticks(root / "proc/stat", self._processors),
         }
 
 
-def _pressure(file: Path) -> dict[str, int]:
+def _read_pressure(file: Path) -> dict[str, int]:
     """Microseconds of stall so far, by `some` and `full`."""
     found = {}
     for line in procfs.read_text(file).splitlines():
@@ -142,7 +142,7 @@ def _pressure(file: Path) -> dict[str, int]:
     return found
 
 
-def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
+def _read_thread_waits(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
     """Nanoseconds run and waited on a run queue so far, by thread, of these processes and all below them.
 
     UML runs its guest's programs in child processes. Fields: Linux, Documentation/scheduler/sched-stats.
@@ -167,9 +167,9 @@ def _threads(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _own(proc: Path, processors: Collection[int]) -> _Own:
+def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
     """The ended are known by their process and parent only, wherever they were."""
-    running: dict[str, _Thread] = {}
+    running: dict[str, _ThreadTime] = {}
     whole: dict[int, int] = {}
     ended: dict[int, int] = {}
     known = {os.getpid()}
@@ -185,12 +185,12 @@ def _own(proc: Path, processors: Collection[int]) -> _Own:
             thread = task.name
             used = procfs.read_text(proc / str(pid) / "task" / thread / "schedstat").partition(" ")[0]
             if used.isdigit():
-                running[thread] = _Thread(pid, int(used), _may_be_on(int(thread), processors))
+                running[thread] = _ThreadTime(pid, int(used), _may_be_on(int(thread), processors))
             listed = procfs.read_text(proc / str(pid) / "task" / thread / "children")
             children = {int(child) for child in listed.split() if child.isdigit()}
             waiting += children - known
             known |= children
-    return _Own(running, whole, ended)
+    return _OwnTime(running, whole, ended)
 
 
 def _may_be_on(thread: int, processors: Collection[int]) -> bool:
@@ -200,7 +200,7 @@ def _may_be_on(thread: int, processors: Collection[int]) -> bool:
         return False
 
 
-def _busy(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
+def _read_busy_ticks(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
     """Ticks that tasks ran on these processors, and those that were stolen; None where the kernel does not say."""
     wanted = {f"cpu{number}" for number in processors}
     ran, stolen, found = 0, 0, False
@@ -215,7 +215,7 @@ def _busy(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
     return (ran, stolen) if found else None
 
 
-def _stat(file: Path) -> dict[str, int]:
+def _read_stat(file: Path) -> dict[str, int]:
     """Ticks of all processors together, ticks stolen by the host's own host, and context switches."""
     found: dict[str, int] = {}
     for line in procfs.read_text(file).splitlines():
@@ -229,7 +229,7 @@ def _stat(file: Path) -> dict[str, int]:
     return found
 
 
-def _pairs(file: Path, names: tuple[str, ...]) -> dict[str, int]:
+def _read_counts(file: Path, names: tuple[str, ...]) -> dict[str, int]:
     found = {}
     for line in procfs.read_text(file).splitlines():
         name, _, value = line.partition(" ")
@@ -238,7 +238,7 @@ def _pairs(file: Path, names: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def _throttled(folder: Path) -> int | None:
+def _read_throttle_count(folder: Path) -> int | None:
     counts = [
         int(text)
         for counter in folder.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
@@ -247,7 +247,7 @@ def _throttled(folder: Path) -> int | None:
     return sum(counts) if counts else None
 
 
-def _frequency(root: Path) -> float | None:
+def _read_frequency_mhz(root: Path) -> float | None:
     """Current frequency in MHz of the fastest processor, which is a busy one, whatever the idle ones do."""
     folder = root / "sys/devices/system/cpu"
     found = [
@@ -263,14 +263,14 @@ def _frequency(root: Path) -> float | None:
     return max(found) if found else None
 
 
-def _load(file: Path) -> float | None:
+def _read_load_average(file: Path) -> float | None:
     try:
         return float(procfs.read_text(file).split()[0])
     except (IndexError, ValueError):
         return None
 
 
-def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _compute_noise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     elapsed = max(after["time"] - before["time"], 1e-9)
     noise: dict[str, Any] = {"elapsed_s": elapsed}
     for name in _PSI:
@@ -278,7 +278,7 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
             stalled = after["psi"][name][kind] - before["psi"][name][kind]
             noise[f"psi_{name}_{kind}_us"] = stalled
             noise[f"psi_{name}_{kind}"] = stalled / 1e6 / elapsed
-    _add_threads(noise, before["threads"], after["threads"], elapsed)
+    _add_thread_waits(noise, before["threads"], after["threads"], elapsed)
     stat = {
         name: after["stat"][name] - before["stat"][name]
         for name in before["stat"].keys() & after["stat"].keys()
@@ -305,7 +305,7 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     return noise
 
 
-def _alone(
+def _compute_foreign_time(
     before: Mapping[str, Any], after: Mapping[str, Any], processors: Collection[int], reported_s: float
 ) -> dict[str, Any]:
     """What happened on the processors that the machine uses."""
@@ -313,32 +313,32 @@ def _alone(
         return {}
     ran, stolen = (end - begin for begin, end in zip(before["busy"], after["busy"], strict=True))
     old, new = before["own"], after["own"]
-    living_s = sum(_ran_s(old, name, thread) for name, thread in new.threads.items() if thread.here)
+    living_s = sum(_compute_run_s(old, name, thread) for name, thread in new.threads.items() if thread.here)
     ended_s = sum(ticks - old.ended.get(pid, 0) for pid, ticks in new.ended.items()) / _TICKS
     return {
         "machine_processors": len(processors),
-        "foreign_s": ran / _TICKS - living_s - _ended_threads_s(old, new) - max(ended_s, reported_s),
+        "foreign_s": ran / _TICKS - living_s - _compute_ended_threads_s(old, new) - max(ended_s, reported_s),
         "machine_steal_s": stolen / _TICKS,
     }
 
 
-def _ran_s(old: _Own, name: str, thread: _Thread) -> float:
+def _compute_run_s(old: _OwnTime, name: str, thread: _ThreadTime) -> float:
     before = old.threads.get(name)
     return (thread.ns - (before.ns if before else 0)) / 1e9
 
 
-def _ended_threads_s(old: _Own, new: _Own) -> float:
+def _compute_ended_threads_s(old: _OwnTime, new: _OwnTime) -> float:
     """Of threads that have ended in living processes, which make threads for their reads and writes."""
     living: dict[int, float] = {}
     for name, thread in new.threads.items():
-        living[thread.pid] = living.get(thread.pid, 0.0) + _ran_s(old, name, thread)
+        living[thread.pid] = living.get(thread.pid, 0.0) + _compute_run_s(old, name, thread)
     lost = (
         (ticks - old.whole.get(pid, 0)) / _TICKS - living.get(pid, 0.0) for pid, ticks in new.whole.items()
     )
     return sum(seconds for seconds in lost if seconds > _COARSE_S)
 
 
-def _add_threads(
+def _add_thread_waits(
     noise: dict[str, Any],
     before: Mapping[str, tuple[int, int]],
     after: Mapping[str, tuple[int, int]],

@@ -28,7 +28,7 @@ from guestmark.setting.memory import check_memory
 from guestmark.workloads import base as workloads
 
 
-def unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
+def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
     """Makes what machines of other architectures boot; the cells for which that is not possible.
 
     Raises `UsageError` for a platform this version cannot make.
@@ -37,15 +37,21 @@ def unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[Le
     for cell in cells:
         if cell.platform.foreign_architecture and cell.null_of is None:
             groups.setdefault(str(cell.platform), {}).setdefault(packages_of(cell), []).append(cell)
-    return tuple(left_out for name, theirs in groups.items() for left_out in _unmade(name, theirs, progress))
+    return tuple(
+        left_out
+        for name, theirs in groups.items()
+        for left_out in _find_unmade_on_platform(name, theirs, progress)
+    )
 
 
-def _unmade(name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Progress) -> Iterable[LeftOut]:
+def _find_unmade_on_platform(
+    name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Progress
+) -> Iterable[LeftOut]:
     """One entry for the platform where all its cells fail alike, else one for each cell that does."""
     found = []
     for packages, theirs in cells.items():
         try:
-            make_parts(parse_platform(name), packages, progress)
+            make_boot_files(parse_platform(name), packages, progress)
         except UsageError:
             raise
         except GuestmarkError as error:
@@ -54,29 +60,29 @@ def _unmade(name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Pr
     return [replace(found[0], cell="")] if alike and len(found) == sum(map(len, cells.values())) else found
 
 
-def make_parts(spec: PlatformSpec, packages: Sequence[str], progress: Progress) -> None:
+def make_boot_files(spec: PlatformSpec, packages: Sequence[str], progress: Progress) -> None:
     """Makes what machines of a foreign platform boot. Raises `GuestmarkError`."""
-    cast("NeedsParts", registry.get_platform(spec)).make_parts(packages, progress)
+    cast("NeedsBootFiles", registry.get_platform(spec)).make_parts(packages, progress)
 
 
-class NeedsParts(Protocol):
+class NeedsBootFiles(Protocol):
     """A platform of another architecture."""
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes what its machines boot. Raises `GuestmarkError`."""
 
 
-def misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+def find_misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """The cells that need programs on machines that can have none, or measure the agent where it is the host's own."""
     return tuple(
         LeftOut(str(cell.platform), reason, hint, cell=cell.id)
         for cell in cells
         if cell.null_of is None and cell.platform.foreign_architecture
-        for reason, hint in _misplaced(cell, cell.platform.foreign_architecture)
+        for reason, hint in _explain_misplaced(cell, cell.platform.foreign_architecture)
     )
 
 
-def _misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
+def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
     kind = workload_kind(cell.workload.name)
     if not row.several_processors and cell.platform.processors(cell.levels) > 1 and cell.platform.is_guest:
         yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
@@ -120,39 +126,39 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     `UsageError` for a platform this version does not have and for what the user has to give otherwise,
     `PlatformUnusableError` when nothing is left, or what a workload's own check raised.
     """
-    plan = with_locations(plan)
-    left_out = _refused_here(plan.cells)
-    left_out += unmade_parts(runnable(plan.cells, left_out), progress)
-    left_out += unusable_platforms(runnable(plan.cells, left_out), probe)
-    left_out += impossible_cells(runnable(plan.cells, left_out))
-    plan, notes = with_usable_baselines(plan, left_out)
+    plan = choose_locations(plan)
+    left_out = _find_refused_cells(plan.cells)
+    left_out += find_unmade_parts(runnable(plan.cells, left_out), progress)
+    left_out += find_unusable_platforms(runnable(plan.cells, left_out), probe)
+    left_out += find_impossible_cells(runnable(plan.cells, left_out))
+    plan, notes = replace_unusable_baselines(plan, left_out)
     cells = runnable(plan.cells, left_out)
-    return Readiness(plan, cells, left_out, (*notes, *remarks_on(plan, cells)))
+    return Readiness(plan, cells, left_out, (*notes, *check_workloads(plan, cells)))
 
 
-def foresee(plan: Plan) -> Readiness:
+def examine_without_starting(plan: Plan) -> Readiness:
     """What `examine` would find as far as is known without starting or making anything. Raises as it does."""
-    plan = with_locations(plan)
-    left_out = _refused_here(plan.cells)
-    left_out += unusable_platforms(
+    plan = choose_locations(plan)
+    left_out = _find_refused_cells(plan.cells)
+    left_out += find_unusable_platforms(
         runnable(plan.cells, left_out), lambda platforms: recall_findings(cast("list[Startable]", platforms))
     )
-    left_out += impossible_cells(runnable(plan.cells, left_out))
-    plan, notes = with_usable_baselines(plan, left_out)
+    left_out += find_impossible_cells(runnable(plan.cells, left_out))
+    plan, notes = replace_unusable_baselines(plan, left_out)
     return Readiness(plan, runnable(plan.cells, left_out), left_out, tuple(notes))
 
 
-def _refused_here(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
+def _find_refused_cells(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
     """The cells that this host, or their platform, cannot have as they are asked for."""
     return (
-        *larger_than_host(cells),
-        *without_such_memory(cells),
+        *find_cells_larger_than_host(cells),
+        *find_cells_without_memory(cells),
         *disks.leave_out_diskless(cells),
-        *misplaced_cells(cells),
+        *find_misplaced_cells(cells),
     )
 
 
-def without_such_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+def find_cells_without_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """The cells whose guests' memory this host cannot make as they ask for it, such as of huge pages it has not got."""
     found = []
     for cell in cells:
@@ -166,7 +172,7 @@ def without_such_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     return tuple(found)
 
 
-def with_locations(plan: Plan) -> Plan:
+def choose_locations(plan: Plan) -> Plan:
     """The plan whose disks all have a place; those whose place nobody named are remembered."""
     cells = tuple(add_locations(plan.cells))
     chosen = tuple(new.id for old, new in zip(plan.cells, cells, strict=True) if new.factors != old.factors)
@@ -180,8 +186,8 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
     """
     cells = runnable(plan.cells, known)
     check_requests(plan, cells)
-    left_out = larger_than_host(cells)
-    left_out += unusable_platforms(runnable(cells, left_out), probe)
+    left_out = find_cells_larger_than_host(cells)
+    left_out += find_unusable_platforms(runnable(cells, left_out), probe)
     for entry in left_out:
         baseline = next((cell for cell in cells if cell.baseline and entry.covers(cell)), None)
         if baseline is not None:
@@ -189,7 +195,7 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
                 f"the baseline {baseline.id} cannot be used now: {entry.reason}", hint=entry.hint
             )
     cells = runnable(cells, left_out)
-    return Readiness(plan, cells, left_out, tuple(remarks_on(plan, cells)))
+    return Readiness(plan, cells, left_out, tuple(check_workloads(plan, cells)))
 
 
 def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
@@ -219,12 +225,12 @@ def check_kernels(cells: Iterable[Cell]) -> None:
             ) from error
 
 
-def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+def find_cells_larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """The cells whose guest has more memory than this host; computed, nothing is started.
 
     Nested cells are looked at with their platform, which knows what the outer guests take.
     """
-    total = host_memory()
+    total = read_host_memory()
     found = []
     for cell in cells:
         memory = cell.levels.get(MEMORY)
@@ -240,20 +246,24 @@ def larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     return tuple(found)
 
 
-def host_memory() -> int:
+def read_host_memory() -> int:
     """Bytes of memory that this host has in all."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ...]:
+def find_unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ...]:
     """The platforms that cannot be used here. Raises `UsageError` for one this version cannot make."""
     found: dict[str, Usable | Unusable] = {}
     waiting: list[Platform] = []
     with_levels: dict[str, list[Cell]] = {}  # the cells of what is tried with levels of their own
-    for spec, mine in _by_platform(cells).items():
+    for spec, mine in _group_by_platform(cells).items():
         try:
             platform = registry.get_platform(spec)
-            if spec.is_nested and not spec.is_elsewhere and (short := _shortage(mine)) is not None:
+            if (
+                spec.is_nested
+                and not spec.is_elsewhere
+                and (short := _find_memory_shortage(mine)) is not None
+            ):
                 raise short
         except PlatformUnusableError as error:
             found[str(spec)] = Unusable.from_error(error)
@@ -261,7 +271,7 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
         if spec.is_this_host:
             found[str(spec)] = platform.probe()
             continue
-        for levels, theirs in _by_given(mine).items():
+        for levels, theirs in _group_by_probed_levels(mine).items():
             tried = PlatformVariant(cast("Startable", platform), dict(levels)) if levels else platform
             waiting.append(tried)
             if levels:
@@ -272,18 +282,18 @@ def unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ..
         entry
         for name, result in found.items()
         if isinstance(result, Unusable)
-        for entry in _left_out(name, result, with_levels.get(name))
+        for entry in _make_left_out(name, result, with_levels.get(name))
     )
 
 
-def _left_out(name: str, found: Unusable, cells: Sequence[Cell] | None) -> Iterable[LeftOut]:
+def _make_left_out(name: str, found: Unusable, cells: Sequence[Cell] | None) -> Iterable[LeftOut]:
     """The platform, or only those of its cells that ask for levels with which it cannot be used."""
     if cells is None:
         return [LeftOut(name, found.reason, found.hint)]
     return [LeftOut(str(cell.platform), found.reason, found.hint, cell=cell.id) for cell in cells]
 
 
-def _by_given(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
+def _group_by_probed_levels(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
     """The cells by what decides whether their platform can be used: see `probe.list_deciding_factors`."""
     found: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
@@ -296,21 +306,21 @@ def _by_given(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[C
     return found
 
 
-def _by_platform(cells: Iterable[Cell]) -> dict[PlatformSpec, list[Cell]]:
+def _group_by_platform(cells: Iterable[Cell]) -> dict[PlatformSpec, list[Cell]]:
     found: dict[PlatformSpec, list[Cell]] = {}
     for cell in cells:
         found.setdefault(cell.platform, []).append(cell)
     return found
 
 
-def _shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
+def _find_memory_shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
     """Why this host has too little memory for nested guests; computed, nothing is started."""
     from guestmark.platforms.qemu.nested.outer import shortage
 
     return shortage(cells)
 
 
-def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+def find_impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """Cells that can never be measured on this host because of what their workload or disks need."""
     return tuple(
         LeftOut(str(cell.platform), reason, cell=cell.id)
@@ -322,7 +332,7 @@ def impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     )
 
 
-def require_most(plan: Plan, left_out: Sequence[LeftOut]) -> None:
+def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
     """Raises `PlatformUnusableError` when more than half of the plan's platforms have no cell that can be measured."""
     wanted = dict.fromkeys(str(cell.platform) for cell in plan.cells)
     usable = {str(cell.platform) for cell in runnable(plan.cells, left_out)}
@@ -338,7 +348,7 @@ def require_most(plan: Plan, left_out: Sequence[LeftOut]) -> None:
         )
 
 
-def with_usable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
+def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
     """The plan without copies of cells that are left out, and with other baselines where those are; and remarks.
 
     Raises `PlatformUnusableError` with all reasons when nothing can be measured.
@@ -365,7 +375,7 @@ def with_usable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan
     return replace(plan, cells=tuple(cells)), notes
 
 
-def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
+def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     """Checks that disks can be made, lets every workload check its cells, and returns the workloads' remarks.
 
     Raises what one of them raised; when several did, one error that says it all.
@@ -373,7 +383,7 @@ def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     remarks: list[str] = []
     errors: list[GuestmarkError] = []
     try:
-        _check_disks(cells)
+        _check_disk_space(cells)
     except GuestmarkError as error:
         errors.append(error)
     for name in dict.fromkeys(cell.workload.name for cell in cells):
@@ -392,7 +402,7 @@ def remarks_on(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(remarks))
 
 
-def _check_disks(cells: Sequence[Cell]) -> None:
+def _check_disk_space(cells: Sequence[Cell]) -> None:
     disks.check_disks([cell for cell in cells if not cell.platform.is_nested or cell.platform.is_elsewhere])
     for cell in cells:
         if cell.platform.is_nested and not cell.platform.is_elsewhere:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ProgressEstimate:
     """How far the run is. `goal` is the expected number of blocks, `left_s` the seconds until then; None: unknown."""
 
     blocks: int
@@ -38,14 +38,14 @@ class Observer(Protocol):
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
         """The trial is in the ledger."""
 
-    def block_ended(self, estimate: Estimate) -> None:
+    def block_ended(self, estimate: ProgressEstimate) -> None:
         """All cells of a block are done."""
 
     def note(self, text: str) -> None:
         """A remark the user should read."""
 
 
-class Silent:
+class SilentObserver:
     """An observer that ignores everything."""
 
     wants_estimates = False
@@ -62,7 +62,7 @@ class Silent:
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
         """Nothing."""
 
-    def block_ended(self, estimate: Estimate) -> None:
+    def block_ended(self, estimate: ProgressEstimate) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:

@@ -15,7 +15,7 @@ from guestmark.core.tuning import Settings
 from guestmark.disks.location import is_in_memory
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
-from guestmark.engine.trial import Slot, run_trial
+from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.platforms import registry
 from guestmark.setting.base import affects_durability, is_disk_setting
 from guestmark.setting.disk import Disks, DiskSpec, Role, read_disk_requests
@@ -142,7 +142,7 @@ def _prove_one(plan: Plan, cell: Cell, observer: Observer, interruption: Interru
     observer.note(f"{cell.id}: cutting the power …")
     alone = replace(plan, cells=(cell,))
     trial = run_trial(
-        alone, Slot(cell, 0, 0, 1), registry.get_platform(cell.platform), interruption, observer
+        alone, TrialSlot(cell, 0, 0, 1), registry.get_platform(cell.platform), interruption, observer
     )
     found = trial.facts.of(Proof)
     if found is None:

@@ -23,59 +23,61 @@ if TYPE_CHECKING:
     from guestmark.stats import Comparison
     from guestmark.stats.analysis import Analysis, CellResult
 
-COMPARING = frozenset({Asked.BEST, Asked.COMPARE})  # questions whose answer is a comparison
+COMPARING_QUESTIONS = frozenset({Asked.BEST, Asked.COMPARE})  # questions whose answer is a comparison
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class QuestionPart:
     """What has an answer of its own in a question: cells of which one is best, two that are compared, or one alone."""
 
     cells: tuple[Cell, ...]
 
 
-def parts(question: Question, cells: Iterable[Cell]) -> list[Part]:
+def split_question(question: Question, cells: Iterable[Cell]) -> list[QuestionPart]:
     """The parts of a question that have an answer among these cells."""
     own = [cell for cell in cells if cell.null_of is None]
     if question.wants is Asked.BEST:
         groups = group_cells(question, own)
-        return [Part(tuple(group)) for group in groups if len(group) > 1]
+        return [QuestionPart(tuple(group)) for group in groups if len(group) > 1]
     if question.wants is Asked.COMPARE:
-        return [Part(pair) for pair in pair_cells(question, own)]
-    return [Part((cell,)) for group in group_cells(question, own) for cell in group]
+        return [QuestionPart(pair) for pair in pair_cells(question, own)]
+    return [QuestionPart((cell,)) for group in group_cells(question, own) for cell in group]
 
 
-def with_askable(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
+def keep_answerable_questions(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
     """The plan with those of its questions that its run can answer, and a remark on each of the others."""
     cells = runnable(plan.cells, left_out)
-    few = _too_few(plan)
-    in_time = [question for question in plan.questions if not (few and question.wants in COMPARING)]
-    why = [(question, _unaskable(question, plan, cells)) for question in in_time]
+    few = _explain_too_few_blocks(plan)
+    in_time = [question for question in plan.questions if not (few and question.wants in COMPARING_QUESTIONS)]
+    why = [(question, _explain_unanswerable(question, plan, cells)) for question in in_time]
     notes = [f"not asked: {question.ask} ({reason})" for question, reason in why if reason]
     if unanswered := len(plan.questions) - len(in_time):
         notes.append(f"{few}, so {counted(unanswered, 'question')} of the plan will not be answered")
     return replace(plan, questions=tuple(question for question, reason in why if not reason)), notes
 
 
-def _too_few(plan: Plan) -> str:
+def _explain_too_few_blocks(plan: Plan) -> str:
     """Why so few blocks show no difference however large, see `paired.early_p`; empty where they may."""
     blocks = plan.policy.blocks
     return "" if blocks is None or blocks > 1 else "1 block cannot show a difference"
 
 
-def _unaskable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
+def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
     """Why nothing that this run measures can answer it, however long it takes; empty when something can."""
     if question.durability or question.disk:
         if not plan.context.prove:
             return "it takes --prove"
-        if not any(_provable(cell, question) for part in parts(question, cells) for cell in part.cells):
+        if not any(
+            _is_provable(cell, question) for part in split_question(question, cells) for cell in part.cells
+        ):
             return "no row was proven by itself" if question.durability else "its disks are in memory"
-    if question.wants in COMPARING and not parts(question, cells):
+    if question.wants in COMPARING_QUESTIONS and not split_question(question, cells):
         which = "just that" if question.wants is Asked.COMPARE else "what it asks for"
         return f"no two cells of this run differ in {which}"
     return ""
 
 
-def _provable(cell: Cell, question: Question) -> bool:
+def _is_provable(cell: Cell, question: Question) -> bool:
     """Whether a proof can be what the question wants to hear."""
     if str(Durability.PROVEN) not in (*question.durability, *question.disk):
         return True
@@ -90,7 +92,7 @@ def _provable(cell: Cell, question: Question) -> bool:
     return bool(kind.acknowledges(cell))
 
 
-def where_provable(outline: Outline, settings: Sequence[str]) -> list[str]:
+def find_provable_location(outline: Outline, settings: Sequence[str]) -> list[str]:
     """The `--set` that moves a plan's disks from memory to a disk, for proofs; nothing where a place was given."""
     if any(text.partition("=")[0].strip() == LOCATION.name for text in settings):
         return []
@@ -107,12 +109,12 @@ class AskedPair:
     comparison: Comparison
 
 
-def asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[AskedPair] | None:
+def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[AskedPair] | None:
     """All that the questions want to know of these cells, as far as it is known; None where nobody asks anything.
 
     Of those of which one is best, each is compared with the one that leads by now.
     """
-    if not any(question.wants in COMPARING for question in plan.questions):
+    if not any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
         return None
     from guestmark.stats.pairwise import compare_pairs
 
@@ -120,23 +122,23 @@ def asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[As
     results = {result.cell.id: result for result in analysis.cells if result.cell.id in among}
     found: list[AskedPair] = []
     for question in plan.questions:
-        if question.wants not in COMPARING:
+        if question.wants not in COMPARING_QUESTIONS:
             continue
-        for part in parts(question, (result.cell for result in results.values())):
-            metric = metric_of(question, part.cells[0].id, analysis)
+        for part in split_question(question, (result.cell for result in results.values())):
+            metric = find_question_metric(question, part.cells[0].id, analysis)
             some = [results[cell.id] for cell in part.cells]
             if metric is None or not all(metric.name in result.summary for result in some):
                 continue
             pairs = [(some[0].cell.id, some[1].cell.id)]
             if question.wants is Asked.BEST:
-                lead = _leader(some, metric)
+                lead = _find_leader(some, metric)
                 pairs = [(result.cell.id, lead.cell.id) for result in some if result is not lead]
             compared = compare_pairs(pairs, metric, analysis)
             found += [AskedPair(*pair, comparison) for pair, comparison in compared.items()]
     return found
 
 
-def metric_of(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:
+def find_question_metric(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:
     """The metric that the question is about, else the primary one of the cell's table."""
     if question.metric:
         return next((metric for metric in analysis.plan.metrics if metric.name == question.metric), None)
@@ -146,6 +148,6 @@ def metric_of(question: Question, cell_id: str, analysis: Analysis) -> Metric | 
     return analysis.plan.metrics[0] if analysis.plan.metrics else None
 
 
-def _leader(results: Sequence[CellResult], metric: Metric) -> CellResult:
+def _find_leader(results: Sequence[CellResult], metric: Metric) -> CellResult:
     sign = 1 if metric.better is Better.LOWER else -1
     return min(results, key=lambda result: sign * result.summary[metric.name].median)

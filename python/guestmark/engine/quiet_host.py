@@ -31,69 +31,78 @@ _KEEPER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class HostSetting:
     """A kind of setting: its files, as a pattern below the root, and the value that is quiet, None where all are."""
 
     name: str
     why: str
     files: str
-    quiet: Callable[[Path, str], str | None]
+    find_quiet_value: Callable[[Path, str], str | None]
 
 
-def _to(value: str) -> Callable[[Path, str], str | None]:
+def _always(value: str) -> Callable[[Path, str], str | None]:
     return lambda _path, now: None if now == value else value
 
 
-def _idle(path: Path, now: str) -> str | None:
-    slow = int(_read(path.with_name("latency")) or 0) > _SLOW_WAKE_US
+def _disable_slow_idle_state(path: Path, now: str) -> str | None:
+    slow = int(_read_setting(path.with_name("latency")) or 0) > _SLOW_WAKE_US
     return "1" if slow and now == "0" else None
 
 
-def _first_processor(_path: Path, now: str) -> str | None:
+def _pin_to_first_processor(_path: Path, now: str) -> str | None:
     first = str(min(os.sched_getaffinity(0)))
     return None if now in ("", first) else first
 
 
 _CPU = "sys/devices/system/cpu"
 # Siblings first: what belongs to processors is asked of those that remain.
-KNOBS = (
-    Knob(
+HOST_SETTINGS = (
+    HostSetting(
         "siblings",
         "two threads share a core",
         f"{_CPU}/smt/control",
         lambda _, now: "off" if now == "on" else None,
     ),
-    Knob(
+    HostSetting(
         "governor",
         "the frequency follows the load",
         f"{_CPU}/cpu*/cpufreq/scaling_governor",
-        _to("performance"),
+        _always("performance"),
     ),
-    Knob("turbo", "the frequency follows the temperature", f"{_CPU}/intel_pstate/no_turbo", _to("1")),
-    Knob("turbo", "the frequency follows the temperature", f"{_CPU}/cpufreq/boost", _to("0")),
-    Knob(
-        "idle states", "a wake-up takes longer from deep sleep", f"{_CPU}/cpu*/cpuidle/state*/disable", _idle
+    HostSetting(
+        "turbo", "the frequency follows the temperature", f"{_CPU}/intel_pstate/no_turbo", _always("1")
     ),
-    Knob(
+    HostSetting("turbo", "the frequency follows the temperature", f"{_CPU}/cpufreq/boost", _always("0")),
+    HostSetting(
+        "idle states",
+        "a wake-up takes longer from deep sleep",
+        f"{_CPU}/cpu*/cpuidle/state*/disable",
+        _disable_slow_idle_state,
+    ),
+    HostSetting(
         "interrupts",
         "devices interrupt what is measured",
         "proc/irq/[0-9]*/smp_affinity_list",
-        _first_processor,
+        _pin_to_first_processor,
     ),
-    Knob("NUMA balancing", "pages move between nodes", "proc/sys/kernel/numa_balancing", _to("0")),
-    Knob(
+    HostSetting("NUMA balancing", "pages move between nodes", "proc/sys/kernel/numa_balancing", _always("0")),
+    HostSetting(
         "huge pages",
         "khugepaged moves memory",
         "sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
-        _to("0"),
+        _always("0"),
     ),
-    Knob("KSM", "ksmd compares pages", "sys/kernel/mm/ksm/run", lambda _, now: "0" if now == "1" else None),
-    Knob("watchdog", "it takes a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _to("0")),
+    HostSetting(
+        "KSM", "ksmd compares pages", "sys/kernel/mm/ksm/run", lambda _, now: "0" if now == "1" else None
+    ),
+    HostSetting(
+        "watchdog", "it takes a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _always("0")
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One file: what it held, and what it was set to."""
 
     name: str
@@ -103,27 +112,27 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QuietOutcome:
     """What was changed, and what the host refused."""
 
-    changed: tuple[Change, ...]
-    refused: tuple[Change, ...]
+    changed: tuple[SettingChange, ...]
+    refused: tuple[SettingChange, ...]
 
 
-def noisy(root: Path = ROOT) -> Iterator[Change]:
+def find_noisy_settings(root: Path = ROOT) -> Iterator[SettingChange]:
     """The settings that are not quiet, in the order of their changes; each is read when it is its turn."""
-    for knob in KNOBS:
+    for knob in HOST_SETTINGS:
         for path in sorted(root.glob(knob.files)):
-            now = _read(path)
-            to = None if now is None else knob.quiet(path, now)
+            now = _read_setting(path)
+            to = None if now is None else knob.find_quiet_value(path, now)
             if now is not None and to is not None:
-                yield Change(knob.name, str(path), now, to)
+                yield SettingChange(knob.name, str(path), now, to)
 
 
-def held(root: Path = ROOT) -> tuple[Change, ...]:
+def read_held_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
     """What guestmark has changed and not put back yet; empty where nothing is."""
     try:
-        return tuple(Change(**each) for each in json.loads((root / _STATE).read_text()))
+        return tuple(SettingChange(**each) for each in json.loads((root / _STATE).read_text()))
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, TypeError) as error:
@@ -133,58 +142,58 @@ def held(root: Path = ROOT) -> tuple[Change, ...]:
         ) from error
 
 
-def turn_on(root: Path = ROOT, note: Callable[[Change], None] = lambda _: None) -> Outcome:
+def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lambda _: None) -> QuietOutcome:
     """Sets everything aside. `note` is called before each change. Raises `UsageError` where that is not possible."""
-    _need_root(root)
-    if held(root):
+    _require_root(root)
+    if read_held_changes(root):
         raise UsageError("this host is quiet already", hint="guestmark quiet status; guestmark quiet off")
-    if not any(True for _ in noisy(root)):
-        return Outcome((), ())
-    changed: list[Change] = []
-    refused: list[Change] = []
-    for change in noisy(root):
+    if not any(True for _ in find_noisy_settings(root)):
+        return QuietOutcome((), ())
+    changed: list[SettingChange] = []
+    refused: list[SettingChange] = []
+    for change in find_noisy_settings(root):
         note(change)
-        _remember(root, [*changed, change])
-        if _write(change.path, change.to):
+        _store_changes(root, [*changed, change])
+        if _write_setting(change.path, change.to):
             changed.append(change)
         else:
             refused.append(change)
-    _remember(root, changed)
+    _store_changes(root, changed)
     if not changed and any(change.name != "interrupts" for change in refused):
         names = ", ".join(dict.fromkeys(change.name for change in refused))
         raise UsageError(
             f"this host forbids changing its settings: {names}",
             hint="in a container or a cloud's machine, set them on the host outside",
         )
-    return Outcome(tuple(changed), tuple(refused))
+    return QuietOutcome(tuple(changed), tuple(refused))
 
 
-def _need_root(root: Path) -> None:
-    if os.geteuid() != 0 and any(True for _ in noisy(root)):
+def _require_root(root: Path) -> None:
+    if os.geteuid() != 0 and any(True for _ in find_noisy_settings(root)):
         raise UsageError(
             "changing the host's settings takes root", hint="run it as root: sudo guestmark quiet on"
         )
 
 
-def turn_off(root: Path = ROOT) -> Outcome:
+def restore_host(root: Path = ROOT) -> QuietOutcome:
     """Puts back what was changed, the last change first."""
-    changes = held(root)
-    done = [(change, _write(change.path, change.before)) for change in reversed(changes)]
+    changes = read_held_changes(root)
+    done = [(change, _write_setting(change.path, change.before)) for change in reversed(changes)]
     (root / _STATE).unlink(missing_ok=True)
-    return Outcome(
+    return QuietOutcome(
         tuple(change for change, well in done if well), tuple(change for change, well in done if not well)
     )
 
 
 @contextlib.contextmanager
-def quieted(root: Path = ROOT) -> Iterator[Outcome]:
+def quiet_host(root: Path = ROOT) -> Iterator[QuietOutcome]:
     """The host is quiet while the block lasts, or this process. Raises `UsageError` where it cannot be.
 
     One that is quiet already is left as it is.
     """
-    _need_root(root)
-    if held(root):  # by `guestmark quiet on`, or by another run
-        yield Outcome((), ())
+    _require_root(root)
+    if read_held_changes(root):  # by `guestmark quiet on`, or by another run
+        yield QuietOutcome((), ())
         return
     theirs, ours = os.pipe()
     with subprocess.Popen(
@@ -192,24 +201,26 @@ def quieted(root: Path = ROOT) -> Iterator[Outcome]:
     ) as keeper:
         try:
             os.close(theirs)
-            yield turn_on(root, lambda change: _tell(ours, change))
+            yield quieten_host(root, lambda change: _tell_keeper(ours, change))
         finally:
             os.close(ours)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 keeper.wait(_KEEPER_S)
-            turn_off(root)  # where the keeper was killed
+            restore_host(root)  # where the keeper was killed
 
 
-def lost(root: Path = ROOT) -> tuple[Change, ...]:
+def find_lost_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
     """What was changed and holds no longer, as another program has set it again."""
-    return tuple(change for change in held(root) if _read(Path(change.path)) != change.to)
+    return tuple(
+        change for change in read_held_changes(root) if _read_setting(Path(change.path)) != change.to
+    )
 
 
-def attested(root: Path = ROOT) -> dict[str, str]:
+def attest_settings(root: Path = ROOT) -> dict[str, str]:
     """By kind of setting what holds now of what was changed: its value, or what it has become meanwhile."""
     found: dict[str, str] = {}
-    for change in held(root):
-        now = _read(Path(change.path))
+    for change in read_held_changes(root):
+        now = _read_setting(Path(change.path))
         if now == change.to:
             found.setdefault(change.name, change.to)
         else:
@@ -217,7 +228,7 @@ def attested(root: Path = ROOT) -> dict[str, str]:
     return found
 
 
-def summary(changes: Sequence[Change]) -> list[str]:
+def summarise_changes(changes: Sequence[SettingChange]) -> list[str]:
     """A line for each kind: how many files, from what to what."""
     lines = []
     for name in dict.fromkeys(change.name for change in changes):
@@ -227,12 +238,12 @@ def summary(changes: Sequence[Change]) -> list[str]:
     return lines
 
 
-def _tell(pipe: int, change: Change) -> None:
+def _tell_keeper(pipe: int, change: SettingChange) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(pipe, f"{change.path}\t{change.before}\n".encode())
 
 
-def _remember(root: Path, changes: Sequence[Change]) -> None:
+def _store_changes(root: Path, changes: Sequence[SettingChange]) -> None:
     file = root / _STATE
     try:
         with replacing(file, 0o644) as part:
@@ -246,7 +257,7 @@ def _remember(root: Path, changes: Sequence[Change]) -> None:
         file.unlink()
 
 
-def _read(path: Path) -> str | None:
+def _read_setting(path: Path) -> str | None:
     try:
         text = path.read_text().strip()
     except OSError:
@@ -255,9 +266,9 @@ def _read(path: Path) -> str | None:
     return text[start + 1 : text.find("]")] if start >= 0 else text
 
 
-def _write(path: str, value: str) -> bool:
+def _write_setting(path: str, value: str) -> bool:
     try:
         Path(path).write_text(value + "\n")
     except OSError:
         return False
-    return _read(Path(path)) == value
+    return _read_setting(Path(path)) == value

@@ -17,12 +17,12 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import Plan, RunState, runnable
 from guestmark.engine import budget, forecast, measurement_loop, preflight
 from guestmark.engine.audience import Audience, exclusive_use, make_prober
-from guestmark.engine.clock import Clock, started
-from guestmark.engine.environment import record_for
+from guestmark.engine.clock import RunClock, start_clock
+from guestmark.engine.environment import record_run_environment
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.judgement import Judgement, judge_run
 from guestmark.engine.preflight import Readiness
-from guestmark.engine.question_status import with_askable
+from guestmark.engine.question_status import keep_answerable_questions
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.ledger.attempts import Attempts
 from guestmark.ledger.run_annotations import NOTHING, Remarks
@@ -52,15 +52,15 @@ def execute_plan(
     audience: Audience,
     options: RunOptions = RunOptions(),
     *,
-    clock: Clock | None = None,
+    clock: RunClock | None = None,
 ) -> tuple[Judgement, RunState]:
     """Prepare a run of `plan`, measure, judge and remember it; return what it shows, and how it ended.
 
     Time that other runs are waited for does not count. Raises as `prepare_run`.
     """
-    clock, asked = clock or started(), time.monotonic()
+    clock, asked = clock or start_clock(), time.monotonic()
     with exclusive_use(plan, audience.tell, wait=options.wait):
-        clock = clock.without(time.monotonic() - asked)
+        clock = clock.exclude(time.monotonic() - asked)
         run = prepare_run(plan, ledger, audience, options, clock=clock)
         state = run.measure()
     judgement = run.judge()
@@ -84,18 +84,18 @@ def prepare_run(
     audience: Audience,
     options: RunOptions = RunOptions(),
     *,
-    clock: Clock | None = None,
+    clock: RunClock | None = None,
 ) -> Run:
     """Store a new run of as much of the plan as can be measured here. Its time counts from now on, or by `clock`.
 
     Questions that it cannot answer are not asked. Raises what `preflight.examine` raises, and `PlatformUnusableError`
     as `RunOptions.partial` says.
     """
-    clock = clock or started()
+    clock = clock or start_clock()
     ledger.check_name(options.said.name)
     ledger.patience.notice = audience.tell
     ready, clock = _examine(plan, audience, options, clock)
-    plan, notes = with_askable(ready.plan, ready.left_out)
+    plan, notes = keep_answerable_questions(ready.plan, ready.left_out)
     costs = _read_costs(plan, ledger, options)
     able = runnable(plan.cells, ready.left_out)
     if options.budget_s is not None:
@@ -103,7 +103,7 @@ def prepare_run(
         plan, left_out = budget.fit_to_budget(plan, able, costs, options.budget_s, clock.elapsed_s)
         notes += left_out
     plan = replace(plan, context=replace(plan.context, notes=(*plan.context.notes, *ready.notes, *notes)))
-    environment = record_for(plan)
+    environment = record_run_environment(plan)
     plan, expectation = _learn_from_earlier_runs(plan, ledger, environment)
     run_id = ledger.create_run(
         plan, environment, plan.policy.seed, left_out=ready.left_out, said=options.said
@@ -118,15 +118,17 @@ def prepare_run(
     return Run(run_id, plan, ledger, audience, clock)
 
 
-def _examine(plan: Plan, audience: Audience, options: RunOptions, clock: Clock) -> tuple[Readiness, Clock]:
+def _examine(
+    plan: Plan, audience: Audience, options: RunOptions, clock: RunClock
+) -> tuple[Readiness, RunClock]:
     """Find out what can be measured here; return the clock without that time for a quick run."""
     begin = time.monotonic()
     ready = preflight.examine(plan, make_prober(audience), audience.progress)
     # The first check of a platform boots a guest. A quick run would be over by then.
     if plan.policy.enough_s is not None:
-        clock = clock.without(time.monotonic() - begin)
+        clock = clock.exclude(time.monotonic() - begin)
     if not options.partial:
-        preflight.require_most(plan, ready.left_out)
+        preflight.require_most_platforms(plan, ready.left_out)
     context = ready.plan.context
     context = replace(context, prove=options.prove or context.prove)
     return replace(ready, plan=replace(ready.plan, context=context)), clock
@@ -141,7 +143,7 @@ def _read_costs(plan: Plan, ledger: Ledger, options: RunOptions) -> TrialCosts:
 
 def _learn_from_earlier_runs(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> tuple[Plan, str]:
     """Return the plan with how trials scattered in earlier runs, and a sentence on what to expect; empty if unknown."""
-    learnt = forecast.learnt(plan, ledger, environment)
+    learnt = forecast.forecast_run(plan, ledger, environment)
     if learnt is None:
         return plan, ""
     return replace(plan, context=replace(plan.context, within=learnt.within or 1.0)), learnt.sentence
@@ -155,7 +157,7 @@ class Run:
     plan: Plan
     ledger: Ledger
     audience: Audience
-    clock: Clock | None = None
+    clock: RunClock | None = None
 
     def measure(
         self,
@@ -170,7 +172,7 @@ class Run:
         explained in `measurement_loop.run`.
         """
         own = Interruption()
-        with nullcontext() if interruption is not None else own.handled():
+        with nullcontext() if interruption is not None else own.handle_signals():
             try:
                 with self.audience.observe() as observer, exclusive.announcing_waits(observer.note):
                     return measurement_loop.run(

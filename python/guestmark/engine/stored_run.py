@@ -14,8 +14,8 @@ from guestmark.core.errors import BlockStatus, Interrupted, PlatformUnusableErro
 from guestmark.core.model import Plan, RunState
 from guestmark.engine import block_worker, preflight
 from guestmark.engine.audience import Audience, exclusive_use, make_prober
-from guestmark.engine.clock import Clock, started
-from guestmark.engine.environment import record_for
+from guestmark.engine.clock import RunClock, start_clock
+from guestmark.engine.environment import record_run_environment
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.judgement import Judgement
 from guestmark.engine.run import Run, present_and_remember
@@ -115,7 +115,7 @@ def resume_run(
     request: ExtensionRequest = ExtensionRequest(),
     *,
     wait: bool = True,
-    clock: Clock | None = None,
+    clock: RunClock | None = None,
     trust: bool = False,
 ) -> tuple[Judgement, RunState]:
     """Measure a stored run from where it stopped, or further than it was made for, judge and remember it.
@@ -125,7 +125,7 @@ def resume_run(
     """
     require_trust(stored, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell
-    clock = (clock or started()).after(sum_spent_s(stored))
+    clock = (clock or start_clock()).continue_after(sum_spent_s(stored))
     asked = time.monotonic()
     plan = extend_plan(stored, request)
     # Better now than after the machine has been waited for.
@@ -136,13 +136,13 @@ def resume_run(
     if missing:
         audience.tell(f"changed since the run began: {', '.join(missing)}")
     with exclusive_use(plan, audience.tell, wait=wait):
-        clock = clock.without(time.monotonic() - asked)
+        clock = clock.exclude(time.monotonic() - asked)
         ready = preflight.examine_again(plan, stored.unusable, make_prober(audience))
         if request.asked:
             with ledger.claim(stored.id):
                 ledger.set_plan(stored.id, plan)
         # It may be another kernel by now, or another load.
-        ledger.add_environment(stored.id, record_for(plan))
+        ledger.add_environment(stored.id, record_run_environment(plan))
         for entry in ready.left_out:
             ledger.record_left_out(stored.id, entry)
         audience.tell_left_out(ready.left_out)
@@ -180,7 +180,7 @@ def measure_next_block(
                 return BlockStatus.NOT_POSSIBLE
             _add_environment(ledger, head.id, plan)
         with (
-            nullcontext() if interruption is not None else own.handled(),
+            nullcontext() if interruption is not None else own.handle_signals(),
             audience.observe() as observer,
             exclusive.announcing_waits(observer.note),
         ):
@@ -206,7 +206,7 @@ def _can_measure_all(plan: Plan, head: RunHead, audience: Audience) -> bool:
 
 def _add_environment(ledger: Ledger, run_id: str, plan: Plan) -> None:
     """Record this machine's environment, unless the run has one that is the same in everything that matters."""
-    here = record_for(plan)
+    here = record_run_environment(plan)
     ledger.add_environment_of(
         run_id, here, digest_environment(here), lambda known: compare_environments(known, here) == ({}, {})
     )

@@ -28,8 +28,8 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
 from guestmark.disks.store import scratch_store
 from guestmark.disks.traffic import DiskWatch
-from guestmark.engine.clock import of_process
-from guestmark.engine.hooks import HostAgent
+from guestmark.engine.clock import start_process_clock
+from guestmark.engine.hooks import HookRunner
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer
 from guestmark.platforms import confinement, counters
@@ -48,7 +48,7 @@ _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TrialSlot:
     """Which trial it is: cell, block and position inside the block, and how many iterations it holds after a warm-up.
 
     Without `warmups` there are as many as the plan says.
@@ -62,7 +62,7 @@ class Slot:
 
 
 @dataclass(slots=True)
-class _Record:
+class _TrialRecord:
     """What is collected during the trial, so that a failed trial keeps what there was."""
 
     measurements: tuple[Measurement, ...] = ()
@@ -77,7 +77,7 @@ class _Record:
 
 
 def run_trial(
-    plan: Plan, slot: Slot, platform: Platform, interruption: Interruption, observer: Observer
+    plan: Plan, slot: TrialSlot, platform: Platform, interruption: Interruption, observer: Observer
 ) -> Trial:
     """Runs one trial to its end and returns it, failed or not.
 
@@ -86,11 +86,11 @@ def run_trial(
     trial); anything else is a bug and is not caught.
     """
     started_at, begin = time.time(), time.monotonic()
-    record = _Record()
+    record = _TrialRecord()
     reason, cause = "", None
     try:
-        with HostAgent(plan).around_trial(interruption, record.findings), ExitStack() as stack:
-            _measure(
+        with HookRunner(plan).run_trial_hooks(interruption, record.findings), ExitStack() as stack:
+            _measure_on_machine(
                 plan,
                 slot,
                 platform=platform,
@@ -100,7 +100,7 @@ def run_trial(
                 observer=observer,
             )
     except _TRIAL_FAULTS as error:
-        reason, cause = _one_line(error), error.cause
+        reason, cause = _join_error_lines(error), error.cause
         if isinstance(error, MachineError):
             record.console = error.console or record.console
             record.phases = record.phases or error.phases
@@ -132,12 +132,12 @@ def run_trial(
     )
 
 
-def _measure(
+def _measure_on_machine(
     plan: Plan,
-    slot: Slot,
+    slot: TrialSlot,
     *,
     platform: Platform,
-    record: _Record,
+    record: _TrialRecord,
     stack: ExitStack,
     interruption: Interruption,
     observer: Observer,
@@ -145,19 +145,19 @@ def _measure(
     from guestmark.engine.noise import NoiseRecorder
 
     # `armed` is left before the machine is, because stopping a machine must not be interrupted.
-    with interruption.armed():
+    with interruption.interruptible():
         started = workloads.started_for(slot.cell)
-        observer.phase(_starting(started.platform))
+        observer.phase(_name_first_phase(started.platform))
         workload = workloads.create(plan, slot.cell)
         workload.tell, workload.note = observer.phase, observer.note
-        workload.share_s = _share_s(plan, slot)
+        workload.share_s = _compute_time_share_s(plan, slot)
         machine = stack.enter_context(workloads.start_machine(workload, platform, slot.cell))
         recorder = NoiseRecorder(machine)
         try:
             record.command_line = machine.command_line
             record.phases = machine.phases
             attested = machine.attest()
-            recorder.watch(placement_of(attested))
+            recorder.place_machine(placement_of(attested))
             record.findings.add(attested)
             record.warnings += confinement.list_remarks(attested)
             if machine.disks:
@@ -170,20 +170,20 @@ def _measure(
                 workload.prepare(machine)
                 traffic = DiskWatch(machine)
                 with recorder:
-                    counting = Counting(machine, apart=slot.cell.platform.is_nested)
-                    _iterate(
+                    counting = CounterRecorder(machine, apart=slot.cell.platform.is_nested)
+                    _run_iterations(
                         plan, slot, workload, machine, record=record, observer=observer, counting=counting
                     )
                     if started.platform.is_this_host:
-                        recorder.reported(_processor_s(record))
+                        recorder.add_reported_time(_sum_processor_s(record))
                 if (reached := traffic.read_since(reads=workload.READS)) is not None:
                     record.findings.add(reached)
-                counting.finish()
-                if counted := counting.each():
+                counting.measure_ticks()
+                if counted := counting.compute_averages():
                     record.findings.add(Counted(each=counted))
             finally:
                 record.warnings += workload.warnings
-                _clean_up(workload, machine, record)
+                _clean_up_workload(workload, machine, record)
                 record.findings.include(workload.facts)  # with what the run and its end found out
         finally:
             record.noise = recorder.result()
@@ -194,20 +194,20 @@ def _measure(
                 record.warnings += machine.remarks()
 
 
-def _share_s(plan: Plan, slot: Slot) -> float | None:
+def _compute_time_share_s(plan: Plan, slot: TrialSlot) -> float | None:
     """What is left of the command's time for this cell, if the ones after it get as much."""
     if plan.context.budget_s is None:
         return None
-    left = plan.context.budget_s - of_process().elapsed_s
+    left = plan.context.budget_s - start_process_clock().elapsed_s
     return max(left, 0.0) / max(len(plan.cells) - slot.order, 1)
 
 
-def _starting(platform: PlatformSpec) -> str:
+def _name_first_phase(platform: PlatformSpec) -> str:
     """What is done first, for the user who waits."""
     return "booting" if platform.is_guest else "connecting" if platform.is_elsewhere else "starting"
 
 
-def _processor_s(record: _Record) -> float:
+def _sum_processor_s(record: _TrialRecord) -> float:
     """Processor time of all runs, as the workload measured it."""
     return sum(
         sum(measurement.iterations)
@@ -216,15 +216,15 @@ def _processor_s(record: _Record) -> float:
     )
 
 
-def _iterate(
+def _run_iterations(
     plan: Plan,
-    slot: Slot,
+    slot: TrialSlot,
     workload: workloads.Workload[Any],
     machine: Machine,
     *,
-    record: _Record,
+    record: _TrialRecord,
     observer: Observer,
-    counting: Counting,
+    counting: CounterRecorder,
 ) -> None:
     once = workload.ONCE
     before_each = plan.policy.warmup if slot.warmups is None else slot.warmups
@@ -260,12 +260,12 @@ def _iterate(
     if not rounds:
         raise failures[0]
     if failures:
-        said = FailedRuns(failed=len(failures), tried=wanted, reason=_one_line(failures[0]))
+        said = FailedRuns(failed=len(failures), tried=wanted, reason=_join_error_lines(failures[0]))
         record.findings.add(said)
-    record.warmups, record.measurements = merge(before), merge(rounds)
+    record.warmups, record.measurements = merge_iterations(before), merge_iterations(rounds)
 
 
-def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
+def merge_iterations(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
     """One measurement per metric from those of every iteration. Raises `WorkloadError` when an iteration lacks one.
 
     That includes a value that is not a number.
@@ -291,20 +291,20 @@ def merge(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
     )
 
 
-def _clean_up(workload: workloads.Workload[Any], machine: Machine, record: _Record) -> None:
+def _clean_up_workload(workload: workloads.Workload[Any], machine: Machine, record: _TrialRecord) -> None:
     """Cleans up without hiding why the trial failed; a dead machine needs no clean-up."""
     try:
         workload.cleanup(machine)
     except (AgentError, WorkloadError) as error:
-        record.warnings.append(f"cleaning up: {_one_line(error)}")
+        record.warnings.append(f"cleaning up: {_join_error_lines(error)}")
 
 
-def _one_line(error: GuestmarkError) -> str:
+def _join_error_lines(error: GuestmarkError) -> str:
     line = " ".join(error.message.split())
     return f"{line} ({' '.join(error.hint.split())})" if error.hint else line
 
 
-class Counting:
+class CounterRecorder:
     """Differences of readings. If a reading fails (the guest was shut down), its iteration is left out.
 
     With `apart`, for a guest inside another, what the clock's ticks cause is counted apart and taken off: the inner
@@ -320,29 +320,29 @@ class Counting:
 
     def begin(self) -> None:
         """Reads the counters before an iteration."""
-        self._before = self._read()
+        self._before = self._read_counters()
 
     def end(self) -> None:
         """Reads the counters after the iteration."""
-        after = self._read()
+        after = self._read_counters()
         advanced = {name: after[name] - value for name, value in self._before.items() if name in after}
         for name, value in counters.drop_restarted(advanced).items():
             self._each.setdefault(name, []).append(value)
 
-    def finish(self) -> None:
+    def measure_ticks(self) -> None:
         """Finds out what each tick causes, where that is counted apart; after the last iteration."""
         if self._apart and self._each:
             with contextlib.suppress(GuestmarkError):
                 self._per_tick = counters.measure_per_tick(self._machine)
 
-    def each(self) -> dict[str, float]:
+    def compute_averages(self) -> dict[str, float]:
         """Averages over the iterations, by the names of `platforms.counters`; empty where nothing can be counted."""
         averages = {name: fmean(values) for name, values in self._each.items()}
         if not self._apart:
             return averages
         return counters.subtract_ticks(averages, self._per_tick) if self._per_tick else {}
 
-    def _read(self) -> Mapping[str, float]:
+    def _read_counters(self) -> Mapping[str, float]:
         with contextlib.suppress(GuestmarkError):
             return counters.count_with_ticks(self._machine) if self._apart else self._machine.counters()
         return {}

@@ -294,9 +294,9 @@ def _private(parent: Path) -> Path:
 def conduct(fleet: Fleet) -> bool:
     """Runs it until it is done or somebody stops it; whether it was stopped. The second signal ends this process."""
     interruption = Interruption()
-    with interruption.handled():
+    with interruption.handle_signals():
         try:
-            with interruption.armed():
+            with interruption.interruptible():
                 fleet.run()
         except Interrupted:
             return True

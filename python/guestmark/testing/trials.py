@@ -25,8 +25,8 @@ from guestmark.core.temporary import scratch_directory
 from guestmark.core.trial_order import TrialOrder
 from guestmark.disks.processes import list_descendants, read_status
 from guestmark.engine.interrupt import Interruption
-from guestmark.engine.progress import Silent
-from guestmark.engine.trial import Slot, run_trial
+from guestmark.engine.progress import SilentObserver
+from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.page.say import tell
 from guestmark.platforms import registry as platforms
 from guestmark.testing.rules import Rule, Violation, module_environment, run_guarded
@@ -201,11 +201,11 @@ def run_one_trial(order: str) -> int:
     cell = TrialOrder.decode(order).cell()
     interruption = Interruption()
     threading.Thread(target=_say_when_it_runs, args=[threading.get_ident()], daemon=True).start()
-    with interruption.handled():
-        slot = Slot(cell, 0, 0, iterations=_MANY, warmups=0)
+    with interruption.handle_signals():
+        slot = TrialSlot(cell, 0, 0, iterations=_MANY, warmups=0)
         platform = platforms.get_platform(base.started_for(cell).platform)
         try:
-            run_trial(make_plan(cell), slot, platform, interruption, Silent())
+            run_trial(make_plan(cell), slot, platform, interruption, SilentObserver())
         except Interrupted:
             return ExitStatus.INTERRUPTED
     return ExitStatus.ALL_MEASURED

@@ -15,8 +15,8 @@ from guestmark.core.errors import (
 from guestmark.core.model import Cell, Plan, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine.interrupt import Interruption
-from guestmark.engine.progress import Silent
-from guestmark.engine.trial import Slot, run_trial
+from guestmark.engine.progress import SilentObserver
+from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.platforms import registry as platforms
 from guestmark.testing.rules import (
     TYPED,
@@ -142,7 +142,9 @@ def _run_trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
         if reason := workload.impossible(cell):
             raise WorkloadError(reason)
         workload.preflight(plan, [cell])
-        return run_trial(plan, Slot(cell, 0, 0, iterations=2), platform, Interruption(), Silent())
+        return run_trial(
+            plan, TrialSlot(cell, 0, 0, iterations=2), platform, Interruption(), SilentObserver()
+        )
 
     return run_guarded("a trial", run)
 

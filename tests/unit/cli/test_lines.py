@@ -11,7 +11,7 @@ from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.rare import Rare
-from guestmark.engine.progress import Estimate
+from guestmark.engine.progress import ProgressEstimate
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.stopping import Forecast
 
@@ -46,7 +46,7 @@ class Run:
             self.lines.trial_ended(cell, trial)
         if number < 4:  # what it says is of no matter later, and takes long to compute
             self.analysis = analyse_run(PLAN, self.trials)
-        self.lines.block_ended(Estimate(number + 1, 40, 65.0, self.analysis))
+        self.lines.block_ended(ProgressEstimate(number + 1, 40, 65.0, self.analysis))
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -88,9 +88,9 @@ def test_what_will_be_known_and_when_is_said_to_whoever_asks(
     run.lines.started(PLAN, 0)
     run.block()
     foreseen = Forecast(0.02, 40.0, Rare(2.0, 0.05), 4620.0)
-    run.lines.block_ended(Estimate(30, 40, 65.0, run.analysis, foreseen))
+    run.lines.block_ended(ProgressEstimate(30, 40, 65.0, run.analysis, foreseen))
     run.now += 20
-    run.lines.block_ended(Estimate(31, 40, 65.0, run.analysis, foreseen))
+    run.lines.block_ended(ProgressEstimate(31, 40, 65.0, run.analysis, foreseen))
     assert ("1 h 17 min" in capsys.readouterr().err) is planning
 
 
@@ -117,7 +117,7 @@ def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -
         for order, cell in enumerate(cells):
             value = Measurement(WALL, 0.1 * (order + 1), (0.1 * (order + 1),))
             trials.append(Trial(cell.id, block, order, TrialStatus.OK, measurements=(value,)))
-        lines.block_ended(Estimate(block + 1, 40, 65.0, analyse_run(plan, trials)))
+        lines.block_ended(ProgressEstimate(block + 1, 40, 65.0, analyse_run(plan, trials)))
     last = printed(capsys)[-1]
     assert cell_len(last) <= 79
     assert "cache=none ×2.0" in last

@@ -15,7 +15,7 @@ from guestmark.disks.location import (
     filesystem_type_at,
     is_in_memory,
 )
-from guestmark.engine.preflight import with_locations
+from guestmark.engine.preflight import choose_locations
 from tests.framework.cells import plan_of
 
 MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs {memory} tmpfs rw 0 0\n/dev/vdb /mnt/a\\040b xfs rw 0 0\n"
@@ -90,10 +90,10 @@ def test_cells_whose_place_nobody_named_are_remembered(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     named, unnamed = a_cell("tcg", {"location": "/dev/shm"}), a_cell("host")
-    made = with_locations(plan_of(named, unnamed))
+    made = choose_locations(plan_of(named, unnamed))
     assert made.context.default_locations == ("host",)
     assert made.cells[1].factors["location"] == default_location()
-    assert with_locations(plan_of(named)) == plan_of(named)
+    assert choose_locations(plan_of(named)) == plan_of(named)
 
 
 def test_a_trial_says_where_its_disks_were(directories: tuple[str, str, str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.engine.bisection import looks
+from guestmark.engine.bisection import list_looks
 from tests.framework.command_line import CommandLine, Result
 
 # Its cost is a number of bytes: what else runs on this machine changes it as little as the planted slowdown says.
@@ -146,9 +146,9 @@ def test_mistakes_are_told_before_anything_is_measured(
 
 
 def test_looks_double_and_end_at_the_most() -> None:
-    assert looks(8) == [8]
-    assert looks(64) == [8, 16, 32, 64]
-    assert looks(40) == [8, 16, 32, 40]
+    assert list_looks(8) == [8]
+    assert list_looks(64) == [8, 16, 32, 64]
+    assert list_looks(40) == [8, 16, 32, 40]
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec, parse_platforms
 from guestmark.engine import preflight
-from guestmark.engine.trial import merge
+from guestmark.engine.trial import merge_iterations
 from guestmark.engine.trial_schedule import count_iterations, find_missing_trials, order_cells
 from guestmark.plan.matrix import Null, expand
 from guestmark.platforms.base import Unusable, Usable
@@ -166,13 +166,13 @@ def test_a_run_begun_by_an_older_version_goes_on_as_it_was_begun() -> None:
 def test_a_trial_is_reduced_to_its_typical_iteration() -> None:
     rate = Metric("rate", "1/s", Better.HIGHER)
     rounds = [[Measurement(WALL, v, (v,)), Measurement(rate, v, (v,))] for v in (1.0, 2.0, 9.0)]
-    wall, per_second = merge(rounds)
+    wall, per_second = merge_iterations(rounds)
     assert (wall.value, per_second.value, wall.iterations) == (2.0, 2.0, (1.0, 2.0, 9.0))
 
 
 def test_a_metric_that_an_iteration_lacks_is_an_error() -> None:
     with pytest.raises(WorkloadError, match="1 of 2 iterations"):
-        merge([[Measurement(WALL, 1.0, (1.0,))], []])
+        merge_iterations([[Measurement(WALL, 1.0, (1.0,))], []])
 
 
 # --- giving up ---
@@ -295,7 +295,7 @@ def prober(**answers: Usable | Unusable) -> preflight.Probe:
 
 
 def test_unusable_platforms_are_found_and_the_host_is_really_tried() -> None:
-    found = preflight.unusable_platforms(
+    found = preflight.find_unusable_platforms(
         make_plan("host,uml,tcg").cells, prober(uml=Unusable("no", "try"), tcg=Usable(1.0))
     )
     assert found == (LeftOut("uml", "no", "try"),)
@@ -303,12 +303,12 @@ def test_unusable_platforms_are_found_and_the_host_is_really_tried() -> None:
 
 def test_a_foreign_architecture_is_tried_like_any_other() -> None:
     answers = {"tcg@arm64": Unusable("no", "try")}
-    found = preflight.unusable_platforms(make_plan("host,tcg@arm64").cells, prober(**answers))
+    found = preflight.find_unusable_platforms(make_plan("host,tcg@arm64").cells, prober(**answers))
     assert found == (LeftOut("tcg@arm64", "no", "try"),)
 
 
 def test_the_first_usable_cell_becomes_the_baseline_with_a_null_copy() -> None:
-    plan, notes = preflight.with_usable_baselines(make_plan("kvm,uml,tcg"), [LeftOut("kvm", "no")])
+    plan, notes = preflight.replace_unusable_baselines(make_plan("kvm,uml,tcg"), [LeftOut("kvm", "no")])
     assert [cell.id for cell in plan.cells if cell.baseline] == ["uml"]
     assert [cell.null_of for cell in plan.cells if cell.id == "uml#2"] == ["uml"]
     assert "compared with uml instead" in notes[0]
@@ -316,12 +316,12 @@ def test_the_first_usable_cell_becomes_the_baseline_with_a_null_copy() -> None:
 
 def test_nothing_changes_when_the_baseline_is_usable() -> None:
     plan = make_plan("host,kvm")
-    assert preflight.with_usable_baselines(plan, [LeftOut("kvm", "no")]) == (plan, [])
+    assert preflight.replace_unusable_baselines(plan, [LeftOut("kvm", "no")]) == (plan, [])
 
 
 def test_all_reasons_are_given_when_nothing_is_left() -> None:
     with pytest.raises(PlatformUnusableError) as caught:
-        preflight.with_usable_baselines(
+        preflight.replace_unusable_baselines(
             make_plan("kvm,uml"), [LeftOut("kvm", "a", "b"), LeftOut("uml", "c", "b")]
         )
     assert "kvm: a" in caught.value.message

@@ -13,7 +13,12 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Plan, Policy, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
-from guestmark.engine.question_status import COMPARING, asked_pairs, parts, with_askable
+from guestmark.engine.question_status import (
+    COMPARING_QUESTIONS,
+    compare_asked_pairs,
+    keep_answerable_questions,
+    split_question,
+)
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.plan import library
 from guestmark.plan.load import load
@@ -101,7 +106,7 @@ def test_limits_do_not_stand_beside_a_budget(guestmark: CommandLine) -> None:
 def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minutes: str) -> None:
     budget_s = parse_duration(minutes)
     plan = budget.choose_scale(lambda scale: built_in(name, scale), None, budget_s)
-    plan, _ = with_askable(plan, ())
+    plan, _ = keep_answerable_questions(plan, ())
     known = read_trial_costs(plan, None)
     fitted, notes = budget.fit_to_budget(plan, plan.cells, known, budget_s, 5.0)
     cells = budget.select_planned_cells(fitted, fitted.cells)
@@ -117,7 +122,7 @@ def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minute
         assert any(other.baseline and other.compares_with(cell) for other in cells)
     after = budget.drop_unmeasured_cells(fitted, ())
     assert after.cells == tuple(cells)
-    assert all(parts(question, after.cells) for question in after.questions)
+    assert all(split_question(question, after.cells) for question in after.questions)
 
 
 @pytest.mark.parametrize("minutes", [2, 5, 12])
@@ -140,7 +145,7 @@ def test_what_was_named_is_measured_whatever_else_is_left_out(
     def at(scale: float) -> Plan:
         return assemble(override(load(library.builtin(name), name, scale=scale), given), Caller())
 
-    plan, _ = with_askable(budget.choose_scale(at, None, budget_s), ())
+    plan, _ = keep_answerable_questions(budget.choose_scale(at, None, budget_s), ())
     fitted, _ = budget.fit_to_budget(plan, plan.cells, read_trial_costs(plan, None), budget_s, 5.0)
     kept = {cell.id for cell in budget.select_planned_cells(fitted, fitted.cells)}
     assert plan.context.named
@@ -149,7 +154,7 @@ def test_what_was_named_is_measured_whatever_else_is_left_out(
 
 
 def test_enough_time_asks_everything() -> None:
-    plan, _ = with_askable(built_in("upload", 0.05), ())
+    plan, _ = keep_answerable_questions(built_in("upload", 0.05), ())
     known = read_trial_costs(plan, None)
     spent = (
         budget.fit_to_budget(plan, plan.cells, known, minutes * 60.0, 0.0)[0] for minutes in (1, 2, 4, 8, 16)
@@ -162,21 +167,21 @@ def test_enough_time_asks_everything() -> None:
 def test_a_question_that_cannot_be_answered_is_not_asked() -> None:
     plan = built_in("upload")
     proven = next(question for question in plan.questions if question.disk)
-    without, notes = with_askable(plan, ())
+    without, notes = keep_answerable_questions(plan, ())
     assert proven not in without.questions
     assert any("it takes --prove" in note for note in notes)
     in_memory = replace(plan, context=replace(plan.context, prove=True))
-    without, notes = with_askable(in_memory, ())
+    without, notes = keep_answerable_questions(in_memory, ())
     assert proven not in without.questions
     assert any("its disks are in memory" in note for note in notes)
 
 
 def test_too_few_blocks_answer_nothing_and_say_so() -> None:
     plan = built_in("upload")
-    short, notes = with_askable(replace(plan, policy=replace(plan.policy, blocks=1)), ())
+    short, notes = keep_answerable_questions(replace(plan, policy=replace(plan.policy, blocks=1)), ())
     assert not short.questions
     assert any("1 block cannot show a difference" in note for note in notes)
-    few, _ = with_askable(replace(plan, policy=replace(plan.policy, blocks=3)), ())
+    few, _ = keep_answerable_questions(replace(plan, policy=replace(plan.policy, blocks=3)), ())
     assert few.questions  # what is far beyond any scatter is shown by three
 
 
@@ -188,12 +193,12 @@ def test_every_question_of_a_built_in_plan_can_be_answered_on_a_plain_machine(na
     on = [str(platform) for platform in outline.shape.platforms if str(platform) in plain]
     plan = assemble(override(outline, Overrides(on=on)), Caller())
     proven = [question for question in plan.questions if question.durability or question.disk]
-    asked, _ = with_askable(plan, ())
+    asked, _ = keep_answerable_questions(plan, ())
     assert all(question in proven for question in plan.questions if question not in asked.questions)
     for question in plan.questions:
-        if question.wants not in COMPARING:
+        if question.wants not in COMPARING_QUESTIONS:
             continue
-        for part in parts(question, plan.cells):
+        for part in split_question(question, plan.cells):
             first, *others = part.cells
             for other in others:
                 unequal = inequality([replace(first, baseline=True), replace(other, baseline=False)])
@@ -214,14 +219,14 @@ def test_a_plan_ends_when_its_questions_are_answered_whatever_the_other_cells_ar
     analysis = analyse_run(plan, run.trials)
     everything = stopping.decide(plan, run.trials, 8, analysis, 100.0)
     assert everything.state is None  # the ratios of the others are not that precise
-    pairs = asked_pairs(plan, analysis, [cell.id for cell in plan.cells])
+    pairs = compare_asked_pairs(plan, analysis, [cell.id for cell in plan.cells])
     assert pairs is not None
     asked = [pair.comparison for pair in pairs]
     assert len(asked) == 1  # ext3 over ext4, and nothing about the others
     assert stopping.decide(plan, run.trials, 8, analysis, 100.0, asked).state is RunState.COMPLETE
     equal = run_of({"ext2": 1.0, "ext3": 1.0, "ext4": 1.0}, EXT3, blocks=8)
     analysis = analyse_run(replace(plan, cells=equal.plan.cells), equal.trials)
-    pairs = asked_pairs(plan, analysis, [cell.id for cell in equal.plan.cells])
+    pairs = compare_asked_pairs(plan, analysis, [cell.id for cell in equal.plan.cells])
     assert pairs is not None
     asked = [pair.comparison for pair in pairs]
     assert stopping.decide(plan, equal.trials, 8, analysis, 100.0, asked).state is None

@@ -10,7 +10,7 @@ import pytest
 
 from guestmark.core.errors import UsageError
 from guestmark.engine import campaign as campaigns
-from guestmark.engine.campaign import Boot, Campaign, Commands, State, unit
+from guestmark.engine.campaign import Campaign, CampaignState, MeasuredBoot, SideCommands, make_systemd_unit
 from guestmark.stats.across_runs import ChangeVerdict, boot_order, compare_two_sides
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
@@ -121,13 +121,13 @@ def test_by_hand_it_says_what_to_do(guestmark: CommandLine, tmp_path: Path) -> N
 )
 def test_a_side_that_a_shell_would_read_as_code_is_refused(side: str) -> None:
     for commands in (
-        Commands(switch="ssh lab1 'grub-reboot {side}'"),
-        Commands(verify='"{side}"'),
-        Commands(restart="{side}"),
+        SideCommands(switch="ssh lab1 'grub-reboot {side}'"),
+        SideCommands(verify='"{side}"'),
+        SideCommands(restart="{side}"),
     ):
         with pytest.raises(UsageError, match="a shell would read it as code"):
             commands.check(["B", side])
-    Commands(verify='test "$GUESTMARK_SIDE" = B').check(["B", side])
+    SideCommands(verify='test "$GUESTMARK_SIDE" = B').check(["B", side])
 
 
 def test_a_side_is_never_run(guestmark: CommandLine, tmp_path: Path) -> None:
@@ -191,18 +191,18 @@ def test_a_boot_of_the_wrong_side_is_never_measured(guestmark: CommandLine, tmp_
     assert guestmark("runs", "--json").stdout.count('"id"') == 0
 
 
-def state(**changes: object) -> State:
-    fixed = State("c", "", "", "/", ("A", "B"), tuple("ABBA"), Commands(switch="true"))
+def state(**changes: object) -> CampaignState:
+    fixed = CampaignState("c", "", "", "/", ("A", "B"), tuple("ABBA"), SideCommands(switch="true"))
     return replace(fixed, **changes)  # type: ignore[arg-type]
 
 
 def test_which_boot_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaigns, "host_boot_id", lambda: "second")
-    first = Boot("A", "first", 0, "r", "6.1")
+    first = MeasuredBoot("A", "first", 0, "r", "6.1")
     assert not state().is_fresh  # nobody knows which side this is
-    assert state(commands=Commands()).is_fresh
-    assert state(done=(first,), commands=Commands()).is_fresh
-    assert not state(done=(Boot("A", "second", 0, "r", "6.1"),), commands=Commands()).is_fresh
+    assert state(commands=SideCommands()).is_fresh
+    assert state(done=(first,), commands=SideCommands()).is_fresh
+    assert not state(done=(MeasuredBoot("A", "second", 0, "r", "6.1"),), commands=SideCommands()).is_fresh
     assert state(done=(first,), switched=(1, "first", 0)).is_fresh
     assert not state(done=(first,), switched=(1, "second", 0)).is_fresh  # not restarted since
     assert not state(done=(first,), switched=(0, "first", 0)).is_fresh  # switched for the boot before
@@ -216,10 +216,10 @@ def test_what_cannot_be_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match="there is no campaign"):
         _ = Campaign("x").state
     kept = Campaign("c", state())
-    with kept.held(), pytest.raises(UsageError, match="in another process"), Campaign("c").held():
+    with kept.lock(), pytest.raises(UsageError, match="in another process"), Campaign("c").lock():
         pass
-    with kept.held():
-        kept.keep(restarts=3)
+    with kept.lock():
+        kept.store(restarts=3)
     assert Campaign("c").state == kept.state
     assert kept.path.stat().st_mode & 0o777 == 0o600
     kept.path.write_text("{}")
@@ -229,7 +229,7 @@ def test_what_cannot_be_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_unit_is_one_for_systemd(tmp_path: Path) -> None:
     path = tmp_path / "campaign.service"
-    path.write_text(unit(state(), ["/bin/true", "campaign", 'a "b" %c']))
+    path.write_text(make_systemd_unit(state(), ["/bin/true", "campaign", 'a "b" %c']))
     assert 'ExecStart="/bin/true" "campaign" "a \\"b\\" %%c"' in path.read_text()
     try:
         checked = subprocess.run(

@@ -11,7 +11,7 @@ from guestmark.core.findings import Facts, Findings
 from guestmark.core.machine_facts import GuestMachine, Inside, Vmm
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.engine.confirmation import confirmation
+from guestmark.engine.confirmation import make_confirmation
 from guestmark.ledger.model import StoredRun
 from tests.framework.command_line import CommandLine
 from tests.framework.ledgers import WALL
@@ -89,7 +89,7 @@ def kernel(path: Path, release: str) -> str:
 def test_kernels_are_found_by_what_guests_attested(tmp_path: Path) -> None:
     old, new = (kernel(tmp_path / name, name) for name in ("1.0-old", "2.0-new"))
     before, after = stored("b", "1.0-old", level=old), stored("a", "2.0-new", "6.2", level=new)
-    found = confirmation(before, after, {"blocks": 4})
+    found = make_confirmation(before, after, {"blocks": 4})
     assert [cell.factors["kernel"] for cell in found.plan.cells] == [old, new, old]
     assert [cell.shown("kernel") for cell in found.plan.cells[:2]] == ["before", "after"]
     assert found.differing == ("kernel 1.0-old → 2.0-new",)
@@ -97,12 +97,12 @@ def test_kernels_are_found_by_what_guests_attested(tmp_path: Path) -> None:
     assert (found.plan.policy.blocks, found.plan.context.confirms) == (4, ("b", "a"))
     kernel(tmp_path / "1.0-old", "1.1-rebuilt")
     with pytest.raises(UsageError, match=r"no kernel 1\.0-old, which run b had, is here any more"):
-        confirmation(before, after, {})
+        make_confirmation(before, after, {})
 
 
 def test_what_is_the_hosts_own_is_for_a_campaign() -> None:
     with pytest.raises(UsageError, match=r"the host's kernel .* is the same for both now") as caught:
-        confirmation(stored("b", "6.1"), stored("a", "6.1", "6.2"), {})
+        make_confirmation(stored("b", "6.1"), stored("a", "6.1", "6.2"), {})
     assert "guestmark campaign" in caught.value.hint
     with pytest.raises(UsageError, match="measured the same"):
-        confirmation(stored("b", "6.1"), stored("a", "6.1"), {})
+        make_confirmation(stored("b", "6.1"), stored("a", "6.1"), {})

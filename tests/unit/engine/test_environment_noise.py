@@ -254,7 +254,7 @@ def test_programs_that_have_ended_are_the_machines_own() -> None:
     subprocess.run([sys.executable, "-c", loop], check=True)
     plain = recorder.stop()
     recorder.start((), {processor})
-    recorder.reported(50.0)
+    recorder.add_reported_time(50.0)
     assert recorder.stop()["foreign_s"] < -40
     assert plain["foreign_s"] < plain["elapsed_s"] - 0.5
 

@@ -12,7 +12,7 @@ import pytest
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.platform_kind import Program
 from guestmark.core.registry import programs
-from guestmark.engine.environment import record_environment, record_for
+from guestmark.engine.environment import record_environment, record_run_environment
 from guestmark.foreign.packages import owner_of
 from guestmark.platforms.qemu.virtiofs import daemon
 from tests.framework.cells import cell_of, plan_of
@@ -173,7 +173,7 @@ def test_the_package_of_the_measured_program_is_recorded(tmp_path: Path) -> None
     assert owner_of("/root/bin/old", tmp_path) is None
     if owner := owner_of(known(shutil.which("true"))):
         plan = plan_of(cell_of("host", "exec", command=["true"]))
-        assert record_for(plan)["packages"][owner]
+        assert record_run_environment(plan)["packages"][owner]
 
 
 def test_a_host_that_tells_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from guestmark.core.model import Cell, Plan, RunState, Trial
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.engine.forecast import Learnt, learnt
+from guestmark.engine.forecast import RunForecast, forecast_run
 from guestmark.engine.trial_schedule import count_iterations
 from guestmark.ledger import open_ledger
 from guestmark.ledger.run_history import judged, remember
@@ -47,7 +47,7 @@ def test_iterations_follow_from_what_earlier_runs_scattered_by(
 ) -> None:
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         plan = measured(ledger, within, between)
-        found = known(learnt(plan, ledger, ENVIRONMENT))
+        found = known(forecast_run(plan, ledger, ENVIRONMENT))
         ratio = known(found.within)
         assert ratio == pytest.approx((within / between) ** 2, rel=0.9)
         assert (ratio > 1) is (within > between)
@@ -59,10 +59,10 @@ def test_iterations_follow_from_what_earlier_runs_scattered_by(
         other = replace(
             plan, cells=tuple(replace(cell, workload=replace(EXEC, name="disk")) for cell in CELLS)
         )
-        assert learnt(other, ledger, ENVIRONMENT) is None  # another workload altogether
+        assert forecast_run(other, ledger, ENVIRONMENT) is None  # another workload altogether
         alike = replace(EXEC, params={**EXEC.params, "command": ["another"]})
         kin = known(
-            learnt(
+            forecast_run(
                 replace(plan, cells=tuple(replace(cell, workload=alike) for cell in CELLS)),
                 ledger,
                 ENVIRONMENT,
@@ -70,7 +70,7 @@ def test_iterations_follow_from_what_earlier_runs_scattered_by(
         )
         assert kin.within == found.within
         assert not kin.sentence  # how well another command was known says nothing of this one
-        assert learnt(plan, ledger, {**ENVIRONMENT, "machine": "another"}) is None
+        assert forecast_run(plan, ledger, {**ENVIRONMENT, "machine": "another"}) is None
 
 
 def pilot(cell: Cell) -> Trial:
@@ -81,9 +81,9 @@ def pilot(cell: Cell) -> Trial:
 def test_few_starts_teach_nothing_and_the_host_alone_is_not_looked_up(tmp_path: Path) -> None:
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         plan = measured(ledger, 0.04, 0.01, blocks=8)
-        assert known(learnt(plan, ledger, ENVIRONMENT)).within is None
-        assert learnt(replace(plan, cells=(CELLS[0],)), ledger, ENVIRONMENT) is None
-    assert Learnt(2).sentence == ""
+        assert known(forecast_run(plan, ledger, ENVIRONMENT)).within is None
+        assert forecast_run(replace(plan, cells=(CELLS[0],)), ledger, ENVIRONMENT) is None
+    assert RunForecast(2).sentence == ""
 
 
 def test_equal_variances_choose_what_they_always_did() -> None:

@@ -16,29 +16,29 @@ def test_a_signal_inside_a_trial_is_raised(number: signal.Signals, request: pyte
     interruption = Interruption()
 
     def trial() -> None:
-        with interruption.armed():
+        with interruption.interruptible():
             os.kill(os.getpid(), number)
             signal.sigtimedwait([], 5)
             pytest.fail("the trial must not go on")
 
-    with interruption.handled(), pytest.raises(Interrupted):
+    with interruption.handle_signals(), pytest.raises(Interrupted):
         trial()
     assert interruption.received == number
 
 
 def test_a_signal_between_trials_waits_for_the_next_one() -> None:
     interruption = Interruption()
-    with interruption.handled():
+    with interruption.handle_signals():
         os.kill(os.getpid(), signal.SIGINT)
         assert interruption.received == signal.SIGINT
-        with pytest.raises(Interrupted), interruption.armed():
+        with pytest.raises(Interrupted), interruption.interruptible():
             pytest.fail("the trial must not begin")
 
 
 def test_cleaning_up_is_not_interrupted() -> None:
     interruption = Interruption()
-    with interruption.handled():
-        with interruption.armed():
+    with interruption.handle_signals():
+        with interruption.interruptible():
             pass
         os.kill(os.getpid(), signal.SIGTERM)
     assert interruption.received == signal.SIGTERM
@@ -46,7 +46,7 @@ def test_cleaning_up_is_not_interrupted() -> None:
 
 def test_handlers_are_put_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    with Interruption().handled():
+    with Interruption().handle_signals():
         pass
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
@@ -54,7 +54,7 @@ def test_handlers_are_put_back() -> None:
 def test_nohup_is_respected() -> None:
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Interruption().handled():
+        with Interruption().handle_signals():
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, previous)

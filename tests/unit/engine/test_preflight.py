@@ -66,7 +66,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 def test_every_workload_sees_its_own_cells_that_can_be_measured(plan: Plan) -> None:
     cells = runnable(plan.cells, [LeftOut("kvm", "no KVM")])
-    assert preflight.remarks_on(plan, cells) == ["images take 4 GB"]
+    assert preflight.check_workloads(plan, cells) == ["images take 4 GB"]
     assert (Roomy.seen, Tools.seen) == (("roomy host",), ("tools host",))
 
 
@@ -74,7 +74,7 @@ def test_one_error_is_raised_as_it_is(plan: Plan, monkeypatch: pytest.MonkeyPatc
     error = GuestmarkError("no room", hint="8 GB are needed in /dev/shm")
     monkeypatch.setattr(Roomy, "error", error)
     with pytest.raises(GuestmarkError) as caught:
-        preflight.remarks_on(plan, plan.cells)
+        preflight.check_workloads(plan, plan.cells)
     assert caught.value is error
 
 
@@ -82,7 +82,7 @@ def test_several_errors_are_told_at_once(plan: Plan, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Roomy, "error", GuestmarkError("no room", hint="free some"))
     monkeypatch.setattr(Tools, "error", UsageError("mkfs.xfs is missing"))
     with pytest.raises(UsageError) as caught:
-        preflight.remarks_on(plan, plan.cells)
+        preflight.check_workloads(plan, plan.cells)
     assert caught.value.hint.splitlines() == ["no room (free some)", "mkfs.xfs is missing"]
 
 
@@ -90,7 +90,7 @@ def test_a_group_without_its_baseline_gets_another_from_its_own(plan: Plan) -> N
     cells = tuple(replace(cell, group="both", baseline=cell.id == "roomy kvm") for cell in plan.cells[:4])
     null = replace(cells[1], id="roomy kvm#2", baseline=False, null_of="roomy kvm")
     other = replace(plan.cells[4], group="alone", baseline=True)
-    changed, notes = preflight.with_usable_baselines(
+    changed, notes = preflight.replace_unusable_baselines(
         replace(plan, cells=(*cells, null, other)), [LeftOut("kvm", "no KVM")]
     )
     baselines = [cell.id for cell in changed.cells if cell.baseline]

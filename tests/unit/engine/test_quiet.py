@@ -56,23 +56,23 @@ def restored(host: Path) -> bool:
 
 
 def test_everything_noisy_is_changed_and_put_back(host: Path) -> None:
-    outcome = quiet_host.turn_on(host)
+    outcome = quiet_host.quieten_host(host)
     assert not outcome.refused
     assert {name for name, text in now(host).items() if text != NOISY[name]} == set(NOISY) - LEFT
-    assert not list(quiet_host.noisy(host))
-    assert quiet_host.attested(host)["governor"] == "performance"
+    assert not list(quiet_host.find_noisy_settings(host))
+    assert quiet_host.attest_settings(host)["governor"] == "performance"
     with pytest.raises(UsageError, match="quiet already"):
-        quiet_host.turn_on(host)
-    quiet_host.turn_off(host)
+        quiet_host.quieten_host(host)
+    quiet_host.restore_host(host)
     assert restored(host)
-    assert not quiet_host.attested(host)
+    assert not quiet_host.attest_settings(host)
 
 
 def test_what_another_program_sets_again_is_not_attested(host: Path) -> None:
-    with quiet_host.quieted(host):
+    with quiet_host.quiet_host(host):
         (host / f"{CPU}/cpu1/cpufreq/scaling_governor").write_text("powersave\n")
-        assert "powersave is set" in quiet_host.attested(host)["governor"]
-        assert [change.to for change in quiet_host.lost(host)] == ["performance"]
+        assert "powersave is set" in quiet_host.attest_settings(host)["governor"]
+        assert [change.to for change in quiet_host.find_lost_changes(host)] == ["performance"]
     assert restored(host)
 
 
@@ -84,7 +84,7 @@ def test_a_host_that_forbids_it_is_told_in_one_line(tmp_path: Path) -> None:
     governor.symlink_to("/proc/version")
     with (
         pytest.raises(UsageError, match=r"^this host forbids changing its settings: governor$"),
-        quiet_host.quieted(tmp_path),
+        quiet_host.quiet_host(tmp_path),
     ):
         pytest.fail("it is not quiet")
     assert not list((tmp_path / "run").iterdir())
@@ -120,7 +120,7 @@ def test_a_killed_run_leaves_the_host_as_it_was(host: Path) -> None:
 
 
 def test_a_run_puts_back_what_its_killed_keeper_cannot(host: Path) -> None:
-    with quiet_host.quieted(host):
+    with quiet_host.quiet_host(host):
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         (keeper,) = [
             pid for pid in children if str(host).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -18,7 +18,7 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.engine.preflight import misplaced_cells, unmade_parts
+from guestmark.engine.preflight import find_misplaced_cells, find_unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.parts import survey
 from guestmark.foreign.progress import Progress
@@ -303,17 +303,17 @@ def _masked(head: bytes, mask: bytes) -> bytes:
 def test_programs_are_not_asked_for_where_there_are_none() -> None:
     command = cell("tcg@sparc64", spec("exec", command=["true"]))
     write = cell("tcg@sparc64", spec("filewrite", amount="1M"))
-    (left_out,) = misplaced_cells([command, write])
+    (left_out,) = find_misplaced_cells([command, write])
     assert left_out.covers(command)
     assert "filewrite" in left_out.hint
-    (own,) = misplaced_cells(
+    (own,) = find_misplaced_cells(
         [
             cell(f"user@{ROW.name}", spec("filewrite", amount="1M")),
             cell(f"user@{ROW.name}", spec("exec", command=["true"])),
         ]
     )
     assert "not emulated" in own.reason
-    (two,) = misplaced_cells([cell("tcg@sparc64", spec("filewrite", amount="1M"), smp="2")])
+    (two,) = find_misplaced_cells([cell("tcg@sparc64", spec("filewrite", amount="1M"), smp="2")])
     assert "one processor" in two.reason
 
 
@@ -322,7 +322,7 @@ def test_what_is_missing_for_all_cells_is_said_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(tmp_path))
     write = cell("tcg@sparc64", spec("filewrite", amount="1M"))
     cells = [replace(write, id="one"), replace(write, id="two"), replace(write, id="one#2", null_of="one")]
-    (left_out,) = unmade_parts([*cells, cell("host", "exec")])
+    (left_out,) = find_unmade_parts([*cells, cell("host", "exec")])
     assert left_out.name == "tcg@sparc64"
     assert "sparc64-linux-gnu-gcc" in left_out.reason
     assert "gcc-sparc64-linux-gnu" in left_out.hint

@@ -11,7 +11,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.findings import Counted, Fact
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.engine.trial import Counting
+from guestmark.engine.trial import CounterRecorder
 from guestmark.page.nodes import Part, Section
 from guestmark.report.render.terminal import draw
 from guestmark.report.sections import event_counts
@@ -97,8 +97,8 @@ def test_iterations_are_averaged_and_failed_readings_left_out() -> None:
                 raise MachineError("gone")
             return {"kvm_exits": float(self.readings**2), **({"late": 1.0} if self.readings % 2 == 0 else {})}
 
-    counting = Counting(Counted(), apart=False)  # type: ignore[arg-type]
+    counting = CounterRecorder(Counted(), apart=False)  # type: ignore[arg-type]
     for _ in range(3):
         counting.begin()
         counting.end()
-    assert counting.each() == {"kvm_exits": ((4 - 1) + (16 - 9)) / 2}
+    assert counting.compute_averages() == {"kvm_exits": ((4 - 1) + (16 - 9)) / 2}

@@ -56,7 +56,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_each_becomes_a_run_that_is_shown_and_decides_nothing(name: str) -> None:
-    (packed,) = imported_results.read(FILES[name].encode(), name)
+    (packed,) = imported_results.read_results(FILES[name].encode(), name)
     run = packed.run
     found = analyse_run(run.plan, run.trials)
     verdicts = {comparison.verdict for cell in found.cells for comparison in cell.comparison.values()}
@@ -67,7 +67,7 @@ def test_each_becomes_a_run_that_is_shown_and_decides_nothing(name: str) -> None
 
 def test_figures_are_those_of_the_files() -> None:
     def values(name: str) -> list[dict[str, tuple[float, ...]]]:
-        (packed,) = imported_results.read(FILES[name].encode(), name)
+        (packed,) = imported_results.read_results(FILES[name].encode(), name)
         return [
             {each.metric.name: each.iterations for each in trial.measurements} for trial in packed.run.trials
         ]
@@ -86,7 +86,7 @@ def test_figures_are_those_of_the_files() -> None:
 
 def test_the_suite_says_which_direction_is_better() -> None:
     for name, better in {"phoronix": Better.HIGHER, "phoronix xml": Better.LOWER}.items():
-        (packed,) = imported_results.read(FILES[name].encode(), name)
+        (packed,) = imported_results.read_results(FILES[name].encode(), name)
         assert {metric.better for metric in packed.run.plan.metrics} == {better}
 
 
@@ -111,7 +111,7 @@ def test_damaged_files_are_refused_in_one_line(name: str) -> None:
     refused: list[LedgerError] = []
     for each in damaged:
         try:
-            imported_results.read(each.encode(), "file")
+            imported_results.read_results(each.encode(), "file")
         except LedgerError as error:
             refused.append(error)
     assert len(refused) > 60
@@ -136,7 +136,7 @@ HOSTILE = {
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_files_are_refused(text: str) -> None:
     with pytest.raises(LedgerError, match="cannot be imported"):
-        imported_results.read(text.encode(), "file")
+        imported_results.read_results(text.encode(), "file")
 
 
 def test_the_verb_imports_and_shows_them_and_remembers_none(guestmark: CommandLine, tmp_path: Path) -> None:

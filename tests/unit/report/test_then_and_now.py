@@ -13,7 +13,7 @@ from rich.console import Console
 from guestmark.core.context import Caller
 from guestmark.core.metric import Better, Measurement
 from guestmark.core.model import Plan, RunState, Trial, TrialStatus
-from guestmark.engine.question_status import with_askable
+from guestmark.engine.question_status import keep_answerable_questions
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
 from guestmark.plan.load import load
@@ -67,7 +67,7 @@ def page_of(run: StoredRun, width: int) -> str:
 def test_a_published_experiment_is_one_page(name: str, blocks: int) -> None:
     """At 80 columns: reports of 239 to 502 lines had their answer in the middle."""
     given = Overrides(on=EXPERIMENTS[name])
-    plan, _ = with_askable(
+    plan, _ = keep_answerable_questions(
         assemble(override(load(library.builtin(name), name, scale=0.01), given), Caller()), ()
     )
     shown = page_of(measured(plan, blocks), 80)

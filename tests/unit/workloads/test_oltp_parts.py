@@ -17,7 +17,7 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.core.workload_kind import packages_of
 from guestmark.disks import sparse, template
-from guestmark.engine.preflight import impossible_cells, with_usable_baselines
+from guestmark.engine.preflight import find_impossible_cells, replace_unusable_baselines
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
 from guestmark.setting.disk import DiskSpec, Role
@@ -104,12 +104,12 @@ def test_a_server_that_is_missing_is_named_with_its_package(
     exec_cell = Cell("true", WorkloadSpec("exec", {"argv": ["true"]}), HOST)
     lacking = cell(server=server)
     plan = Plan("test", (exec_cell, lacking), Policy(), (), context=Context(uid=os.getuid()))
-    (entry,) = impossible_cells(plan.cells)
+    (entry,) = find_impossible_cells(plan.cells)
     assert entry.cell == lacking.id
     assert "is not installed" in entry.reason
     assert server in entry.reason.partition("the package ")[2]
     with pytest.raises(PlatformUnusableError, match=r"nothing can be measured here: .* is not installed"):
-        with_usable_baselines(Plan("test", (lacking,), Policy(), ()), [entry])
+        replace_unusable_baselines(Plan("test", (lacking,), Policy(), ()), [entry])
 
 
 def test_sysbench_that_is_missing_is_named_with_its_package(
