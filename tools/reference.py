@@ -109,7 +109,7 @@ def workloads() -> str:
 def _workload(kind: Any) -> Iterator[str]:
     yield f"## {kind.name}\n"
     yield f"{_sentence(kind.help)}\n"
-    if fields := kind.model().model_fields:
+    if fields := kind.params_model().model_fields:
         yield _table(
             ["parameter", "what it is", "type, unit", "default"],
             [
@@ -137,8 +137,10 @@ def _unit(metric: Any) -> str:
 
 def _metrics(kind: Any) -> Any:
     """What is measured with the default parameters; nothing where some parameter has no default."""
+    from guestmark.core.model import WorkloadSpec
+
     try:
-        return kind.metrics(kind.checked({}))
+        return kind.metrics_of(WorkloadSpec(kind.name, kind.check_params({})))
     except Exception:
         return ()
 

@@ -59,7 +59,7 @@ def _launched() -> float:
 
 def _transaction(server: str) -> float:
     """Seconds that a transaction takes, by a client on one thread."""
-    workload = WorkloadSpec("oltp", kinds.workload_kind("oltp").checked({**_LOAD, "server": server}))
+    workload = WorkloadSpec("oltp", kinds.workload_kind("oltp").check_params({**_LOAD, "server": server}))
     cell = Cell("bench", workload, HOST)
     user = Context(uid=os.getuid(), gid=os.getgid())
     oltp = OltpTrial(Plan("bench", (cell,), Policy(trial_limit_s=_LIMIT_S), (), user), cell)

@@ -52,7 +52,7 @@ _LOCATION = "/dev/shm"
 
 def _cell(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
     known = kinds.workload_kind(kind)
-    spec = WorkloadSpec(kind, known.checked(params))
+    spec = WorkloadSpec(kind, known.check_params(params))
     disk = {} if platform == "host" else {**_FACTORS, **(factors or {})}
     return Cell(f"{kind} {platform}", spec, PlatformSpec.read(platform), disk)
 
@@ -60,9 +60,9 @@ def _cell(platform: str, kind: str, factors: Mapping[str, str] | None = None, **
 def _trial(cell: Cell) -> float:
     """One fresh machine, one measurement: the workload's `wall_s`."""
     plan = Plan("bench", (cell,), Policy(trial_limit_s=3600.0), ())
-    started = workloads.started_for(cell)
+    started = workloads.started_cell(cell)
     with registry.get_platform(started.platform).start(started) as machine:
-        workload = workloads.create(plan, cell)
+        workload = workloads.create_trial(plan, cell)
         try:
             workload.prepare(machine)
             measured = {one.metric.name: one.value for one in workload.run(machine)}

@@ -44,7 +44,7 @@ class Sleeping(Workload[Nap]):
     measured = (WALL,)
 
     @classmethod
-    def metrics(cls, params):
+    def list_metrics(cls, params):
         return cls.measured
 
     @classmethod

@@ -11,7 +11,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine import preflight
 from guestmark.platforms import registry
 from guestmark.stats.analysis import analyse_run
-from guestmark.workloads.base import create, start_machine
+from guestmark.workloads.base import create_trial, start_machine
 from guestmark.workloads.guestfs import own_guest
 from guestmark.workloads.guestfs import session as guestfs_session
 from tests.framework.command_line import CommandLine, Result
@@ -95,7 +95,7 @@ def test_a_session_in_the_real_guestfish() -> None:
     cell = Cell(
         "tcg", WorkloadSpec("guestfs-api", {"rounds": 1}), PlatformSpec.read("tcg"), {"memory": "512M"}
     )
-    workload = create(Plan("api", (cell,), Policy(trial_limit_s=200.0), ()), cell)
+    workload = create_trial(Plan("api", (cell,), Policy(trial_limit_s=200.0), ()), cell)
     with start_machine(workload, registry.get_platform("tcg"), cell) as machine:
         workload.prepare(machine)
         values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}

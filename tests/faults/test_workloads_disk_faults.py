@@ -88,7 +88,7 @@ def test_a_source_that_is_too_short_is_refused_before_the_first_trial(tmp_path: 
     short.write_bytes(b"x" * 5000)
     cell = cell_of("uml", "upload", {}, amount="8M", file=str(short))
     with pytest.raises(UsageError, match="5000 bytes"):
-        base.of("upload").preflight(Plan("test", (cell,), Policy(), ()), [cell])
+        base.find_trial_class("upload").preflight(Plan("test", (cell,), Policy(), ()), [cell])
 
 
 def test_a_source_that_shrinks_is_noticed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from guestmark.core.platform_spec import PlatformSpec
 
 def spec(kind: str, **params: Any) -> WorkloadSpec:
     """A workload with parameters as a plan would give them; they are checked, and defaults filled in."""
-    return WorkloadSpec(kind, registry.workload_kind(kind).checked(params))
+    return WorkloadSpec(kind, registry.workload_kind(kind).check_params(params))
 
 
 def cell(platform: str, workload: WorkloadSpec | str = "test", **factors: str) -> Cell:

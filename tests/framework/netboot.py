@@ -30,7 +30,7 @@ def workload(
         given["certificate"] = certificate
     cell = Cell(
         "cell",
-        WorkloadSpec("netboot", netboot.NetbootWorkload.checked(given)),
+        WorkloadSpec("netboot", netboot.NetbootWorkload.check_params(given)),
         PlatformSpec.read("tcg"),
         {"nic": "e1000", "console": "serial", **factors},
         baseline=True,

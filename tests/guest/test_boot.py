@@ -26,8 +26,8 @@ def trial(
     """One trial as the experiment runs it: its measurements by name, its machine, its workload."""
     cell = cell_of(platform, kind, {"memory": "512M"}, **params)
     plan = plan_of(cell, limit_s=limit_s, context=CALLER)
-    workload = base.create(plan, cell)
-    started = base.started_for(cell)
+    workload = base.create_trial(plan, cell)
+    started = base.started_cell(cell)
     with base.start_machine(workload, registry.get_platform(started.platform), cell) as machine:
         machine.attest()
         workload.prepare(machine)

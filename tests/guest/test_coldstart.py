@@ -17,7 +17,7 @@ from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms import registry
 from guestmark.platforms.base import Platform
 from guestmark.platforms.host_like import HostPlatform
-from guestmark.workloads.base import of
+from guestmark.workloads.base import find_trial_class
 from guestmark.workloads.coldstart import OneStart, Starts
 from guestmark.workloads.common.starting import Started
 from tests.framework.cells import cell, cell_of, plan_of
@@ -216,10 +216,10 @@ def test_what_a_runtime_leaves_behind_is_found(tmp_path: Path) -> None:
 def test_more_machines_than_fit_are_refused_in_one_line() -> None:
     many = cell_of("bwrap", "coldstart", {"pattern": "burst-256", "memory": "1G"})
     with pytest.raises(UsageError, match=r"256 machines of 1G do not fit: bwrap has room for \d+ in the"):
-        of("coldstart").check_request(plan_of(many), [many])
+        find_trial_class("coldstart").check_request(plan_of(many), [many])
 
 
 def test_a_working_set_that_its_machine_cannot_hold_is_refused() -> None:
     small = cell_of("tcg", "coldstart", {"memory": "256M"}, touch="200M")
     with pytest.raises(UsageError, match="200M cannot be touched in a machine of 256M"):
-        of("coldstart").check_request(plan_of(small), [small])
+        find_trial_class("coldstart").check_request(plan_of(small), [small])

@@ -12,7 +12,7 @@ from guestmark.core.metric import Metric
 from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import fit_law
 from guestmark.workloads import density
-from guestmark.workloads.base import of
+from guestmark.workloads.base import find_trial_class
 from guestmark.workloads.density import Fleet
 from guestmark.workloads.density.trial import DensityTrial
 from tests.framework.cells import cell_of, plan_of
@@ -85,7 +85,7 @@ def test_huge_pages_that_were_set_aside_are_counted(set_aside: int, monkeypatch:
         assert measured[metric] > 64 * _MIB, metric.name
     many = cell_of("tcg", "density", {"guests": "4", "memory": "256M", "hugepages": "2M"})
     with pytest.raises(UsageError, match="4 machines need 512 pages of 2M, and this host has 256 free"):
-        of("density").check_request(plan_of(many), [many])
+        find_trial_class("density").check_request(plan_of(many), [many])
 
 
 @pytest.mark.long
@@ -130,7 +130,7 @@ def test_an_idle_machine_that_is_not_idle_is_seen() -> None:
 def test_more_machines_than_fit_are_refused_before_one_is_started() -> None:
     many = cell_of("tcg", "density", {"guests": "500", "memory": "1G"})
     with pytest.raises(UsageError, match=r"500 machines of 1G do not fit: tcg has room for \d+ in the"):
-        of("density").check_request(plan_of(many), [many])
+        find_trial_class("density").check_request(plan_of(many), [many])
 
 
 def test_a_program_that_fails_says_so() -> None:

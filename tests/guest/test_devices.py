@@ -193,6 +193,6 @@ def test_what_a_device_is_not_is_refused(device: str) -> None:
     assert "guests only" in explain_impossible_disk(
         cell_of("host", "filewrite", overwriting(device), amount="4M")
     )
-    assert "images only" in workloads.of("powercut").impossible(
+    assert "images only" in workloads.find_trial_class("powercut").impossible(
         cell_of("tcg", "powercut", overwriting(device))
     )

@@ -14,7 +14,7 @@ WHERE = "if [ /dev/stdout -ef /dev/null ]; then echo null >&2; else echo kept >&
 
 
 def on(platform: str, text: str, **params: object) -> Cell:
-    plan = ExecWorkload.checked({"command": ["sh", "-c", text], **params})
+    plan = ExecWorkload.check_params({"command": ["sh", "-c", text], **params})
     return Cell("test", WorkloadSpec("exec", plan), PlatformSpec.read(platform), {})
 
 

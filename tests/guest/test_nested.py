@@ -25,7 +25,7 @@ FACTORS = {"memory": "256M", "size": "64M", "filesystem": "ext2"}
 
 
 def cell_of(platform: str, amount: str = "4M", variant: str = "full", **factors: str) -> Cell:
-    params = kinds.workload_kind("upload").checked(
+    params = kinds.workload_kind("upload").check_params(
         {"amount": amount, "variant": variant, "content": "random"}
     )
     return Cell("test", WorkloadSpec("upload", params), PlatformSpec.read(platform), {**FACTORS, **factors})
@@ -48,7 +48,7 @@ def start(cell: Cell, deadline_s: float | None = None) -> AbstractContextManager
 
 def uploaded(cell: Cell, machine: Machine) -> tuple[dict[str, float], Mapping[str, Any]]:
     """One upload into the machine's disk: values by metric, and the workload's facts."""
-    workload = base.create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
+    workload = base.create_trial(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
     workload.prepare(machine)
     values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
     workload.cleanup(machine)

@@ -14,7 +14,7 @@ from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
 from guestmark.platforms.guest import Guest
 from guestmark.platforms.qmp import UnknownCommandError
-from guestmark.workloads.base import create
+from guestmark.workloads.base import create_trial
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.known import a, known
@@ -26,7 +26,7 @@ def measured(platform: str, machine: Machine, *calls: str) -> tuple[dict[str, fl
     """The workload once: its values by metric, and what is known of each call."""
     params = {"operations": 20, "time": "20ms", "calls": list(calls)}
     cell = Cell("test", WorkloadSpec("syscalls", params), PlatformSpec.read(platform))
-    workload = create(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
+    workload = create_trial(Plan("test", (cell,), Policy(trial_limit_s=120.0), ()), cell)
     workload.prepare(machine)
     values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
     workload.cleanup(machine)

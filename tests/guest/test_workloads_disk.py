@@ -24,7 +24,7 @@ FACTORS = {"size": "64M", "filesystem": "ext2"}
 
 
 def cell_of(platform: str, kind: str, factors: Mapping[str, str] | None = None, **params: Any) -> Cell:
-    checked = kinds.workload_kind(kind).checked({"amount": "8M", **params})
+    checked = kinds.workload_kind(kind).check_params({"amount": "8M", **params})
     asked = FACTORS if factors is None else factors
     levels = {} if platform == "host" else dict(asked)
     return Cell("test", WorkloadSpec(kind, checked), PlatformSpec.read(platform), levels)
@@ -183,4 +183,4 @@ def test_guestfish_writes_qcow2_too() -> None:
 def test_guestfish_is_not_measured_where_it_cannot_run() -> None:
     cell = cell_of("uml", "guestfish")
     with pytest.raises(UsageError, match="tcg and kvm only"):
-        base.of("guestfish").preflight(Plan("test", (cell,), Policy(), ()), [cell])
+        base.find_trial_class("guestfish").preflight(Plan("test", (cell,), Policy(), ()), [cell])

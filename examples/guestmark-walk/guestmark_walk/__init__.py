@@ -32,7 +32,7 @@ class Walk(Workload[WalkParams]):
     programs = (Program("find", "findutils"),)
 
     @classmethod
-    def label(cls, params: WalkParams) -> str:
+    def describe_params(cls, params: WalkParams) -> str:
         """Returns what tables call it."""
         return f"walk through {params.directory}"
 

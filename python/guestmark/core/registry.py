@@ -72,7 +72,7 @@ def factor_of(name: str) -> Factor:
 def is_crowd(cell: Cell) -> bool:
     """Whether several machines of the cell are there at once; False for a workload that is not installed here."""
     kind = workload_kinds().get(cell.workload.name)
-    return kind is not None and kind.crowd(cell)
+    return kind is not None and kind.runs_several_machines(cell)
 
 
 def is_variable(name: str) -> bool:

@@ -75,17 +75,17 @@ class WorkloadKind(Generic[P]):
                     cls.PARAMS = argument
 
     @classmethod
-    def metrics(cls, params: P) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: P) -> tuple[Metric, ...]:
         """Returns what is measured with these parameters, the primary metric first."""
         return cls.measures
 
     @classmethod
-    def label(cls, params: P) -> str:
+    def describe_params(cls, params: P) -> str:
         """Returns what tables call it where a plan does not say."""
         return ""
 
     @classmethod
-    def takes(cls, factor: str, platform: PlatformSpec) -> bool:
+    def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
         """Tells whether a factor of that platform applies to this workload.
 
         Where it does not, there is one cell without the factor, as for factors that the platform itself does not take.
@@ -93,8 +93,8 @@ class WorkloadKind(Generic[P]):
         return cls.only_factors is None or factor in cls.only_factors
 
     @classmethod
-    def decides(cls, params: P, factor: str, platform: PlatformSpec) -> bool | None:
-        """Overrides `takes` and the platform for these parameters.
+    def decides_factor(cls, params: P, factor: str, platform: PlatformSpec) -> bool | None:
+        """Overrides `takes_factor` and the platform for these parameters.
 
         True accepts a factor even where the platform itself does not (mount options on the host, where the workload
         mounts an image), False rejects it, None leaves the decision to them.
@@ -102,7 +102,7 @@ class WorkloadKind(Generic[P]):
         return None
 
     @classmethod
-    def packages(cls, params: P) -> tuple[str, ...]:
+    def find_packages(cls, params: P) -> tuple[str, ...]:
         """Returns the packages with what it runs, besides those of `programs`."""
         return ()
 
@@ -112,12 +112,12 @@ class WorkloadKind(Generic[P]):
         return not cls.agent_is_enough
 
     @classmethod
-    def command(cls, params: P) -> Sequence[str]:
+    def user_command(cls, params: P) -> Sequence[str]:
         """Returns the user's command that it runs; empty without one."""
         return ()
 
     @classmethod
-    def acknowledges(cls, cell: Cell) -> Mapping[str, Any]:
+    def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
         """Returns parameters of `powercut` that acknowledge what the cell's workload does, in its way.
 
         Without any, a proof is one of the disk only.
@@ -125,42 +125,42 @@ class WorkloadKind(Generic[P]):
         return {}
 
     @classmethod
-    def moves(cls, params: P) -> int | None:
+    def moved_bytes(cls, params: P) -> int | None:
         """Returns how many bytes of content it writes to its target, which needs room for them; None if unknown."""
         return None
 
     @classmethod
-    def watches(cls, params: P) -> bool | None:
+    def watches_initcalls(cls, params: P) -> bool | None:
         """Tells whether initcalls are watched beside the phases of a guest's start and end; None: neither is."""
         return None
 
     @classmethod
-    def crowd(cls, cell: Cell) -> bool:
+    def runs_several_machines(cls, cell: Cell) -> bool:
         """Tells whether a cell runs several machines at once: they share all processors, unless a plan places them."""
         return False
 
     @classmethod
-    def adapts(cls, params: P) -> bool:
+    def adapts_to_time(cls, params: P) -> bool:
         """Tells whether its trials see to it that they end within their share of the command's time."""
         return False
 
     @classmethod
-    def sections(cls) -> tuple[Callable[..., Any], ...]:
+    def report_sections(cls) -> tuple[Callable[..., Any], ...]:
         """Returns functions that add to a report what only this workload knows: see `workloads.base.Sections`."""
         return ()
 
     @classmethod
-    def conclusion(cls) -> Callable[..., Any] | None:
+    def report_conclusion(cls) -> Callable[..., Any] | None:
         """Returns a function that says what cells come to that are not compared; None without one."""
         return None
 
     @classmethod
-    def model(cls) -> type[BaseModel]:
+    def params_model(cls) -> type[BaseModel]:
         """Returns the pydantic model of what plans may give it."""
         return params_model(cls.PARAMS)
 
     @classmethod
-    def checked(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    def check_params(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the parameters of a plan as they are stored.
 
         Raises `pydantic.ValidationError` (with all mistakes), `ValueError` or `UsageError`.
@@ -184,70 +184,70 @@ class WorkloadKind(Generic[P]):
     def make_spec(cls, params: Mapping[str, Any], label: str = "", key: str = "") -> WorkloadSpec:
         """Returns the workload with these stored parameters, by default under the label that they make."""
         spec = WorkloadSpec(cls.name, params, label, key)
-        return spec if label else replace(spec, label=cls.label(cls.params_of(spec)))
+        return spec if label else replace(spec, label=cls.describe_params(cls.params_of(spec)))
 
     @classmethod
     def metrics_of(cls, workload: WorkloadSpec) -> tuple[Metric, ...]:
         """Returns the metrics that are measured of such a workload, the primary one first."""
-        return cls.metrics(cls.params_of(workload))
+        return cls.list_metrics(cls.params_of(workload))
 
     @classmethod
-    def has_root(cls, workload: WorkloadSpec) -> bool:
+    def runs_programs(cls, workload: WorkloadSpec) -> bool:
         """Tells whether such a workload runs programs of the machine, which therefore needs a root."""
         return cls.needs_root(cls.params_of(workload))
 
     @classmethod
-    def accepts(cls, factor: str, platform: PlatformSpec) -> bool:
+    def accepts_factor(cls, factor: str, platform: PlatformSpec) -> bool:
         """Tells whether its cells on that platform have the factor, whatever the parameters are."""
         mine = any(known.name == factor for known in cls.factors)
-        return (mine or platform.takes_factor(factor)) and cls.takes(factor, platform)
+        return (mine or platform.takes_factor(factor)) and cls.takes_factor(factor, platform)
 
     @classmethod
-    def applies(cls, workload: WorkloadSpec, factor: str, platform: PlatformSpec) -> bool:
+    def has_factor(cls, workload: WorkloadSpec, factor: str, platform: PlatformSpec) -> bool:
         """Tells whether cells of such a workload on that platform have the factor."""
         if not any(known.name == factor for known in cls.factors) and not is_machine_factor(factor):
             return False
-        decided = cls.decides(cls.params_of(workload), factor, platform)
-        return cls.accepts(factor, platform) if decided is None else decided
+        decided = cls.decides_factor(cls.params_of(workload), factor, platform)
+        return cls.accepts_factor(factor, platform) if decided is None else decided
 
 
 WorkloadClass = type[WorkloadKind[Any]]
 
 
-def packages_of(cell: Cell) -> tuple[str, ...]:
+def find_packages_of(cell: Cell) -> tuple[str, ...]:
     """The packages that have to be in the root of a cell's machine, where that is made of packages."""
     kind = workload_kinds().get(cell.workload.name)
-    if kind is None or not kind.has_root(cell.workload):
+    if kind is None or not kind.runs_programs(cell.workload):
         return ()
-    more = kind.packages(kind.params_of(cell.workload))
+    more = kind.find_packages(kind.params_of(cell.workload))
     return tuple(sorted({*more, *(program.package for program in kind.programs)}))
 
 
-def bytes_moved(cell: Cell) -> int | None:
+def count_moved_bytes(cell: Cell) -> int | None:
     """How many bytes of content the cell's workload writes to its target; None where that is not known."""
     kind = workload_kinds().get(cell.workload.name)
-    return None if kind is None else kind.moves(kind.params_of(cell.workload))
+    return None if kind is None else kind.moved_bytes(kind.params_of(cell.workload))
 
 
-def adapts(cell: Cell) -> bool:
+def adapts_to_time(cell: Cell) -> bool:
     """Whether the cell's trials take no more time than they are given."""
     kind = workload_kinds().get(cell.workload.name)
-    return kind is not None and kind.adapts(kind.params_of(cell.workload))
+    return kind is not None and kind.adapts_to_time(kind.params_of(cell.workload))
 
 
 def watches_initcalls(cell: Cell) -> bool | None:
     """Whether the cell's workload watches initcalls of its guest, beside its phases; None where it watches neither."""
     kind = workload_kinds().get(cell.workload.name)
-    return None if kind is None else kind.watches(kind.params_of(cell.workload))
+    return None if kind is None else kind.watches_initcalls(kind.params_of(cell.workload))
 
 
-def packages_measured(workloads: Iterable[WorkloadSpec]) -> set[str]:
+def find_measured_packages(workloads: Iterable[WorkloadSpec]) -> set[str]:
     """The packages of this host that these workloads' programs are from, as far as their kinds know."""
     found: set[str] = set()
     for workload in workloads:
         kind = workload_kinds().get(workload.name)
         if kind is not None:
-            found.update(kind.packages(kind.params_of(workload)))
+            found.update(kind.find_packages(kind.params_of(workload)))
     return found
 
 
@@ -257,7 +257,7 @@ def topic_of(workload: WorkloadSpec) -> Topic | None:
     return None if kind is None else kind.topic
 
 
-def _kinds_in(module: ModuleType) -> list[WorkloadClass]:
+def _find_kinds(module: ModuleType) -> list[WorkloadClass]:
     """The workloads among a module's classes: those that have a name of their own."""
     classes = (value for value in vars(module).values() if isinstance(value, type))
     return [found for found in classes if issubclass(found, WorkloadKind) and "name" in vars(found)]
@@ -266,7 +266,7 @@ def _kinds_in(module: ModuleType) -> list[WorkloadClass]:
 @functools.cache
 def workload_kinds() -> Mapping[str, WorkloadClass]:
     """All kinds of workloads by name, `exec` first, then in alphabetical order."""
-    kinds = [kind for module in described(_PACKAGE) for kind in _kinds_in(module)]
+    kinds = [kind for module in described(_PACKAGE) for kind in _find_kinds(module)]
     return by_name(sorted(kinds, key=lambda kind: (kind.name != "exec", kind.name)), "workload")
 
 
@@ -274,7 +274,7 @@ def workload_kind(name: str) -> WorkloadClass:
     """The kind of workload of that name. Raises `UsageError` with the nearest known one."""
     own = f"{_PACKAGE}.{name.replace('-', '_')}"
     if own in walked(_PACKAGE):  # mostly the package has the workload's name: the others need not be imported
-        for kind in _kinds_in(importlib.import_module(own)):
+        for kind in _find_kinds(importlib.import_module(own)):
             if kind.name == name:
                 return kind
     if name not in workload_kinds():

@@ -10,7 +10,7 @@ from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.keeper import keeper
 from guestmark.core.meminfo import meminfo
 from guestmark.core.model import Cell, LeftOut
-from guestmark.core.workload_kind import bytes_moved, workload_kinds
+from guestmark.core.workload_kind import count_moved_bytes, workload_kinds
 from guestmark.disks import daemon, devices, loop
 from guestmark.disks.location import is_in_memory
 from guestmark.setting.disk import Disks, DiskSpec, Role, has_disks, read_disk_requests
@@ -125,7 +125,7 @@ def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
 def _occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
     """Bytes that a target takes in the end: of a sparse one, where that is known, what is written to it."""
     tables = spec.format.growth
-    moved = bytes_moved(cell)
+    moved = count_moved_bytes(cell)
     if not spec.preallocation.is_sparse or moved is None or spec.tree:
         return round(spec.size * tables)
     written = moved + round(spec.size * _METADATA)

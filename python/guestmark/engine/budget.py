@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from guestmark.core.model import Cell, Plan, Trial
 from guestmark.core.tuning import Settings
 from guestmark.core.units import counted, format_duration
-from guestmark.core.workload_kind import adapts
+from guestmark.core.workload_kind import adapts_to_time
 from guestmark.engine import proofs
 from guestmark.engine.question_status import COMPARING_QUESTIONS, AskedPair, QuestionPart, split_question
 from guestmark.engine.time_estimate import PROOF_S, TrialCosts, read_trial_costs
@@ -151,7 +151,7 @@ def fit_to_budget(
     """
     left_s = budget_s - used_s - _CLOSING_S
     time_limit_s = max(budget_s - _CLOSING_S, 1.0)
-    if all(map(adapts, able)):
+    if all(map(adapts_to_time, able)):
         return replace(plan, policy=replace(plan.policy, time_limit_s=time_limit_s)), []
     enough = _count_fewest_blocks(plan)
     originals = [cell for cell in able if cell.null_of is None]

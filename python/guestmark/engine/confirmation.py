@@ -148,7 +148,7 @@ def _describe_side(run: StoredRun, cell: Cell) -> _ComparedSide:
     paths: dict[str, str] = {}
     kind = workload_kind(cell.workload.name)
     if kind.runs_command:
-        used["command"] = " ".join(kind.command(kind.params_of(cell.workload)))
+        used["command"] = " ".join(kind.user_command(kind.params_of(cell.workload)))
     if trial is not None:
         paths = {"program": program.host_path} if (program := trial.facts.of(Program)) else {}
         used |= dict(_read_attested(run, trial))

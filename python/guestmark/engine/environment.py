@@ -23,7 +23,7 @@ from guestmark.core.model import Plan
 from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_kind import Program, start_version_queries
 from guestmark.core.redaction import redact_words
-from guestmark.core.workload_kind import packages_measured
+from guestmark.core.workload_kind import find_measured_packages
 from guestmark.engine.quiet_host import attest_settings
 
 LIBRARIES = (
@@ -105,7 +105,7 @@ def record_run_environment(plan: Plan) -> Environment:
     return record_environment(
         programs=used,
         agent=agent_binary(),
-        measured=packages_measured(workloads.values()),
+        measured=find_measured_packages(workloads.values()),
     )
 
 

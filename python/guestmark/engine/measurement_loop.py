@@ -98,7 +98,7 @@ def run(
 @contextmanager
 def shared_machines(cells: Iterable[Cell]) -> Iterator[None]:
     """Keep what the cells of one block share until it ends: outer guests, and templates of restored ones."""
-    started = [cell for cell in map(workloads.started_for, cells) if not cell.platform.is_elsewhere]
+    started = [cell for cell in map(workloads.started_cell, cells) if not cell.platform.is_elsewhere]
     nested = [cell for cell in started if cell.platform.is_nested]
     with contextlib.ExitStack() as stack:
         # Either platform is imported only by the runs that use it.
@@ -501,7 +501,7 @@ class MeasurementLoop:
         iterations = count_iterations(self._plan, cell, block, self._trials)
         warmups = count_warmups(self._plan, cell, self._trials_of_this_machine(), self._warm)
         slot = TrialSlot(cell, block, order, iterations, warmups)
-        platform = registry.get_platform(workloads.started_for(cell).platform)
+        platform = registry.get_platform(workloads.started_cell(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         if proof := self._proofs.get(cell.id):
             trial = replace(trial, facts=with_fact(trial.facts, proof))

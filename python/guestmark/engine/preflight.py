@@ -15,7 +15,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageEr
 from guestmark.core.model import Cell, LeftOut, Plan, runnable
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_size
-from guestmark.core.workload_kind import packages_of, workload_kind, workload_kinds
+from guestmark.core.workload_kind import find_packages_of, workload_kind, workload_kinds
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import add_locations
 from guestmark.foreign.parts import SILENT
@@ -36,7 +36,7 @@ def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tup
     groups: dict[str, dict[tuple[str, ...], list[Cell]]] = {}
     for cell in cells:
         if cell.platform.foreign_architecture and cell.null_of is None:
-            groups.setdefault(str(cell.platform), {}).setdefault(packages_of(cell), []).append(cell)
+            groups.setdefault(str(cell.platform), {}).setdefault(find_packages_of(cell), []).append(cell)
     return tuple(
         left_out
         for name, theirs in groups.items()
@@ -86,13 +86,13 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
     kind = workload_kind(cell.workload.name)
     if not row.several_processors and cell.platform.processors(cell.levels) > 1 and cell.platform.is_guest:
         yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
-    elif kind.has_root(cell.workload) and not row.root:
+    elif kind.runs_programs(cell.workload) and not row.root:
         able = ", ".join(sorted(name for name, each in workload_kinds().items() if each.agent_is_enough))
         yield (
             f"no release of Debian has packages of {row.name}, so there are no programs to run",
             f"its agent alone can do: boot, {able}",
         )
-    elif not kind.has_root(cell.workload) and cell.platform.inner.description.only_programs:
+    elif not kind.runs_programs(cell.workload) and cell.platform.inner.description.only_programs:
         yield (
             f"{kind.name} is done by guestmark's agent, which is not emulated there",
             f"measure it on host, or on tcg@{row.name}",
@@ -201,7 +201,9 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
 def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
     """Lets every workload refuse what can never be measured as it was asked for. Raises `UsageError`."""
     for name in dict.fromkeys(cell.workload.name for cell in cells):
-        workloads.of(name).check_request(plan, [cell for cell in cells if cell.workload.name == name])
+        workloads.find_trial_class(name).check_request(
+            plan, [cell for cell in cells if cell.workload.name == name]
+        )
     disks.check_filesystems(cells)
     check_kernels(cells)
     affinity.check_processor_lists(cells)
@@ -327,7 +329,8 @@ def find_impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
         for cell in cells
         if cell.null_of is None
         and (
-            reason := workloads.of(cell.workload.name).impossible(cell) or disks.explain_impossible_disk(cell)
+            reason := workloads.find_trial_class(cell.workload.name).impossible(cell)
+            or disks.explain_impossible_disk(cell)
         )
     )
 
@@ -388,7 +391,7 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
         errors.append(error)
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         try:
-            remarks += workloads.of(name).preflight(
+            remarks += workloads.find_trial_class(name).preflight(
                 plan, [cell for cell in cells if cell.workload.name == name]
             )
         except GuestmarkError as error:

@@ -63,7 +63,7 @@ def find_proof_kind(cell: Cell) -> ProofKind | None:
 def _find_row_params(cell: Cell) -> Mapping[str, Any]:
     """Return the parameters with which the workload's own acknowledgements are proven; none where they cannot be."""
     kind = kinds.workload_kinds().get(cell.workload.name)
-    return {} if kind is None else kind.acknowledges(cell)
+    return {} if kind is None else kind.acknowledging_params(cell)
 
 
 def _read_settings(cell: Cell) -> dict[str, str]:
@@ -88,7 +88,7 @@ def make_proof_cell(cell: Cell) -> Cell:
                 for name, level in need.items()
                 if is_disk_setting(name) and affects_durability(name)
             }
-    params = dict(kind.checked(_find_row_params(cell)))
+    params = dict(kind.check_params(_find_row_params(cell)))
     params["disks"] = [{**params["disks"][0], **given}]
     factors = {**_read_settings(cell), LOCATION.name: disk.location}
     return Cell(f"proof for {cell.id}", WorkloadSpec(_WORKLOAD, params), cell.platform, factors)
@@ -136,7 +136,7 @@ def _group_by_cell(
 
 def _prove_one(plan: Plan, cell: Cell, observer: Observer, interruption: Interruption) -> Proof | None:
     """Cut the power of a proof's cell; return None, and tell the observer why, if nothing is proven."""
-    if why := workloads.of(cell.workload.name).impossible(cell):
+    if why := workloads.find_trial_class(cell.workload.name).impossible(cell):
         observer.note(f"{cell.id}: {why}")
         return None
     observer.note(f"{cell.id}: cutting the power …")

@@ -89,7 +89,7 @@ def _is_provable(cell: Cell, question: Question) -> bool:
     if not question.durability:
         return True
     kind = registry.workload_kind(cell.workload.name)
-    return bool(kind.acknowledges(cell))
+    return bool(kind.acknowledging_params(cell))
 
 
 def find_provable_location(outline: Outline, settings: Sequence[str]) -> list[str]:

@@ -146,9 +146,9 @@ def _measure_on_machine(
 
     # `armed` is left before the machine is, because stopping a machine must not be interrupted.
     with interruption.interruptible():
-        started = workloads.started_for(slot.cell)
+        started = workloads.started_cell(slot.cell)
         observer.phase(_name_first_phase(started.platform))
-        workload = workloads.create(plan, slot.cell)
+        workload = workloads.create_trial(plan, slot.cell)
         workload.tell, workload.note = observer.phase, observer.note
         workload.share_s = _compute_time_share_s(plan, slot)
         machine = stack.enter_context(workloads.start_machine(workload, platform, slot.cell))

@@ -204,14 +204,14 @@ class _Reader:
 
         self._scaled_names |= {name for name in self._model.scale if _has(raw, name)}
         try:
-            params = kind.checked(raw)
+            params = kind.check_params(raw)
             scaled = scale_table(
                 raw, self._model.scale, self._scale
             )  # also at scale 1, so that impossible values are reported at once
             if self._scale != 1.0:
-                params = kind.checked(scaled)
+                params = kind.check_params(scaled)
         except ValidationError as error:
-            self._problems.add_invalid(error, kind.model(), path)
+            self._problems.add_invalid(error, kind.params_model(), path)
         except UsageError as error:
             self._problems.add(path, error.message, error.hint)
         except ValueError as error:

@@ -63,7 +63,7 @@ class Entry:
             return (self.kind or workload_kind(self.workload.name)).runs_command
         if self.kind is None:
             return platform.takes_factor(factor)
-        return self.kind.applies(self.workload, factor, platform)
+        return self.kind.has_factor(self.workload, factor, platform)
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ def _can_be_placed(cell: Cell) -> bool:
     if cell.platform.is_elsewhere:  # its processors are not ours to give
         return False
     kind = registry.workload_kind(cell.workload.name)
-    return kind.applies(cell.workload, NAME, cell.platform)
+    return kind.has_factor(cell.workload, NAME, cell.platform)
 
 
 def _processors(cell: Cell, cells: Sequence[Cell]) -> int:

@@ -54,8 +54,8 @@ def make_plan(cell: Cell, metrics: Sequence[Metric] = (), limit_s: float = _LIMI
 @contextlib.contextmanager
 def prepare_workload(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workload[Any], Machine]]:
     """The workload of a cell, ready on a machine of its own."""
-    workload = base.create(make_plan(cell, limit_s=limit_s), cell)
-    platform = platforms.get_platform(base.started_for(cell).platform)
+    workload = base.create_trial(make_plan(cell, limit_s=limit_s), cell)
+    platform = platforms.get_platform(base.started_cell(cell).platform)
     levels = cell.factors.levels if isinstance(cell.factors, _Watched) else cell.factors
     with base.start_machine(workload, platform, replace(cell, factors=levels)) as machine:
         workload.prepare(machine)
@@ -203,7 +203,7 @@ def run_one_trial(order: str) -> int:
     threading.Thread(target=_say_when_it_runs, args=[threading.get_ident()], daemon=True).start()
     with interruption.handle_signals():
         slot = TrialSlot(cell, 0, 0, iterations=_MANY, warmups=0)
-        platform = platforms.get_platform(base.started_for(cell).platform)
+        platform = platforms.get_platform(base.started_cell(cell).platform)
         try:
             run_trial(make_plan(cell), slot, platform, interruption, SilentObserver())
         except Interrupted:

@@ -60,11 +60,13 @@ def check_workload(
         return [not_found(error)]
     if found := _described(kind):
         return found
-    found += check_cheap(lambda module: kind in vars(module).values(), [base.of(name).__module__])
+    found += check_cheap(
+        lambda module: kind in vars(module).values(), [base.find_trial_class(name).__module__]
+    )
     found += _check_parameters(kind, params or {})
     if any(violation.rule is Rule.PARAMETERS for violation in found):
         return found
-    cell = Cell("checked", WorkloadSpec(name, kind.checked(params or {})), PlatformSpec.read(on))
+    cell = Cell("checked", WorkloadSpec(name, kind.check_params(params or {})), PlatformSpec.read(on))
     trial, broken = _run_trial(make_plan(cell, kind.metrics_of(cell.workload)))
     found += broken
     if trial is None:
@@ -76,7 +78,7 @@ def check_workload(
     found += collect_violations("a trial whose machine was killed", _check_killed_machine(cell))
     found += collect_violations("a trial with a limit", _check_limit(cell, trial))
     for factor in kind.factors:
-        if kind.applies(cell.workload, factor.name, cell.platform):
+        if kind.has_factor(cell.workload, factor.name, cell.platform):
             found += check_level_read(cell, factor, _read_by_workload)
     found += collect_violations("an interrupted trial", check_interruption(cell))
     return found
@@ -87,17 +89,17 @@ def _described(kind: WorkloadClass) -> list[Violation]:
         hint = "derive it from workloads.base.Workload"
         return [Violation(Rule.DESCRIBED, f"{kind.__name__} is not a Workload", hint)]
     loaders: dict[str, Callable[[], object]] = {
-        "model": kind.model,
+        "model": kind.params_model,
         "trial_class": kind.trial_class,
-        "sections": kind.sections,
-        "conclusion": kind.conclusion,
+        "sections": kind.report_sections,
+        "conclusion": kind.report_conclusion,
     }
     return list(check_loading(kind.help, loaders))
 
 
 def _check_parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterator[Violation]:
     try:
-        checked = kind.checked(params)
+        checked = kind.check_params(params)
     except (GuestmarkError, ValueError) as error:
         yield Violation(
             Rule.PARAMETERS, f"these parameters are refused: {error}", "give others to check with"
@@ -134,8 +136,8 @@ def _check_metrics(
 def _run_trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
     """One trial of the plan's only cell, with a warm-up and two iterations."""
     (cell,) = plan.cells
-    platform = platforms.get_platform(base.started_for(cell).platform)
-    workload = base.of(cell.workload.name)
+    platform = platforms.get_platform(base.started_cell(cell).platform)
+    workload = base.find_trial_class(cell.workload.name)
 
     def run() -> Trial:
         workload.check_request(plan, [cell])

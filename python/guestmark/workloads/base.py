@@ -30,7 +30,7 @@ P = TypeVar("P", bound=Params)
 Sections: TypeAlias = "Callable[[WorkloadResult, StoredRun], Sequence[Node]]"
 
 
-def _ignore(_said: str) -> None:
+def _discard(_said: str) -> None:
     """Nobody listens."""
 
 
@@ -52,8 +52,8 @@ class Workload(WorkloadKind[P], ABC):
         self.facts = Findings()  # what its steps found out
         self.warnings: list[str] = []  # remarks for the user, collected by all steps
         self.printed = ""  # by the program in its last iteration
-        self.tell: Callable[[str], None] = _ignore  # what it does now, for who waits
-        self.note: Callable[[str], None] = _ignore  # a remark that the user should read at once
+        self.tell: Callable[[str], None] = _discard  # what it does now, for who waits
+        self.note: Callable[[str], None] = _discard  # a remark that the user should read at once
         self.share_s: float | None = None  # of the command's time, where that is limited
         self.params = self.params_of(cell.workload)
 
@@ -79,7 +79,7 @@ class Workload(WorkloadKind[P], ABC):
 
     def machine(self, platform: Platform) -> AbstractContextManager[BareMachine]:
         """The fresh machine of this trial: the platform's, or for what no agent can run in (firmware) its own."""
-        return platform.start(started_for(self.cell))
+        return platform.start(started_cell(self.cell))
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
@@ -104,17 +104,17 @@ class Workload(WorkloadKind[P], ABC):
         return ""
 
 
-def create(plan: Plan, cell: Cell) -> Workload[Any]:
+def create_trial(plan: Plan, cell: Cell) -> Workload[Any]:
     """The workload of `cell` for one trial. Raises `UsageError` with the nearest name for an unknown one."""
-    return of(cell.workload.name)(plan, cell)
+    return find_trial_class(cell.workload.name)(plan, cell)
 
 
-def of(name: str) -> type[Workload[Any]]:
+def find_trial_class(name: str) -> type[Workload[Any]]:
     """Returns the class that runs that workload. Raises `UsageError` with the nearest name for an unknown one."""
     return cast("type[Workload[Any]]", registry.workload_kind(name)).trial_class()
 
 
-def started_for(cell: Cell) -> Cell:
+def started_cell(cell: Cell) -> Cell:
     """The machine that is started for a cell: for a peer, which starts its own, only the host's agent."""
     if not registry.workload_kind(cell.workload.name).peer:
         return cell

@@ -26,7 +26,7 @@ class Nap(Workload[Params]):
     factors = (SPEED,)
 
     @classmethod
-    def metrics(cls, params):
+    def list_metrics(cls, params):
         return (Metric("wall_s", "s"),)
 
 
@@ -64,8 +64,8 @@ def test_what_descriptions_name_is_there() -> None:
         assert issubclass(kind, Workload), kind.name
         assert issubclass(kind.trial_class(), Workload), kind.name
         assert kind.trial_class().PARAMS is kind.PARAMS, kind.name
-        assert issubclass(kind.model(), BaseModel), kind.name
-        for section in (*kind.sections(), *filter(None, [kind.conclusion()])):
+        assert issubclass(kind.params_model(), BaseModel), kind.name
+        for section in (*kind.report_sections(), *filter(None, [kind.report_conclusion()])):
             assert callable(section), kind.name
     for platform in registry.platform_kinds().values():
         for load_class in filter(None, (platform.load_class, platform.load_nested_class)):

@@ -42,10 +42,10 @@ def test_levels_that_were_asked_for_are_in_the_id_and_span_the_matrix() -> None:
 
 
 def test_machines_that_are_there_at_once_share_all_processors_and_nothing_is_remarked() -> None:
-    fleets = plan("host,uml,tcg", work=WorkloadSpec("density", workload_kinds()["density"].checked({})))
+    fleets = plan("host,uml,tcg", work=WorkloadSpec("density", workload_kinds()["density"].check_params({})))
     assert {cell.factors["placement"] for cell in fleets.cells} == {"free"}
     assert not [note for note in fleets.context.notes if "processors" in note]
-    work = WorkloadSpec("coldstart", workload_kinds()["coldstart"].checked({}))
+    work = WorkloadSpec("coldstart", workload_kinds()["coldstart"].check_params({}))
     starts = plan("host,tcg", "pattern=one,burst-4,every-50ms", work=work)
     assert {cell.factors["pattern"]: cell.factors["placement"] for cell in starts.cells} == {
         "one": "pinned",
@@ -109,4 +109,4 @@ def test_cells_that_were_stored_before_have_no_place() -> None:
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
 @pytest.mark.parametrize("name", list(workload_kinds()))
 def test_machines_of_every_workload_have_their_place(name: str, platform: str) -> None:
-    assert workload_kinds()[name].accepts("placement", PlatformSpec.read(platform))
+    assert workload_kinds()[name].accepts_factor("placement", PlatformSpec.read(platform))

@@ -114,7 +114,7 @@ def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> 
 
     class Picky(ExecWorkload):
         @classmethod
-        def takes(cls, factor: str, platform: PlatformSpec) -> bool:
+        def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
             return not (factor == "memory" and str(platform) == "uml")
 
     monkeypatch.setattr(registry, "workload_kind", lambda _name: Picky)

@@ -14,7 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan import library
 from guestmark.plan.load import load
 from guestmark.plan.matrix import span
-from guestmark.workloads.base import of
+from guestmark.workloads.base import find_trial_class
 from guestmark.workloads.fio import trial as fio_report
 from guestmark.workloads.sysbench.trial import options_of
 from tests.framework import GOLDEN
@@ -24,7 +24,7 @@ HEAD = 'schema = "guestmark-plan/1"\nname = "x"\ntitle = "x"\nplatforms = ["host
 
 
 def params(**given: Any) -> Mapping[str, Any]:
-    return kinds.workload_kind("sysbench").checked(given)
+    return kinds.workload_kind("sysbench").check_params(given)
 
 
 def cell(platform: str = "uml", factors: Mapping[str, str] | None = None, **given: Any) -> Cell:
@@ -35,7 +35,7 @@ def cell(platform: str = "uml", factors: Mapping[str, str] | None = None, **give
 
 def remarks(*cells: Cell, path: str | None = None) -> Sequence[str]:
     context = Context(env={} if path is None else {"PATH": path})
-    return of("sysbench").preflight(Plan("x", cells, Policy(), (), context), cells)
+    return find_trial_class("sysbench").preflight(Plan("x", cells, Policy(), (), context), cells)
 
 
 def cells_of(text: str, scale: float = 1.0) -> tuple[Cell, ...]:
@@ -130,11 +130,13 @@ def test_a_missing_sysbench_names_its_package(tmp_path: Path) -> None:
     assert error.value.hint == "install the package sysbench"
     fio = Cell(
         "uml",
-        WorkloadSpec("fio", kinds.workload_kind("fio").checked({"job": "[a]\n"})),
+        WorkloadSpec("fio", kinds.workload_kind("fio").check_params({"job": "[a]\n"})),
         PlatformSpec.read("uml"),
     )
     with pytest.raises(PlatformUnusableError) as error:
-        of("fio").preflight(Plan("x", (fio,), Policy(), (), Context(env={"PATH": str(tmp_path)})), (fio,))
+        find_trial_class("fio").preflight(
+            Plan("x", (fio,), Policy(), (), Context(env={"PATH": str(tmp_path)})), (fio,)
+        )
     assert error.value.hint == "install the package fio"
 
 
@@ -188,20 +190,20 @@ def test_threads_above_processors_are_noted() -> None:
 )
 def test_a_job_file_that_cannot_be_run(job: str, values: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        kinds.workload_kind("fio").checked({"job": job, "values": values})
+        kinds.workload_kind("fio").check_params({"job": job, "values": values})
 
 
 def test_a_job_file_is_kept_with_the_run(tmp_path: Path) -> None:
     path = tmp_path / "mine.fio"
     path.write_text("[a]\nrw=read\nsize=${SIZE}\nnumjobs=${THREADS}\nfilename=data\n")
     kind = kinds.workload_kind("fio")
-    found = kind.checked({"file": str(path), "values": {"SIZE": "1M"}})
+    found = kind.check_params({"file": str(path), "values": {"SIZE": "1M"}})
     assert found["job"] == path.read_text()
     assert kind.make_spec(found).label == "fio mine.fio"
     with pytest.raises(ValueError, match="cannot be read: No such file"):
-        kind.checked({"file": str(tmp_path / "none")})
+        kind.check_params({"file": str(tmp_path / "none")})
     with pytest.raises(ValueError, match="either file"):
-        kind.checked({})
+        kind.check_params({})
 
 
 @pytest.mark.parametrize("release", ["debian12", "debian13"])

@@ -31,7 +31,7 @@ from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
 from guestmark.platforms.host_like import HostPlatform
 from guestmark.platforms.qmp import UnknownCommandError
-from guestmark.workloads.base import create
+from guestmark.workloads.base import create_trial
 from guestmark.workloads.syscalls.trial import SyscallsTrial, per_operation
 
 LIMIT = 60.0
@@ -111,7 +111,7 @@ def test_counters_that_fail_end_the_mix(agent: Agent) -> None:
 
 def test_the_workload_on_the_host() -> None:
     with HostPlatform().start(dataclasses.replace(CELL, workload=WorkloadSpec("probe"))) as host:
-        workload = create(PLAN, CELL)
+        workload = create_trial(PLAN, CELL)
         workload.prepare(host)
         values = {measurement.metric.name: measurement.value for measurement in workload.run(host)}
         workload.cleanup(host)
@@ -133,7 +133,7 @@ def test_another_agent_is_not_measured(tmp_path: Path) -> None:
     with Agent(Transport.of_process(process)) as agent, HostPlatform().start(CELL) as host:
         host.agent, ours = agent, host.agent
         with pytest.raises(AttestationError, match="not the same program"):
-            create(PLAN, CELL).prepare(host)
+            create_trial(PLAN, CELL).prepare(host)
         host.agent = ours
 
 

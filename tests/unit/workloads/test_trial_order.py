@@ -55,7 +55,7 @@ def test_the_plans_have_every_workload() -> None:
     without_plan = set(workload_kinds()) - planned
     for name in without_plan:
         try:
-            params = workload_kinds()[name].checked({})
+            params = workload_kinds()[name].check_params({})
         except ValueError:
             continue  # what it needs is the user's
         spec, kind = WorkloadSpec(name, params), workload_kinds()[name]
@@ -96,7 +96,7 @@ def test_why_a_boot_inside_failed_arrives(cause: Cause) -> None:
 
 def test_a_boot_that_cannot_start_is_answered() -> None:
     """The other side of the order, here: what it lacks is an answer, and no traceback."""
-    params = workload_kinds()["netboot"].checked({"size": "4K", "files": 1, "kernel": True})
+    params = workload_kinds()["netboot"].check_params({"size": "4K", "files": 1, "kernel": True})
     cell = Cell("it", WorkloadSpec("netboot", params), PlatformSpec.read("tcg"), {"rom": "/nonexistent"})
     reply = inside.measure_boot(arrived(cell))
     assert isinstance(reply, Failed)

@@ -12,7 +12,7 @@ from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.levels import Levels
 from guestmark.core.model import Cell
 from guestmark.core.own_program import agent_binary
-from guestmark.core.workload_kind import packages_of
+from guestmark.core.workload_kind import find_packages_of
 from guestmark.foreign import kernels, parts
 from guestmark.foreign.roots import Root
 from guestmark.platforms.qemu import virtiofs
@@ -52,7 +52,7 @@ def boot_of(architecture: Architecture, cell: Cell, levels: Levels, notify: Noti
                 hint="give another kernel with --set kernel=FILE",
             )
         return Boot(agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
-    made = parts.get(architecture, packages_of(cell))
+    made = parts.get(architecture, find_packages_of(cell))
     kernel = with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, levels)
     if made.root is None:
         return Boot(made.agent, kernel, "")

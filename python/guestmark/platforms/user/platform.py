@@ -27,7 +27,7 @@ from guestmark.core.machine_facts import EmulatedPrograms
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.core.user_namespaces import how_to_allow
-from guestmark.core.workload_kind import packages_of
+from guestmark.core.workload_kind import find_packages_of
 from guestmark.foreign import commands, parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms.affinity import Seat
@@ -133,7 +133,7 @@ class UserPlatform(HostLike):
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """The architecture's root as the agent's own, in namespaces where its programs are emulated."""
         program = self._emulator()
-        root = parts.root(self.architecture, packages_of(cell))
+        root = parts.root(self.architecture, find_packages_of(cell))
         scratch = keeper().directory("user", scratch_parent())
         try:
             yield Surroundings(around(scratch, root.path, program))

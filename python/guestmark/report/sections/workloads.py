@@ -31,14 +31,14 @@ def kind_sections(workload: WorkloadResult, run: StoredRun) -> list[Node]:
     makers: dict[_Sections, None] = {}
     for name in names:
         if name in kinds:
-            makers |= dict.fromkeys(kinds[name].sections())
+            makers |= dict.fromkeys(kinds[name].report_sections())
     return [node for make_sections in makers for node in make_sections(workload, run)]
 
 
 def kind_conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Return the conclusion of a workload that is not compared; empty for others."""
     kind = registry.workload_kinds().get(workload.workload.name)
-    conclude: _Sections | None = None if kind is None else kind.conclusion()
+    conclude: _Sections | None = None if kind is None else kind.report_conclusion()
     if is_compared(workload) or conclude is None:
         return ()
     return conclude(workload, run)

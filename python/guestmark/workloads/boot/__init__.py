@@ -128,18 +128,18 @@ class BootWorkload(Workload[Booted]):
     topic = Topic.START
 
     @classmethod
-    def label(cls, params: Booted) -> str:
+    def describe_params(cls, params: Booted) -> str:
         """Names the command, if there is one, and says whether initcalls are traced."""
         work = f" with {shlex.join(params.command)}" if params.command else ""
         return f"boot{work}{', initcalls traced' if params.watch.initcalls else ''}"
 
     @classmethod
-    def watches(cls, params: Booted) -> bool | None:
+    def watches_initcalls(cls, params: Booted) -> bool | None:
         """Watches the phases in any case."""
         return params.watch.initcalls
 
     @classmethod
-    def packages(cls, params: Booted) -> tuple[str, ...]:
+    def find_packages(cls, params: Booted) -> tuple[str, ...]:
         """Returns the packages with the command's program."""
         from guestmark.workloads.common.program import packages_of_program
 
@@ -158,7 +158,7 @@ class BootWorkload(Workload[Booted]):
         return BootTrial
 
     @classmethod
-    def sections(cls) -> tuple[Sections, ...]:
+    def report_sections(cls) -> tuple[Sections, ...]:
         """Adds the phases, and the slowest initcalls."""
         from guestmark.workloads.boot.sections import sections
 

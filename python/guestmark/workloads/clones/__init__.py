@@ -93,7 +93,7 @@ class ClonesWorkload(Workload[Clones]):
     compared = False
 
     @classmethod
-    def label(cls, params: Clones) -> str:
+    def describe_params(cls, params: Clones) -> str:
         """Returns its name."""
         return "clones"
 
@@ -105,14 +105,14 @@ class ClonesWorkload(Workload[Clones]):
         return ClonesTrial
 
     @classmethod
-    def sections(cls) -> tuple[Sections, ...]:
+    def report_sections(cls) -> tuple[Sections, ...]:
         """Adds what was found out about each source."""
         from guestmark.workloads.clones.sections import sections
 
         return (sections,)
 
     @classmethod
-    def conclusion(cls) -> Sections | None:
+    def report_conclusion(cls) -> Sections | None:
         """Says whether the machines are twins."""
         from guestmark.workloads.clones.sections import conclusion
 

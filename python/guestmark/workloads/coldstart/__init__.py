@@ -177,20 +177,20 @@ class ColdstartWorkload(Workload[Launching]):
     agent_is_enough = True
 
     @classmethod
-    def label(cls, params: Launching) -> str:
+    def describe_params(cls, params: Launching) -> str:
         """Says what a start is, and how much each machine touches."""
         how = {Launch.NEW: "start", Launch.FORK: "fork", Launch.RESUMED: "resume"}[params.launch]
         return f"{how}, {format_size(params.touch)} touched"
 
     @classmethod
-    def decides(cls, params: Launching, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: Launching, factor: str, platform: PlatformSpec) -> bool | None:
         """Rejects a pattern and a page cache for what is not made anew."""
         if factor in (PATTERN.name, PAGE_CACHE.name) and params.launch is not Launch.NEW:
             return False
         return None
 
     @classmethod
-    def crowd(cls, cell: Cell) -> bool:
+    def runs_several_machines(cls, cell: Cell) -> bool:
         """Runs several machines at once where its pattern says so."""
         return pattern_of(cell.levels).several
 
@@ -202,7 +202,7 @@ class ColdstartWorkload(Workload[Launching]):
         return ColdstartTrial
 
     @classmethod
-    def sections(cls) -> tuple[Sections, ...]:
+    def report_sections(cls) -> tuple[Sections, ...]:
         """Adds the distribution of starts, and their phases."""
         from guestmark.workloads.coldstart.sections import sections
 

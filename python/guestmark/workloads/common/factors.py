@@ -57,7 +57,7 @@ class WithDisks(Protocol):
 
 
 def decides_on_host(params: WithDisks, factor: str, platform: PlatformSpec) -> bool | None:
-    """Whether a disk factor means anything on the host, as `WorkloadKind.decides`; None for everything else."""
+    """Whether a disk factor means anything on the host, as `WorkloadKind.decides_factor`; None for everything else."""
     looped = any(disk["host"] == "loop" for disk in params.disks[:1])
     if is_disk_setting(factor) and platform.is_this_host and looped:
         return is_disk_setting(factor, DiskKind.LOOP)

@@ -18,7 +18,7 @@ from guestmark.core.findings import TARGET, Fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
-from guestmark.core.workload_kind import bytes_moved, workload_kind
+from guestmark.core.workload_kind import count_moved_bytes, workload_kind
 from guestmark.disks.image import Image, make_images
 from guestmark.disks.packed import FILE
 from guestmark.disks.store import scratch_store
@@ -157,7 +157,7 @@ class MovingTrial(Workload[M]):
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `UsageError` for sources that are too short."""
-        moving = [cell for cell in plan.cells if bytes_moved(cell) is not None]
+        moving = [cell for cell in plan.cells if count_moved_bytes(cell) is not None]
         if moving[0].workload.name == cells[0].workload.name:  # once for the plan is enough
             check_sources(moving)
         return ()

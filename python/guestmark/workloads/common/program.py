@@ -21,7 +21,7 @@ from guestmark.core.findings import Build, Findings, Program
 from guestmark.core.model import Cell
 from guestmark.core.shell_syntax import for_shell, is_of_shell, needs_shell
 from guestmark.core.units import format_duration, format_size
-from guestmark.core.workload_kind import packages_of
+from guestmark.core.workload_kind import find_packages_of
 from guestmark.foreign import roots
 from guestmark.foreign.packages import owner_of, package_of
 
@@ -208,7 +208,7 @@ def build_of(cell: Cell, name: str, host_path: str) -> Build | None:
     if architecture is None:
         return None
     here = package_of(host_path) if host_path else None
-    root = roots.find(architecture, packages_of(cell)) if architecture.root else None
+    root = roots.find(architecture, find_packages_of(cell)) if architecture.root else None
     there = root.packages.get(here.name) if root and here else None
     return Build(
         architecture=architecture.name,

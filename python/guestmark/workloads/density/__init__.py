@@ -119,27 +119,27 @@ class DensityWorkload(Workload[Crowd]):
     runs_command = True
 
     @classmethod
-    def label(cls, params: Crowd) -> str:
+    def describe_params(cls, params: Crowd) -> str:
         """Names the program that all run."""
         return f"density with {shlex.join(params.command)}"[:80]
 
     @classmethod
-    def takes(cls, factor: str, platform: PlatformSpec) -> bool:
+    def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
         """Takes a number of machines where they are on this host."""
         return factor != GUESTS.name or not platform.is_elsewhere
 
     @classmethod
-    def crowd(cls, cell: Cell) -> bool:
+    def runs_several_machines(cls, cell: Cell) -> bool:
         """Runs several machines at once in every cell."""
         return True
 
     @classmethod
-    def command(cls, params: Crowd) -> Sequence[str]:
+    def user_command(cls, params: Crowd) -> Sequence[str]:
         """Returns the program that all run."""
         return params.command
 
     @classmethod
-    def packages(cls, params: Crowd) -> tuple[str, ...]:
+    def find_packages(cls, params: Crowd) -> tuple[str, ...]:
         """Returns the packages with the program that all run."""
         from guestmark.workloads.common.program import packages_of_program
 
@@ -153,7 +153,7 @@ class DensityWorkload(Workload[Crowd]):
         return DensityTrial
 
     @classmethod
-    def sections(cls) -> tuple[Sections, ...]:
+    def report_sections(cls) -> tuple[Sections, ...]:
         """Adds the law that the speed follows, and what a machine takes."""
         from guestmark.workloads.density.sections import sections
 

@@ -31,12 +31,12 @@ class _DiskWorkload(Workload[M]):
     verb: ClassVar[str]  # what its label says before the amount
 
     @classmethod
-    def label(cls, params: M) -> str:
+    def describe_params(cls, params: M) -> str:
         """Says how much is moved in which way."""
         return f"{cls.verb} {params.amount}"
 
     @classmethod
-    def moves(cls, params: M) -> int | None:
+    def moved_bytes(cls, params: M) -> int | None:
         """Returns the bytes that need room on the target."""
         return params.bytes
 
@@ -50,12 +50,12 @@ class UploadWorkload(_DiskWorkload[UploadedBytes]):
     factors = ()
 
     @classmethod
-    def metrics(cls, params: UploadedBytes) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: UploadedBytes) -> tuple[Metric, ...]:
         """Returns nothing of a disk for the channel alone."""
         return CHANNEL if params.variant == "channel" else WRITING
 
     @classmethod
-    def label(cls, params: UploadedBytes) -> str:
+    def describe_params(cls, params: UploadedBytes) -> str:
         """Says which part of an upload it is."""
         return {
             "full": f"upload of {params.amount}",

@@ -24,34 +24,34 @@ class ExecWorkload(Workload[Command]):
     runs_on_disk = True
 
     @classmethod
-    def metrics(cls, params: Command) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: Command) -> tuple[Metric, ...]:
         """Returns the user's metrics, then those of every command."""
         return (*(spec.metric for spec in params.specs), *DEFAULT_METRICS)
 
     @classmethod
-    def label(cls, params: Command) -> str:
+    def describe_params(cls, params: Command) -> str:
         """Returns the command as one would type it."""
         return shlex.join(params.argv)
 
     @classmethod
-    def decides(cls, params: Command, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: Command, factor: str, platform: PlatformSpec) -> bool | None:
         """Accepts factors of disks on the host where its disk is an image there."""
         return decides_on_host(params, factor, platform)
 
     @classmethod
-    def command(cls, params: Command) -> Sequence[str]:
+    def user_command(cls, params: Command) -> Sequence[str]:
         """Returns the command's words."""
         return params.argv
 
     @classmethod
-    def packages(cls, params: Command) -> tuple[str, ...]:
+    def find_packages(cls, params: Command) -> tuple[str, ...]:
         """Returns the packages with the command's program."""
         from guestmark.workloads.common.program import packages_of_program
 
         return packages_of_program(params.argv[0])
 
     @classmethod
-    def acknowledges(cls, cell: Cell) -> Mapping[str, Any]:
+    def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
         """Takes the command's own syncs as acknowledgements."""
         from guestmark.workloads.exec.trial import syncs
 

@@ -136,9 +136,9 @@ class ExecTrial(ExecWorkload):
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Remarks on files that the command names from where the user is, and will not find on its disk."""
         here = plan.context.cwd
-        take_seat = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
+        mounted_cells = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
         words = dict.fromkeys(
-            word for cell in take_seat for word in filled(cell)[1:] if not os.path.isabs(word)
+            word for cell in mounted_cells for word in filled(cell)[1:] if not os.path.isabs(word)
         )
         named = [
             word for word in words if word not in ("", ".", "..") and os.path.exists(os.path.join(here, word))

@@ -169,19 +169,19 @@ class FioWorkload(Workload[FioJob]):
     programs = (Program("fio", "fio"),)
 
     @classmethod
-    def label(cls, params: FioJob) -> str:
+    def describe_params(cls, params: FioJob) -> str:
         """Names the job file, where there is one."""
         return f"fio {params.name}".strip()
 
     @classmethod
-    def decides(cls, params: FioJob, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: FioJob, factor: str, platform: PlatformSpec) -> bool | None:
         """Rejects `threads` for a job that does not use it."""
         if factor == THREADS.name:
             return None if THREADS_VARIABLE in variables_of(params.job) else False
         return decides_on_host(params, factor, platform)
 
     @classmethod
-    def acknowledges(cls, cell: Cell) -> Mapping[str, Any]:
+    def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
         """Takes the syncs of the same job as acknowledgements, its files laid out before."""
         params = cell.workload.read_params(FioJob)
         return {

@@ -50,12 +50,12 @@ class GuestfishWorkload(Workload[GuestfishBytes]):
     peer = True
 
     @classmethod
-    def label(cls, params: GuestfishBytes) -> str:
+    def describe_params(cls, params: GuestfishBytes) -> str:
         """Names guestfish's command and the amount."""
         return f"guestfish {params.method} of {params.amount}"
 
     @classmethod
-    def moves(cls, params: GuestfishBytes) -> int | None:
+    def moved_bytes(cls, params: GuestfishBytes) -> int | None:
         """Returns the bytes that need room on the target."""
         return params.bytes
 
@@ -78,7 +78,7 @@ class GuestfsApiWorkload(Workload[Rounds]):
     only_factors = _OF_GUEST
 
     @classmethod
-    def label(cls, params: Rounds) -> str:
+    def describe_params(cls, params: Rounds) -> str:
         """Says how many calls a session makes."""
         return f"libguestfs session of {number_of_calls(params.rounds)} calls"
 
@@ -106,7 +106,7 @@ class GuestfsRunWorkload(Workload[Launches]):
     only_factors = _OF_GUEST
 
     @classmethod
-    def label(cls, params: Launches) -> str:
+    def describe_params(cls, params: Launches) -> str:
         """Says what is typed."""
         return "guestfish run"
 
@@ -118,7 +118,7 @@ class GuestfsRunWorkload(Workload[Launches]):
         return GuestfsRunTrial
 
     @classmethod
-    def sections(cls) -> tuple[Sections, ...]:
+    def report_sections(cls) -> tuple[Sections, ...]:
         """Draws the phases as `boot` does."""
         from guestmark.workloads.boot.sections import sections
 

@@ -196,17 +196,17 @@ class NetbootWorkload(Workload[Fetched]):
     factors = FACTORS
 
     @classmethod
-    def metrics(cls, params: Fetched) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: Fetched) -> tuple[Metric, ...]:
         """Returns the metrics of a round, and of the start."""
         return of(params)
 
     @classmethod
-    def label(cls, params: Fetched) -> str:
+    def describe_params(cls, params: Fetched) -> str:
         """Says how many files of which size are fetched."""
         return f"{params.files} × {params.size} by iPXE"
 
     @classmethod
-    def takes(cls, factor: str, platform: PlatformSpec) -> bool:
+    def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
         """Takes its own factors where there is firmware to boot."""
         own = any(factor == known.name for known in FACTORS)
         return factor in _MACHINE or (own and platform.inner.description.boots_firmware)
@@ -219,7 +219,7 @@ class NetbootWorkload(Workload[Fetched]):
         return NetbootTrial
 
     @classmethod
-    def sections(cls) -> tuple[Sections, ...]:
+    def report_sections(cls) -> tuple[Sections, ...]:
         """Adds the start, who was slow, and how the rounds differ."""
         from guestmark.workloads.netboot.sections import latencies, phases, rounds, shares
 

@@ -204,23 +204,23 @@ class OltpWorkload(Workload[OltpTest]):
     programs = (Program("sysbench", "sysbench"),)
 
     @classmethod
-    def label(cls, params: OltpTest) -> str:
+    def describe_params(cls, params: OltpTest) -> str:
         """Names the server and the test."""
         return f"{_TITLES[params.server]} {params.test}"
 
     @classmethod
-    def decides(cls, params: OltpTest, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: OltpTest, factor: str, platform: PlatformSpec) -> bool | None:
         """Accepts factors of disks on the host where its disk is an image there."""
         return decides_on_host(params, factor, platform)
 
     @classmethod
-    def acknowledges(cls, cell: Cell) -> Mapping[str, Any]:
+    def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
         """Takes rows that the same server commits with the same settings as acknowledgements."""
         params = cell.workload.read_params(OltpTest)
         return {"method": params.server, "settings": params.settings}
 
     @classmethod
-    def packages(cls, params: OltpTest) -> tuple[str, ...]:
+    def find_packages(cls, params: OltpTest) -> tuple[str, ...]:
         """Returns the packages that this host's server was installed by; none if it is not here, or no package's."""
         from guestmark.foreign.packages import owner_of
         from guestmark.workloads.oltp.databases import KINDS

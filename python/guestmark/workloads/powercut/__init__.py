@@ -148,17 +148,17 @@ class PowercutWorkload(Workload[Cut]):
     compared = False
 
     @classmethod
-    def label(cls, params: Cut) -> str:
+    def describe_params(cls, params: Cut) -> str:
         """Says how records are made durable."""
         return f"power cut: {params.words}"
 
     @classmethod
-    def adapts(cls, params: Cut) -> bool:
+    def adapts_to_time(cls, params: Cut) -> bool:
         """Stops choosing states when a check takes too long for the time that is left."""
         return bool(params.check)
 
     @classmethod
-    def decides(cls, params: Cut, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: Cut, factor: str, platform: PlatformSpec) -> bool | None:
         """Accepts on the host what an image there can have."""
         return True if not platform.is_guest and factor in _OF_IMAGE else None
 
@@ -170,14 +170,14 @@ class PowercutWorkload(Workload[Cut]):
         return PowercutTrial
 
     @classmethod
-    def sections(cls) -> tuple[Sections, ...]:
+    def report_sections(cls) -> tuple[Sections, ...]:
         """Adds what the crash states have shown."""
         from guestmark.workloads.powercut.sections import sections
 
         return (sections,)
 
     @classmethod
-    def conclusion(cls) -> Sections | None:
+    def report_conclusion(cls) -> Sections | None:
         """Says what would be left of each disk."""
         from guestmark.workloads.powercut.sections import conclusion
 

@@ -22,7 +22,7 @@ def build(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
     """The plan for `given.on`. Raises `UsageError` for contradictory or unsupported options."""
     kind = registry.workload_kind("powercut")
     try:
-        params = kind.checked(raw)
+        params = kind.check_params(raw)
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(

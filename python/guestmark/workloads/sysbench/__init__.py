@@ -89,18 +89,18 @@ class SysbenchWorkload(Workload[SysbenchRun]):
     programs = (Program("sysbench", "sysbench"),)
 
     @classmethod
-    def metrics(cls, params: SysbenchRun) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: SysbenchRun) -> tuple[Metric, ...]:
         """Returns the metrics of the test."""
         return of_test(params.test)
 
     @classmethod
-    def label(cls, params: SysbenchRun) -> str:
+    def describe_params(cls, params: SysbenchRun) -> str:
         """Names the test, and the option that tells such runs apart."""
         more = (params.options[name] for name in _LABELLING.get(params.test, ()))
         return " ".join(["sysbench", params.test, *more])
 
     @classmethod
-    def decides(cls, params: SysbenchRun, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: SysbenchRun, factor: str, platform: PlatformSpec) -> bool | None:
         """Rejects options of other tests, and disks where there are none; a loop device is like a guest's disk."""
         option = OPTIONS.get(factor)
         if option is not None:

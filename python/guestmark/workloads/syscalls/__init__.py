@@ -102,12 +102,12 @@ class SyscallsWorkload(Workload[Mix]):
     only_factors = frozenset({"memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"})
 
     @classmethod
-    def metrics(cls, params: Mix) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: Mix) -> tuple[Metric, ...]:
         """Returns one metric for each call that is named, and what all calls have in common."""
         return of_calls(params.calls)
 
     @classmethod
-    def label(cls, params: Mix) -> str:
+    def describe_params(cls, params: Mix) -> str:
         """Names the calls, unless it is all of them."""
         if len(params.calls) == len(SYSTEM_CALLS):
             return "system calls"
@@ -121,7 +121,7 @@ class SyscallsWorkload(Workload[Mix]):
         return SyscallsTrial
 
     @classmethod
-    def sections(cls) -> tuple[Sections, ...]:
+    def report_sections(cls) -> tuple[Sections, ...]:
         """Adds a row for each call."""
         from guestmark.workloads.syscalls.sections import sections
 
