@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import secrets
@@ -28,7 +29,7 @@ _SHORT_COMMANDS = 1000
 _STATUSES = (0, 1, 42, 126)
 # What a shell, a client or a terminal in the middle would change: spaces, quotes, variables, escapes, nothing at all.
 _ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
-_COMMAND_S = 60.0
+_COMMAND_S = 30.0
 _GONE_S = 10.0
 _POLL_S = 0.2
 
@@ -71,25 +72,34 @@ def check_definition(definition: Definition, tell: Callable[[str], None]) -> lis
         points.append(Point(name, time.monotonic() - begin, note=note))
         return True
 
-    with contextlib.ExitStack() as stack:
-        machines: list[Made] = []
+    stack = contextlib.ExitStack()
+    machines: list[Made] = []
 
-        def create() -> str:
-            machines.append(stack.enter_context(created(definition, definition.values({}))))
-            return f"{machines[0].created - machines[0].began:.2g} s"
+    def create() -> str:
+        machines.append(stack.enter_context(created(definition, definition.values({}))))
+        return f"{machines[0].created - machines[0].began:.2g} s"
 
-        if not attempt("create makes a machine", create):
+    def enter() -> str:
+        return _check_entry(machines[0])
+
+    try:
+        if not attempt("create makes a machine", create) or not attempt(
+            "a command runs in it at once", enter
+        ):
             return points
         made = machines[0]
-        if not attempt("a command runs in it at once", lambda: _check_entry(made)):
-            return points
         for name, check in _CHECKS.items():
-            attempt(name, lambda check=check: check(made))  # type: ignore[misc]
+            attempt(name, functools.partial(check, made))
         for name, attended, check in _OPTIONAL:
             if attended(definition):
-                attempt(name, lambda check=check: check(made))  # type: ignore[misc]
+                attempt(name, functools.partial(check, made))
         if definition.create:
-            attempt("destroy removes it, and nothing else", lambda: _check_destroy(made, stack))
+            attempt("destroy removes it, and nothing else", functools.partial(_check_destroy, made, stack))
+    finally:
+        try:
+            stack.close()
+        except MachineError as error:
+            points.append(Point("destroy removes what was made", 0.0, error.message, error.hint))
     platform = OwnPlatform(PlatformSpec.read(f"own:{definition.name}").inner)
     attempt(f"the agent answers, and runs {_SHORT_COMMANDS:,} commands", lambda: _check_agent(platform))
     if definition.create:
@@ -323,14 +333,18 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack) -> str:
 
 @contextlib.contextmanager
 def _another(definition: Definition) -> Iterator[Made]:
+    second = contextlib.ExitStack()
     try:
-        with created(definition, definition.values({})) as second:
-            yield second
+        made = second.enter_context(created(definition, definition.values({})))
     except MachineError as error:
         raise PointFailedError(
             f"a second machine beside the first: {error.message}",
             "two machines have to exist at once: use {id} for all that is theirs",
         ) from error
+    try:
+        yield made
+    finally:
+        second.close()
 
 
 def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:

@@ -1,0 +1,56 @@
+"""Machines of the user's own that need nothing installed: namespaces of this host with a folder of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# A process that only waits stands for the machine; whoever enters its namespaces is in the machine. The folder /root is
+# a filesystem of its own there, so that nothing of one machine is seen in another.
+CREATE = (
+    "setsid unshare --fork --pid --kill-child --mount --uts --mount-proc "
+    'sh -c "mount -t tmpfs none /tmp && mount -t tmpfs none /var/tmp && touch /tmp/up && exec sleep infinity" '
+    '> /dev/null 2>&1 < /dev/null & echo $! > "$0/$1"'
+)
+# Of unshare and its child the child is inside.
+PID = 'cat /proc/$(cat "$0/$1")/task/*/children | cut -d" " -f1 | grep .'
+ENTER = f'machine=$({PID}) && shift && exec nsenter --all --target "$machine" "$@"'
+READY = f"nsenter --all --target $({PID}) test -e /tmp/up"
+DESTROY = 'kill -KILL $(cat "$0/$1") && rm "$0/$1"'
+
+
+def own_machine(folder: Path, name: str = "cell", **changes: str) -> Path:
+    """Write the definition of such machines, whose process ids are kept in `folder`.
+
+    `changes` replace lines: TOML, or nothing to leave one out.
+    """
+    machines = folder / "machines"
+    machines.mkdir(exist_ok=True)
+    lines = {
+        "name": f'"{name}"',
+        "create": script(folder, CREATE),
+        "ready": script(folder, READY),
+        "exec": script(folder, ENTER, "{command}"),
+        "destroy": script(folder, DESTROY),
+        "list": words("ls", str(machines)),
+        "pid": script(folder, PID),
+        **changes,
+    }
+    path = folder / f"{name}.toml"
+    path.write_text("".join(f"{key} = {value}\n" for key, value in lines.items() if value))
+    return path
+
+
+def script(folder: Path, text: str, *more: str) -> str:
+    """Write a command of such a definition: a shell's script, with the folder as $0 and the machine's id as $1."""
+    return words("sh", "-c", text, str(folder / "machines"), "{id}", *more)
+
+
+def words(*each: str) -> str:
+    """Write a list of words as TOML has it."""
+    return "[" + ", ".join(quoted(word) for word in each) + "]"
+
+
+def quoted(text: str) -> str:
+    """Write a string as TOML has it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

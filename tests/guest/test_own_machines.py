@@ -1,0 +1,144 @@
+"""Machines that a user's own commands make: measured, checked, and removed however the run ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guestmark.platforms.own.conformance import Point, check_definition
+from guestmark.platforms.own.definition import read_definition
+from guestmark.platforms.own.store import VARIABLE, trust
+from tests.framework.command_line import CommandLine
+from tests.framework.marks import long
+from tests.framework.own_machines import CREATE, DESTROY, ENTER, PID, own_machine, script
+from tests.framework.processes import wait_until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are entered by root")
+
+
+@pytest.fixture(autouse=True)
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+
+
+def checked(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Point]:
+    monkeypatch.setenv(VARIABLE, str(path))
+    definition = read_definition(path)
+    trust(definition)
+    return check_definition(definition, lambda _: None)
+
+
+def left(folder: Path) -> list[str]:
+    """Machines whose file is still there."""
+    return sorted(path.name for path in (folder / "machines").iterdir())
+
+
+def test_a_sound_definition_holds_in_all_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = checked(own_machine(tmp_path), monkeypatch)
+    assert [point for point in points if point.failed] == []
+    assert len(points) == 13
+    assert left(tmp_path) == []
+
+
+SLOW_CREATE = f"(sleep 3; {CREATE}) > /dev/null 2>&1 & true"
+ONE_NAME = '[ ! -e "$0/one" ] || exit 9; {}; cp "$0/one" "$0/$1"'.format(
+    CREATE.replace('"$0/$1"', '"$0/one"')
+)
+ALL_DESTROYED = 'kill -KILL $(cat "$0"/*); rm -f "$0"/*'
+KEEPS = CREATE.replace("mount -t tmpfs none /tmp", 'mkdir -p "$0/../kept"; mount --bind "$0/../kept" /tmp')
+INSIDE = '"$machine" "$@"'
+# The fault, the changed line, and the point and what to change that have to be named.
+FAULTS = {
+    "create fails": ("create", "echo no such runtime >&2; exit 3", "create makes a machine", "try it by hand"),
+    "create hangs": ("create", "sleep 100", "create makes a machine", "try it by hand"),
+    "create returns early": ("create", SLOW_CREATE, "a command runs in it at once", "write ready"),
+    "never ready": ("ready", "echo not yet; exit 1", "create makes a machine", "try it by hand"),
+    "streams are merged": ("exec", f"{ENTER} 2>&1", "both outputs arrive", "keep both streams apart"),
+    "carriage returns": ("exec", f"{ENTER.replace('exec ', '')} | sed 's/$/\\r/'", "both outputs arrive", "terminal"),
+    "a banner": ("exec", f"echo Welcome; {ENTER}", "both outputs arrive", "nothing of its own"),
+    "the status is lost": ("exec", f"{ENTER.replace('exec ', '')}; true", "exit statuses", "own status"),
+    "no standard input": ("exec", f"{ENTER} < /dev/null", "pass both ways", "-i"),
+    "a limit of 1 MB": ("exec", f"{ENTER.replace('exec ', '')} | head -c 1000000", "pass both ways", "without a limit"),
+    "arguments are joined": ("exec", ENTER.replace(INSIDE, '"$machine" sh -c "$*"'), "arguments", "{command}"),
+    "runs on inside": (
+        "exec",
+f'machine=$({PID}) && shift && setsid -w nsenter --all --target "$machine" "$@"',
+        "ends inside", "end the command's input",
+    ),
+    "destroy does nothing": ("destroy", "true", "destroy removes it", "remove the machine"),
+    "destroy fails": ("destroy", f"{DESTROY}; exit 4", "destroy removes it", "by hand"),
+    "destroy takes all": ("destroy", ALL_DESTROYED, "destroy removes it", "only the machine"),
+    "one name for all": ("create", ONE_NAME, "destroy removes it", "{id}"),
+    "list is blind": ("list", "", "list prints it", "one a line"),
+    "pid is none": ("pid", "echo 12 monkeys", "pid is a process", "nothing else"),
+    "the same disk": ("create", KEEPS, "each machine is a new one", "make a new machine"),
+}  # fmt: skip
+QUICK = {
+    "create returns early",
+    "streams are merged",
+    "the status is lost",
+    "destroy takes all",
+    "the same disk",
+}
+
+
+@pytest.mark.parametrize("fault", [fault if fault in QUICK else long(fault) for fault in FAULTS])
+def test_a_planted_fault_is_named_with_what_to_change(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, text, point, change = FAULTS[fault]
+    changes = {key: script(tmp_path, text, *(["{command}"] if key == "exec" else [])) if text else '"true"'}
+    if fault == "create returns early":
+        changes["ready"] = ""
+    changes["timeouts"] = "{ create = 5, ready = 5, destroy = 5 }"
+    points = checked(own_machine(tmp_path, **changes), monkeypatch)
+    failed = [each for each in points if each.failed]
+    assert any(point in each.name and change in each.change for each in failed), failed
+    # What some of these faults leave is their point: destroy does not know of what comes after it.
+    if fault == "create returns early":
+        wait_until(lambda: left(tmp_path))
+    for name in left(tmp_path):
+        subprocess.run(["kill", "-KILL", (tmp_path / "machines" / name).read_text().strip()], check=False)
+
+
+def test_a_definition_is_measured_like_a_platform(guestmark: CommandLine, tmp_path: Path) -> None:
+    path = own_machine(tmp_path)
+    guestmark.environment[VARIABLE] = str(path)
+    refused = guestmark.measure("--on", "own:cell", "--", "true")
+    assert refused.status != 0
+    assert "nobody has trusted" in refused.stderr
+    trust_as(guestmark, path)
+    document = guestmark.measure("--on", "host,own:cell", "-r", "2", "--", "true").document()
+    assert {"host", "own:cell"} <= {cell["id"] for cell in document["cells"]}
+    assert left(tmp_path) == []
+
+
+def trust_as(guestmark: CommandLine, path: Path) -> None:
+    """Trust a file as the user of that command line."""
+    code = (
+        "from pathlib import Path; from guestmark.platforms.own.definition import read_definition; "
+        f"from guestmark.platforms.own.store import trust; trust(read_definition(Path({str(path)!r})))"
+    )
+    subprocess.run([sys.executable, "-c", code], env=guestmark.environment, check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_run_that_is_killed(
+    guestmark: CommandLine, tmp_path: Path, number: signal.Signals
+) -> None:
+    path = own_machine(tmp_path)
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    run = guestmark.start("exec", "--on", "own:cell", "--", "sleep", "60")
+    wait_until(lambda: left(tmp_path), 60)
+    run.send_signal(number)
+    run.wait(60)
+    wait_until(lambda: not left(tmp_path), 60)
+    records = Path(guestmark.environment["XDG_CACHE_HOME"]) / "guestmark" / "machines"
+    wait_until(lambda: not list(records.rglob("*.json")), 30)
