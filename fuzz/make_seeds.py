@@ -144,8 +144,8 @@ def main() -> None:
     put("rom", "two-images", rom())
     put("kernel", "elf", elf())
     put("kernel", "gzip", bzimage(gzip.compress(elf(), mtime=0)))
-    for name in library.names():
-        put("plan", name, library.builtin(name).encode())
+    for name in library.list_plan_names():
+        put("plan", name, library.read_builtin(name).encode())
     v6 = cf.conversation(("2001:db8::2", 1028), ("2001:db8::1", 80))
     for number, (order, nanos) in enumerate([("<", False), (">", False), ("<", True), (">", True)]):
         for kind in (cf.NULL, cf.ETHERNET, cf.RAW, cf.SLL, cf.SLL2):

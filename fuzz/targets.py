@@ -17,8 +17,8 @@ from guestmark.agent.frames import Transport
 from guestmark.appliance import bzimage
 from guestmark.core.context import Caller
 from guestmark.core.errors import GuestmarkError
-from guestmark.plan.load import load
-from guestmark.plan.outline import assemble
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import assemble_plan
 from guestmark.workloads.netboot import rom
 
 _FOLDER = Path(tempfile.gettempdir())
@@ -89,7 +89,7 @@ def _replies(data: bytes) -> None:
 
 
 def _plan(data: bytes) -> None:
-    assemble(load(data.decode(errors="replace"), "plan.toml"), Caller())
+    assemble_plan(load_outline(data.decode(errors="replace"), "plan.toml"), Caller())
 
 
 def _file(function: Callable[[Path], object]) -> Callable[[bytes], None]:

@@ -37,8 +37,8 @@ from guestmark.engine.progress import SilentObserver
 from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import lose
 from guestmark.ledger.postgres import autocommitting
-from guestmark.plan.load import load
-from guestmark.plan.outline import assemble
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import assemble_plan
 from guestmark.stats.conditions.surroundings import digest_environment
 from tests.framework.far import Relay, relay
 from tests.framework.postgresql import Server, postgresql
@@ -192,7 +192,7 @@ def _server_s(server: Server) -> float:
 
 def simulate(count: int, given: argparse.Namespace) -> str:
     """What became of so many machines, in a line."""
-    plan = assemble(load(_PLAN.format(blocks=given.blocks), "plan.toml"), Caller.current())
+    plan = assemble_plan(load_outline(_PLAN.format(blocks=given.blocks), "plan.toml"), Caller.current())
     with postgresql(connections=2 * count + 20) as server:
         with open_ledger(server.url) as ledger:
             run = ledger.create_run(plan, {}, 1)

@@ -348,12 +348,14 @@ def run(
     """
     from guestmark.core.context import Caller
     from guestmark.plan import library
-    from guestmark.plan.load import load as load_plan
-    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.plan.load import load_outline as load_plan
+    from guestmark.plan.outline import Overrides, assemble_plan, override_outline
 
     wanted = Overrides(on=on, settings=_format_settings(settings), **policy)
-    outline = load_plan(*library.find(os.fspath(plan)), scale=scale)
-    return _measure_plan(assemble(override(outline, wanted), Caller.current()), ledger, labels, name)
+    outline = load_plan(*library.find_plan(os.fspath(plan)), scale=scale)
+    return _measure_plan(
+        assemble_plan(override_outline(outline, wanted), Caller.current()), ledger, labels, name
+    )
 
 
 def _format_settings(settings: Mapping[str, Sequence[str] | str] | None) -> list[str]:

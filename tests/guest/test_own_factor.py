@@ -37,12 +37,12 @@ from guestmark.core.errors import AttestationError
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.registry import factors
 from guestmark.engine import proofs
-from guestmark.plan.matrix import expand
+from guestmark.plan.matrix import expand_workload
 from guestmark.core.model import WorkloadSpec
 from tests.framework.guests import start_cell
 
 levels = {"transfer": ("32768", "65536"), "size": ("16M",), "filesystem": ("ext4",), "called": ("me",)}
-cells = expand(WorkloadSpec("test"), (PlatformSpec.read("tcg"),), levels).cells
+cells = expand_workload(WorkloadSpec("test"), (PlatformSpec.read("tcg"),), levels).cells
 print([cell.id for cell in cells if not cell.null_of])
 print("kinds of disks:", len({proofs.find_proof_kind(cell) for cell in cells if not cell.null_of}))
 with start_cell(cells[1]) as machine:

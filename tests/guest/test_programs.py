@@ -19,7 +19,7 @@ pytestmark = [
 
 def alone(name: str, target: Path) -> Path:
     """The plan with one of its workloads only."""
-    text = library.builtin("programs")
+    text = library.read_builtin("programs")
     head, *workloads = re.split(r"(?m)^(?=\[workloads\.)", text)
     wanted = next(part for part in workloads if part.startswith(f"[workloads.{name}]"))
     wanted = re.split(r"(?m)^(?=# ---|\[\[)", wanted)[0]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
-from guestmark.core.model import RunState, TrialStatus, runnable
+from guestmark.core.model import RunState, TrialStatus, select_runnable
 from guestmark.ledger.model import StoredRun
 from tests.framework.command_line import CommandLine
 from tests.framework.known import known
@@ -57,7 +57,7 @@ def exactly_once(runs: list[StoredRun], blocks: int) -> int:
         assert set(seen.values()) == {1}
         here = {trial.block for trial in run.trials if trial.status is TrialStatus.LOST}
         assert {trial.block for trial in run.trials} == set(range(blocks + len(here)))
-        for cell in runnable(run.plan.cells, run.unusable):
+        for cell in select_runnable(run.plan.cells, run.unusable):
             mine = [trial for trial in run.trials if trial.cell_id == cell.id]
             assert sum(trial.status is TrialStatus.OK for trial in mine) >= blocks, cell.id
         lost += sum(trial.status is TrialStatus.LOST for trial in run.trials)

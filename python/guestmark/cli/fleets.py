@@ -71,7 +71,7 @@ def run(wanted: Wanted, machines: str, ledger_path: str | None, outputs: Outputs
     from guestmark.plan import library
 
     own = wanted.plan
-    text, where = (own.text, "fleet exec") if isinstance(own, OwnPlan) else library.find(own)
+    text, where = (own.text, "fleet exec") if isinstance(own, OwnPlan) else library.find_plan(own)
     made = order.new(text, where, wanted.scale, wanted.overrides, members, whole=wanted.whole)
     url = order.reachable(ledger_path, members)
     with open_ledger(ledger_path) as ledger:

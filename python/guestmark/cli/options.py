@@ -12,7 +12,7 @@ import typer
 from guestmark.core import units
 from guestmark.core.errors import UsageError
 from guestmark.core.home import LATEST
-from guestmark.plan.matrix import Null
+from guestmark.plan.matrix import NullCells
 
 if TYPE_CHECKING:
     from guestmark.ledger.run_annotations import Remarks
@@ -119,7 +119,7 @@ def complete_plan(incomplete: str) -> list[str]:
     from guestmark.plan import library
 
     files = [path for path in glob.glob(f"{glob.escape(incomplete)}*") if path.endswith(".toml")]
-    return [*library.names(), *sorted(files)]
+    return [*library.list_plan_names(), *sorted(files)]
 
 
 @contextmanager
@@ -223,7 +223,7 @@ Kernel = Annotated[
     typer.Option(metavar="PATH", help="Boot guests from this kernel; short for --set kernel=PATH."),
 ]
 NullCopies = Annotated[
-    Null | None, typer.Option("--null", help="Cells to measure twice, to find the noise floor.")
+    NullCells | None, typer.Option("--null", help="Cells to measure twice, to find the noise floor.")
 ]
 Blocks = Annotated[
     int | None,

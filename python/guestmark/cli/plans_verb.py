@@ -42,13 +42,15 @@ def command(
         return
     if words[0] != "show" or len(words) != 2:
         if words == ["show"]:
-            raise UsageError("no plan is named", hint=f"known: {', '.join(library.names())}")
-        named = f"did you mean guestmark plans show {words[0]}? " if words[0] in library.names() else ""
+            raise UsageError("no plan is named", hint=f"known: {', '.join(library.list_plan_names())}")
+        named = (
+            f"did you mean guestmark plans show {words[0]}? " if words[0] in library.list_plan_names() else ""
+        )
         raise UsageError(
             f"plans takes no word {words[0] if words[0] != 'show' else words[2]!r}",
             hint=f"{named}guestmark plans lists them, guestmark plans show NAME prints one",
         )
-    sys.stdout.write(library.builtin(words[1]))
+    sys.stdout.write(library.read_builtin(words[1]))
 
 
 def _list(ledger: Ledger | None) -> None:
@@ -60,17 +62,17 @@ def _list(ledger: Ledger | None) -> None:
     from guestmark.core.units import counted
     from guestmark.engine.time_estimate import estimate_time
     from guestmark.plan import library
-    from guestmark.plan.load import load
-    from guestmark.plan.outline import assemble
+    from guestmark.plan.load import load_outline
+    from guestmark.plan.outline import assemble_plan
 
     console = Console()
     if not console.is_terminal:
         console.width = 1000  # a program reads it
-    for name in library.names():
+    for name in library.list_plan_names():
         head = Text(name, style="bold")
         try:
-            outline = load(*library.find(name))
-            plan = assemble(outline, Caller())
+            outline = load_outline(*library.find_plan(name))
+            plan = assemble_plan(outline, Caller())
         except GuestmarkError as error:
             head.append(f"  {error.message}: {error.hint}", style="red")
             console.print(head)

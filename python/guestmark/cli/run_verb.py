@@ -64,20 +64,22 @@ def command(
     from guestmark.engine.budget import choose_scale
     from guestmark.engine.question_status import find_provable_location
     from guestmark.plan import library
-    from guestmark.plan.load import load
-    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.plan.load import load_outline
+    from guestmark.plan.outline import Overrides, assemble_plan, override_outline
     from guestmark.plan.scale import parse_scale
 
     wanted = Overrides(on=on or None, only=only, **given.overrides())
     factor = options.value("--scale", parse_scale, scale)
     budget_s = budgeted(for_, given)
-    text, where = library.find(plan)
+    text, where = library.find_plan(plan)
     caller = Caller.current()
 
     def at(size: float) -> Plan:
-        outline = load(text, where, scale=size, overrides=override_ or ())
+        outline = load_outline(text, where, scale=size, overrides=override_ or ())
         moved = find_provable_location(outline, wanted.settings) if given.prove else []
-        made = assemble(override(outline, replace(wanted, settings=[*wanted.settings, *moved])), caller)
+        made = assemble_plan(
+            override_outline(outline, replace(wanted, settings=[*wanted.settings, *moved])), caller
+        )
         return replace(made, context=replace(made.context, prove=True)) if given.prove else made
 
     if factor is None and budget_s is not None:

@@ -123,7 +123,7 @@ def _columns(runs: Sequence[RunOverview]) -> dict[str, list[str]]:
     return {
         "run": [run.id for run in runs],
         "begun": [moment.strftime("%Y-%m-%d %H:%M") for moment in begun],
-        "state": [run.state.said(run.trials) for run in runs],
+        "state": [run.state.describe_state(run.trials) for run in runs],
         "cells": [str(run.cells) for run in runs],
         "blocks": [str(run.blocks) for run in runs],
         "trials": [str(run.trials) for run in runs],

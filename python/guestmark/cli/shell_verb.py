@@ -55,7 +55,7 @@ def command(
     from guestmark.core.platform_spec import parse_platforms
     from guestmark.core.registry import parse_settings
     from guestmark.engine import preflight
-    from guestmark.plan.matrix import Null, expand
+    from guestmark.plan.matrix import NullCells, expand_workload
     from guestmark.platforms import registry
     from guestmark.platforms.base import LoggedIn
     from guestmark.workloads.common.program import check_command
@@ -63,11 +63,11 @@ def command(
     specs = parse_platforms([on])
     # Another architecture's root gets the package of the command, as it does for a trial.
     foreign = bool(argv) and specs[0].foreign_architecture is not None
-    matrix = expand(
+    matrix = expand_workload(
         WorkloadSpec("exec", {"argv": argv}) if foreign else WorkloadSpec("shell"),
         specs,
         parse_settings(options.with_kernel(settings, kernel)),
-        null=Null.NONE,
+        null=NullCells.NONE,
     )
     if len(matrix.cells) != 1:
         raise UsageError("a shell runs in one machine", hint="give one platform and one level of each factor")

@@ -45,10 +45,10 @@ def judged(name: str, ledger: str | None, baseline: str | None = None) -> tuple[
     with open_ledger(ledger, writable=False) as opened:
         stored = opened.load_run(name)
         if baseline is not None:
-            from guestmark.plan.matrix import held_against  # with what reads plans
+            from guestmark.plan.matrix import change_baseline  # with what reads plans
 
             stored = replace(
-                stored, plan=replace(stored.plan, cells=held_against(stored.plan.cells, baseline))
+                stored, plan=replace(stored.plan, cells=change_baseline(stored.plan.cells, baseline))
             )
         return stored, run_history.judged(opened, stored)
 

@@ -67,13 +67,13 @@ def _findings(on: list[str] | None, quiet: bool) -> list[PlatformFinding]:
     from guestmark.core.beside import told
     from guestmark.core.platform_spec import parse_platforms
     from guestmark.plan import library
-    from guestmark.plan.load import load
+    from guestmark.plan.load import load_outline
     from guestmark.platforms import registry
     from guestmark.platforms.base import Unusable, Usable
     from guestmark.platforms.probe import Startable, probe_all
     from guestmark.report.sections.tour import PlatformFinding
 
-    wanted = parse_platforms(on) if on else load(*library.find(PLAN)).shape.platforms
+    wanted = parse_platforms(on) if on else load_outline(*library.find_plan(PLAN)).shape.platforms
     names = list(dict.fromkeys(["host", *(str(one) for one in wanted)]))
     if names == ["host"]:
         raise UsageError("a tour compares guests with the host", hint="e.g. --on uml,tcg")
@@ -98,10 +98,10 @@ def _plan(usable: list[str], blocks: int | None) -> Plan:
 
     from guestmark.core.context import Caller
     from guestmark.plan import library
-    from guestmark.plan.load import load
-    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.plan.load import load_outline
+    from guestmark.plan.outline import Overrides, assemble_plan, override_outline
 
-    outline = load(*library.find(PLAN))
-    plan = assemble(override(outline, Overrides(on=usable, blocks=blocks)), Caller.current())
+    outline = load_outline(*library.find_plan(PLAN))
+    plan = assemble_plan(override_outline(outline, Overrides(on=usable, blocks=blocks)), Caller.current())
     # The host is not started and no files are sent into it: nothing to tell the reader.
     return replace(plan, context=replace(plan.context, notes=()))

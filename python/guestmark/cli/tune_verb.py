@@ -69,23 +69,23 @@ def command(
     from guestmark.cli import session
     from guestmark.core.context import Caller
     from guestmark.plan import library, schema
-    from guestmark.plan.load import load
-    from guestmark.plan.matrix import Null
-    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.plan.load import load_outline
+    from guestmark.plan.matrix import NullCells
+    from guestmark.plan.outline import Overrides, assemble_plan, override_outline
     from guestmark.plan.scale import parse_scale
-    from guestmark.plan.tuning import parse_limit, race_of
+    from guestmark.plan.tuning import make_race_settings, parse_limit
 
     given.refuse("a race", over=True)
-    overrides = {**given.overrides(), "null": Null.NONE}
+    overrides = {**given.overrides(), "null": NullCells.NONE}
     factor = options.value("--scale", parse_scale, scale)
-    outline = load(*library.find(plan), scale=1.0 if factor is None else factor)
-    outline = override(outline, Overrides(on=on or None, only=only, **overrides))
+    outline = load_outline(*library.find_plan(plan), scale=1.0 if factor is None else factor)
+    outline = override_outline(outline, Overrides(on=on or None, only=only, **overrides))
     asked = schema.Tune(
         objective=objective or (outline.race.objective if outline.race else ""),
         durability=durability,
     )
     try:
-        made = race_of(asked, outline.metrics)
+        made = make_race_settings(asked, outline.metrics)
         limits = tuple(parse_limit(text) for text in limit or ())
     except ValueError as error:
         raise UsageError(str(error), hint="see guestmark tune --help") from error
@@ -101,7 +101,7 @@ def command(
         margin=overrides["margin"] or base.margin,
         max_blocks=max_blocks or base.max_blocks,
     )
-    tuned = assemble(replace(outline, race=settings), Caller.current())
+    tuned = assemble_plan(replace(outline, race=settings), Caller.current())
     if list_:
         show_cells(tuned, given.ledger)
         return

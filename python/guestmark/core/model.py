@@ -61,7 +61,7 @@ class RunState(StrEnum):
     FAILED = "failed"  # trials were run, and none succeeded
     KILLED = "killed"
 
-    def said(self, trials: int) -> str:
+    def describe_state(self, trials: int) -> str:
         """The state of a run with this many trials, in words for a reader."""
         if self is not RunState.FAILED:
             return self.value
@@ -130,7 +130,7 @@ class Cell(_Derived):
         """Return what `make`, a class or a function, derives from this cell: made once, and kept with the cell."""
         return self._derive(make, lambda: make(self))
 
-    def shown(self, factor: str) -> str | None:
+    def display_level(self, factor: str) -> str | None:
         """The level of a factor as it is shown: its label, where it has one. None without the factor."""
         return self.labels.get(factor) or self.factors.get(factor)
 
@@ -170,12 +170,12 @@ class LeftOut:
         return self.platform == str(cell.platform)
 
 
-def runnable(cells: Iterable[Cell], left_out: Sequence[LeftOut]) -> tuple[Cell, ...]:
+def select_runnable(cells: Iterable[Cell], left_out: Sequence[LeftOut]) -> tuple[Cell, ...]:
     """The cells that nothing in `left_out` covers, in order."""
     return tuple(cell for cell in cells if not any(entry.covers(cell) for entry in left_out))
 
 
-def boots(cells: Iterable[Cell]) -> bool:
+def boots_any_machine(cells: Iterable[Cell]) -> bool:
     """Whether a machine is booted for each trial of any of the cells."""
     return any(cell.platform.is_guest for cell in cells)
 
@@ -231,7 +231,7 @@ class Policy:
     over_s: float = 0.0  # over which the blocks begin, at equal distances; 0: one after another
 
 
-class Asked(StrEnum):
+class QuestionKind(StrEnum):
     """What a question wants to know."""
 
     BEST = "best"  # which cell is best in a metric
@@ -251,7 +251,7 @@ class Question:
     """
 
     ask: str
-    wants: Asked
+    wants: QuestionKind
     metric: str = ""
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     per: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from guestmark.core.errors import BlockStatus, Interrupted
-from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial, boots, runnable
+from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial, boots_any_machine, select_runnable
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.measurement_loop import MeasurementLoop, run
 from guestmark.engine.progress import Observer, SilentObserver
@@ -171,7 +171,7 @@ class _ReadProgress:
         self._stored = worker.ledger.load_run(worker.run_id)
         # Trials before this block never change, so they need not be read again.
         self._known = _count_leading_complete_blocks(
-            self._stored.trials, runnable(worker.plan.cells, self._stored.unusable)
+            self._stored.trials, select_runnable(worker.plan.cells, self._stored.unusable)
         )
 
     def refresh(self) -> RunHead:
@@ -196,7 +196,7 @@ class _ReadProgress:
 
     def _make_loop(self, observer: Observer) -> MeasurementLoop:
         stored = self._stored
-        cells = runnable(self._worker.plan.cells, stored.unusable)
+        cells = select_runnable(self._worker.plan.cells, stored.unusable)
         return self._worker.make_loop(stored.head, cells, list(stored.trials), observer)
 
 
@@ -248,7 +248,7 @@ class _CountedProgress:
             return self._worker.make_loop(head, cells, trials, observer)
         trials = trial_counts.trials_of(ledger, run_id, block, self._failing)
         warm: Collection[str] = ()
-        if policy.warmup and not boots(cells):
+        if policy.warmup and not boots_any_machine(cells):
             warm = trial_counts.good_on(ledger, run_id, self._worker.machine)
         return self._worker.make_loop(head, cells, trials, observer, warm)
 
@@ -259,7 +259,7 @@ class _CountedProgress:
 
     def _find_tried_cells(self) -> list[Cell]:
         """Return the cells that are not given up."""
-        able = runnable(self._worker.plan.cells, self._unusable)
+        able = select_runnable(self._worker.plan.cells, self._unusable)
         ids = [cell.id for cell in able]
         self._failing = trial_counts.failing(self._worker.ledger, self._worker.run_id, ids)
         return [cell for cell in able if self._failing.get(cell.id, 0) < GIVE_UP_AFTER]

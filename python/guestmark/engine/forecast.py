@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.gate import gates_of
-from guestmark.core.model import Plan, TrialStatus, boots
+from guestmark.core.model import Plan, TrialStatus, boots_any_machine
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger import run_history
 from guestmark.page.claims import Claim
@@ -60,7 +60,7 @@ class RunForecast:
 def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> RunForecast | None:
     """What the ledger says of a plan in which machines boot; None of others, whose first blocks take no time."""
     host = run_history.host(environment)
-    if not host or not boots(plan.cells) or not plan.metrics:
+    if not host or not boots_any_machine(plan.cells) or not plan.metrics:
         return None
     same, alike = run_history.questions(plan)
     for keys in (same, alike):

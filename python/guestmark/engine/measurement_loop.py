@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from guestmark.core.context import Context
 from guestmark.core.errors import BlockStatus, Interrupted, WorkloadError
 from guestmark.core.findings import MeasuredOn, Proof, machine_of, with_fact
-from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, runnable
+from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, select_runnable
 from guestmark.core.tuning import Settings
 from guestmark.core.units import counted
 from guestmark.engine import budget, proofs
@@ -65,7 +65,7 @@ def run(
     ledger.patience.is_interrupted = lambda: interruption.received is not None
     with ledger.claim(run_id):
         stored = ledger.load_run(run_id)
-        cells = runnable(plan.cells, stored.unusable)
+        cells = select_runnable(plan.cells, stored.unusable)
         ledger.set_run_state(run_id, RunState.RUNNING)
         loop = MeasurementLoop(
             plan=plan,

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from guestmark.appliance.bzimage import NotABzImageError, release_of
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
-from guestmark.core.model import Cell, LeftOut, Plan, runnable
+from guestmark.core.model import Cell, LeftOut, Plan, select_runnable
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_size
 from guestmark.core.workload_kind import find_packages_of, workload_kind, workload_kinds
@@ -128,11 +128,11 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     """
     plan = choose_locations(plan)
     left_out = _find_refused_cells(plan.cells)
-    left_out += find_unmade_parts(runnable(plan.cells, left_out), progress)
-    left_out += find_unusable_platforms(runnable(plan.cells, left_out), probe)
-    left_out += find_impossible_cells(runnable(plan.cells, left_out))
+    left_out += find_unmade_parts(select_runnable(plan.cells, left_out), progress)
+    left_out += find_unusable_platforms(select_runnable(plan.cells, left_out), probe)
+    left_out += find_impossible_cells(select_runnable(plan.cells, left_out))
     plan, notes = replace_unusable_baselines(plan, left_out)
-    cells = runnable(plan.cells, left_out)
+    cells = select_runnable(plan.cells, left_out)
     return Readiness(plan, cells, left_out, (*notes, *check_workloads(plan, cells)))
 
 
@@ -141,11 +141,12 @@ def examine_without_starting(plan: Plan) -> Readiness:
     plan = choose_locations(plan)
     left_out = _find_refused_cells(plan.cells)
     left_out += find_unusable_platforms(
-        runnable(plan.cells, left_out), lambda platforms: recall_findings(cast("list[Startable]", platforms))
+        select_runnable(plan.cells, left_out),
+        lambda platforms: recall_findings(cast("list[Startable]", platforms)),
     )
-    left_out += find_impossible_cells(runnable(plan.cells, left_out))
+    left_out += find_impossible_cells(select_runnable(plan.cells, left_out))
     plan, notes = replace_unusable_baselines(plan, left_out)
-    return Readiness(plan, runnable(plan.cells, left_out), left_out, tuple(notes))
+    return Readiness(plan, select_runnable(plan.cells, left_out), left_out, tuple(notes))
 
 
 def _find_refused_cells(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
@@ -184,17 +185,17 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
 
     Raises `PlatformUnusableError` for a baseline that can no longer be used, because it cannot be replaced midway.
     """
-    cells = runnable(plan.cells, known)
+    cells = select_runnable(plan.cells, known)
     check_requests(plan, cells)
     left_out = find_cells_larger_than_host(cells)
-    left_out += find_unusable_platforms(runnable(cells, left_out), probe)
+    left_out += find_unusable_platforms(select_runnable(cells, left_out), probe)
     for entry in left_out:
         baseline = next((cell for cell in cells if cell.baseline and entry.covers(cell)), None)
         if baseline is not None:
             raise PlatformUnusableError(
                 f"the baseline {baseline.id} cannot be used now: {entry.reason}", hint=entry.hint
             )
-    cells = runnable(cells, left_out)
+    cells = select_runnable(cells, left_out)
     return Readiness(plan, cells, left_out, tuple(check_workloads(plan, cells)))
 
 
@@ -338,7 +339,7 @@ def find_impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
     """Raises `PlatformUnusableError` when more than half of the plan's platforms have no cell that can be measured."""
     wanted = dict.fromkeys(str(cell.platform) for cell in plan.cells)
-    usable = {str(cell.platform) for cell in runnable(plan.cells, left_out)}
+    usable = {str(cell.platform) for cell in select_runnable(plan.cells, left_out)}
     missing = [name for name in wanted if name not in usable]
     if 2 * len(missing) > len(wanted):
         why = {entry.name: entry for entry in left_out if entry.name in missing}
@@ -356,7 +357,7 @@ def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple
 
     Raises `PlatformUnusableError` with all reasons when nothing can be measured.
     """
-    usable = runnable(plan.cells, left_out)
+    usable = select_runnable(plan.cells, left_out)
     if not usable:
         reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in left_out)
         hints = "; ".join(dict.fromkeys(entry.hint for entry in left_out if entry.hint))

@@ -11,7 +11,7 @@ from guestmark.core.cell_levels import group_cells, pair_cells
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Asked, Cell, Plan, Question, runnable
+from guestmark.core.model import Cell, Plan, Question, QuestionKind, select_runnable
 from guestmark.core.units import counted
 from guestmark.disks.location import default_location, is_in_memory
 from guestmark.setting.disk import Disks
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from guestmark.stats import Comparison
     from guestmark.stats.analysis import Analysis, CellResult
 
-COMPARING_QUESTIONS = frozenset({Asked.BEST, Asked.COMPARE})  # questions whose answer is a comparison
+COMPARING_QUESTIONS = frozenset(
+    {QuestionKind.BEST, QuestionKind.COMPARE}
+)  # questions whose answer is a comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,17 @@ class QuestionPart:
 def split_question(question: Question, cells: Iterable[Cell]) -> list[QuestionPart]:
     """The parts of a question that have an answer among these cells."""
     own = [cell for cell in cells if cell.null_of is None]
-    if question.wants is Asked.BEST:
+    if question.wants is QuestionKind.BEST:
         groups = group_cells(question, own)
         return [QuestionPart(tuple(group)) for group in groups if len(group) > 1]
-    if question.wants is Asked.COMPARE:
+    if question.wants is QuestionKind.COMPARE:
         return [QuestionPart(pair) for pair in pair_cells(question, own)]
     return [QuestionPart((cell,)) for group in group_cells(question, own) for cell in group]
 
 
 def keep_answerable_questions(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
     """The plan with those of its questions that its run can answer, and a remark on each of the others."""
-    cells = runnable(plan.cells, left_out)
+    cells = select_runnable(plan.cells, left_out)
     few = _explain_too_few_blocks(plan)
     in_time = [question for question in plan.questions if not (few and question.wants in COMPARING_QUESTIONS)]
     why = [(question, _explain_unanswerable(question, plan, cells)) for question in in_time]
@@ -72,7 +74,7 @@ def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell])
         ):
             return "no row was proven by itself" if question.durability else "its disks are in memory"
     if question.wants in COMPARING_QUESTIONS and not split_question(question, cells):
-        which = "just that" if question.wants is Asked.COMPARE else "what it asks for"
+        which = "just that" if question.wants is QuestionKind.COMPARE else "what it asks for"
         return f"no two cells of this run differ in {which}"
     return ""
 
@@ -130,7 +132,7 @@ def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) ->
             if metric is None or not all(metric.name in result.summary for result in some):
                 continue
             pairs = [(some[0].cell.id, some[1].cell.id)]
-            if question.wants is Asked.BEST:
+            if question.wants is QuestionKind.BEST:
                 lead = _find_leader(some, metric)
                 pairs = [(result.cell.id, lead.cell.id) for result in some if result is not lead]
             compared = compare_pairs(pairs, metric, analysis)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import Plan, RunState, runnable
+from guestmark.core.model import Plan, RunState, select_runnable
 from guestmark.engine import budget, forecast, measurement_loop, preflight
 from guestmark.engine.audience import Audience, exclusive_use, make_prober
 from guestmark.engine.clock import RunClock, start_clock
@@ -97,7 +97,7 @@ def prepare_run(
     ready, clock = _examine(plan, audience, options, clock)
     plan, notes = keep_answerable_questions(ready.plan, ready.left_out)
     costs = _read_costs(plan, ledger, options)
-    able = runnable(plan.cells, ready.left_out)
+    able = select_runnable(plan.cells, ready.left_out)
     if options.budget_s is not None:
         plan = replace(plan, context=replace(plan.context, budget_s=options.budget_s))
         plan, left_out = budget.fit_to_budget(plan, able, costs, options.budget_s, clock.elapsed_s)
@@ -112,7 +112,7 @@ def prepare_run(
     audience.tell_notes(plan.context.notes)
     if expectation and options.budget_s is None:
         audience.mention(expectation)
-    planned = budget.select_planned_cells(plan, runnable(plan.cells, ready.left_out))
+    planned = budget.select_planned_cells(plan, select_runnable(plan.cells, ready.left_out))
     if cost := budget.estimate_run_cost(plan, planned, costs, clock.elapsed_s).sentence:
         audience.mention(cost)
     return Run(run_id, plan, ledger, audience, clock)

@@ -9,7 +9,7 @@ import functools
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.stats import stopping
 from guestmark.stats.finding import cheapest_iterations
 from guestmark.stats.repetition import (
@@ -89,7 +89,7 @@ def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]
         return _count_like_version_0_1(cell, earlier)
     first = min(trial.block for trial in earlier)
     pilots = [trial for trial in earlier if trial.block == first]
-    boot = boots(other for other in plan.cells if other.id in peers)
+    boot = boots_any_machine(other for other in plan.cells if other.id in peers)
     if policy.find is not None:
         return _count_to_find_slow_runs(plan, pilots, boot=boot)
     timed = policy.enough_s is not None
@@ -150,7 +150,7 @@ def count_warmups(plan: Plan, cell: Cell, trials: Sequence[Trial], warm: Collect
     A freshly booted machine is cold each time. Where nothing boots, caches outlive a trial, so a cell is warmed up
     once, before its first measured run. Cells in `warm` have been measured here in trials besides these.
     """
-    if boots(other for other in plan.cells if other.compares_with(cell)):
+    if boots_any_machine(other for other in plan.cells if other.compares_with(cell)):
         return plan.policy.warmup
     is_warm = cell.id in warm or any(
         trial.cell_id == cell.id and trial.status is TrialStatus.OK for trial in trials

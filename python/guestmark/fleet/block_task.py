@@ -174,11 +174,13 @@ def run_of(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
 
 def _plan(order: FleetOrder) -> Plan:
     from guestmark.core.context import Caller
-    from guestmark.plan.load import load
-    from guestmark.plan.outline import Overrides, assemble, override
+    from guestmark.plan.load import load_outline
+    from guestmark.plan.outline import Overrides, assemble_plan, override_outline
 
-    outline = override(load(order.plan, order.where, scale=order.scale), Overrides(**order.overrides))
-    plan = assemble(outline, Caller.current())
+    outline = override_outline(
+        load_outline(order.plan, order.where, scale=order.scale), Overrides(**order.overrides)
+    )
+    plan = assemble_plan(outline, Caller.current())
     return replace(plan, context=replace(plan.context, fleet=order))
 
 

@@ -63,17 +63,19 @@ def read(path: str) -> tuple[Member, ...]:
     here = [name for name, machine in lab.machines.items() if not machine.ssh]
     for name, machine in lab.machines.items():
         if not _NAME.fullmatch(name):
-            problems.add(("machines", name), f"{name!r} is not a name", "letters, digits, . _ -")
+            problems.add_mistake(("machines", name), f"{name!r} is not a name", "letters, digits, . _ -")
         if machine.ssh and (wrong := explain_bad_destination(machine.ssh)):
-            problems.add(("machines", name, "ssh"), f"{machine.ssh!r} is not a destination of ssh", wrong)
+            problems.add_mistake(
+                ("machines", name, "ssh"), f"{machine.ssh!r} is not a destination of ssh", wrong
+            )
         if not machine.command:
-            problems.add(
+            problems.add_mistake(
                 ("machines", name, "command"), "the command is empty", 'e.g. ["/opt/guestmark/guestmark"]'
             )
     if not lab.machines:
-        problems.add(("machines",), "there are no machines", '[machines.lab1] and ssh = "lab1"')
+        problems.add_mistake(("machines",), "there are no machines", '[machines.lab1] and ssh = "lab1"')
     if len(here) > 1:
-        problems.add(
+        problems.add_mistake(
             ("machines", here[1]), f"{' and '.join(here)} are both this machine", 'give it ssh = "…"'
         )
     problems.raise_if_any()

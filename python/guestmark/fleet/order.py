@@ -16,8 +16,8 @@ from guestmark.core.home import LATEST
 from guestmark.fleet import lab
 from guestmark.ledger import default_path
 from guestmark.ledger.attempts import runs_with
-from guestmark.plan.load import load
-from guestmark.plan.outline import Overrides, override
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import Overrides, override_outline
 
 if TYPE_CHECKING:
     from guestmark.fleet.lab import Member
@@ -55,7 +55,7 @@ def new(
     whole: bool = False,
 ) -> FleetOrder:
     """An order for the plan with this text, which is from `where`. Raises `UsageError` for what is wrong with it."""
-    override(load(text, where, scale=scale), Overrides(**overrides))
+    override_outline(load_outline(text, where, scale=scale), Overrides(**overrides))
     # UTC time and random letters, so that names sort by age.
     fleet = f"fleet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     return FleetOrder(fleet, text, where, scale, dict(overrides), lab.dumped(tuple(members)), whole)

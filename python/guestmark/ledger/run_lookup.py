@@ -264,7 +264,7 @@ _FIELDS: dict[str, Callable[[RunOverview], tuple[str, ...]]] = {
     "id": lambda run: (run.id,),
     "name": lambda run: (run.given_name,),
     "plan": lambda run: (run.name,),
-    "state": lambda run: (run.state.value, run.state.said(run.trials)),
+    "state": lambda run: (run.state.value, run.state.describe_state(run.trials)),
     "platform": lambda run: run.platforms,
     "workload": lambda run: (run.label,),
     "tag": lambda run: run.tags,

@@ -109,7 +109,7 @@ def everywhere(workload: WorkloadResult) -> str:
         return ""
     common = set.intersection(*(set(cell.factors.items()) for cell in cells))
     named = [
-        f"{name}={cells[0].shown(name)}"
+        f"{name}={cells[0].display_level(name)}"
         for name, level in cells[0].factors.items()
         if (name, level) in common
     ]
@@ -151,7 +151,9 @@ def label(result: CellResult) -> str:
 
 
 def _columns(results: Sequence[CellResult]) -> list[tuple[str, list[str]]]:
-    columns = [(name, [result.cell.shown(name) or "–" for result in results]) for name in varying(results)]
+    columns = [
+        (name, [result.cell.display_level(name) or "–" for result in results]) for name in varying(results)
+    ]
     platforms = [platform(result.cell) for result in results]
     labels = _told_apart(results, list(zip(platforms, *(texts for _, texts in columns), strict=True)))
     grouped = all(result.cell.group for result in results)  # a plan's table may be that of one platform
@@ -201,7 +203,7 @@ def _short(result: CellResult, workload: WorkloadResult) -> str:
     words += [
         level
         for name in varying(shown)
-        if (level := result.cell.shown(name) or "") and level != _usual(name, level, usual, shown)
+        if (level := result.cell.display_level(name) or "") and level != _usual(name, level, usual, shown)
     ]
     return " ".join(words) or result.cell.id
 
@@ -209,6 +211,6 @@ def _short(result: CellResult, workload: WorkloadResult) -> str:
 def _usual(name: str, level: str, usual: Cell, shown: Sequence[CellResult]) -> str:
     """The level that goes without saying: the usual cell's, and where it has no such factor the only one there is."""
     if name in usual.factors:
-        return usual.shown(name) or ""
-    levels = {result.cell.shown(name) or "" for result in shown if name in result.cell.factors}
+        return usual.display_level(name) or ""
+    levels = {result.cell.display_level(name) or "" for result in shown if name in result.cell.factors}
     return level if len(levels) == 1 else ""

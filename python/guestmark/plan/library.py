@@ -14,33 +14,33 @@ from guestmark.core.toml import LARGEST, read_toml
 _BUILTIN = Path(__file__).parent / "builtin"
 
 
-def names() -> list[str]:
+def list_plan_names() -> list[str]:
     """The built-in plans in alphabetical order."""
     return sorted(file.stem for file in _BUILTIN.glob("*.toml"))
 
 
-def builtin(name: str) -> str:
+def read_builtin(name: str) -> str:
     """The TOML of a built-in plan. Raises `UsageError` with the nearest name."""
-    if name not in names():
-        raise unknown("plan", name, names())
+    if name not in list_plan_names():
+        raise unknown("plan", name, list_plan_names())
     return (_BUILTIN / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def find(wanted: str) -> tuple[str, str]:
+def find_plan(wanted: str) -> tuple[str, str]:
     """Text of a plan and what to call it: a built-in one by its name, else a file. Raises `UsageError`."""
     looks_like_file = "/" in wanted or wanted.endswith(".toml")
-    if not looks_like_file and wanted in names():
-        return builtin(wanted), f"the built-in plan {wanted}"
+    if not looks_like_file and wanted in list_plan_names():
+        return read_builtin(wanted), f"the built-in plan {wanted}"
     file = Path(os.path.expanduser(wanted))
     if not looks_like_file and not file.is_file():
-        raise unknown("plan", wanted, names())
+        raise unknown("plan", wanted, list_plan_names())
     try:
         with file.open("rb") as stream:
             data = stream.read(LARGEST + 1)
     except OSError as error:
         raise UsageError(
             f"{wanted} cannot be read: {error.strerror or error}",
-            hint=f"built-in plans: {', '.join(names())}",
+            hint=f"built-in plans: {', '.join(list_plan_names())}",
         ) from error
     if len(data) > LARGEST:
         raise UsageError(f"{wanted} is larger than 1 MiB", hint="check that it is a plan")
@@ -55,16 +55,16 @@ def find(wanted: str) -> tuple[str, str]:
 
 _DEEPEST = 10
 _HINT = 'e.g. --override repetition.blocks=20, or --override \'workloads.gzip.params.command=["gzip", "-9"]\''
-KEY = "extends"
+EXTENDS = "extends"
 
 
-def extended(data: Mapping[str, Any], where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def resolve_extends(data: Mapping[str, Any], where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The plan with what it extends below it: tables are merged key by key, everything else is replaced.
 
     A path is seen from the directory of the plan that names it; a name without a slash or `.toml` is a built-in plan.
     Raises `UsageError` for one that cannot be read, or that extends itself.
     """
-    wanted = data.get(KEY)
+    wanted = data.get(EXTENDS)
     if wanted is None:
         return dict(data)
     names = [wanted] if isinstance(wanted, str) else wanted
@@ -74,31 +74,31 @@ def extended(data: Mapping[str, Any], where: str, seen: tuple[str, ...] = ()) ->
         raise UsageError(f"{where} extends plans more than {_DEEPEST} deep")
     result: dict[str, Any] = {}
     for name in names:
-        path = _seen_from(name, where)
+        path = _resolve_name(name, where)
         if path in (*seen, where):
             raise UsageError(f"{where} extends itself, by {path}")
-        text, called = find(path)
-        result = merged(result, extended(read_toml(text, called), path, (*seen, where)))
-    return merged(result, {key: value for key, value in data.items() if key != KEY})
+        text, called = find_plan(path)
+        result = merge_tables(result, resolve_extends(read_toml(text, called), path, (*seen, where)))
+    return merge_tables(result, {key: value for key, value in data.items() if key != EXTENDS})
 
 
-def _seen_from(name: str, where: str) -> str:
+def _resolve_name(name: str, where: str) -> str:
     if "/" not in name and not name.endswith(".toml"):
         return name
     return os.path.normpath(os.path.join(os.path.dirname(where), os.path.expanduser(name)))
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Both tables as one; what is in `above` counts."""
     result = copy.deepcopy(dict(below))
     for key, value in above.items():
         old = result.get(key)
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(old, value) if both else copy.deepcopy(value)  # type: ignore[arg-type]
+        result[key] = merge_tables(old, value) if both else copy.deepcopy(value)  # type: ignore[arg-type]
     return result
 
 
-def overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The plan with values of its keys replaced, each given as `KEY.KEY=VALUE`.
 
     A value is TOML, or text where it is no TOML. Raises `UsageError`.
@@ -109,16 +109,18 @@ def overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
         if not equals or not key.strip():
             raise UsageError(f"--override {text!r} is not KEY=VALUE", hint=_HINT)
         path = read_toml(f"{key} = 0", f"--override {key[:80]!r}", hint=_HINT)
-        result = merged(result, _put(path, _read(value.strip())))
+        result = merge_tables(result, _replace_leaves(path, _parse_value(value.strip())))
     return result
 
 
-def _read(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return read_toml(f"value = {text}", "--override")["value"]
     except (UsageError, KeyError):
         return text
 
 
-def _put(path: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    return {key: _put(rest, value) if isinstance(rest, dict) else value for key, rest in path.items()}
+def _replace_leaves(path: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    return {
+        key: _replace_leaves(rest, value) if isinstance(rest, dict) else value for key, rest in path.items()
+    }

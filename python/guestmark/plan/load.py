@@ -17,21 +17,21 @@ from guestmark.core.tuning import Settings
 from guestmark.core.units import check_unit, parse_positive_duration
 from guestmark.core.workload_kind import WorkloadClass
 from guestmark.plan import pattern, schema
-from guestmark.plan.library import extended, overridden
-from guestmark.plan.matrix import Entry, Exclusion, Null, Row, Shape
+from guestmark.plan.library import apply_overrides, resolve_extends
+from guestmark.plan.matrix import Entry, Exclusion, NullCells, Row, Shape
 from guestmark.plan.outline import Outline
 from guestmark.plan.policy_options import conflicts_of_plan, policy_options
-from guestmark.plan.problems import Problems, without_mistakes
-from guestmark.plan.questions import question_of
+from guestmark.plan.problems import Problems, drop_malformed
+from guestmark.plan.questions import make_question
 from guestmark.plan.scale import scale_table
-from guestmark.plan.schema import own_factors, standing_in
-from guestmark.plan.tuning import race_of
+from guestmark.plan.schema import find_own_factors, find_placeholders
+from guestmark.plan.tuning import make_race_settings
 
 if TYPE_CHECKING:
     pass
 
 
-def load(text: str, where: str, *, scale: float = 1.0, overrides: Sequence[str] = ()) -> Outline:
+def load_outline(text: str, where: str, *, scale: float = 1.0, overrides: Sequence[str] = ()) -> Outline:
     """The outline of the plan `text`, which users know as `where` (a path), with what it marks multiplied by `scale`.
 
     `overrides` replace values of its keys: `KEY.KEY=VALUE`.
@@ -41,23 +41,23 @@ def load(text: str, where: str, *, scale: float = 1.0, overrides: Sequence[str] 
     from pydantic import ValidationError
 
     problems = Problems(where, text)
-    data = overridden(extended(read_toml(text, where), where), overrides)
+    data = apply_overrides(resolve_extends(read_toml(text, where), where), overrides)
     try:
         model = schema.Plan.model_validate(data)
     except ValidationError as error:
         problems.add_invalid(error, schema.Plan)
-        rest = without_mistakes(data, error)
+        rest = drop_malformed(data, error)
         if rest is not None:  # well-formed parts may still contain mistakes
-            _Reader(rest, problems, 1.0).outline()
+            _OutlineReader(rest, problems, 1.0).read_outline()
         problems.raise_if_any()
         raise
-    reader = _Reader(model, problems, scale)
-    outline = reader.outline()
+    reader = _OutlineReader(model, problems, scale)
+    outline = reader.read_outline()
     problems.raise_if_any()
     return outline
 
 
-class _Reader:
+class _OutlineReader:
     """Turns pydantic's model of a plan into an outline; mistakes are collected, not raised."""
 
     def __init__(self, model: schema.Plan, problems: Problems, scale: float) -> None:
@@ -66,85 +66,89 @@ class _Reader:
         self._scale = scale
         self._scaled_names: set[str] = set()  # the names in `scale` that were found
         self._kinds: dict[str, WorkloadClass] = {}
-        self._own = own_factors(model)
+        self._own = find_own_factors(model)
         self._derived: tuple[Derived, ...] = ()
 
-    def outline(self) -> Outline:
+    def read_outline(self) -> Outline:
         """The outline; meaningless when there are problems."""
         model = self._model
-        platforms = self._platforms(("platforms",), model.platforms)
-        common = self._levels(("factors",), model.factors)
-        entries = [entry for key in model.workloads if (entry := self._entry(key, common)) is not None]
-        metrics = self._metrics(entries)
+        platforms = self._read_platforms(("platforms",), model.platforms)
+        common = self._read_levels(("factors",), model.factors)
+        entries = [entry for key in model.workloads if (entry := self._read_entry(key, common)) is not None]
+        metrics = self._read_metrics(entries)
         shape = Shape(
             entries=tuple(entries),
             platforms=platforms,
-            include=tuple(self._row(number, row) for number, row in enumerate(model.include)),
-            exclude=tuple(self._exclusion(number, row) for number, row in enumerate(model.exclude)),
-            baseline=self._baseline(model.baseline),
-            within=self._within(),
-            null=Null(model.repetition.null),
+            include=tuple(self._read_row(number, row) for number, row in enumerate(model.include)),
+            exclude=tuple(self._read_exclusion(number, row) for number, row in enumerate(model.exclude)),
+            baseline=self._read_baseline(model.baseline),
+            within=self._read_compare_within(),
+            null=NullCells(model.repetition.null),
             title=model.title,
         )
         self._check_levels(shape)
         for number, name in enumerate(model.scale):
             if name not in self._scaled_names:
-                self._problems.add(
+                self._problems.add_mistake(
                     ("scale", number), f"{name!r} is neither a parameter nor a factor of the plan"
                 )
         return Outline(
             model.name,
             shape,
-            self._policy(),
+            self._read_policy(),
             metrics,
             title=model.title,
             description=model.description.strip(),
-            published=tuple(self._published(number, metrics) for number in range(len(model.published))),
-            cost=self._seconds("cost", self._model.cost),
-            start=self._seconds("start", self._model.start),
+            published=tuple(self._read_published(number, metrics) for number in range(len(model.published))),
+            cost=self._read_seconds("cost", self._model.cost),
+            start=self._read_seconds("start", self._model.start),
             scale=self._scale,
-            questions=self._questions(metrics),
-            race=self._race(metrics),
+            questions=self._read_questions(metrics),
+            race=self._read_race(metrics),
             gates=tuple(model.fail_if),
             derived=self._derived,
             around=HostCommands(**model.around.model_dump(exclude_none=True)),
         )
 
-    def _questions(self, metrics: Sequence[Metric]) -> tuple[Question, ...]:
+    def _read_questions(self, metrics: Sequence[Metric]) -> tuple[Question, ...]:
         found = []
         for number, model in enumerate(self._model.question):
             path = ("question", number)
             tables = {
-                name: self._levels_by_name((*path, name), getattr(model, name))
+                name: self._read_question_levels((*path, name), getattr(model, name))
                 for name in ("where", "compare", "against")
             }
             try:
-                found.append(question_of(model, tables, metrics))
+                found.append(make_question(model, tables, metrics))
             except ValueError as error:
-                self._problems.add(path, str(error))
+                self._problems.add_mistake(path, str(error))
         return tuple(found)
 
-    def _levels_by_name(
+    def _read_question_levels(
         self, path: tuple[str | int, ...], table: Mapping[str, Sequence[str]]
     ) -> dict[str, tuple[str, ...]]:
         """As a pattern, but for the name that only questions know."""
         named = {name: levels for name, levels in table.items() if name != NESTED}
-        found = {condition.name: condition.levels for condition in self._pattern(path, named)}
+        found = {condition.name: condition.levels for condition in self._read_pattern(path, named)}
         return {**found, **({NESTED: tuple(table[NESTED])} if NESTED in table else {})}
 
-    def _baseline(self, given: Mapping[str, str] | str | None) -> pattern.Pattern | str | None:
+    def _read_baseline(self, given: Mapping[str, str] | str | None) -> pattern.Pattern | str | None:
         """A pattern, or what `--baseline` would take."""
-        return given if given is None or isinstance(given, str) else self._one(("baseline",), given)
+        return (
+            given
+            if given is None or isinstance(given, str)
+            else self._read_single_levels(("baseline",), given)
+        )
 
-    def _race(self, metrics: Sequence[Metric]) -> Settings | None:
+    def _read_race(self, metrics: Sequence[Metric]) -> Settings | None:
         """What `[tune]` asks for; None without it."""
         model = self._model.tune
         if model is None:
             return None
         try:
-            return race_of(model, metrics)
+            return make_race_settings(model, metrics)
         except ValueError as error:
-            self._problems.add(("tune",), str(error))
+            self._problems.add_mistake(("tune",), str(error))
             return None
 
     def _check_levels(self, shape: Shape) -> None:
@@ -164,27 +168,27 @@ class _Reader:
                     continue
                 for level in condition.levels:
                     if level not in there.get(condition.name, ()):
-                        self._problems.add(
+                        self._problems.add_mistake(
                             (*path, condition.name), f"no cell of the plan has {condition.name}={level}"
                         )
 
     # --- workloads, platforms, factors
 
-    def _entry(self, key: str, common: Mapping[str, tuple[str, ...]]) -> Entry | None:
+    def _read_entry(self, key: str, common: Mapping[str, tuple[str, ...]]) -> Entry | None:
         given = self._model.workloads[key]
         path = ("workloads", key)
         where = (*path, "kind") if given.kind is not None else path
         kind: WorkloadClass | None = None
-        with self._problems.at(*where):
+        with self._problems.collect_at(*where):
             kind = registry.workload_kind(given.kind or key)
-        levels = {**common, **self._levels((*path, "factors"), given.factors)}
+        levels = {**common, **self._read_levels((*path, "factors"), given.factors)}
         platforms = None
         if given.platforms is not None:
-            platforms = self._platforms((*path, "platforms"), given.platforms)
+            platforms = self._read_platforms((*path, "platforms"), given.platforms)
         if kind is None:
             return None
         self._kinds[key] = kind
-        params = self._params((*path, "params"), kind, given.params)
+        params = self._read_params((*path, "params"), kind, given.params)
         if params is None:
             return None
         spec = kind.make_spec(params, given.label or "", key)
@@ -194,15 +198,15 @@ class _Reader:
             platforms,
             kind,
             spans=given.matrix,
-            own=standing_in(given.params) & self._own,
+            own=find_placeholders(given.params) & self._own,
         )
 
-    def _params(
+    def _read_params(
         self, path: tuple[str, ...], kind: WorkloadClass, raw: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
         from pydantic import ValidationError
 
-        self._scaled_names |= {name for name in self._model.scale if _has(raw, name)}
+        self._scaled_names |= {name for name in self._model.scale if _has_key(raw, name)}
         try:
             params = kind.check_params(raw)
             scaled = scale_table(
@@ -213,33 +217,33 @@ class _Reader:
         except ValidationError as error:
             self._problems.add_invalid(error, kind.params_model(), path)
         except UsageError as error:
-            self._problems.add(path, error.message, error.hint)
+            self._problems.add_mistake(path, error.message, error.hint)
         except ValueError as error:
-            self._problems.add(path, str(error))
+            self._problems.add_mistake(path, str(error))
         else:
             return params
         return None
 
-    def _platforms(self, path: tuple[str, ...], names: Sequence[str]) -> tuple[PlatformSpec, ...]:
+    def _read_platforms(self, path: tuple[str, ...], names: Sequence[str]) -> tuple[PlatformSpec, ...]:
         specs = []
         for number, name in enumerate(names):
-            with self._problems.at(*path, number):
+            with self._problems.collect_at(*path, number):
                 specs.append(parse_platform(name))
         return tuple(specs)
 
-    def _levels(
+    def _read_levels(
         self, path: tuple[str, ...], given: Mapping[str, Sequence[str]]
     ) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
         marked = [name for name in self._model.scale if name in given]
         self._scaled_names |= set(marked)
         for name, texts in given.items():
-            with self._problems.at(*path, name):
+            with self._problems.collect_at(*path, name):
                 known = name if name in self._own else registry.factor_of(name).name
                 levels = (
                     scale_table({name: texts}, marked, self._scale)[name] if self._scale != 1.0 else texts
                 )
-                canonical = [pattern.canonical(name, level, (), self._own)[1] for level in levels]
+                canonical = [pattern.parse_condition_level(name, level, (), self._own)[1] for level in levels]
                 for level in canonical:
                     if canonical.count(level) > 1 and self._scale == 1.0:
                         raise UsageError(f"level {level!r} is given twice")
@@ -248,17 +252,19 @@ class _Reader:
 
     # --- patterns
 
-    def _pattern(self, path: tuple[str | int, ...], table: Mapping[str, Sequence[str]]) -> pattern.Pattern:
+    def _read_pattern(
+        self, path: tuple[str | int, ...], table: Mapping[str, Sequence[str]]
+    ) -> pattern.Pattern:
         conditions: list[pattern.Condition] = []
         for name, levels in table.items():
-            with self._problems.at(*path, name):
-                conditions += pattern.from_mapping(
+            with self._problems.collect_at(*path, name):
+                conditions += pattern.parse_table(
                     {name: self._scale_levels(name, levels)}, self._model.workloads, self._own
                 )
         return tuple(conditions)
 
-    def _one(self, path: tuple[str | int, ...], table: Mapping[str, str]) -> pattern.Pattern:
-        return self._pattern(path, {name: [level] for name, level in table.items()})
+    def _read_single_levels(self, path: tuple[str | int, ...], table: Mapping[str, str]) -> pattern.Pattern:
+        return self._read_pattern(path, {name: [level] for name, level in table.items()})
 
     def _scale_levels(self, name: str, levels: Sequence[str]) -> Sequence[str]:
         """Levels of a scaled factor are written unscaled everywhere in the plan."""
@@ -267,26 +273,28 @@ class _Reader:
         scaled: Sequence[str] = scale_table({name: levels}, [name], self._scale)[name]
         return scaled
 
-    def _row(self, number: int, table: Mapping[str, Sequence[str]]) -> Row:
+    def _read_row(self, number: int, table: Mapping[str, Sequence[str]]) -> Row:
         conditions = {
-            condition.name: condition.levels for condition in self._pattern(("include", number), table)
+            condition.name: condition.levels for condition in self._read_pattern(("include", number), table)
         }
         workloads = conditions.pop(WORKLOAD, None)
         platforms = conditions.pop(PLATFORM, None)
         specs = None if platforms is None else tuple(parse_platform(name) for name in platforms)
         return Row(conditions, workloads, specs)
 
-    def _exclusion(self, number: int, table: Mapping[str, Sequence[str]]) -> Exclusion:
+    def _read_exclusion(self, number: int, table: Mapping[str, Sequence[str]]) -> Exclusion:
         levels = {name: some for name, some in table.items() if name != "reason"}
         if not levels:
-            self._problems.add(("exclude", number), "it names no level, so it would leave out every cell")
-        return Exclusion(self._pattern(("exclude", number), levels), " ".join(table.get("reason", ())))
+            self._problems.add_mistake(
+                ("exclude", number), "it names no level, so it would leave out every cell"
+            )
+        return Exclusion(self._read_pattern(("exclude", number), levels), " ".join(table.get("reason", ())))
 
-    def _within(self) -> tuple[str, ...]:
+    def _read_compare_within(self) -> tuple[str, ...]:
         names = []
         for number, name in enumerate(self._model.compare_within):
             if name not in {WORKLOAD, PLATFORM}:
-                with self._problems.at("compare_within", number):
+                with self._problems.collect_at("compare_within", number):
                     if name not in registry.factors():
                         raise unknown("name", name, [WORKLOAD, PLATFORM, *registry.factors()])
             names.append(name)
@@ -294,7 +302,7 @@ class _Reader:
 
     # --- metrics, repetition, cost, published
 
-    def _metrics(self, entries: Sequence[Entry]) -> tuple[Metric, ...]:
+    def _read_metrics(self, entries: Sequence[Entry]) -> tuple[Metric, ...]:
         known: dict[str, Metric] = {}
         for entry in entries:
             for metric in self._kinds[entry.key].metrics_of(entry.workload):
@@ -304,7 +312,7 @@ class _Reader:
         ]
         if entries:
             levels = {name for entry in entries for name in entry.levels}
-            with self._problems.at("derived"):
+            with self._problems.collect_at("derived"):
                 check_names(every, {*known, *levels})
         self._derived = tuple(every)
         known |= {each.metric.name: each.metric for each in every}
@@ -313,11 +321,11 @@ class _Reader:
             if name in known:
                 first.append(known[name])
             elif known:
-                with self._problems.at("metrics", number):
+                with self._problems.collect_at("metrics", number):
                     raise unknown("metric", name, known)
         return tuple({metric.name: metric for metric in (*first, *known.values())}.values())
 
-    def _policy(self) -> Policy:
+    def _read_policy(self) -> Policy:
         given = self._model.repetition
         values: dict[str, Any] = {}
         for name, option in policy_options().items():
@@ -327,45 +335,46 @@ class _Reader:
             value = getattr(given, option.key)
             if value is None:
                 continue
-            with self._problems.at("repetition", option.key):
+            with self._problems.collect_at("repetition", option.key):
                 values[name] = option.parse(value) if option.parse else value
         for key, conflict in conflicts_of_plan(values):
-            self._problems.add(("repetition", key), conflict)
+            self._problems.add_mistake(("repetition", key), conflict)
         if "precision" in values:
             # A plan that names its precision means it: a quick run does not go on to half of that width.
             values["fine_s"] = 0.0
         return Policy(**values)
 
-    def _seconds(self, table: str, given: Mapping[str, str]) -> dict[str, float]:
+    def _read_seconds(self, table: str, given: Mapping[str, str]) -> dict[str, float]:
         """Seconds by platform, or by a kind of platforms."""
         found = {}
         for name, text in given.items():
-            with self._problems.at(table, name):
+            with self._problems.collect_at(table, name):
                 kind = name in registry.platform_kinds()
                 found[name if kind else str(parse_platform(name))] = parse_positive_duration(text)
         return found
 
-    def _published(self, number: int, metrics: Sequence[Metric]) -> Published:
+    def _read_published(self, number: int, metrics: Sequence[Metric]) -> Published:
         given = self._model.published[number]
         path = ("published", number)
         known = {metric.name: metric for metric in metrics}
         if given.metric in known:
-            with self._problems.at(*path, "unit"):
+            with self._problems.collect_at(*path, "unit"):
                 check_unit(given.unit, known[given.metric].unit)
         elif known:
-            with self._problems.at(*path, "metric"):
+            with self._problems.collect_at(*path, "metric"):
                 raise unknown("metric", given.metric, known)
         usual = self._model.baseline
         asked = given.baseline if given.baseline is not None else usual
-        wanted = self._cell(
+        wanted = self._read_cell_levels(
             (*path, "baseline"), {"platform": asked} if isinstance(asked, str) else asked or {}
         )
         cells = [
-            self._cell((*path, "figures", at, "cell"), figure.cell) for at, figure in enumerate(given.figures)
+            self._read_cell_levels((*path, "figures", at, "cell"), figure.cell)
+            for at, figure in enumerate(given.figures)
         ]
         figures = []
         for cell, figure in zip(cells, given.figures, strict=True):
-            base = self._published_baseline(cell, cells, wanted)
+            base = self._find_published_baseline(cell, cells, wanted)
             figures.append(
                 PublishedFigure(cell, figure.value, None if base is None else given.figures[base].value)
             )
@@ -380,10 +389,10 @@ class _Reader:
             wanted,
         )
 
-    def _cell(self, path: tuple[str | int, ...], table: Mapping[str, str]) -> dict[str, str]:
-        return {condition.name: condition.levels[0] for condition in self._one(path, table)}
+    def _read_cell_levels(self, path: tuple[str | int, ...], table: Mapping[str, str]) -> dict[str, str]:
+        return {condition.name: condition.levels[0] for condition in self._read_single_levels(path, table)}
 
-    def _published_baseline(
+    def _find_published_baseline(
         self, cell: Mapping[str, str], cells: Sequence[Mapping[str, str]], wanted: Mapping[str, str]
     ) -> int | None:
         """Index of the figure that `cell`'s own was compared with: in its group, and all of the baseline's levels.
@@ -398,8 +407,8 @@ class _Reader:
         return None
 
 
-def _has(table: Mapping[str, Any], name: str) -> bool:
+def _has_key(table: Mapping[str, Any], name: str) -> bool:
     head, _, rest = name.partition(".")
     if head not in table:
         return False
-    return not rest or (isinstance(table[head], Mapping) and _has(table[head], rest))
+    return not rest or (isinstance(table[head], Mapping) and _has_key(table[head], rest))

@@ -17,10 +17,10 @@ from guestmark.plan import pattern
 from guestmark.plan.pattern import Pattern
 
 Levels = Mapping[str, tuple[str, ...]]
-_NAMED = 3  # cells, in a note
+_IDS_SHOWN = 3  # cells, in a note
 
 
-class Null(StrEnum):
+class NullCells(StrEnum):
     """Which cells get a second copy, so that A against A gives the noise floor."""
 
     BASELINE = "baseline"
@@ -102,12 +102,12 @@ class Shape:
     only: str | None = None
     baseline: Pattern | str | None = None
     within: tuple[str, ...] | None = None
-    null: Null = Null.BASELINE
+    null: NullCells = NullCells.BASELINE
     asked: frozenset[str] = frozenset()
     title: str = ""  # the name of the only group when nothing has to be equal
 
 
-def cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str:
+def make_cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str:
     """What a cell is called in documents and by `--baseline` and `--only`: `tcg memory=512M smp=2`.
 
     The workload's `key` comes first in plans that have several. `levels` are the levels to show.
@@ -116,22 +116,22 @@ def cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str:
     return " ".join([*words, platform, *(f"{name}={level}" for name, level in levels.items())])
 
 
-def expand(
+def expand_workload(
     workload: WorkloadSpec,
     platforms: Sequence[PlatformSpec],
     settings: Levels,
     *,
     baseline: str | None = None,
-    null: Null = Null.BASELINE,
+    null: NullCells = NullCells.BASELINE,
 ) -> Matrix:
     """The matrix of one workload whose factors were all set by hand; see `span`."""
     asked = frozenset(settings)
-    return span(
+    return expand_shape(
         Shape((Entry(workload, settings),), tuple(platforms), baseline=baseline, null=null, asked=asked)
     )
 
 
-def span(shape: Shape) -> Matrix:
+def expand_shape(shape: Shape) -> Matrix:
     """Every workload on every platform at every combination of the factors' levels that apply there.
 
     A platform a factor does not apply to has its cells without that factor, with a note; when no platform takes a
@@ -144,25 +144,28 @@ def span(shape: Shape) -> Matrix:
         _add_platform(unique, shape.baseline, [entry.key for entry in shape.entries])
     notes = _check_applicable(shape, unique)
     left_out: dict[str, list[str]] = {}
-    found = {cell.id: cell for cell in _cells(shape, unique)}  # a row may name a cell that already exists
+    found = {
+        cell.id: cell for cell in _make_cells(shape, unique)
+    }  # a row may name a cell that already exists
     cells = []
     for cell in found.values():
         why = next(
-            (exclusion for exclusion in shape.exclude if pattern.matches(exclusion.pattern, cell)), None
+            (exclusion for exclusion in shape.exclude if pattern.matches_pattern(exclusion.pattern, cell)),
+            None,
         )
         if why is None:
             cells.append(cell)
         elif why.reason:
             left_out.setdefault(why.reason, []).append(cell.id)
-    notes += [f"left out: {_few(ids)}: {reason}" for reason, ids in left_out.items()]
+    notes += [f"left out: {_shorten_ids(ids)}: {reason}" for reason, ids in left_out.items()]
     if not cells:
         raise UsageError("the plan has no cell on these platforms", hint="choose others with --on")
     if shape.only is not None:
-        cells = pattern.select(cells, shape.only)
+        cells = pattern.select_cells(cells, shape.only)
     if shape.within is not None:
-        cells = [replace(cell, group=_group(cell, shape)) for cell in cells]
-    cells, more = _with_baselines(cells, shape.baseline)
-    copies = _null_copies(cells, shape.platforms, shape.null)
+        cells = [replace(cell, group=_name_group(cell, shape)) for cell in cells]
+    cells, more = _mark_baselines(cells, shape.baseline)
+    copies = _make_null_copies(cells, shape.platforms, shape.null)
     return Matrix((*cells, *copies), (*notes, *more))
 
 
@@ -174,29 +177,29 @@ def _add_platform(unique: list[PlatformSpec], baseline: str, keys: Sequence[str]
                 unique.insert(0, asked)
 
 
-def _cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cell]:
+def _make_cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cell]:
     """The cells the factors span, then those of the rows, both in plan order; some may come twice."""
     named = len(shape.entries) > 1
     for entry in shape.entries:
         if entry.spans:
-            where = _platforms(entry.platforms, platforms)
-            yield from _span_entry(entry, entry.levels, where, shape.asked, named=named)
+            where = _select_platforms(entry.platforms, platforms)
+            yield from _expand_entry(entry, entry.levels, where, shape.asked, named=named)
     for row in shape.include:
         for entry in shape.entries:
             if row.workloads is not None and entry.key not in row.workloads:
                 continue
             first = {name: levels[:1] for name, levels in entry.levels.items()}
-            where = _platforms(row.platforms, _platforms(entry.platforms, platforms))
-            yield from _span_entry(entry, {**first, **row.levels}, where, shape.asked, named=named)
+            where = _select_platforms(row.platforms, _select_platforms(entry.platforms, platforms))
+            yield from _expand_entry(entry, {**first, **row.levels}, where, shape.asked, named=named)
 
 
-def _platforms(
+def _select_platforms(
     some: Sequence[PlatformSpec] | None, all_of_them: Sequence[PlatformSpec]
 ) -> list[PlatformSpec]:
     return [spec for spec in all_of_them if some is None or spec in some]
 
 
-def _span_entry(
+def _expand_entry(
     entry: Entry, levels: Levels, platforms: Sequence[PlatformSpec], asked: frozenset[str], *, named: bool
 ) -> Iterator[Cell]:
     # A level shared by all but the included rows would lengthen every id and tell nothing.
@@ -212,7 +215,7 @@ def _span_entry(
                 name: labels.get(name, level) for name, level in chosen.items() if usual.get(name) != level
             }
             yield Cell(
-                cell_id(str(spec), said, entry.key if named else ""),
+                make_cell_id(str(spec), said, entry.key if named else ""),
                 entry.workload,
                 spec,
                 {name: str(level) for name, level in chosen.items()},
@@ -229,7 +232,7 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
             others = ", ".join(str(spec) for spec in specs)
             what = (
                 ""
-                if factor_fits(name, specs)
+                if any_platform_takes(name, specs)
                 else f"it applies to {registry.where(registry.factor_of(name))}"
             )
             raise UsageError(
@@ -244,7 +247,7 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
     ]
 
 
-def factor_fits(name: str, specs: Sequence[PlatformSpec]) -> bool:
+def any_platform_takes(name: str, specs: Sequence[PlatformSpec]) -> bool:
     """Whether any of these platforms takes the factor."""
     return any(spec.takes_factor(name) for spec in specs)
 
@@ -252,7 +255,7 @@ def factor_fits(name: str, specs: Sequence[PlatformSpec]) -> bool:
 # --- groups and baselines -----------------------------------------------------------------------------------
 
 
-def _group(cell: Cell, shape: Shape) -> str:
+def _name_group(cell: Cell, shape: Shape) -> str:
     parts = []
     for name in shape.within or ():
         level = get_level(cell, name)
@@ -263,15 +266,15 @@ def _group(cell: Cell, shape: Shape) -> str:
     return ", ".join(parts) or shape.title
 
 
-def _with_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple[list[Cell], list[str]]:
+def _mark_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple[list[Cell], list[str]]:
     """The cells with one baseline in each group, and remarks about groups that do not have the one asked for."""
-    wanted = _typed_baseline(cells, asked) if isinstance(asked, str) else asked
+    wanted = _parse_baseline(cells, asked) if isinstance(asked, str) else asked
     chosen, notes = [], []
     left = list(cells)
     while left:
         group = [cell for cell in left if cell.compares_with(left[0])]
         left = [cell for cell in left if cell not in group]
-        found = next((cell for cell in group if wanted and pattern.matches(wanted, cell)), None)
+        found = next((cell for cell in group if wanted and pattern.matches_pattern(wanted, cell)), None)
         if found is None and wanted:
             where = f" in {group[0].group}" if group[0].group else ""
             notes.append(f"the plan's baseline is missing{where}: compared with {group[0].id} instead")
@@ -279,27 +282,27 @@ def _with_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
     return [replace(cell, baseline=cell.id in chosen) for cell in cells], notes
 
 
-def held_against(cells: Sequence[Cell], asked: str) -> tuple[Cell, ...]:
+def change_baseline(cells: Sequence[Cell], asked: str) -> tuple[Cell, ...]:
     """The cells of a measured run, compared with another one of them than they were planned to be.
 
     `asked` is what `--baseline` takes. Groups in which it is not keep their baseline. Raises `UsageError` when it is in
     none.
     """
     measured = [cell for cell in cells if cell.null_of is None]
-    wanted = _typed_baseline(measured, asked)
+    wanted = _parse_baseline(measured, asked)
     chosen = {cell.id for cell in cells if cell.baseline}
     for cell in measured:
-        if pattern.matches(wanted, cell) and not any(
+        if pattern.matches_pattern(wanted, cell) and not any(
             cell.compares_with(other)
             for other in measured
-            if other.id in chosen and pattern.matches(wanted, other)
+            if other.id in chosen and pattern.matches_pattern(wanted, other)
         ):
             chosen -= {other.id for other in measured if other.compares_with(cell)}
             chosen.add(cell.id)
     return tuple(replace(cell, baseline=cell.id in chosen) for cell in cells)
 
 
-def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
+def _parse_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
     """The cell that `--baseline` selects. Raises `UsageError` when it matches none."""
     exact = next((cell for cell in cells if cell.id == " ".join(asked.split())), None)
     if exact is not None:
@@ -313,24 +316,26 @@ def _typed_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
     for token in asked.split():
         name, equals, level = token.partition("=")
         if equals:
-            conditions.append(pattern.condition(name, level, cells))
+            conditions.append(pattern.make_condition(name, level, cells))
         elif token in keys:
             conditions.append(pattern.Condition(WORKLOAD, (token,)))
         else:
             platform = parse_platform(name.partition("#")[0])
             conditions.append(pattern.Condition(PLATFORM, (str(platform),)))
     wanted = tuple(conditions)
-    if not wanted or not any(pattern.matches(wanted, cell) for cell in cells):
+    if not wanted or not any(pattern.matches_pattern(wanted, cell) for cell in cells):
         raise unknown("baseline", asked, [cell.id for cell in cells])
     return wanted
 
 
-def _null_copies(cells: Sequence[Cell], platforms: Sequence[PlatformSpec], null: Null) -> list[Cell]:
+def _make_null_copies(
+    cells: Sequence[Cell], platforms: Sequence[PlatformSpec], null: NullCells
+) -> list[Cell]:
     counts = {spec: platforms.count(spec) for spec in platforms}
     copies = []
     for cell in cells:
         number = counts.get(cell.platform, 1) - 1
-        if null is Null.ALL or (null is Null.BASELINE and cell.baseline):
+        if null is NullCells.ALL or (null is NullCells.BASELINE and cell.baseline):
             number = max(number, 1)
         copies += [
             replace(
@@ -345,7 +350,7 @@ def _null_copies(cells: Sequence[Cell], platforms: Sequence[PlatformSpec], null:
     return copies
 
 
-def _few(ids: Sequence[str]) -> str:
+def _shorten_ids(ids: Sequence[str]) -> str:
     """The first of some cells, and how many more there are."""
-    more = f" and {counted(len(ids) - _NAMED, 'more cell')}" if len(ids) > _NAMED else ""
-    return f"{', '.join(ids[:_NAMED])}{more}"
+    more = f" and {counted(len(ids) - _IDS_SHOWN, 'more cell')}" if len(ids) > _IDS_SHOWN else ""
+    return f"{', '.join(ids[:_IDS_SHOWN])}{more}"

@@ -15,8 +15,8 @@ from guestmark.core.model import Cell, Plan, Policy, Published, Question
 from guestmark.core.placement import FREE, NAME, PINNED
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.tuning import Settings
-from guestmark.plan.matrix import Entry, Row, Shape, span
-from guestmark.plan.pattern import names_in
+from guestmark.plan.matrix import Entry, Row, Shape, expand_shape
+from guestmark.plan.pattern import list_names
 from guestmark.plan.policy_options import PolicyOptions, check_conflicts, policy_values
 
 _MOST_BLOCKS = 10_000  # for slow runs, which are found by many
@@ -58,7 +58,7 @@ class Overrides(PolicyOptions):
     only: str | None = None
 
 
-def override(outline: Outline, given: Overrides) -> Outline:
+def override_outline(outline: Outline, given: Overrides) -> Outline:
     """The outline with the user's options applied. Raises `UsageError` for contradictory or unsupported options."""
     check_conflicts(policy_values(given))
     shape = outline.shape
@@ -78,8 +78,10 @@ def override(outline: Outline, given: Overrides) -> Outline:
             "--find: nothing is started here of which some may be slow",
             hint="leave 'of starts' out, or measure guests: --on tcg",
         )
-    named = {*shape.asked, *({PLATFORM} if given.on is not None else ()), *names_in(given.only or "")}
-    return replace(outline, shape=shape, policy=_policy(outline.policy, given), named=frozenset(named))
+    named = {*shape.asked, *({PLATFORM} if given.on is not None else ()), *list_names(given.only or "")}
+    return replace(
+        outline, shape=shape, policy=_override_policy(outline.policy, given), named=frozenset(named)
+    )
 
 
 def _set_entries(
@@ -101,7 +103,7 @@ def _set_row(row: Row, settings: Mapping[str, tuple[str, ...]]) -> Row:
     return replace(row, levels={name: settings.get(name, levels) for name, levels in row.levels.items()})
 
 
-def _policy(policy: Policy, given: Overrides) -> Policy:
+def _override_policy(policy: Policy, given: Overrides) -> Policy:
     # What the policy takes over as it is; the number of blocks depends on what else was given.
     values = {
         name: value
@@ -127,7 +129,7 @@ def _policy(policy: Policy, given: Overrides) -> Policy:
     return replace(policy, **values)
 
 
-def _too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
+def _note_too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
     """A remark where so many cells are compared in so few blocks that hardly a difference can be claimed."""
     most = policy.blocks or policy.max_blocks
     if most > _FEW_BLOCKS:
@@ -151,21 +153,21 @@ def _too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
     ]
 
 
-def assemble(outline: Outline, caller: Caller) -> Plan:
+def assemble_plan(outline: Outline, caller: Caller) -> Plan:
     """The plan with all its cells, for `caller`. Raises `UsageError`."""
-    matrix = span(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
-    cells = tuple(with_placements(matrix.cells))
+    matrix = expand_shape(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
+    cells = tuple(place_cells(matrix.cells))
     parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
     context = Context.of(
         caller,
-        notes=(*matrix.notes, *inequality(cells), *_too_few_blocks(cells, outline.policy)),
+        notes=(*matrix.notes, *note_unequal_processors(cells), *_note_too_few_blocks(cells, outline.policy)),
         scale=outline.scale,
         cost=outline.cost,
         start=outline.start,
         derived=outline.derived,
         around=outline.around,
         gates=outline.gates,
-        named=_named(outline.named, cells),
+        named=_group_by_level(outline.named, cells),
         tune=outline.race,
         prove=outline.race is not None and bool(outline.race.durability),
     )
@@ -181,7 +183,7 @@ def assemble(outline: Outline, caller: Caller) -> Plan:
     )
 
 
-def _named(names: Collection[str], cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
+def _group_by_level(names: Collection[str], cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
     """For each level of these names the cells that have it."""
     groups: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
@@ -195,7 +197,7 @@ _SMP = "smp"
 _MANY = 3  # cells that can be named in a sentence
 
 
-def with_placements(cells: Sequence[Cell]) -> list[Cell]:
+def place_cells(cells: Sequence[Cell]) -> list[Cell]:
     """The cells, each with a placement where it can have one, and with the number of its processors.
 
     Machines have processors of their own, but several at once share all of them. A level that nobody asked for is no
@@ -215,7 +217,7 @@ def with_placements(cells: Sequence[Cell]) -> list[Cell]:
         for cell in cells
     ]
     return [
-        replace(cell, processors=_processors(cell, placed)) if NAME in cell.factors else cell
+        replace(cell, processors=_choose_processors(cell, placed)) if NAME in cell.factors else cell
         for cell in placed
     ]
 
@@ -227,7 +229,7 @@ def _can_be_placed(cell: Cell) -> bool:
     return kind.has_factor(cell.workload, NAME, cell.platform)
 
 
-def _processors(cell: Cell, cells: Sequence[Cell]) -> int:
+def _choose_processors(cell: Cell, cells: Sequence[Cell]) -> int:
     if cell.platform.is_guest:
         return cell.platform.processors(cell.levels)
     guests = [other for other in cells if other.platform.is_guest and other.compares_with(cell)]
@@ -238,7 +240,7 @@ def _processors(cell: Cell, cells: Sequence[Cell]) -> int:
     )
 
 
-def inequality(cells: Sequence[Cell]) -> list[str]:
+def note_unequal_processors(cells: Sequence[Cell]) -> list[str]:
     """Remarks about cells that are compared although their machines have different numbers of processors."""
     remarks = []
     for baseline in (cell for cell in cells if cell.baseline):
@@ -246,19 +248,21 @@ def inequality(cells: Sequence[Cell]) -> list[str]:
         group = [cell for cell in alone if cell.compares_with(baseline)]
         by_number: dict[int, list[str]] = {}
         for cell in group:
-            if number := _has(cell):
+            if number := _count_processors(cell):
                 by_number.setdefault(number, []).append(cell.id)
         if len(by_number) > 1:
-            said = "; ".join(f"{number} in {_who(ids, group)}" for number, ids in sorted(by_number.items()))
+            said = "; ".join(
+                f"{number} in {_name_cells(ids, group)}" for number, ids in sorted(by_number.items())
+            )
             remarks.append(f"the machines that are compared have different numbers of processors: {said}")
     return remarks
 
 
-def _who(ids: Sequence[str], group: Sequence[Cell]) -> str:
+def _name_cells(ids: Sequence[str], group: Sequence[Cell]) -> str:
     return "all others" if len(ids) > _MANY and 2 * len(ids) > len(group) else ", ".join(ids)
 
 
-def _has(cell: Cell) -> int:
+def _count_processors(cell: Cell) -> int:
     """How many processors a cell's machine has; 0 where that is not known beforehand."""
     if cell.platform.is_guest:
         return cell.platform.processors(cell.levels)

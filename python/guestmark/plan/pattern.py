@@ -22,7 +22,7 @@ class Condition:
     levels: tuple[str, ...]
     negated: bool = False
 
-    def holds(self, cell: Cell) -> bool:
+    def matches_cell(self, cell: Cell) -> bool:
         """Whether the cell matches; a cell without the factor has none of its levels."""
         return (get_level(cell, self.name) in self.levels) != self.negated
 
@@ -30,12 +30,12 @@ class Condition:
 Pattern = tuple[Condition, ...]
 
 
-def matches(pattern: Iterable[Condition], cell: Cell) -> bool:
+def matches_pattern(pattern: Iterable[Condition], cell: Cell) -> bool:
     """Whether every condition holds; an empty pattern matches every cell."""
-    return all(condition.holds(cell) for condition in pattern)
+    return all(condition.matches_cell(cell) for condition in pattern)
 
 
-def canonical(
+def parse_condition_level(
     name: str, level: str, workloads: Collection[str], own: Collection[str] = ()
 ) -> tuple[str, str]:
     """Name and level in canonical spelling; `own` are factors that the plan's commands have themselves.
@@ -60,18 +60,18 @@ def canonical(
         raise UsageError(f"{word}: {error}", hint=factor.help) from error
 
 
-def from_mapping(
+def parse_table(
     mapping: Mapping[str, Sequence[str]], workloads: Collection[str], own: Collection[str] = ()
 ) -> Pattern:
     """The pattern of a plan's table. Raises `UsageError`."""
     conditions = []
     for name, levels in mapping.items():
-        pairs = [canonical(name, level, workloads, own) for level in levels]
+        pairs = [parse_condition_level(name, level, workloads, own) for level in levels]
         conditions.append(Condition(pairs[0][0], tuple(level for _, level in pairs)))
     return tuple(conditions)
 
 
-def from_expression(text: str, cells: Sequence[Cell]) -> Pattern:
+def parse_expression(text: str, cells: Sequence[Cell]) -> Pattern:
     """The pattern of `--only`: `NAME=LEVEL[,LEVEL…]` or `NAME!=LEVEL…`, joined by `and` or commas.
 
     Raises `UsageError` for syntax errors, unknown names, and levels that no cell has.
@@ -79,69 +79,69 @@ def from_expression(text: str, cells: Sequence[Cell]) -> Pattern:
     if not text.strip():
         raise UsageError("--only is empty", hint=_HINT)
     conditions: list[Condition] = []
-    for piece in _pieces(text):
+    for piece in _split_expression(text):
         match = _CONDITION.fullmatch(piece.replace("\\,", ","))
         if match is not None:
             name, sign, level = match.groups()
-            conditions.append(_present(name, level, sign == "!=", cells))
+            conditions.append(_parse_present_level(name, level, sign == "!=", cells))
         elif conditions and piece.strip() and "=" not in piece:  # one more level of the same name
             last = conditions[-1]
-            more = _present(last.name, piece.replace("\\,", ",").strip(), last.negated, cells)
+            more = _parse_present_level(last.name, piece.replace("\\,", ",").strip(), last.negated, cells)
             conditions[-1] = Condition(last.name, (*last.levels, *more.levels), last.negated)
         else:
             raise UsageError(f"--only {text!r}: {piece.strip()!r} is not NAME=LEVEL", hint=_HINT)
     return tuple(conditions)
 
 
-def _pieces(text: str) -> list[str]:
+def _split_expression(text: str) -> list[str]:
     """The parts of an expression that `and` or commas join; a comma after a backslash joins nothing."""
     parts = re.split(r"\s+and\s+|\s*&&\s*", text.strip(), flags=re.IGNORECASE)
     return [piece for part in parts for piece in re.split(r"(?<!\\),", part)]
 
 
-def names_in(text: str) -> set[str]:
+def list_names(text: str) -> set[str]:
     """The names in an expression of `--only`, in canonical spelling; none where it is the id of a cell."""
-    found = (_CONDITION.fullmatch(piece) for piece in _pieces(text))
+    found = (_CONDITION.fullmatch(piece) for piece in _split_expression(text))
     return {match[1].replace("-", "_").lower() for match in found if match is not None}
 
 
-def select(cells: Sequence[Cell], text: str) -> list[Cell]:
+def select_cells(cells: Sequence[Cell], text: str) -> list[Cell]:
     """The cells that `--only` selects, in order. Raises `UsageError` when there are none."""
     if any(cell.id == text.strip() for cell in cells):
         return [cell for cell in cells if cell.id == text.strip()]
-    pattern = from_expression(text, cells)
-    chosen = [cell for cell in cells if matches(pattern, cell)]
+    pattern = parse_expression(text, cells)
+    chosen = [cell for cell in cells if matches_pattern(pattern, cell)]
     if not chosen:
         raise UsageError(f"--only {text!r}: no cell matches", hint="--list shows the cells of the plan")
     return chosen
 
 
-def _present(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Condition:
+def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Condition:
     """A condition on a level that some cell has. Raises `UsageError` naming the levels there are."""
     workloads = {get_level(cell, WORKLOAD) or "" for cell in cells}
     names = dict.fromkeys([WORKLOAD, PLATFORM, *(factor for cell in cells for factor in cell.factors)])
     word = name if name in names else name.replace("-", "_").lower()
     if word not in names:
         raise unknown("name in --only", name, names)
-    found = labelled(word, level, cells)
+    found = find_labelled_level(word, level, cells)
     if found is None:
         own = word not in {WORKLOAD, PLATFORM, *registry.factors()}
-        found = level if own else canonical(word, level, workloads)[1]
+        found = level if own else parse_condition_level(word, level, workloads)[1]
     there = dict.fromkeys(one for cell in cells if (one := get_level(cell, word)) is not None)
     if found not in there:
         raise UsageError(f"--only {word}={level}: no cell has that", hint=f"there are: {', '.join(there)}")
     return Condition(word, (found,), negated)
 
 
-def condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
+def make_condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
     """The condition that a cell has this level, or the level of this label. Raises `UsageError`."""
     if name in {factor for cell in cells for factor in cell.factors} and name not in registry.factors():
         return Condition(name, (level,))
     factor = registry.factor_of(name)
-    found = labelled(factor.name, level, cells)
+    found = find_labelled_level(factor.name, level, cells)
     return Condition(factor.name, (str(registry.parse_level(factor, level)) if found is None else found,))
 
 
-def labelled(name: str, label: str, cells: Sequence[Cell]) -> str | None:
+def find_labelled_level(name: str, label: str, cells: Sequence[Cell]) -> str | None:
     """The level that has this label in some cell; None when it is not a label."""
     return next((cell.factors[name] for cell in cells if cell.labels.get(name) == label), None)

@@ -13,7 +13,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.option import Option
 from guestmark.core.rare import Rare
 from guestmark.core.units import parse_fraction, parse_positive_duration
-from guestmark.plan.matrix import Null
+from guestmark.plan.matrix import NullCells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class PolicyOptions:
     """How often to measure; None leaves it to the plan or to the default of `core.model.Policy`."""
 
     null: Annotated[
-        Null | None, Option("--null", "Cells to measure twice, to find the noise floor.", key="null")
+        NullCells | None, Option("--null", "Cells to measure twice, to find the noise floor.", key="null")
     ] = None
     blocks: Annotated[
         int | None,

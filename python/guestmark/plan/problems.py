@@ -29,19 +29,19 @@ class Problems:
     text: str
     found: list[tuple[Path, str]] = field(default_factory=list)
 
-    def add(self, path: Sequence[str | int], message: str, hint: str = "") -> None:
+    def add_mistake(self, path: Sequence[str | int], message: str, hint: str = "") -> None:
         """One more mistake at this path."""
         self.found.append((tuple(path), f"{message} ({hint})" if hint else message))
 
     @contextmanager
-    def at(self, *path: str | int) -> Iterator[None]:
+    def collect_at(self, *path: str | int) -> Iterator[None]:
         """Records a `UsageError` or `ValueError` raised in the block, and continues after it."""
         try:
             yield
         except UsageError as error:
-            self.add(path, error.message, error.hint)
+            self.add_mistake(path, error.message, error.hint)
         except ValueError as error:
-            self.add(path, str(error))
+            self.add_mistake(path, str(error))
 
     def add_invalid(
         self, error: "ValidationError", model: "type[BaseModel]", path: Sequence[str | int] = ()
@@ -50,23 +50,25 @@ class Problems:
         for mistake in error.errors(include_url=False)[:_MOST_SHOWN]:
             loc = tuple(mistake["loc"])
             if mistake["type"] == "extra_forbidden":
-                known = _fields(model, loc[:-1])
-                self.add((*path, *loc), f"unknown key {str(loc[-1])!r}", _nearest(str(loc[-1]), known))
+                known = _list_fields(model, loc[:-1])
+                self.add_mistake(
+                    (*path, *loc), f"unknown key {str(loc[-1])!r}", _suggest_name(str(loc[-1]), known)
+                )
             elif mistake["type"] == "missing":
-                self.add((*path, *loc), f"the key {str(loc[-1])!r} is missing")
+                self.add_mistake((*path, *loc), f"the key {str(loc[-1])!r} is missing")
             else:
                 said = mistake["msg"].removeprefix("Value error, ").removeprefix("Input ")
                 shown = repr(mistake["input"])
                 what = f", not {shown}" if len(shown) <= 60 else ""
-                self.add((*path, *loc), f"{said}{what}")
+                self.add_mistake((*path, *loc), f"{said}{what}")
 
     def raise_if_any(self) -> None:
         """Raises one `UsageError` with every mistake on a line of its own, in the order of the text."""
         if not self.found:
             return
-        known = lines(self.text)
+        known = index_lines(self.text)
         placed = sorted(
-            ((line_of(known, path) or 0, path, problem) for path, problem in self.found),
+            ((find_line(known, path) or 0, path, problem) for path, problem in self.found),
             key=lambda place: place[0],
         )
         count = len(placed)
@@ -74,54 +76,54 @@ class Problems:
         raise UsageError(
             f"{self.where} has {count}{more} mistake{'s' if count != 1 else ''}",
             hint="\n".join(
-                f"{f'line {line}: ' if line else ''}{_dotted(path)}{problem}"
+                f"{f'line {line}: ' if line else ''}{_format_path(path)}{problem}"
                 for line, path, problem in placed[:_MOST_SHOWN]
             ),
         )
 
 
-def _dotted(path: Path) -> str:
+def _format_path(path: Path) -> str:
     text = ""
     for part in path:
         text += f"[{part + 1}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
     return f"{text}: " if text else ""
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def _suggest_name(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     names = f"known: {', '.join(known)}" if known else ""
     return f"did you mean {close[0]!r}? {names}" if close else names
 
 
-def _fields(model: "type[BaseModel]", path: Sequence[str | int]) -> list[str]:
+def _list_fields(model: "type[BaseModel]", path: Sequence[str | int]) -> list[str]:
     """Names of the keys that the table at `path` inside `model` can have."""
     kind: Any = model
     for part in path:
         fields: Mapping[str, Any] = getattr(kind, "model_fields", {})
         by_alias = {field.alias or name: field for name, field in fields.items()}
         if isinstance(part, str) and part in by_alias:
-            kind = _model_in(by_alias[part].annotation) or kind
+            kind = _find_model(by_alias[part].annotation) or kind
     return [field.alias or name for name, field in getattr(kind, "model_fields", {}).items()]
 
 
-def _model_in(annotation: Any) -> Any:
+def _find_model(annotation: Any) -> Any:
     if hasattr(annotation, "model_fields"):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)
+    return next((found for part in get_args(annotation) if (found := _find_model(part)) is not None), None)
 
 
 _PRUNINGS = 3
 _STAND_INS: Mapping[str, Any] = {"name": "plan", "title": "plan", "platforms": ["host"]}
 
 
-def without_mistakes(data: dict[str, Any], error: "ValidationError") -> schema.Plan | None:
+def drop_malformed(data: dict[str, Any], error: "ValidationError") -> schema.Plan | None:
     """The plan without malformed keys, so that the others can be checked; None if that fails."""
     from pydantic import ValidationError
 
     rest = copy.deepcopy(data)
     for _ in range(_PRUNINGS):
         for mistake in error.errors():
-            _remove(rest, tuple(mistake["loc"]), missing=mistake["type"] == "missing")
+            _remove_at(rest, tuple(mistake["loc"]), missing=mistake["type"] == "missing")
         for name, value in _STAND_INS.items():
             rest.setdefault(name, value)
         try:
@@ -131,7 +133,7 @@ def without_mistakes(data: dict[str, Any], error: "ValidationError") -> schema.P
     return None
 
 
-def _remove(data: dict[str, Any], path: Sequence[int | str], *, missing: bool) -> None:
+def _remove_at(data: dict[str, Any], path: Sequence[int | str], *, missing: bool) -> None:
     """Takes away what is at `path`: of a list the whole list, as its elements are known by number.
 
     Of a table in which a key is `missing`, the table.
@@ -160,12 +162,12 @@ _STRINGS = (
 )
 
 
-def lines(text: str) -> dict[Path, int]:
+def index_lines(text: str) -> dict[Path, int]:
     """The line, from 1, of every table header, key and element by its path. `text` must be valid TOML."""
-    return _Walker(text.replace("\r\n", "\n")).document()
+    return _TomlWalker(text.replace("\r\n", "\n")).walk_document()
 
 
-def line_of(found: dict[Path, int], path: Sequence[str | int]) -> int | None:
+def find_line(found: dict[Path, int], path: Sequence[str | int]) -> int | None:
     """The line of the longest part of `path` that is known."""
     for length in range(len(path), 0, -1):
         if (line := found.get(tuple(path[:length]))) is not None:
@@ -173,7 +175,7 @@ def line_of(found: dict[Path, int], path: Sequence[str | int]) -> int | None:
     return None
 
 
-class _Walker:
+class _TomlWalker:
     """One pass over the text that knows just enough grammar to tell keys from values."""
 
     def __init__(self, text: str) -> None:
@@ -183,115 +185,115 @@ class _Walker:
         self._found: dict[Path, int] = {}
         self._tables: dict[Path, int] = {}  # how many `[[…]]` there were of each
 
-    def document(self) -> dict[Path, int]:
+    def walk_document(self) -> dict[Path, int]:
         """Everything found. An unreadable rest (which valid TOML does not have) ends the walk."""
         prefix: Path = ()
-        self._skip(_BLANK)
+        self._skip_match(_BLANK)
         while self._at < len(self._text):
             before = self._at
             if self._text[self._at] == "[":
-                prefix = self._header()
+                prefix = self._walk_header()
             else:
-                self._pair(prefix)
-            self._skip(_BLANK)
+                self._walk_pair(prefix)
+            self._skip_match(_BLANK)
             if self._at == before:
                 break
         return self._found
 
-    def _header(self) -> Path:
+    def _walk_header(self) -> Path:
         begin = self._at
         double = self._text.startswith("[[", self._at)
         self._at += 2 if double else 1
-        parts = self._key()
+        parts = self._read_key()
         end = self._text.find("\n", self._at)
         self._at = len(self._text) if end < 0 else end
         path: Path = ()
         for part in parts:
             path = (*path, part)
-            if path in self._tables and not (double and len(path) == self._depth(path, parts)):
+            if path in self._tables and not (double and len(path) == self._element_depth(path, parts)):
                 path = (*path, self._tables[path] - 1)
         if double:
             number = self._tables.get(path, 0)
             self._tables[path] = number + 1
-            self._note(path, begin)
+            self._record_line(path, begin)
             path = (*path, number)
-        self._note(path, begin)
+        self._record_line(path, begin)
         return path
 
     @staticmethod
-    def _depth(path: Path, parts: list[str]) -> int:
+    def _element_depth(path: Path, parts: list[str]) -> int:
         """The length `path` has when it stands for all of `parts`; only then it is a new element itself."""
         names = [part for part in path if isinstance(part, str)]
         return len(path) if names == parts else -1
 
-    def _pair(self, prefix: Path) -> None:
+    def _walk_pair(self, prefix: Path) -> None:
         begin = self._at
         path = prefix
-        for part in self._key():
+        for part in self._read_key():
             path = (*path, part)
-            self._note(path, begin)
-        self._skip(_SPACE)
+            self._record_line(path, begin)
+        self._skip_match(_SPACE)
         if self._text[self._at : self._at + 1] == "=":
             self._at += 1
-            self._skip(_SPACE)
-            self._value(path)
+            self._skip_match(_SPACE)
+            self._walk_value(path)
 
-    def _value(self, path: Path) -> None:
+    def _walk_value(self, path: Path) -> None:
         first = self._text[self._at : self._at + 1]
         if first == "[":
-            self._array(path)
+            self._walk_array(path)
         elif first == "{":
-            self._table(path)
+            self._walk_table(path)
         elif first in {'"', "'"}:
-            self._string()
+            self._read_string()
         else:
-            self._skip(_SCALAR)
+            self._skip_match(_SCALAR)
 
-    def _array(self, path: Path) -> None:
-        for number in self._items("]"):
-            self._note((*path, number), self._at)
-            self._value((*path, number))
+    def _walk_array(self, path: Path) -> None:
+        for number in self._walk_items("]"):
+            self._record_line((*path, number), self._at)
+            self._walk_value((*path, number))
 
-    def _table(self, path: Path) -> None:
-        for _ in self._items("}"):
-            self._pair(path)
+    def _walk_table(self, path: Path) -> None:
+        for _ in self._walk_items("}"):
+            self._walk_pair(path)
 
-    def _items(self, end: str) -> Iterator[int]:
+    def _walk_items(self, end: str) -> Iterator[int]:
         """The numbers of what stands between commas, each when it is its turn to be read, up to `end`."""
         self._at += 1
-        self._skip(_BLANK)
+        self._skip_match(_BLANK)
         for number in itertools.count():
             before = self._at
             if before >= len(self._text) or self._text[before] == end:
                 break
             yield number
-            self._skip(_BLANK)
+            self._skip_match(_BLANK)
             if self._text[self._at : self._at + 1] == ",":
                 self._at += 1
-                self._skip(_BLANK)
+                self._skip_match(_BLANK)
             if self._at == before:
                 return
         self._at += 1
 
-    def _key(self) -> list[str]:
+    def _read_key(self) -> list[str]:
         parts: list[str] = []
         while True:
-            self._skip(_SPACE)
+            self._skip_match(_SPACE)
             match = _BARE.match(self._text, self._at)
             if match is not None:
                 self._at = match.end()
                 parts.append(match.group())
             else:
-                quoted = self._string()
+                quoted = self._read_string()
                 if not quoted:
                     return parts
                 parts.append(quoted[1:-1])
-            self._skip(_SPACE)
+            self._skip_match(_SPACE)
             if self._text[self._at : self._at + 1] != ".":
                 return parts
             self._at += 1
 
-    def _string(self) -> str:
+    def _read_string(self) -> str:
         for form in _STRINGS:
             match = form.match(self._text, self._at)
             if match is not None:
@@ -299,10 +301,10 @@ class _Walker:
                 return match.group()
         return ""
 
-    def _skip(self, what: re.Pattern[str]) -> None:
+    def _skip_match(self, what: re.Pattern[str]) -> None:
         match = what.match(self._text, self._at)
         if match is not None:
             self._at = match.end()
 
-    def _note(self, path: Path, at: int) -> None:
+    def _record_line(self, path: Path, at: int) -> None:
         self._found.setdefault(path, bisect.bisect_left(self._ends, at) + 1)

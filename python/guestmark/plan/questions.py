@@ -9,13 +9,13 @@ from guestmark.core import registry
 from guestmark.core.cell_levels import NESTED, PLATFORM, WORKLOAD, YES_NO
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Metric
-from guestmark.core.model import Asked, Question
+from guestmark.core.model import Question, QuestionKind
 
 if TYPE_CHECKING:
     from guestmark.plan import schema  # pydantic, which a command line does without
 
 
-def question_of(
+def make_question(
     model: schema.Question, tables: Mapping[str, Mapping[str, tuple[str, ...]]], metrics: Sequence[Metric]
 ) -> Question:
     """The question that a plan's table asks; `tables` are those of its levels. Raises `ValueError` in one line."""
@@ -29,14 +29,14 @@ def question_of(
     for table in tables.values():
         if set(table.get(NESTED, ())) - set(YES_NO):
             raise ValueError(f"nested is one of {', '.join(YES_NO)}")
-    wants = Asked(model.wants)
-    if (wants is Asked.COMPARE) != bool(model.compare and model.against):
+    wants = QuestionKind(model.wants)
+    if (wants is QuestionKind.COMPARE) != bool(model.compare and model.against):
         raise ValueError("compare and against belong together, and to wants = 'compare'")
-    if model.conclusion and wants is not Asked.COMPARE:
+    if model.conclusion and wants is not QuestionKind.COMPARE:
         raise ValueError("a published conclusion belongs to wants = 'compare' alone")
-    if (wants is Asked.PARTS) != bool(model.parts):
+    if (wants is QuestionKind.PARTS) != bool(model.parts):
         raise ValueError("parts belong to wants = 'parts', which needs some")
-    if (model.durability or model.disk) and (wants is not Asked.BEST):
+    if (model.durability or model.disk) and (wants is not QuestionKind.BEST):
         raise ValueError("durability and disk limit wants = 'best' alone")
     for word in (*(model.durability or ()), *(model.disk or ())):
         if word not in tuple(Durability):

@@ -25,14 +25,14 @@ def parse_scale(text: str) -> float:
     return value
 
 
-def scaled(value: Any, factor: float) -> Any:
+def scale_value(value: Any, factor: float) -> Any:
     """A count, size (`1500M`) or duration (`30s`) times `factor`, in the same form.
 
     Counts stay at least 1. Sizes that are whole MiB stay so, others stay whole blocks of 4096 bytes, at least one.
     Raises `ValueError` for anything else.
     """
     if isinstance(value, list | tuple):
-        return [scaled(item, factor) for item in value]
+        return [scale_value(item, factor) for item in value]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} cannot be scaled: it is not a size, duration or number")  # noqa: TRY004
     if isinstance(value, float):
@@ -41,7 +41,7 @@ def scaled(value: Any, factor: float) -> Any:
         return max(1, round(value * factor))
     if _NUMBER.fullmatch(value.strip()):
         number = float(value) if "." in value else int(value)
-        return str(scaled(number, factor))
+        return str(scale_value(number, factor))
     if _DURATION.fullmatch(value.strip()):
         return f"{parse_duration(value) * factor:.9f}".rstrip("0").rstrip(".") + "s"
     if value.strip().endswith("m"):
@@ -71,7 +71,7 @@ def scale_table(table: Mapping[str, Any], names: Iterable[str], factor: float) -
                 result[head] = scale_table(result[head], [rest], factor)
             continue
         try:
-            result[head] = scaled(result[head], factor)
+            result[head] = scale_value(result[head], factor)
         except ValueError as error:
             raise UsageError(f"{name}: {error}") from error
     return result

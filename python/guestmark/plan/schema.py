@@ -24,22 +24,22 @@ HOOKS = ("setup", "prepare", "conclude", "cleanup", "check")  # parameters of th
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
-def _one_or_many(value: object) -> object:
+def _list_levels(value: object) -> object:
     """Levels as a list of strings; a single level becomes a list, and numbers and booleans are levels too."""
     some = value if isinstance(value, list) else [value]
-    return [_text(item) for item in some]
+    return [_spell_level(item) for item in some]
 
 
-def _text(value: object) -> object:
+def _spell_level(value: object) -> object:
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value) if isinstance(value, int | float) else value
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-Texts = Annotated[list[str], Field(min_length=1), BeforeValidator(_one_or_many)]
-Level = Annotated[str, BeforeValidator(_text)]
-Duration = Annotated[str, BeforeValidator(_text)]
+Texts = Annotated[list[str], Field(min_length=1), BeforeValidator(_list_levels)]
+Level = Annotated[str, BeforeValidator(_spell_level)]
+Duration = Annotated[str, BeforeValidator(_spell_level)]
 
 
 class Strict(BaseModel):
@@ -59,7 +59,7 @@ class Workload(Strict):
     matrix: bool = True
 
 
-def _type_of_key(name: str, option: Option) -> tuple[Any, Any]:
+def _key_type(name: str, option: Option) -> tuple[Any, Any]:
     """What pydantic checks of a key of `[repetition]`: its type, and its default."""
     if name == "null":
         return Literal["baseline", "all", "none"], "baseline"
@@ -81,7 +81,7 @@ else:
         "Repetition",
         __base__=Strict,
         __doc__="`[repetition]`: how often, with the keys that `policy_options` declares.",
-        **{option.key: _type_of_key(name, option) for name, option in policy_options().items() if option.key},
+        **{option.key: _key_type(name, option) for name, option in policy_options().items() if option.key},
     )
 
 
@@ -135,7 +135,7 @@ class Question(Strict):
     parts: list[str] = []
 
 
-def _expression(value: object) -> object:
+def _wrap_expression(value: object) -> object:
     """A derived metric that is only its expression."""
     return {"of": value} if isinstance(value, str) else value
 
@@ -149,7 +149,7 @@ class DerivedMetric(Strict):
 
     @field_validator("of")
     @classmethod
-    def _arithmetic(cls, text: str) -> str:
+    def _check_expression(cls, text: str) -> str:
         derived("metric", text)
         return text
 
@@ -200,11 +200,11 @@ class Plan(Strict):
     question: list[Question] = []
     tune: Tune | None = None
     fail_if: list[str] = []
-    derived: dict[Name, Annotated[DerivedMetric, BeforeValidator(_expression)]] = {}
+    derived: dict[Name, Annotated[DerivedMetric, BeforeValidator(_wrap_expression)]] = {}
     around: Around = Around()
 
     @model_validator(mode="after")
-    def _second(self) -> Self:
+    def _check_edition(self) -> Self:
         """What only the second edition has."""
         if self.schema_ == "guestmark-plan/1":
             for name in ("derived", "around"):
@@ -217,7 +217,7 @@ class Plan(Strict):
         return self
 
 
-def own_factors(model: Plan) -> frozenset[str]:
+def find_own_factors(model: Plan) -> frozenset[str]:
     """Factors of the user's own: names that no machine or workload knows, and that stand in some command as `{name}`.
 
     The first edition of plans had none.
@@ -225,11 +225,11 @@ def own_factors(model: Plan) -> frozenset[str]:
     if model.schema_ == "guestmark-plan/1":
         return frozenset()
     named = {*model.factors, *(name for workload in model.workloads.values() for name in workload.factors)}
-    standing = {name for workload in model.workloads.values() for name in standing_in(workload.params)}
+    standing = {name for workload in model.workloads.values() for name in find_placeholders(workload.params)}
     return frozenset(name for name in named & standing if name not in registry.factors())
 
 
-def standing_in(params: Mapping[str, Any]) -> frozenset[str]:
+def find_placeholders(params: Mapping[str, Any]) -> frozenset[str]:
     """The names that stand in a command, or in what runs around it, as `{name}`."""
     command = params.get("command")
     texts = [*(command if isinstance(command, list) else ()), *(params.get(hook) for hook in HOOKS)]

@@ -13,7 +13,7 @@ from guestmark.plan import schema
 _LIMIT = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*")
 
 
-def race_of(model: schema.Tune, metrics: Sequence[Metric]) -> Settings:
+def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Settings:
     """The race that a plan asks for. Raises `ValueError` in one line."""
     known = {metric.name: metric for metric in metrics}
     name = model.objective or next(iter(known), "")

@@ -101,7 +101,7 @@ def _table(runs: Sequence[RunOverview]) -> Table:
                 RowName((run.id,)),
                 (
                     words(_moment(run.created_at)),
-                    words(run.state.said(run.trials)),
+                    words(run.state.describe_state(run.trials)),
                     words(_label(run)),
                     words(", ".join(run.platforms)),
                     figure(str(run.blocks)),

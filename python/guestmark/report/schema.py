@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from guestmark.core.cause import Cause
 from guestmark.core.metric import Better
-from guestmark.core.model import Asked, CellStatus, LeftOut, Plan, RunState, TrialStatus
+from guestmark.core.model import CellStatus, LeftOut, Plan, QuestionKind, RunState, TrialStatus
 from guestmark.ledger.model import Origin
 from guestmark.stats.compare import Verdict
 from guestmark.stats.gates import Outcome
@@ -251,7 +251,7 @@ class QuestionPart(_Part):
     """A question of the plan and its answers."""
 
     ask: str
-    wants: Asked
+    wants: QuestionKind
     answered: bool
     answers: Annotated[list[dict[str, Any]], Meta(description="the figures of each, by the kind of question")]
     sentences: Annotated[list[str], Meta(description="as the report says them")]

@@ -78,7 +78,7 @@ def _factor_names(cell: Cell) -> tuple[str, ...]:
 
 
 def _levels_by_name(cell: Cell) -> dict[str, str]:
-    levels = {name: cell.shown(name) or "" for name in cell.factors}
+    levels = {name: cell.display_level(name) or "" for name in cell.factors}
     return {
         "workload": cell.workload.key or cell.workload.name,
         "platform": str(cell.platform),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import Metric
-from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import as_costs
@@ -48,7 +48,7 @@ def answer_questions(
         return {}
     found = {cell.id: first_runs(metric.name, by_cell[cell.id], row) for cell in cells if cell.id in held}
     # A first run is only special on a fresh machine; if nothing boots, no run is.
-    started = boots(cells)
+    started = boots_any_machine(cells)
     first = {
         name: subtract_carry_over(runs, owed, name)
         for name, runs in found.items()
@@ -165,7 +165,7 @@ def find_cold_runs(
     """
     cold: dict[str, int] = {}
     longer = 0.0
-    if not boots(cells):
+    if not boots_any_machine(cells):
         return None
     for cell in cells:
         if cell.null_of is not None:

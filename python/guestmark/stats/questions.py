@@ -15,7 +15,7 @@ from guestmark.core.cell_levels import (
 )
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Asked, Question
+from guestmark.core.model import Question, QuestionKind
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import MIN_BLOCKS, Comparison, Verdict
 from guestmark.stats.durability import disk_durability, find_durability, row_durability
@@ -146,11 +146,11 @@ class QuestionAnswer:
 
 def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
     """Answer all questions of the run's plan, in order."""
-    answering: Mapping[Asked, Callable[[Question, Analysis], Iterator[Finding]]] = {
-        Asked.BEST: _rank_groups,
-        Asked.COMPARE: _compare_pairs,
-        Asked.PARTS: _break_down_cells,
-        Asked.DURABILITY: _group_by_durability,
+    answering: Mapping[QuestionKind, Callable[[Question, Analysis], Iterator[Finding]]] = {
+        QuestionKind.BEST: _rank_groups,
+        QuestionKind.COMPARE: _compare_pairs,
+        QuestionKind.PARTS: _break_down_cells,
+        QuestionKind.DURABILITY: _group_by_durability,
     }
     return tuple(
         QuestionAnswer(question, tuple(answering[question.wants](question, analysis)))
@@ -219,7 +219,7 @@ def _display_level(result: CellResult, name: str) -> str:
         return result.cell.workload.label or result.cell.workload.name
     if name == PLATFORM:
         return str(result.cell.platform)
-    return result.cell.shown(name) or describe_level(result.cell, name) or "–"
+    return result.cell.display_level(name) or describe_level(result.cell, name) or "–"
 
 
 def _rank(

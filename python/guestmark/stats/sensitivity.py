@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from guestmark.core.model import boots
+from guestmark.core.model import boots_any_machine
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.family import detectable_difference
 from guestmark.stats.finding import share_found
@@ -42,7 +42,7 @@ def undetected_difference(workload: WorkloadResult) -> float | None:
 def missed_share(workload: WorkloadResult, results: Sequence[CellResult]) -> float:
     """Return how large a share of starts (of runs, where nothing boots) an event may have that no cell has shown."""
     metric = workload.metrics[0].name
-    booted = boots(result.cell for result in workload.cells)
+    booted = boots_any_machine(result.cell for result in workload.cells)
     seen = min(
         result.comparison[metric].n * (1 if booted else _fewest_iterations(result)) for result in results
     )

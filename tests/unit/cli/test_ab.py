@@ -16,7 +16,7 @@ from guestmark.core.gate import parse_gates
 from guestmark.core.model import Plan
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.ledger import codec
-from guestmark.plan.matrix import Null
+from guestmark.plan.matrix import NullCells
 from guestmark.plan.outline import Overrides
 from guestmark.workloads.exec.plan import ExecOptions, build
 from guestmark.workloads.exec.trial import filled
@@ -33,7 +33,7 @@ def kernels(tmp_path: Path) -> tuple[str, str]:
 
 
 def plan(*settings: str, on: str = "host", argv: tuple[str, ...] = ("true",), **more: object) -> Plan:
-    given = ExecOptions(on=(on,), settings=settings, null=Null.NONE, seed=1, **more)  # type: ignore[arg-type]
+    given = ExecOptions(on=(on,), settings=settings, null=NullCells.NONE, seed=1, **more)  # type: ignore[arg-type]
     return build(given, argv)
 
 
@@ -44,7 +44,7 @@ def test_a_level_with_a_label_is_called_by_it(kernels: tuple[str, str]) -> None:
         "tcg kernel=old", "tcg kernel=new", "uml kernel=old", "uml kernel=new",
     ]  # fmt: skip
     cell = made.cells[1]
-    assert (cell.factors["kernel"], cell.shown("kernel")) == (new, "new")
+    assert (cell.factors["kernel"], cell.display_level("kernel")) == (new, "new")
     assert type(cell.factors["kernel"]) is str
     # Ledgers keep both.
     assert codec.load(codec.dump(made), Plan, "the plan").cells == made.cells
@@ -57,11 +57,11 @@ def test_labels_select_cells(kernels: tuple[str, str], typed: str, label: str) -
     old, new = kernels
     made = plan(f"kernel=old:{old},new:{new}", on="tcg,uml", baseline=typed)
     (baseline,) = [cell for cell in made.cells if cell.baseline]
-    assert baseline.shown("kernel") == label
+    assert baseline.display_level("kernel") == label
     chosen = build(
         ExecOptions(on=("tcg,uml",), settings=[f"kernel=old:{old},new:{new}"], only="kernel=new"), ["true"]
     )
-    assert {cell.shown("kernel") for cell in chosen.cells} == {"new"}
+    assert {cell.display_level("kernel") for cell in chosen.cells} == {"new"}
     (gate,) = parse_gates(["tcg kernel=new > 5%"], plan(f"kernel=old:{old},new:{new}", on="tcg").cells, ())
     assert gate.words == ("tcg", "kernel=new")
 

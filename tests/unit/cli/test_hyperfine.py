@@ -19,7 +19,7 @@ from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Policy, RunState
 from guestmark.core.platform_kind import is_machine_factor
-from guestmark.plan.matrix import Null
+from guestmark.plan.matrix import NullCells
 from guestmark.stats import stopping
 from guestmark.workloads.exec.command import factor_of
 from guestmark.workloads.exec.plan import ExecOptions, build, named_commands
@@ -63,7 +63,7 @@ def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
     for others in (
         ExecOptions(on=("host", "tcg"), timing=True),
         ExecOptions(precision=0.01, timing=True),
-        ExecOptions(null=Null.BASELINE, timing=True),
+        ExecOptions(null=NullCells.BASELINE, timing=True),
         ExecOptions(),
     ):
         asked = build(others, ["sleep", "0.1"])
@@ -152,7 +152,7 @@ def test_commands_that_mean_nothing(argv: list[str], texts: list[str] | None) ->
 
 
 def test_several_commands_are_compared_with_the_first() -> None:
-    given = ExecOptions(commands=[["gzip", "-9"], ["zstd"]], names=["fast"], null=Null.NONE)
+    given = ExecOptions(commands=[["gzip", "-9"], ["zstd"]], names=["fast"], null=NullCells.NONE)
     plan = build(given, ["gzip", "-1"])
     assert [cell.id for cell in plan.cells] == ["fast host", "gzip host", "zstd host"]
     assert [cell.workload.label for cell in plan.cells] == ["fast", "gzip -9", "zstd"]

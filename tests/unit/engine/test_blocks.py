@@ -21,7 +21,7 @@ from guestmark.core.platform_spec import HOST, PlatformSpec, parse_platforms
 from guestmark.engine import preflight
 from guestmark.engine.trial import merge_iterations
 from guestmark.engine.trial_schedule import count_iterations, find_missing_trials, order_cells
-from guestmark.plan.matrix import Null, expand
+from guestmark.plan.matrix import NullCells, expand_workload
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse_run
@@ -33,9 +33,9 @@ WALL = Metric("wall_s", "s")
 
 
 def make_plan(
-    on: str = "host,uml", null: Null = Null.BASELINE, settings: Sequence[str] = (), **policy: Any
+    on: str = "host,uml", null: NullCells = NullCells.BASELINE, settings: Sequence[str] = (), **policy: Any
 ) -> Plan:
-    matrix = expand(
+    matrix = expand_workload(
         WorkloadSpec("exec", {"argv": ["true"]}),
         parse_platforms([on]),
         registry.parse_settings(settings),
@@ -277,7 +277,7 @@ def test_cells_that_are_given_up_do_not_keep_a_run_alive() -> None:
 
 
 def test_a_single_cell_is_measured_until_its_mean_is_precise() -> None:
-    plan = make_plan("host", null=Null.NONE, precision=0.02, time_limit_s=1e9)
+    plan = make_plan("host", null=NullCells.NONE, precision=0.02, time_limit_s=1e9)
     assert decide(plan, noisy(plan, 10, 0.0001), 10).state is RunState.COMPLETE
     assert decide(plan, noisy(plan, 10, 0.5), 10).state is None
 

@@ -21,8 +21,8 @@ from guestmark.engine.question_status import (
 )
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.plan import library
-from guestmark.plan.load import load
-from guestmark.plan.outline import Overrides, assemble, inequality, override
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import Overrides, assemble_plan, note_unequal_processors, override_outline
 from guestmark.stats import compare_table, precise_enough, stopping
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
@@ -76,7 +76,7 @@ against = { workload = "dear" }
 
 
 def built_in(name: str, scale: float = 1.0) -> Plan:
-    return assemble(load(library.builtin(name), name, scale=scale), Caller())
+    return assemble_plan(load_outline(library.read_builtin(name), name, scale=scale), Caller())
 
 
 def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_path: Path) -> None:
@@ -143,7 +143,9 @@ def test_what_was_named_is_measured_whatever_else_is_left_out(
     budget_s = 60.0 * minutes
 
     def at(scale: float) -> Plan:
-        return assemble(override(load(library.builtin(name), name, scale=scale), given), Caller())
+        return assemble_plan(
+            override_outline(load_outline(library.read_builtin(name), name, scale=scale), given), Caller()
+        )
 
     plan, _ = keep_answerable_questions(budget.choose_scale(at, None, budget_s), ())
     fitted, _ = budget.fit_to_budget(plan, plan.cells, read_trial_costs(plan, None), budget_s, 5.0)
@@ -185,13 +187,13 @@ def test_too_few_blocks_answer_nothing_and_say_so() -> None:
     assert few.questions  # what is far beyond any scatter is shown by three
 
 
-@pytest.mark.parametrize("name", sorted(library.names()))
+@pytest.mark.parametrize("name", sorted(library.list_plan_names()))
 def test_every_question_of_a_built_in_plan_can_be_answered_on_a_plain_machine(name: str) -> None:
     """By host, uml and tcg, and what is nested in tcg: settings of the plan itself must not take answers away."""
-    outline = load(library.builtin(name), name)
+    outline = load_outline(library.read_builtin(name), name)
     plain = {"host", "uml", "tcg", "tcg/uml", "tcg/kvm"}
     on = [str(platform) for platform in outline.shape.platforms if str(platform) in plain]
-    plan = assemble(override(outline, Overrides(on=on)), Caller())
+    plan = assemble_plan(override_outline(outline, Overrides(on=on)), Caller())
     proven = [question for question in plan.questions if question.durability or question.disk]
     asked, _ = keep_answerable_questions(plan, ())
     assert all(question in proven for question in plan.questions if question not in asked.questions)
@@ -201,7 +203,9 @@ def test_every_question_of_a_built_in_plan_can_be_answered_on_a_plain_machine(na
         for part in split_question(question, plan.cells):
             first, *others = part.cells
             for other in others:
-                unequal = inequality([replace(first, baseline=True), replace(other, baseline=False)])
+                unequal = note_unequal_processors(
+                    [replace(first, baseline=True), replace(other, baseline=False)]
+                )
                 asked_for = {cell.factors.get("smp") for cell in (first, other)}
                 assert not unequal or len(asked_for) > 1, unequal
 

@@ -11,7 +11,16 @@ from guestmark.core import registry
 from guestmark.core.context import Context
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.metric import Measurement, Metric
-from guestmark.core.model import Cell, LeftOut, Plan, Policy, Trial, TrialStatus, WorkloadSpec, runnable
+from guestmark.core.model import (
+    Cell,
+    LeftOut,
+    Plan,
+    Policy,
+    Trial,
+    TrialStatus,
+    WorkloadSpec,
+    select_runnable,
+)
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine import preflight
 from guestmark.engine.time_estimate import estimate_time
@@ -65,7 +74,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def test_every_workload_sees_its_own_cells_that_can_be_measured(plan: Plan) -> None:
-    cells = runnable(plan.cells, [LeftOut("kvm", "no KVM")])
+    cells = select_runnable(plan.cells, [LeftOut("kvm", "no KVM")])
     assert preflight.check_workloads(plan, cells) == ["images take 4 GB"]
     assert (Roomy.seen, Tools.seen) == (("roomy host",), ("tools host",))
 

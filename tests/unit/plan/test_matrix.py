@@ -13,13 +13,13 @@ from guestmark.core.errors import UsageError
 from guestmark.core.factor import Factor
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.plan.matrix import Null, expand, held_against
+from guestmark.plan.matrix import NullCells, change_baseline, expand_workload
 
 WORKLOAD = WorkloadSpec("exec", {"argv": ["true"]}, "true")
 
 
 def cells(on: str, settings: Sequence[str] = (), **more: Any) -> tuple[Cell, ...]:
-    return expand(WORKLOAD, parse_platforms([on]), registry.parse_settings(settings), **more).cells
+    return expand_workload(WORKLOAD, parse_platforms([on]), registry.parse_settings(settings), **more).cells
 
 
 def ids(*arguments: Any, **more: Any) -> list[str]:
@@ -77,7 +77,7 @@ def test_a_factor_is_given_once() -> None:
 
 
 def test_the_matrix_has_every_combination_in_order() -> None:
-    assert ids("tcg", ["memory=256M,512M", "smp=1,2"], null=Null.NONE) == [
+    assert ids("tcg", ["memory=256M,512M", "smp=1,2"], null=NullCells.NONE) == [
         "tcg memory=256M smp=1",
         "tcg memory=256M smp=2",
         "tcg memory=512M smp=1",
@@ -86,7 +86,9 @@ def test_the_matrix_has_every_combination_in_order() -> None:
 
 
 def test_a_factor_applies_where_it_can_and_the_rest_is_said() -> None:
-    matrix = expand(WORKLOAD, parse_platforms(["host,uml,tcg"]), {"smp": ("1", "2")}, null=Null.NONE)
+    matrix = expand_workload(
+        WORKLOAD, parse_platforms(["host,uml,tcg"]), {"smp": ("1", "2")}, null=NullCells.NONE
+    )
     assert [cell.id for cell in matrix.cells] == ["host", "uml", "tcg smp=1", "tcg smp=2"]
     assert matrix.notes == ("smp does not apply to host, uml",)
 
@@ -105,12 +107,12 @@ def test_the_first_platform_is_the_baseline_and_has_a_null_copy() -> None:
 def test_a_repeated_platform_is_a_null_cell_and_not_doubled() -> None:
     assert ids("host,host") == ["host", "host#2"]
     assert ids("host,uml,uml") == ["host", "uml", "host#2", "uml#2"]
-    assert ids("host,host,host", null=Null.NONE) == ["host", "host#2", "host#3"]
+    assert ids("host,host,host", null=NullCells.NONE) == ["host", "host#2", "host#3"]
 
 
 def test_null_copies_of_all_cells() -> None:
-    assert ids("host,uml", null=Null.ALL) == ["host", "uml", "host#2", "uml#2"]
-    assert ids("host,uml", null=Null.NONE) == ["host", "uml"]
+    assert ids("host,uml", null=NullCells.ALL) == ["host", "uml", "host#2", "uml#2"]
+    assert ids("host,uml", null=NullCells.NONE) == ["host", "uml"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_a_baseline_can_be_named_in_several_ways(asked: str, found: str) -> None
 
 
 def test_a_baseline_that_is_not_listed_is_measured_too() -> None:
-    assert ids("uml", baseline="host", null=Null.NONE) == ["host", "uml"]
+    assert ids("uml", baseline="host", null=NullCells.NONE) == ["host", "uml"]
 
 
 @pytest.mark.parametrize("asked", ["hots", "memory=1G", "tcg smp=2", ""])
@@ -148,10 +150,12 @@ def test_describing_a_factor_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -
 platforms = st.lists(st.sampled_from(["host", "uml", "tcg", "kvm"]), min_size=1, max_size=6)
 
 
-@given(platforms, st.sampled_from(list(Null)), st.booleans())
-def test_ids_are_unique_and_there_is_one_baseline(names: list[str], null: Null, with_levels: bool) -> None:
+@given(platforms, st.sampled_from(list(NullCells)), st.booleans())
+def test_ids_are_unique_and_there_is_one_baseline(
+    names: list[str], null: NullCells, with_levels: bool
+) -> None:
     settings = {"memory": ("256M", "512M")} if with_levels and set(names) - {"host"} else {}
-    found = expand(WORKLOAD, parse_platforms(names), settings, null=null).cells
+    found = expand_workload(WORKLOAD, parse_platforms(names), settings, null=null).cells
     assert len({cell.id for cell in found}) == len(found)
     assert sum(cell.baseline for cell in found) == 1
     assert all(
@@ -165,20 +169,20 @@ def test_ids_are_unique_and_there_is_one_baseline(names: list[str], null: Null, 
 def test_a_measured_run_can_be_held_against_another_cell() -> None:
     measured = cells("host,tcg,uml", ["memory=1G,2G"])
     assert [cell.id for cell in measured if cell.baseline] == ["host"]
-    held = held_against(measured, "tcg memory=2G")
+    held = change_baseline(measured, "tcg memory=2G")
     assert [cell.id for cell in held if cell.baseline] == ["tcg memory=2G"]
     assert [replace(cell, baseline=False) for cell in held] == [
         replace(cell, baseline=False) for cell in measured
     ]
     # Of several that are meant, the first.
-    assert [cell.id for cell in held_against(measured, "uml") if cell.baseline] == ["uml memory=1G"]
+    assert [cell.id for cell in change_baseline(measured, "uml") if cell.baseline] == ["uml memory=1G"]
     with pytest.raises(UsageError, match="baseline"):
-        held_against(measured, "tcg memory=4G")
+        change_baseline(measured, "tcg memory=4G")
 
 
 def test_where_a_baseline_is_missing_the_old_one_stands() -> None:
     def group(name: str, on: str) -> list[Cell]:
-        return [replace(cell, group=name, id=f"{name} {cell.id}") for cell in cells(on, null=Null.NONE)]
+        return [replace(cell, group=name, id=f"{name} {cell.id}") for cell in cells(on, null=NullCells.NONE)]
 
-    held = held_against([*group("write", "host,tcg"), *group("read", "host,uml")], "tcg")
+    held = change_baseline([*group("write", "host,tcg"), *group("read", "host,uml")], "tcg")
     assert [cell.id for cell in held if cell.baseline] == ["write tcg", "read host"]

@@ -8,20 +8,24 @@ from guestmark.core.platform_spec import PlatformSpec, parse_platforms
 from guestmark.core.registry import workload_kinds
 from guestmark.ledger import codec
 from guestmark.plan.matrix import Entry as MatrixEntry
-from guestmark.plan.matrix import Null, Shape
-from guestmark.plan.outline import Outline, Overrides, assemble, override
+from guestmark.plan.matrix import NullCells, Shape
+from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
 
 TRUE = WorkloadSpec("exec", {"argv": ["true"]}, "true")
 
 
 def plan(
-    on: str, *settings: str, null: Null = Null.NONE, blocks: int | None = None, work: WorkloadSpec = TRUE
+    on: str,
+    *settings: str,
+    null: NullCells = NullCells.NONE,
+    blocks: int | None = None,
+    work: WorkloadSpec = TRUE,
 ) -> Plan:
     kind = workload_kinds()[work.name]
     outline = Outline(
         "exec", Shape((MatrixEntry(work, kind=kind),), parse_platforms([on]), null=null), Policy(), ()
     )
-    return assemble(override(outline, Overrides(settings=settings, blocks=blocks)), Caller())
+    return assemble_plan(override_outline(outline, Overrides(settings=settings, blocks=blocks)), Caller())
 
 
 def processors(on: str, *settings: str) -> dict[str, int]:
@@ -29,7 +33,7 @@ def processors(on: str, *settings: str) -> dict[str, int]:
 
 
 def test_machines_are_pinned_and_ids_do_not_say_so() -> None:
-    cells = plan("host,tcg,uml,tcg/uml", null=Null.BASELINE).cells
+    cells = plan("host,tcg,uml,tcg/uml", null=NullCells.BASELINE).cells
     assert [cell.id for cell in cells] == ["host", "tcg", "uml", "tcg/uml", "host#2"]
     assert {cell.factors["placement"] for cell in cells} == {"pinned"}
 

@@ -10,8 +10,8 @@ from guestmark.core.derived import derived
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric_spec import MetricSpec, parse_metric
 from guestmark.core.model import Plan
-from guestmark.plan.load import load
-from guestmark.plan.outline import assemble
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import assemble_plan
 from guestmark.workloads.exec.plan import ExecOptions, build
 from guestmark.workloads.exec.trial import ExecTrial, filled
 from tests.framework import CHECKOUT
@@ -43,7 +43,7 @@ null = "none"
 
 
 def made(text: str) -> Plan:
-    return assemble(load(text, "plan.toml"), Caller())
+    return assemble_plan(load_outline(text, "plan.toml"), Caller())
 
 
 def test_a_plan_has_factors_of_its_own() -> None:
@@ -240,11 +240,11 @@ def test_a_plan_that_extends_itself_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('extends = "b.toml"')
     (tmp_path / "b.toml").write_text('extends = "./a.toml"')
     with pytest.raises(UsageError, match="extends itself"):
-        load((tmp_path / "a.toml").read_text(), str(tmp_path / "a.toml"))
+        load_outline((tmp_path / "a.toml").read_text(), str(tmp_path / "a.toml"))
     with pytest.raises(UsageError, match="cannot be read"):
-        load('extends = "none.toml"', str(tmp_path / "a.toml"))
+        load_outline('extends = "none.toml"', str(tmp_path / "a.toml"))
     with pytest.raises(UsageError, match="is not KEY=VALUE"):
-        load(PLAN, "plan.toml", overrides=["repetition.blocks"])
+        load_outline(PLAN, "plan.toml", overrides=["repetition.blocks"])
 
 
 def test_derived_metrics_on_the_command_line(guestmark: CommandLine) -> None:

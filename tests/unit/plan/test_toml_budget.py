@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from guestmark.core.errors import UsageError
 from guestmark.core.toml import read_toml
-from guestmark.plan.library import _BUILTIN, overridden
-from guestmark.plan.load import load
+from guestmark.plan.library import _BUILTIN, apply_overrides
+from guestmark.plan.load import load_outline
 from tests.framework import PACKAGES
 
 _LIMIT_S = 6.0
@@ -50,7 +50,7 @@ def test_a_plan_of_anything_is_refused_in_seconds(what: str) -> None:
     for text in (ATTACKS[what], f'name = "x"\ntitle = "x"\nplatforms = ["host"]\n{ATTACKS[what]}'):
         begin = time.process_time()
         with pytest.raises(UsageError) as caught:
-            load(text, "a plan")
+            load_outline(text, "a plan")
         assert time.process_time() - begin < _LIMIT_S
         assert len(caught.value.message) < 400
         assert caught.value.message.startswith("a plan ")
@@ -59,8 +59,8 @@ def test_a_plan_of_anything_is_refused_in_seconds(what: str) -> None:
 @pytest.mark.parametrize("key", [".".join("a" * 900), "[" * 900, "x" * 5000 + ".", '"' * 900])
 def test_an_override_of_anything_is_refused(key: str) -> None:
     with pytest.raises(UsageError):
-        load('name = "x"', "a plan", overrides=[f"{key}=1"])
-    assert overridden({}, [f"a={'[' * 3000}"]) == {"a": "[" * 3000}
+        load_outline('name = "x"', "a plan", overrides=[f"{key}=1"])
+    assert apply_overrides({}, [f"a={'[' * 3000}"]) == {"a": "[" * 3000}
 
 
 @settings(max_examples=300, deadline=None)

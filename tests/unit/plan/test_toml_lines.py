@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guestmark.plan.problems import line_of, lines
+from guestmark.plan.problems import find_line, index_lines
 
 TEXT = '''\
 # a comment with [brackets] and key = "value"
@@ -76,15 +76,15 @@ def paths(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_every_key_is_found_on_its_line(end: str) -> None:
     text = TEXT.replace("\n", end)
-    found = lines(text)
+    found = index_lines(text)
     assert {path: found.get(path) for path in EXPECTED} == EXPECTED
     assert set(paths(tomllib.loads(text))) <= set(found)
 
 
 def test_a_path_that_is_not_there_has_the_line_of_what_holds_it() -> None:
-    found = lines(TEXT)
-    assert line_of(found, ("rows", 1, "nothing", "deeper")) == 18
-    assert line_of(found, ("nothing",)) is None
+    found = index_lines(TEXT)
+    assert find_line(found, ("rows", 1, "nothing", "deeper")) == 18
+    assert find_line(found, ("nothing",)) is None
 
 
 words = st.from_regex(r"[a-z][a-z0-9_-]{0,5}", fullmatch=True)
@@ -128,11 +128,11 @@ def test_whatever_a_text_holds_is_found_where_its_key_is_written(document: dict[
             rows += text.split("\n")
             expected[table, key] = begin
     text = "\n".join(rows)
-    found = lines(text)
+    found = index_lines(text)
     assert set(paths(tomllib.loads(text))) <= set(found)
     assert {path: found[path] for path in expected} == expected
 
 
 @given(st.text(max_size=80))
 def test_no_text_hangs_it(text: str) -> None:
-    lines(text)
+    index_lines(text)

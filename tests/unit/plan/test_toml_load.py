@@ -9,9 +9,9 @@ from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan
 from guestmark.plan import library
-from guestmark.plan.load import load
-from guestmark.plan.matrix import Null
-from guestmark.plan.outline import Overrides, assemble, override
+from guestmark.plan.load import load_outline
+from guestmark.plan.matrix import NullCells
+from guestmark.plan.outline import Overrides, assemble_plan, override_outline
 
 BASE = """
 name = "x"
@@ -26,16 +26,18 @@ params.command = ["true", "{key}"]
 
 
 def plan_of(text: str, scale: float = 1.0, **overrides: Any) -> Plan:
-    return assemble(override(load(text, "x.toml", scale=scale), Overrides(seed=1, **overrides)), Caller())
+    return assemble_plan(
+        override_outline(load_outline(text, "x.toml", scale=scale), Overrides(seed=1, **overrides)), Caller()
+    )
 
 
 def ids(text: str, **overrides: Any) -> list[str]:
-    return [cell.id for cell in plan_of(text, **{"null": Null.NONE, **overrides}).cells]
+    return [cell.id for cell in plan_of(text, **{"null": NullCells.NONE, **overrides}).cells]
 
 
 def mistakes(text: str) -> list[str]:
     with pytest.raises(UsageError) as caught:
-        load(text, "x.toml")
+        load_outline(text, "x.toml")
     return caught.value.hint.splitlines()
 
 
@@ -69,7 +71,7 @@ def test_exclude_takes_away_what_agrees_in_everything() -> None:
 
 def test_a_reason_is_told_for_the_cells_it_takes_away() -> None:
     text = BASE + "exclude = [{workload = 'b', platform = ['tcg', 'uml'], reason = 'too slow'}]\n"
-    plan = assemble(load(text + EXEC.format(key="a") + EXEC.format(key="b"), "p"), Caller())
+    plan = assemble_plan(load_outline(text + EXEC.format(key="a") + EXEC.format(key="b"), "p"), Caller())
     assert [cell.id for cell in plan.cells if cell.null_of is None][3:] == ["b host"]
     assert plan.context.notes == ("left out: b tcg, b uml: too slow",)
 
@@ -119,7 +121,7 @@ def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(registry, "workload_kind", lambda _name: Picky)
     text = BASE + "[factors]\nmemory = ['256M', '512M']\n" + EXEC.format(key="a")
-    made = plan_of(text, null=Null.NONE)
+    made = plan_of(text, null=NullCells.NONE)
     assert [cell.id for cell in made.cells] == ["tcg memory=256M", "tcg memory=512M", "uml", "host"]
     assert made.context.notes == ("memory does not apply to uml, host",)
 
@@ -144,7 +146,7 @@ def test_platforms_may_be_tables_of_their_own() -> None:
         + EXEC.format(key="b")
         + 'platforms = ["tcg", "host"]\n'
     )
-    made = plan_of(text, null=Null.NONE)
+    made = plan_of(text, null=NullCells.NONE)
     assert groups(made) == [
         ("tcg", "a tcg", False),
         ("uml", "a uml", True),
@@ -157,7 +159,7 @@ def test_platforms_may_be_tables_of_their_own() -> None:
 
 def test_everything_may_be_compared_with_one_cell() -> None:
     text = BASE + "compare_within = []\nbaseline = {platform = 'uml', workload = 'b'}\n"
-    made = plan_of(text + EXEC.format(key="a") + EXEC.format(key="b"), null=Null.NONE)
+    made = plan_of(text + EXEC.format(key="a") + EXEC.format(key="b"), null=NullCells.NONE)
     assert {cell.group for cell in made.cells} == {"Which?"}
     assert [cell.id for cell in made.cells if cell.baseline] == ["b uml"]
 
@@ -238,7 +240,7 @@ def test_scale_multiplies_what_is_marked_and_nothing_else() -> None:
         + "[workloads.a]\nkind = 'exec'\nparams.command = ['dd', 'count={n}', '{m}', '{}']\n"
         + "params.values = {n = 300, m = 7}\n"
     )
-    made = plan_of(text, scale=0.5, null=Null.NONE)
+    made = plan_of(text, scale=0.5, null=NullCells.NONE)
     assert [cell.id for cell in made.cells] == ["tcg memory=512M", "uml memory=512M", "host"]
     assert made.cells[0].factors["smp"] == "4"
     assert made.cells[0].workload.params["argv"] == ["dd", "count=150", "7", "{}"]
@@ -391,34 +393,34 @@ def test_mistakes_in_published_figures(old: str, new: str, telling: str) -> None
 )
 def test_what_is_not_a_plan_at_all(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        load(text, "x.toml")
+        load_outline(text, "x.toml")
     assert "x.toml" in caught.value.message
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("name", library.names())
+@pytest.mark.parametrize("name", library.list_plan_names())
 def test_built_in_plans_load_and_have_cells(name: str) -> None:
-    made = plan_of(library.builtin(name))
+    made = plan_of(library.read_builtin(name))
     assert made.name == name
     assert made.title.endswith("?")
     groups = {cell.group for cell in made.cells}
     assert sum(cell.baseline for cell in made.cells) == len(groups)
-    small = plan_of(library.builtin(name), scale=0.05)
+    small = plan_of(library.read_builtin(name), scale=0.05)
     assert len(small.cells) == len(made.cells)
-    assert (small.cells != made.cells) == ("\nscale = " in library.builtin(name))
+    assert (small.cells != made.cells) == ("\nscale = " in library.read_builtin(name))
 
 
 def test_a_plan_is_found_by_name_or_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(BASE + EXEC.format(key="a"))
-    assert library.find(str(file)) == (file.read_text(), str(file))
-    assert library.find("cpu")[0] == library.builtin("cpu")
+    assert library.find_plan(str(file)) == (file.read_text(), str(file))
+    assert library.find_plan("cpu")[0] == library.read_builtin("cpu")
     for wanted, telling in (("cup", "did you mean 'cpu'"), (str(tmp_path / "no.toml"), "built-in plans"), (
         str(tmp_path), "built-in plans"
     )):  # fmt: skip
         with pytest.raises(UsageError) as caught:
-            library.find(wanted)
+            library.find_plan(wanted)
         assert telling in caught.value.hint
     file.write_bytes(b"name = 'x'\n\xff")
     with pytest.raises(UsageError, match="not UTF-8 in line 2"):
-        library.find(str(file))
+        library.find_plan(str(file))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core.units import format_size, parse_duration, parse_size
-from guestmark.plan.scale import parse_scale, scale_table, scaled
+from guestmark.plan.scale import parse_scale, scale_table, scale_value
 
 
 @pytest.mark.parametrize(
@@ -29,19 +29,19 @@ from guestmark.plan.scale import parse_scale, scale_table, scaled
     ],
 )
 def test_scaled(value: object, factor: float, result: object) -> None:
-    assert scaled(value, factor) == result
+    assert scale_value(value, factor) == result
 
 
 @pytest.mark.parametrize("value", ["ext4", "10m", True, {}, None, "", "1X"])
 def test_what_cannot_be_scaled_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"scaled|minutes or MiB"):
-        scaled(value, 0.5)
+        scale_value(value, 0.5)
 
 
 @given(st.integers(1, 1 << 45), st.floats(1e-4, 1e3))
 def test_sizes_stay_whole_blocks(size: int, factor: float) -> None:
     before = size * 4096
-    after = parse_size(scaled(format_size(before), factor))
+    after = parse_size(scale_value(format_size(before), factor))
     unit = 1 << 20 if before % (1 << 20) == 0 else 4096
     assert after % unit == 0
     assert after >= unit
@@ -50,7 +50,7 @@ def test_sizes_stay_whole_blocks(size: int, factor: float) -> None:
 
 @given(st.integers(1, 100_000), st.floats(1e-3, 1e3))
 def test_durations_are_multiplied(seconds: int, factor: float) -> None:
-    assert parse_duration(scaled(f"{seconds}s", factor)) == pytest.approx(seconds * factor, rel=1e-5)
+    assert parse_duration(scale_value(f"{seconds}s", factor)) == pytest.approx(seconds * factor, rel=1e-5)
 
 
 def test_only_names_that_are_there() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from guestmark.ledger import open_ledger
 from guestmark.ledger.run_annotations import Remarks
-from guestmark.plan.load import load
+from guestmark.plan.load import load_outline
 from tests.framework import CHECKOUT, PACKAGES, captures, documented
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
@@ -189,7 +189,7 @@ def test_every_plan_of_a_page_is_one(sandbox: Path, monkeypatch: pytest.MonkeyPa
     ]
     for each in plans:
         if not each.text.lstrip().startswith(("[machines", "[[machine")):  # of a lab, not a plan
-            load(each.text, each.file)
+            load_outline(each.text, each.file)
 
 
 def test_the_library_s_page_runs(guestmark: CommandLine, sandbox: Path) -> None:

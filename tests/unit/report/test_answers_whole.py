@@ -19,13 +19,13 @@ from rich.console import Console
 from guestmark.core.findings import Durability, Fact, Proof, Proven
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import (
-    Asked,
     Cell,
     LeftOut,
     Policy,
     Published,
     PublishedFigure,
     Question,
+    QuestionKind,
     RunState,
     TrialStatus,
     WorkloadSpec,
@@ -49,22 +49,24 @@ from tests.framework.runs import EXEC, constructed, host_uml_tcg
 WRITE = WorkloadSpec("filewrite", {}, "sequential write", key="write")
 READ = WorkloadSpec("fileread", {}, "sequential read", key="read")
 WORKLOADS = {"write": WRITE, "read": READ}
-PLATFORM = Question("Which filesystem is fastest on each platform?", Asked.BEST, per=("platform",))
+PLATFORM = Question("Which filesystem is fastest on each platform?", QuestionKind.BEST, per=("platform",))
 WORKLOAD = Question(
-    "Which is fastest for each workload?", Asked.BEST, per=("platform", "workload"), metric="wall_s"
+    "Which is fastest for each workload?", QuestionKind.BEST, per=("platform", "workload"), metric="wall_s"
 )
 WORKLOAD_OWN = replace(WORKLOAD, metric="")
 EXT3 = Question(
     "Is ext3 slower?",
-    Asked.COMPARE,
+    QuestionKind.COMPARE,
     compare={"filesystem": ("ext3",)},
     against={"filesystem": ("ext4",)},
     conclusion="the filesystem makes the difference",
 )
 COLOURS = {Tone.FASTER, Tone.SLOWER, Tone.SAME, Tone.UNCLEAR, Tone.WARNING, Tone.ERROR}
-PARTS = Question("What does the time consist of?", Asked.PARTS, parts=("system_s", "user_s", "guest_wall_s"))
-MEMORY = Question("Which takes the least memory?", Asked.BEST, metric="max_rss_bytes")
-SAFE = Question("What survives a power cut?", Asked.DURABILITY)
+PARTS = Question(
+    "What does the time consist of?", QuestionKind.PARTS, parts=("system_s", "user_s", "guest_wall_s")
+)
+MEMORY = Question("Which takes the least memory?", QuestionKind.BEST, metric="max_rss_bytes")
+SAFE = Question("What survives a power cut?", QuestionKind.DURABILITY)
 Times = Mapping[str, float | None]
 
 
@@ -402,7 +404,7 @@ def test_of_a_cell_that_failed_the_beginning_of_its_reason_is_said() -> None:
     assert "ext3 (12 of 12 trials failed: mount)" in said
     assert "wrong fs type" not in said
     unusable = replace(host_uml_tcg(), unusable=(LeftOut("kvm", "there is no /dev/kvm: modprobe kvm"),))
-    run = asking(unusable, Question("Which platform is fastest?", Asked.BEST))
+    run = asking(unusable, Question("Which platform is fastest?", QuestionKind.BEST))
     (found,) = question_answers.make_document(analyse_run(run.plan, run.trials, run.unusable))
     said = " ".join(found["sentences"])
     assert "kvm (there is no /dev/kvm)" in said

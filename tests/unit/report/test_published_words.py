@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Asked, Cell, Published, PublishedFigure, Question, WorkloadSpec
+from guestmark.core.model import Cell, Published, PublishedFigure, Question, QuestionKind, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Bullets
 from guestmark.page.text import text_of
@@ -78,7 +78,7 @@ def test_disks_are_told_from_filesystems_where_the_plan_asks_nothing_itself() ->
 
     head = "Is it the disk or the filesystem?"
     assert head in leads()
-    assert head not in leads(Question("Which is fastest?", Asked.BEST))
+    assert head not in leads(Question("Which is fastest?", QuestionKind.BEST))
 
 
 @pytest.mark.parametrize(

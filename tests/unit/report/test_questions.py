@@ -9,13 +9,13 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability, Proof, Proven, with_fact
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Asked, Cell, Published, PublishedFigure, Question, WorkloadSpec
+from guestmark.core.model import Cell, Published, PublishedFigure, Question, QuestionKind, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import codec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.sentence_names import name_apart
 from guestmark.plan import library
-from guestmark.plan.load import load
+from guestmark.plan.load import load_outline
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
@@ -28,10 +28,10 @@ from tests.framework.runs import constructed
 
 WRITE = WorkloadSpec("filewrite", {}, "sequential write", key="write")
 THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)
-BEST = Question("Which filesystem is fastest?", Asked.BEST, per=("platform",))
+BEST = Question("Which filesystem is fastest?", QuestionKind.BEST, per=("platform",))
 EXT3 = Question(
     "Is ext3 slower?",
-    Asked.COMPARE,
+    QuestionKind.COMPARE,
     compare={"filesystem": ("ext3",)},
     against={"filesystem": ("ext4",)},
 )
@@ -137,7 +137,7 @@ def test_levels_of_different_factors_are_named_with_their_factor() -> None:
     asked = [
         Question(
             "What?",
-            Asked.COMPARE,
+            QuestionKind.COMPARE,
             compare={name: (level,)},
             against={"thp": ("on",)},
         )
@@ -192,7 +192,7 @@ def test_a_workload_is_on_its_platform_in_words() -> None:
         (Cell(name, WRITE, PlatformSpec.read("uml"), {"filesystem": name}), 3.0) for name in ("ext2", "xfs")
     ]
     asked = Question(
-        "How far is it?", Asked.COMPARE, "wall_s", compare={"workload": ("write",), "nested": ("no",)},
+        "How far is it?", QuestionKind.COMPARE, "wall_s", compare={"workload": ("write",), "nested": ("no",)},
         against={"workload": ("ceiling",), "platform": ("host",)},
     )  # fmt: skip
     run = constructed(cells)
@@ -291,7 +291,7 @@ def test_what_is_proven_is_asked_for_and_nobody_looked() -> None:
 
 @pytest.mark.parametrize("form", [Format.JSON, Format.MARKDOWN, Format.HTML], ids=str)
 def test_a_plan_of_power_cuts_alone_is_answered(form: Format) -> None:
-    asked = Question("Is it safe?", Asked.DURABILITY)
+    asked = Question("Is it safe?", QuestionKind.DURABILITY)
     cut = WorkloadSpec("powercut", {"method": "append", "disks": [{"logged": True}]}, "append, fsync")
     losing = {"safe": 0, "safe, too": 0, "lost": 238}
     cells = [(Cell(name, cut, PlatformSpec.read("tcg"), {}, name == "safe"), 1.0) for name in losing]
@@ -350,13 +350,13 @@ ask = "?"
 {table}
 """
     with pytest.raises(UsageError, match="1 mistake") as caught:
-        load(text, "p.toml")
+        load_outline(text, "p.toml")
     assert said in f"{caught.value.message} {caught.value.hint}"
 
 
 def test_every_plan_but_a_race_asks_what_its_title_does() -> None:
-    for name in library.names():
-        outline = load(library.builtin(name), name)
+    for name in library.list_plan_names():
+        outline = load_outline(library.read_builtin(name), name)
         # A proof's own words answer its title, for each kind of machine: there is nothing to compare.
         assert outline.questions or outline.race or name == "clones", name
         assert json.dumps(codec.to_plain(outline.questions))

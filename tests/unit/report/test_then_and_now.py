@@ -16,8 +16,8 @@ from guestmark.core.model import Plan, RunState, Trial, TrialStatus
 from guestmark.engine.question_status import keep_answerable_questions
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
-from guestmark.plan.load import load
-from guestmark.plan.outline import Overrides, assemble, override
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import Overrides, assemble_plan, override_outline
 from guestmark.report.render.terminal import print_page
 from guestmark.report.short_report import make_then_and_now
 from guestmark.stats import compare_table
@@ -68,7 +68,10 @@ def test_a_published_experiment_is_one_page(name: str, blocks: int) -> None:
     """At 80 columns: reports of 239 to 502 lines had their answer in the middle."""
     given = Overrides(on=EXPERIMENTS[name])
     plan, _ = keep_answerable_questions(
-        assemble(override(load(library.builtin(name), name, scale=0.01), given), Caller()), ()
+        assemble_plan(
+            override_outline(load_outline(library.read_builtin(name), name, scale=0.01), given), Caller()
+        ),
+        (),
     )
     shown = page_of(measured(plan, blocks), 80)
     assert "Now at 0.01 of the sizes and then, ×base" in shown

@@ -163,12 +163,14 @@ def test_every_command_on_the_screen_exists() -> None:
         assert words[0] == "guestmark"
         assert words[1] in VERBS
         if words[1] == "run":
-            assert words[2] in library.names()
+            assert words[2] in library.list_plan_names()
             assert "kvm" not in command
-    assert {plan for plan, _ in DEEPER.values()} <= set(library.names())
-    from guestmark.plan.load import load
+    assert {plan for plan, _ in DEEPER.values()} <= set(library.list_plan_names())
+    from guestmark.plan.load import load_outline
 
-    assert set(DEEPER) == {entry.workload.key for entry in load(*library.find("tour")).shape.entries}
+    assert set(DEEPER) == {
+        entry.workload.key for entry in load_outline(*library.find_plan("tour")).shape.entries
+    }
 
 
 @pytest.mark.parametrize("form", [Format.HTML, Format.MARKDOWN, Format.JSON])

@@ -11,8 +11,8 @@ from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 from guestmark.core.metric import Better
 from guestmark.core.tuning import Candidate, Limit, Settings
-from guestmark.plan.load import load
-from guestmark.plan.outline import assemble
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import assemble_plan
 from guestmark.plan.tuning import parse_limit
 from guestmark.report.sections.race_outcome import describe_outcome
 from guestmark.stats.compare import MIN_BLOCKS
@@ -216,13 +216,13 @@ params.command = ["true"]
 
 
 def test_a_plan_says_what_its_race_is_for() -> None:
-    outline = load(
+    outline = load_outline(
         PLAN.format('objective = "wall_s"\ndurability = "proven"\nlimits = ["guest_cpu_s < 5"]'), "x.toml"
     )
     assert outline.race is not None
     settings = outline.race
     assert settings.durability == ("proven",)
-    context = assemble(outline, Caller("/", {})).context
+    context = assemble_plan(outline, Caller("/", {})).context
     assert (context.tune, context.prove) == (settings, True)
 
 
@@ -237,7 +237,7 @@ def test_a_plan_says_what_its_race_is_for() -> None:
 )
 def test_what_a_race_cannot_be_for_is_said_with_its_line(table: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        load(PLAN.format(table), "x.toml")
+        load_outline(PLAN.format(table), "x.toml")
     assert said in caught.value.hint
     assert "line " in caught.value.hint
 

@@ -18,8 +18,8 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.core.workload_kind import find_packages_of
 from guestmark.disks import sparse, template
 from guestmark.engine.preflight import find_impossible_cells, replace_unusable_baselines
-from guestmark.plan.load import load
-from guestmark.plan.matrix import span
+from guestmark.plan.load import load_outline
+from guestmark.plan.matrix import expand_shape
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.workloads.oltp.databases import KINDS, base
 from guestmark.workloads.oltp.databases.base import Account
@@ -85,7 +85,7 @@ def test_a_plan_with_factors_spans_its_cells() -> None:
         'schema = "guestmark-plan/1"\nname = "o"\ntitle = "o"\nplatforms = ["host", "uml", "tcg"]\n'
         '[workloads.oltp]\nfactors = { threads = ["1", "2"], cache = ["writeback", "none"] }\n'
     )
-    cells = span(load(text, "plan.toml").shape).cells
+    cells = expand_shape(load_outline(text, "plan.toml").shape).cells
     shapes = {(str(cell.platform), *sorted(cell.factors.items())) for cell in cells if cell.null_of is None}
     assert ("host", ("threads", "2")) in shapes
     assert ("uml", ("threads", "1")) in shapes

@@ -12,8 +12,8 @@ from guestmark.core.errors import PlatformUnusableError, UsageError, WorkloadErr
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.plan import library
-from guestmark.plan.load import load
-from guestmark.plan.matrix import span
+from guestmark.plan.load import load_outline
+from guestmark.plan.matrix import expand_shape
 from guestmark.workloads.base import find_trial_class
 from guestmark.workloads.fio import trial as fio_report
 from guestmark.workloads.sysbench.trial import options_of
@@ -39,7 +39,7 @@ def remarks(*cells: Cell, path: str | None = None) -> Sequence[str]:
 
 
 def cells_of(text: str, scale: float = 1.0) -> tuple[Cell, ...]:
-    return span(load(HEAD + text, "x.toml", scale=scale).shape).cells
+    return expand_shape(load_outline(HEAD + text, "x.toml", scale=scale).shape).cells
 
 
 def test_a_test_ends_by_events_or_by_time() -> None:
@@ -111,13 +111,13 @@ def test_what_is_scaled() -> None:
 
 
 def test_the_built_in_plan_has_every_published_figure() -> None:
-    plan = load(library.builtin("sysbench"), "sysbench", scale=0.02)
+    plan = load_outline(library.read_builtin("sysbench"), "sysbench", scale=0.02)
     assert {figure.value for published in plan.published for figure in published.figures} == {
         35.30, 36.56, 17.80, 18.10, 1.8424, 1.5591, 1.8435, 2.1328, 0.5999, 0.7679,
     }  # fmt: skip
     ratio = {figure.value: figure.baseline for published in plan.published for figure in published.figures}
     assert (ratio[36.56], ratio[18.10], ratio[1.5591], ratio[0.5999]) == (35.30, 17.80, 1.8424, 1.8435)
-    groups = {cell.group for cell in span(plan.shape).cells}
+    groups = {cell.group for cell in expand_shape(plan.shape).cells}
     assert {"cpu, primes to 20000, threads=1", "cpu, primes to 20000, threads=2"} <= groups
 
 

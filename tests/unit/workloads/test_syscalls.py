@@ -26,7 +26,7 @@ from guestmark.core.errors import AttestationError, MachineError, UsageError, Wo
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.plan.load import load
+from guestmark.plan.load import load_outline
 from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
 from guestmark.platforms.host_like import HostPlatform
@@ -276,14 +276,14 @@ platforms = ["host"]
 
 
 def params_of(text: str) -> Mapping[str, Any]:
-    return load(TOML + text, "calls.toml").shape.entries[0].workload.params
+    return load_outline(TOML + text, "calls.toml").shape.entries[0].workload.params
 
 
 def test_parameters_have_defaults_and_scale() -> None:
     assert params_of("") == {"operations": 50, "time": "50ms", "calls": list(CALLS)}
     text = 'params.operations = 100\nparams.time = "1s"\nparams.calls = ["pipe", "null"]'
     plan = TOML.replace("[w", 'scale = ["operations", "time"]\n[w') + text
-    scaled = load(plan, "calls.toml", scale=0.1).shape.entries[0].workload.params
+    scaled = load_outline(plan, "calls.toml", scale=0.1).shape.entries[0].workload.params
     assert scaled == {"operations": 10, "time": "0.1s", "calls": ["null", "pipe"]}
 
 

@@ -14,8 +14,8 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.core.trial_order import TrialOrder
 from guestmark.core.workload_kind import workload_kinds
 from guestmark.plan import library
-from guestmark.plan.load import load
-from guestmark.plan.outline import assemble
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import assemble_plan
 from guestmark.workloads.netboot import Netboot, inside
 from guestmark.workloads.netboot.nested import Failed, Reply
 from tests.framework.runs import EXEC
@@ -23,12 +23,12 @@ from tests.framework.runs import EXEC
 
 def cells_of(name: str) -> tuple[Cell, ...]:
     """The cells of a built-in plan."""
-    return assemble(load(library.builtin(name), name), Caller()).cells
+    return assemble_plan(load_outline(library.read_builtin(name), name), Caller()).cells
 
 
 def planned_cells() -> Iterator[Cell]:
     """Every cell of every built-in plan: between them they have every kind of parameters."""
-    for name in library.names():
+    for name in library.list_plan_names():
         yield from cells_of(name)
 
 
@@ -37,7 +37,7 @@ def arrived(cell: Cell) -> TrialOrder:
     return TrialOrder.decode(TrialOrder.of(cell, 30.0).encode())
 
 
-@pytest.mark.parametrize("name", library.names())
+@pytest.mark.parametrize("name", library.list_plan_names())
 def test_every_cell_of_a_built_in_plan_arrives(name: str) -> None:
     for cell in cells_of(name):
         order = arrived(cell)

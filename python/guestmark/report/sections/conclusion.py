@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from guestmark.core.metric import Metric
-from guestmark.core.model import boots
+from guestmark.core.model import boots_any_machine
 from guestmark.core.units import listed
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -115,7 +115,7 @@ def _describe_alike(
         margin=figures.percent(margin),
         cells=", ".join(names[result.cell.id] for result in alike),
         rare=figures.percent(missed_share(workload, alike)),
-        units="starts" if boots(result.cell for result in workload.cells) else "runs",
+        units="starts" if boots_any_machine(result.cell for result in workload.cells) else "runs",
     )
     return Paragraph(line(claim))
 

@@ -55,7 +55,7 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
         nodes.append(Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR))
     nodes += map(_small_note, _circumstances(analysis, run))
     if run.id:
-        nodes.append(_small_note(f"Run {run.id}, {run.state.said(len(run.trials))}"))
+        nodes.append(_small_note(f"Run {run.id}, {run.state.describe_state(len(run.trials))}"))
         if run.state in _ENDED:
             nodes.append(Command("See again", f"guestmark show {run.id}"))
         else:

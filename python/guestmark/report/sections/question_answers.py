@@ -10,7 +10,7 @@ from typing import Any
 
 from guestmark.core.cell_levels import NESTED_WORDS
 from guestmark.core.findings import Durability, Proof, Proven
-from guestmark.core.model import Asked, CellStatus
+from guestmark.core.model import CellStatus, QuestionKind
 from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -46,10 +46,10 @@ _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better":
 _RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run as its   ? not told apart"
 _UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
 _UNANSWERED = {
-    Asked.BEST: "this run has none of its cells",
-    Asked.COMPARE: "no two cells of this run differ only in that",
-    Asked.PARTS: "no cell has values of two of these parts",
-    Asked.DURABILITY: "whether anything was flushed was not checked; --prove cuts the power",
+    QuestionKind.BEST: "this run has none of its cells",
+    QuestionKind.COMPARE: "no two cells of this run differ only in that",
+    QuestionKind.PARTS: "no cell has values of two of these parts",
+    QuestionKind.DURABILITY: "whether anything was flushed was not checked; --prove cuts the power",
 }
 _DURABILITY_MEANINGS = {
     Durability.PART: "what was never synced may be gone",

@@ -9,8 +9,8 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan, Policy
 from guestmark.core.params import Params
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.plan.matrix import Entry, Null, Shape
-from guestmark.plan.outline import Outline, Overrides, assemble, override
+from guestmark.plan.matrix import Entry, NullCells, Shape
+from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Booted, Watched
@@ -42,9 +42,9 @@ def build(
     within = () if guestfish else None
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
     policy = Policy(warmup=0, iterations=1, precision=0.05, margin=0.05)
-    null = given.null or Null.NONE  # an extra boot per block, which users who ask for phases rarely want
+    null = given.null or NullCells.NONE  # an extra boot per block, which users who ask for phases rarely want
     outline = Outline("boot", shape, policy, boot.ALL)
-    return assemble(override(outline, replace(given, null=null)), caller)
+    return assemble_plan(override_outline(outline, replace(given, null=null)), caller)
 
 
 def _entry(name: str, params: Params, key: str) -> Entry:

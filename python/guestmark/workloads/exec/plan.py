@@ -17,8 +17,8 @@ from guestmark.core.metric_spec import DEFAULT_METRICS, parse_metrics, split
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.units import counted
-from guestmark.plan.matrix import Entry, Null, Shape
-from guestmark.plan.outline import Outline, Overrides, assemble, override
+from guestmark.plan.matrix import Entry, NullCells, Shape
+from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
 from guestmark.workloads.exec.command import Command, choose_output, command_of, factor_of
 from guestmark.workloads.exec.files import describe_files, describe_input
 
@@ -101,7 +101,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     if options.quick:
         shape, policy = _quickly(options, shape)
     elif options.timing and _only_timed(options, shape):
-        shape = replace(shape, null=Null.NONE)
+        shape = replace(shape, null=NullCells.NONE)
         policy = Policy(warmup=0)
         if options.blocks is None:
             sides = len(every) * math.prod(map(len, options.parameters.values()))
@@ -113,7 +113,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
         options, parameters={factor_of(name): levels for name, levels in options.parameters.items()}
     )
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
-    plan = assemble(override(outline, options), options.caller or Caller.current())
+    plan = assemble_plan(override_outline(outline, options), options.caller or Caller.current())
     return replace(plan, context=replace(plan.context, typed=True))
 
 
@@ -131,7 +131,7 @@ def _quickly(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
     policy = Policy(
         min_blocks=_QUICK_BLOCKS, max_blocks=_QUICK_BLOCKS, enough_s=0.0, time_limit_s=_QUICK_S, iterations=1
     )
-    return (replace(shape, null=Null.NONE) if options.null is None else shape), policy
+    return (replace(shape, null=NullCells.NONE) if options.null is None else shape), policy
 
 
 def _only_timed(options: ExecOptions, shape: Shape) -> bool:

@@ -11,8 +11,8 @@ from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Plan, Policy
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.plan.matrix import Entry, Null, Shape
-from guestmark.plan.outline import Outline, Overrides, assemble, override
+from guestmark.plan.matrix import Entry, NullCells, Shape
+from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
 from guestmark.workloads import powercut
 
 _TITLE = "what a power cut leaves"
@@ -32,8 +32,8 @@ def build(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
     except ValueError as error:
         raise UsageError(str(error), hint="guestmark powercut --check COMMAND -- COMMAND...") from error
     entry = Entry(kind.make_spec(params), kind=kind)
-    shape = Shape((entry,), parse_platforms(given.on or ()), title=_TITLE, null=Null.NONE)
+    shape = Shape((entry,), parse_platforms(given.on or ()), title=_TITLE, null=NullCells.NONE)
     policy = Policy(blocks=1, warmup=0, iterations=1)
     outline = Outline("powercut", shape, policy, powercut.ALL)
-    plan = assemble(override(outline, given), caller)
+    plan = assemble_plan(override_outline(outline, given), caller)
     return replace(plan, context=replace(plan.context, typed=True))
