@@ -120,7 +120,8 @@ def _bare(row: Architecture, initramfs: Path) -> list[str]:
     return [
         row.emulator.name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-chardev", "stdio,id=console,signal=off", *row.console_device,
-        "-machine", row.machine, "-accel", "tcg", "-cpu", TCG.cpu(row), "-m", row.memory, "-initrd", str(initramfs),
+        "-machine", row.machine, "-accel", "tcg", "-cpu", TCG.default_cpu(row), "-m", row.memory,
+        "-initrd", str(initramfs),
     ]  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def assert_the_outer_one_is_well(guest: NestedGuest, first: str) -> None:
 
 @pytest.mark.long
 def test_a_layer_that_dies_fails_its_trial_only() -> None:
-    with OUTERS.block([INNER]):
+    with OUTERS.share_in_block([INNER]):
         first, error = broken(kill_inner_hypervisor)
         assert str(error).startswith("inside tcg: the guest ended")
 
@@ -97,7 +97,7 @@ def test_a_layer_that_dies_fails_its_trial_only() -> None:
 
 @pytest.mark.long
 def test_an_inner_guest_that_panics_leaves_the_outer_one_well() -> None:
-    with OUTERS.block([INNER]):
+    with OUTERS.share_in_block([INNER]):
         first, error = broken(panic)
         assert str(error).startswith("inside tcg: the guest ended")
         assert "panic" in str(error)

@@ -18,7 +18,7 @@ from guestmark.core.platform_spec import Layer
 from guestmark.engine.preflight import find_unusable_platforms
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.ssh.platform import SshPlatform
-from guestmark.platforms.ssh.session import ALIVE_S, Session, is_final, serving
+from guestmark.platforms.ssh.session import ALIVE_S, Session, format_serve_script, is_final
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
@@ -380,7 +380,7 @@ def test_ssh_killed_while_the_agent_is_on_its_way(server: Sshd) -> None:
     try:
         assert client.stdout.readline() == b"\n"
         assert client.stdout.readline().startswith(b"guestmark-ssh-1 Linux ")
-        client.stdin.write(serving(name="guestmark-agent-half", size=1_000_000, digest="none"))
+        client.stdin.write(format_serve_script(name="guestmark-agent-half", size=1_000_000, digest="none"))
         client.stdin.flush()
         assert client.stdout.readline().startswith(b"guestmark-ready wanted ")
         client.stdin.write(bytes(500_000))

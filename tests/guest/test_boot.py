@@ -70,7 +70,7 @@ def test_a_start_of_user_mode_linux_with_work() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("platform", ["tcg/kvm", "tcg/uml"])
 def test_a_start_inside_a_guest(platform: str) -> None:
-    with OUTERS.block([cell_of(platform, "boot", {"memory": "512M"})]):
+    with OUTERS.share_in_block([cell_of(platform, "boot", {"memory": "512M"})]):
         values, machine, _ = trial(platform)
         assert alive(known(machine.vmm_pid))  # its outer guest: only the inner one was switched off
     assert_adds_up(values)

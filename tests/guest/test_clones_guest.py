@@ -23,7 +23,7 @@ def words(extras: Extras, *sources: Source) -> dict[str, Word]:
     """What two clones of one template show."""
     shown: dict[str, list[Shown]] = {source.name: [] for source in sources}
     cell = cell_of("tcg", "clones", {"start": "restored", "memory": "256M"})
-    with TEMPLATES.block():
+    with TEMPLATES.share_in_block():
         for _ in range(2):
             with QemuPlatform(Layer("tcg")).start(cell, extras=extras) as machine:
                 for source in sources:

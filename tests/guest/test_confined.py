@@ -165,7 +165,7 @@ def test_root_in_a_nested_guest_and_in_the_one_around_it_likewise(kernel: str, t
     nested = cell("tcg/kvm", **factors)
     for part in ("inner", "outer"):
         (tmp_path / part).mkdir()
-    with a(NestedPlatform, registry.get_platform("tcg/kvm")).outer(nested, 120.0) as outer:
+    with a(NestedPlatform, registry.get_platform("tcg/kvm")).start_outer(nested, 120.0) as outer:
         assert attempts(outer, tmp_path / "outer")[0] == ""
     if factors:
         with (

@@ -21,7 +21,7 @@ from guestmark.core.platform_spec import parse_platform
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.virsh.factors import SNAPSHOT, SSH
-from guestmark.platforms.virsh.platform import addresses, call, transient, way_to
+from guestmark.platforms.virsh.platform import find_ssh_options, make_transient, parse_addresses, run_virsh
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
@@ -78,7 +78,7 @@ def test_what_cannot_be_made_fresh_is_left_alone(
 ) -> None:
     with pytest.raises(GuestmarkError, match=telling), start("virsh:test", **levels):
         raise AssertionError("it was measured all the same")
-    assert call("test", "domstate", "test").strip() == "running"
+    assert run_virsh("test", "domstate", "test").strip() == "running"
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_the_address_is_asked_of_libvirt_where_ssh_has_none(
     config = tmp_path / "config"
     config.write_text("Host known\n HostName 192.0.2.7\n")
     monkeypatch.setenv("GUESTMARK_SSH", f"ssh -F {config}")
-    found = way_to("me@test", "test")
+    found = find_ssh_options("me@test", "test")
     assert found == ("-o", "HostName=192.168.122.3", "-o", "HostKeyAlias=test")
-    assert way_to("known", "test") == ()
-    assert way_to("192.0.2.8", "test") == ()
+    assert find_ssh_options("known", "test") == ()
+    assert find_ssh_options("192.0.2.8", "test") == ()
 
 
 def test_only_addresses_that_lead_there_are_taken() -> None:
@@ -119,7 +119,7 @@ def test_only_addresses_that_lead_there_are_taken() -> None:
         " lo    00:00:00:00:00:00    ipv4    127.0.0.1/8\n -     -    ipv6    ::1/128\n"
         " eth0  52:54:00:12:34:56    ipv6    fe80::1/64\n eth0  -   ipv4   192.0.2.4/24\n"
     )
-    assert addresses(table) == ["192.0.2.4"]
+    assert parse_addresses(table) == ["192.0.2.4"]
 
 
 def test_only_disks_that_keep_something_are_made_transient() -> None:
@@ -128,7 +128,7 @@ def test_only_disks_that_keep_something_are_made_transient() -> None:
         "<disk type='file' device='cdrom'><readonly/></disk><disk type='file'><transient/></disk>"
         "<disk type='file' device='disk'><readonly/></disk></devices></domain>"
     )
-    disks = ElementTree.fromstring(transient(definition)).findall("devices/disk")
+    disks = ElementTree.fromstring(make_transient(definition)).findall("devices/disk")
     assert [len(disk.findall("transient")) for disk in disks] == [1, 0, 1, 0]
 
 

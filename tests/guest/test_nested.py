@@ -38,7 +38,7 @@ def btrfs() -> Cell:
 @pytest.fixture(scope="module")
 def one_block() -> Iterator[None]:
     """Inner guests of these tests share an outer one, as those of a block do."""
-    with OUTERS.block([cell_of("tcg/kvm"), cell_of("tcg/uml"), cell_of("tcg/tcg"), btrfs()]):
+    with OUTERS.share_in_block([cell_of("tcg/kvm"), cell_of("tcg/uml"), cell_of("tcg/tcg"), btrfs()]):
         yield
 
 
@@ -155,7 +155,7 @@ def test_an_inner_hypervisor_that_is_missing_is_named(monkeypatch: pytest.Monkey
 def test_direct_io_on_an_image_in_the_outer_guests_memory_is_refused() -> None:
     cell = cell_of("tcg/kvm", cache="none")
     with pytest.raises(UsageError, match="outer guest's memory"):
-        nested_images.check(cell)
+        nested_images.check_disks(cell)
 
 
 @pytest.mark.long

@@ -32,7 +32,7 @@ def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def block() -> Iterator[None]:
-    with restored.TEMPLATES.block():
+    with restored.TEMPLATES.share_in_block():
         yield
 
 
@@ -95,7 +95,7 @@ def test_clones_that_differ_in_their_filesystem_share_a_template() -> None:
         for name in ("ext4", "xfs", "ext2")
     ]
     found = []
-    with restored.TEMPLATES.block(cells):
+    with restored.TEMPLATES.share_in_block(cells):
         for cell in cells:
             with start_cell(cell) as machine:
                 attested = machine.attest()

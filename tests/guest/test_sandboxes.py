@@ -92,7 +92,7 @@ def test_podmans_filter_is_seen_and_cruns_lack_of_one() -> None:
 
 def test_no_runtime_leaves_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    runtimes._version.cache_clear()
+    runtimes._read_version.cache_clear()
     for name in HERE:
         attested(name)
     assert list(tmp_path.iterdir()) == []

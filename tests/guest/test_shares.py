@@ -64,7 +64,7 @@ def test_a_directory_of_the_host_holds_the_data_of_uml() -> None:
 
 @pytest.mark.long
 def test_a_daemon_that_was_told_something_else_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = virtiofs.server
+    started = virtiofs.serve_directory
 
     def otherwise(
         hypervisor: SupervisedProcess, share: virtiofs.Share, bus: str

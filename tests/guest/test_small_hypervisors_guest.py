@@ -28,7 +28,7 @@ every = pytest.mark.parametrize("name", HERE)
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_block() -> Iterator[None]:
-    with OUTERS.block([cell_of(f"tcg/{name}", smp="2") for name in HERE]):
+    with OUTERS.share_in_block([cell_of(f"tcg/{name}", smp="2") for name in HERE]):
         yield
 
 
@@ -71,7 +71,7 @@ def test_it_runs_with_the_hosts_root_and_two_disks_and_is_attested(name: str) ->
 def test_a_machine_that_says_it_is_another_ones_is_noticed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vmm, "_maker", lambda _guest: "BOCHS")
+    monkeypatch.setattr(vmm, "_read_maker", lambda _guest: "BOCHS")
     cell = cell_of(f"tcg/{name}", smp="2")
     with (
         start(cell) as guest,

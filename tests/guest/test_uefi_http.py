@@ -77,7 +77,7 @@ def firmware(scratch: Path, tap_fd: int, capture: Path) -> list[str]:
 
 @pytest.mark.long
 def test_the_firmware_fetches_its_file_and_the_capture_says_how(tmp_path: Path) -> None:
-    kernel = find_kernel(rank=rank).image
+    kernel = find_kernel(rank=rank_kernel).image
     shutil.copyfile(kernel, tmp_path / FILE)
     capture = tmp_path / "boot.pcap"
     fds = network.tap_made(0)

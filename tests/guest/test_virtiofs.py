@@ -90,10 +90,10 @@ def test_a_daemon_that_dies_takes_the_guest_along(kernel: Path) -> None:
 
 
 def test_of_two_kernels_the_one_with_9p_is_taken(kernel: Path) -> None:
-    with_9p = find_kernel(rank=boots.rank)
+    with_9p = find_kernel(rank=boots.rank_kernel)
     without = find_kernel(str(kernel))
-    assert boots.rank(with_9p) == 0
-    assert boots.rank(without) in {1, None}
+    assert boots.rank_kernel(with_9p) == 0
+    assert boots.rank_kernel(without) in {1, None}
 
 
 def test_the_old_daemon_is_roots_alone(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_the_old_daemon_is_roots_alone(kernel: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(os, "access", lambda *_: True)
     found: Kernel = find_kernel(str(kernel))
-    assert boots.rank(found) is None
+    assert boots.rank_kernel(found) is None
 
 
 def test_probes_boot_the_kernel_that_cells_ask_for(

@@ -89,15 +89,15 @@ def _kernel(files: list[Path]) -> None:
     """Unpacks a kernel, and says whether guests boot it."""
     from guestmark.appliance.kernel import find_kernel, prepare_kernel
     from guestmark.core.errors import GuestmarkError
-    from guestmark.platforms.qemu.boots import rank
+    from guestmark.platforms.qemu.boots import rank_kernel
 
     made = prepare_kernel(files, say)
-    if rank(made) is None:
+    if rank_kernel(made) is None:
         raise GuestmarkError(
             f"the kernel {made.release} was unpacked, but neither 9p nor virtiofs shares the host's root with it here",
             hint="take another, such as Debian's linux-image without -cloud in its name",
         )
-    chosen = find_kernel(rank=rank)
+    chosen = find_kernel(rank=rank_kernel)
     say(
         f"QEMU's guests boot {made.release} from now on"
         if chosen.image == made.image

@@ -105,11 +105,11 @@ def shared_machines(cells: Iterable[Cell]) -> Iterator[None]:
         if any(cell.levels.get(START) is Start.RESTORED for cell in started):
             from guestmark.platforms.qemu.restored import TEMPLATES
 
-            stack.enter_context(TEMPLATES.block(started))
+            stack.enter_context(TEMPLATES.share_in_block(started))
         if nested:
             from guestmark.platforms.qemu.nested.outer import OUTERS
 
-            stack.enter_context(OUTERS.block(nested))
+            stack.enter_context(OUTERS.share_in_block(nested))
         yield
 
 

@@ -318,9 +318,9 @@ def _group_by_platform(cells: Iterable[Cell]) -> dict[PlatformSpec, list[Cell]]:
 
 def _find_memory_shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
     """Why this host has too little memory for nested guests; computed, nothing is started."""
-    from guestmark.platforms.qemu.nested.outer import shortage
+    from guestmark.platforms.qemu.nested.outer import find_shortage
 
-    return shortage(cells)
+    return find_shortage(cells)
 
 
 def find_impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
@@ -412,4 +412,4 @@ def _check_disk_space(cells: Sequence[Cell]) -> None:
         if cell.platform.is_nested and not cell.platform.is_elsewhere:
             from guestmark.platforms.qemu.nested import images
 
-            images.check(cell)
+            images.check_disks(cell)

@@ -22,7 +22,7 @@ from guestmark.fleet.block_task import TOLD, Mark
 from guestmark.fleet.lab import Member
 from guestmark.fleet.worker import Start
 from guestmark.page.text import inert
-from guestmark.platforms.ssh.session import UNATTENDED, is_final, program, refusal
+from guestmark.platforms.ssh.session import UNATTENDED, explain_refusal, is_final, ssh_command
 
 _KEPT_LINES, _LONGEST = 20, 300
 _STOP_S, _HEAR_S = 5.0, 1.0
@@ -107,7 +107,7 @@ class Link:
             return Said(self._why)
         text = "\n".join(self._said)
         if self.member.ssh and status == _SSH_FAILED:
-            error = refusal(self.member.ssh, text, status)
+            error = explain_refusal(self.member.ssh, text, status)
             return Said(f"{error.message}; {error.hint}", is_final(text))
         if status == _NOT_FOUND:
             command = self.member.command[0]
@@ -181,4 +181,4 @@ def command(member: Member, arguments: Sequence[str], forwarded: Sequence[int] =
     settings = [f"{name}={value}" for name, value in member.environment.items()]
     there = shlex.join(["exec", "env", *settings, *words])
     tunnels = [part for port in forwarded for part in ("-R", f"127.0.0.1:{port}:127.0.0.1:{port}")]
-    return [*program(), *_OPTIONS, *tunnels, "--", member.ssh, there]
+    return [*ssh_command(), *_OPTIONS, *tunnels, "--", member.ssh, there]

@@ -14,7 +14,7 @@ from guestmark.core.platform_kind import Program
 from guestmark.core.registry import programs
 from guestmark.engine.environment import record_environment, record_run_environment
 from guestmark.foreign.packages import owner_of
-from guestmark.platforms.qemu.virtiofs import daemon
+from guestmark.platforms.qemu.virtiofs import find_daemon
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known
 
@@ -222,7 +222,7 @@ def test_the_daemon_that_would_serve_is_the_one_whose_version_is_recorded(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for number in range(2):
         try:
-            serves, _ = daemon()
+            serves, _ = find_daemon()
         except PlatformUnusableError:
             serves = ""
         recorded = record_environment(programs=programs())["programs"]

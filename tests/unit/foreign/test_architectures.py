@@ -284,7 +284,7 @@ def test_the_kernel_knows_programs_by_their_machine_and_byte_order(tmp_path: Pat
         (tmp_path / "true").write_bytes(ident + struct.pack(f"{order}HH", 3, name))
         magic, mask = (
             bytes.fromhex(part.replace("\\x", ""))
-            for part in platform.binary_format(tmp_path / "true").split(":")
+            for part in platform.format_binary_magic(tmp_path / "true").split(":")
         )
         fixed = ident + struct.pack(f"{order}HH", 2, name)  # an executable that is not position-independent
         object_file = ident + struct.pack(f"{order}HH", 1, name)

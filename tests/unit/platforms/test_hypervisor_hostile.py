@@ -22,7 +22,7 @@ from guestmark.disks import processes
 from guestmark.platforms.affinity import find_vcpu_threads
 from guestmark.platforms.counters import read_guest_counters, read_uml_stops
 from guestmark.platforms.place import open_plain_file, read_plain_file
-from guestmark.platforms.qemu.platform import facts_of_vmm
+from guestmark.platforms.qemu.platform import query_vmm
 from guestmark.platforms.qmp import Monitor
 
 _LIMIT_S = 10.0
@@ -142,7 +142,7 @@ def test_an_answer_of_another_shape_costs_the_trial(shape: object) -> None:
     monitor = Monitor(ours)
     try:
         with pytest.raises(MachineError, match="of another shape"):
-            facts_of_vmm(monitor, host_architecture())
+            query_vmm(monitor, host_architecture())
         with contextlib.suppress(MachineError):
             read_guest_counters(None, monitor.execute)
         with contextlib.suppress(MachineError):

@@ -16,7 +16,7 @@ from guestmark.platforms.base import Unusable
 from guestmark.platforms.place import HERE
 from guestmark.platforms.uml import platform as user_mode
 from guestmark.platforms.vmm import platform as hypervisors
-from guestmark.platforms.vmm.platform import HYPERVISORS, Machine
+from guestmark.platforms.vmm.platform import HYPERVISORS, MachineConfig
 from guestmark.setting.drive import Bus
 from guestmark.setting.machine import VMM, StartedGuest
 from guestmark.workloads.common import durability
@@ -26,14 +26,14 @@ from tests.framework.made_facts import guest
 every = pytest.mark.parametrize("name", HYPERVISORS)
 
 
-def machine(disks: tuple[str, ...] = (), version: tuple[int, ...] = (54, 0, 0)) -> Machine:
+def machine(disks: tuple[str, ...] = (), version: tuple[int, ...] = (54, 0, 0)) -> MachineConfig:
     images = [
         SimpleNamespace(
             path=Path(f"/images/{name}"), spec=SimpleNamespace(name=name, read_only=name == "source")
         )
         for name in disks
     ]
-    return Machine("/vmlinux", "/initrd", "quiet a=b", 2, 512 << 20, images, version)  # type: ignore[arg-type]
+    return MachineConfig("/vmlinux", "/initrd", "quiet a=b", 2, 512 << 20, images, version)  # type: ignore[arg-type]
 
 
 def saying(tmp_path: Path, line: str) -> str:

@@ -33,8 +33,8 @@ from guestmark.platforms.own.definition import Definition
 from guestmark.platforms.own.inside import check_asked, look_inside
 from guestmark.platforms.own.lifecycle import Made, created, destroy_orphans, environment_of, run_command
 from guestmark.platforms.own.store import check_trust, find_definition
-from guestmark.platforms.ssh.connections import reached
-from guestmark.platforms.ssh.platform import Remote, check
+from guestmark.platforms.ssh.connections import open_once
+from guestmark.platforms.ssh.platform import Remote, check_cell
 from guestmark.platforms.ssh.session import Session, shell_words
 
 _MARK = "guestmark-trial-"
@@ -53,20 +53,20 @@ class ExecSession(Session):
 
     def refused(self, printed: str = "") -> MachineError:
         """Return the error for a command that did not bring the agent's greeting."""
-        said, status = self.said(), self.status()
-        last = last_line(said) or last_line(printed)
+        read_errors, status = self.read_errors(), self.status()
+        last = last_line(read_errors) or last_line(printed)
         how = f"its command ended with status {status}" if status is not None else "its command says nothing"
         return MachineError(
             f"nothing can be run in {self.dest}: {last or how}",
             hint=f"try it by hand, streams and all: echo hello | {self.by_hand.replace('COMMAND', 'cat')}",
-            console=said,
+            console=read_errors,
         )
 
     def failed(self, why: str) -> MachineError:
         """Return the error for an agent that had begun."""
-        last = last_line(self.said())
+        last = last_line(self.read_errors())
         what = f"the connection to {self.dest} ended" if self.gone else f"the agent in {self.dest} failed"
-        return MachineError(f"{what} ({why}){f': {last}' if last else ''}", console=self.said())
+        return MachineError(f"{what} ({why}){f': {last}' if last else ''}", console=self.read_errors())
 
 
 @dataclass(slots=True)
@@ -122,13 +122,13 @@ class OwnPlatform:
         """Create a machine and bring an agent into it; leaving the context ends both."""
         definition = self.definition
         check_trust(definition)
-        check(cell)
+        check_cell(cell)
         values = definition.values(_parameters_of(cell, definition))
         version = self._read_version(definition)
         begin = time.monotonic()
         with created(definition, values) as made:
             deadline = time.monotonic() + (deadline_s or definition.timeouts.exec)
-            with reached(lambda: ExecSession(made), deadline, patient=False) as (opened, agent):
+            with open_once(lambda: ExecSession(made), deadline, patient=False) as (opened, agent):
                 phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
                 fresh = f"made by own:{definition.name}" if definition.create else ""
                 machine = Own(agent, opened, agent.ping(), phases, fresh=fresh, made=made, version=version)

@@ -16,7 +16,7 @@ class Accelerator:
     start_limit_s: float
     emulates: bool = False  # every instruction is translated
 
-    def cpu(self, architecture: Architecture) -> str:
+    def default_cpu(self, architecture: Architecture) -> str:
         """The default model of the processor."""
         return architecture.cpu if self.emulates else "host"
 

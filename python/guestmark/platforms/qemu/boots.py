@@ -38,14 +38,14 @@ class Boot:
         return "overlay" if self.share else "rootfs"
 
 
-def boot_of(architecture: Architecture, cell: Cell, levels: Levels, notify: Notify) -> Boot:
+def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: Notify) -> Boot:
     """What the cell's guest boots; what is not there is fetched or made. Raises `GuestmarkError`."""
     wanted = levels.get(KERNEL) or ""
     if architecture.is_host:
         as_it_is = wanted and not architecture.kernel_unpacked
-        found = kernels.given(architecture, wanted) if as_it_is else find_kernel(wanted, notify, rank)
-        kernel = with_modules(found, levels)
-        share = _share_of(kernel)
+        found = kernels.given(architecture, wanted) if as_it_is else find_kernel(wanted, notify, rank_kernel)
+        kernel = use_given_modules(found, levels)
+        share = _choose_share(kernel)
         if levels.get(ROOTFS) and share != NINE_P:
             raise PlatformUnusableError(
                 f"the kernel {kernel.release} has no 9p, so another root than the host's cannot be shared with it",
@@ -56,7 +56,7 @@ def boot_of(architecture: Architecture, cell: Cell, levels: Levels, notify: Noti
     kernel = with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, levels)
     if made.root is None:
         return Boot(made.agent, kernel, "")
-    share = _share_of(kernel)
+    share = _choose_share(kernel)
     if share != NINE_P:
         raise PlatformUnusableError(
             f"the kernel {kernel.release} has no 9p, so a root of {architecture.name} cannot be shared with it",
@@ -65,24 +65,24 @@ def boot_of(architecture: Architecture, cell: Cell, levels: Levels, notify: Noti
     return Boot(made.agent, kernel, share, Path(levels.get(ROOTFS) or made.root.path), made.root)
 
 
-def with_modules(kernel: Kernel, levels: Levels) -> Kernel:
+def use_given_modules(kernel: Kernel, levels: Levels) -> Kernel:
     """With the modules that the cell names, if it does."""
     given = levels.get(MODULES)
     return kernel if given is None else replace(kernel, modules=Path(given))
 
 
-def rank(kernel: Kernel) -> int | None:
+def rank_kernel(kernel: Kernel) -> int | None:
     """Which kernel to take when none is asked for: one with 9p, else one that a daemon can serve for this user."""
     try:
-        share = _share_of(kernel)
+        share = _choose_share(kernel)
         if share == VIRTIOFS:
-            virtiofs.daemon()
+            virtiofs.find_daemon()
     except PlatformUnusableError:
         return None
     return (NINE_P, VIRTIOFS).index(share)
 
 
-def _share_of(kernel: Kernel) -> str:
+def _choose_share(kernel: Kernel) -> str:
     """9p where the kernel can; else virtiofs. A kernel without modules is taken to have 9p built in."""
     if kernel.modules is None:
         return NINE_P

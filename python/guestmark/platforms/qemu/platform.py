@@ -48,7 +48,7 @@ from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import restored, virtiofs
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
-from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, boot_of
+from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, find_boot
 from guestmark.platforms.qmp import Monitor, require_shape
 from guestmark.setting import memory
 from guestmark.setting.disk import Disks
@@ -86,7 +86,7 @@ def kvm_hint(cause: Cause) -> str:
     return _KVM_HINT if cause.of_start else ""
 
 
-def with_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
+def add_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
     """What a probe has found of a guest on KVM, with what to do about it."""
     if isinstance(found, Unusable) and not found.hint:
         return replace(found, hint=kvm_hint(found.cause))
@@ -106,7 +106,7 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMach
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
     if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
         require_same(
-            "the root filesystem", str(boot.root), _shared_directory(guest.vmm_pid, boot.root), guest
+            "the root filesystem", str(boot.root), _find_shared_directory(guest.vmm_pid, boot.root), guest
         )
     expected = guest.cell.platform.foreign_architecture or host_architecture()
     require_same("the architecture", expected.machine_name, inside.arch, guest)
@@ -120,14 +120,14 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMach
     )
 
 
-def _program(guest: Guest) -> str:
+def _find_running_program(guest: Guest) -> str:
     """The file of the hypervisor; empty for one that runs inside another guest, which is not looked at."""
     if guest.place is not HERE or guest.vmm_pid is None:
         return ""
     return os.path.realpath(f"/proc/{guest.vmm_pid}/exe")
 
 
-def _shared_directory(pid: int, wanted: Path) -> str:
+def _find_shared_directory(pid: int, wanted: Path) -> str:
     """`wanted` if QEMU, process `pid`, has this very directory open, as what it shares; else those that it has open."""
     expected, others = os.stat(wanted), []
     for link, target in procfs.open_files(pid):
@@ -144,8 +144,8 @@ DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}  # of the host'
 _SHARE_TAG = "guestmark-root"
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _BALLOON_S = 60.0
-_UNSAVED = (Bus.NVME, Bus.VHOST_USER, Bus.VIRTIOFS)  # devices whose state QEMU does not save
-_PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
+_UNSAVABLE_BUSES = (Bus.NVME, Bus.VHOST_USER, Bus.VIRTIOFS)  # devices whose state QEMU does not save
+_LEAST_PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,21 +192,21 @@ class QemuPlatform:
 
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
-        levels = cell.levels.with_defaults(self._defaults())
-        self._check(levels)
-        boot = boot_of(self.architecture, cell, levels, self._notify)
+        levels = cell.levels.with_defaults(self._default_factors())
+        self._check_processors(levels)
+        boot = find_boot(self.architecture, cell, levels, self._notify)
         program = levels.get(PROGRAM) or self.architecture.emulator.command
         virtio = VirtioBus.for_machine(self.architecture, levels[MACHINE])
         initramfs = build_initramfs(
-            boot.agent, boot.kernel.modules, _modules(boot.share, virtio, extras, cell), extras.programs
+            boot.agent, boot.kernel.modules, _list_modules(boot.share, virtio, extras, cell), extras.programs
         )
         memory.check_memory(levels, here=place is HERE, on_pci=virtio.on_pci)
         watch = Watch.for_cell(cell)
         is_restored = levels[START] is Start.RESTORED
         generation_id = is_restored and extras.generation_id and _has_generation_id(self.architecture)
         if is_restored:
-            _check_restored(cell, boot, place, virtio, watched=watch is not None)
-        process = place.make_process(self.name, _confinement(cell, boot, extras, self.accelerator))
+            _require_restorable(cell, boot, place, virtio, watched=watch is not None)
+        process = place.make_process(self.name, _choose_confinement(cell, boot, extras, self.accelerator))
         line, monitor_line = place.make_line("agent"), place.make_line("monitor")
         monitor = Monitor(monitor_line.own_socket())
         with contextlib.ExitStack() as stack:
@@ -226,21 +226,21 @@ class QemuPlatform:
                 *(levels.get(QEMU_ARGS) or ()),
                 *extras.arguments,
                 *(["-device", "vmgenid,guid=auto"] if generation_id else []),
-                *_kernel(
+                *_kernel_arguments(
                     place,
                     boot.kernel,
                     initramfs,
-                    " ".join([self._kernel_args(place, boot.share, levels, watch), *extras.kernel]),
+                    " ".join([self._format_kernel_words(place, boot.share, levels, watch), *extras.kernel]),
                 ),
             ]  # fmt: skip
             written = (*drives.list_writable_paths(made), *extras.writable)
             command = drives.add_storage_daemon(arguments, made, process.scratch, place)
             template, state = None, -1
             if is_restored:
-                template = stack.enter_context(self._template(cell, arguments, levels, boot, made))
-                state = stack.enter_context(restored.opened(template.state, os.O_RDONLY))
+                template = stack.enter_context(self._take_template(cell, arguments, levels, boot, made))
+                state = stack.enter_context(restored.open_inheritable(template.state, os.O_RDONLY))
                 command = [
-                    *restored.without_kernel(arguments, boot.kernel, self.architecture),
+                    *restored.drop_kernel(arguments, boot.kernel, self.architecture),
                     *restored.memory_arguments(template.memory, levels[MEMORY], shared=False),
                     *("-incoming", "defer"),
                 ]
@@ -253,12 +253,12 @@ class QemuPlatform:
                 cell,
                 process,
                 agent,
-                lambda g: attest_qemu(g, facts_of_vmm(monitor, self.architecture), levels, boot),
+                lambda g: attest_qemu(g, query_vmm(monitor, self.architecture), levels, boot),
                 place=place,
                 seat=seat,
             )
             if seat.placement:
-                _settle(guest, monitor)
+                _place_threads(guest, monitor)
             if template is not None:
                 guest.restored = Restored(
                     template=template.key,
@@ -266,7 +266,7 @@ class QemuPlatform:
                     template_s=template.made_s if template.clones == 1 else 0.0,
                     generation_id=generation_id,
                 )
-                answered = restored.go_on(
+                answered = restored.resume_clone(
                     monitor, state, line.own_socket(), deadline_s or self.accelerator.start_limit_s
                 )
                 if answered is not None:
@@ -275,12 +275,12 @@ class QemuPlatform:
             stack.callback(agent.close)
             guest.query = monitor.execute
             guest.disks = drives.find_attached_disks(made, agent)
-            _check_served(guest)
-            _order(monitor, levels)
+            _attest_daemons(guest)
+            _apply_memory_orders(monitor, levels)
             yield guest
 
     @contextlib.contextmanager
-    def _template(
+    def _take_template(
         self,
         cell: Cell,
         arguments: Sequence[str],
@@ -295,37 +295,41 @@ class QemuPlatform:
 
         def make(template: restored.Template) -> None:
             with contextlib.ExitStack() as stack:
-                process = SupervisedProcess(self.name, _confinement(cell, boot, NO_EXTRAS, self.accelerator))
+                process = SupervisedProcess(
+                    self.name, _choose_confinement(cell, boot, NO_EXTRAS, self.accelerator)
+                )
                 line, monitor_line = HERE.make_line("agent"), HERE.make_line("monitor")
                 monitor = Monitor(monitor_line.own_socket())
                 stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
-                state = stack.enter_context(restored.opened(template.state, os.O_WRONLY | os.O_CREAT))
-                named = dict(zip(_descriptors(arguments), (*line.fds, *monitor_line.fds), strict=True))
+                state = stack.enter_context(
+                    restored.open_inheritable(template.state, os.O_WRONLY | os.O_CREAT)
+                )
+                named = dict(zip(_find_descriptors(arguments), (*line.fds, *monitor_line.fds), strict=True))
                 command = [
-                    *_with_descriptors(arguments, named),
+                    *_replace_descriptors(arguments, named),
                     *restored.memory_arguments(template.memory, levels[MEMORY], shared=True),
                 ]
                 written = (template.memory, *drives.list_writable_paths(made))
                 process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
                 line.close_inherited()
                 monitor_line.close_inherited()
-                restored.save(process, monitor, state, self.accelerator.start_limit_s)
+                restored.save_template(process, monitor, state, self.accelerator.start_limit_s)
 
         program = shutil.which(arguments[0]) or arguments[0]
-        key = restored.key_of(drives.replace_paths(arguments, made), os.path.realpath(program))
-        with restored.TEMPLATES.take(key, levels[MEMORY], make) as template:
+        key = restored.template_key(drives.replace_paths(arguments, made), os.path.realpath(program))
+        with restored.TEMPLATES.take_template(key, levels[MEMORY], make) as template:
             yield template
 
-    def _defaults(self) -> dict[str, str]:
+    def _default_factors(self) -> dict[str, str]:
         row = self.architecture
         return {
             **DEFAULTS,
             MEMORY.name: row.memory,
             MACHINE.name: row.machine,
-            CPU.name: self.accelerator.cpu(row),
+            CPU.name: self.accelerator.default_cpu(row),
         }
 
-    def _check(self, levels: Levels) -> None:
+    def _check_processors(self, levels: Levels) -> None:
         if levels[SMP] > 1 and not self.architecture.several_processors:
             raise PlatformUnusableError(
                 f"a machine of {self.architecture.name} has one processor, and smp={levels[SMP]} was asked for",
@@ -338,9 +342,9 @@ class QemuPlatform:
             if found := self.missing(Levels(NO_FACTORS)):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
         else:
-            parts.get(self.architecture, packages, progress, self._programs)
+            parts.get(self.architecture, packages, progress, self._missing_programs)
 
-    def _programs(self) -> list[Program]:
+    def _missing_programs(self) -> list[Program]:
         """What its machines run on and is not installed."""
         row = self.architecture
         return [row.emulator] if row.emulator.path is None else []
@@ -349,9 +353,9 @@ class QemuPlatform:
         """What has to be installed first."""
         row = self.architecture
         if row.is_host:
-            return missing_program(row.emulator)
+            return find_missing_program(row.emulator)
         try:
-            parts.check(row, self._programs())
+            parts.check(row, self._missing_programs())
         except PlatformUnusableError as error:
             return Unusable.from_error(error)
         return None
@@ -363,9 +367,9 @@ class QemuPlatform:
         found = self.missing(Levels(factors)) or probe_by_start(
             self, deadline_s or self.accelerator.start_limit_s, factors=factors
         )
-        return with_kvm_hint(found) if self.accelerator is KVM else found
+        return add_kvm_hint(found) if self.accelerator is KVM else found
 
-    def _kernel_args(self, place: Place, share: str, levels: Levels, watch: Watch | None) -> str:
+    def _format_kernel_words(self, place: Place, share: str, levels: Levels, watch: Watch | None) -> str:
         options = (
             "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == NINE_P else ""
         )
@@ -378,13 +382,13 @@ class QemuPlatform:
                 "guestmark.channel=virtio:guestmark",
                 f"guestmark.root={share}:{_SHARE_TAG}" if share else "guestmark.root=none",
                 *([f"guestmark.rootopts={options}"] if options else []),
-                *self._told_clock(place),
+                *self._format_clock_rate(place),
                 *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
                 *list_kernel_words(levels),
             ]
         ).strip()
 
-    def _told_clock(self, place: Place) -> list[str]:
+    def _format_clock_rate(self, place: Place) -> list[str]:
         """Under TCG the time-stamp counter is the host's, whose rate is known.
 
         Measuring it, as kernels do, fails where the machine has no timer for it (microvm), and on a busy host gives
@@ -399,7 +403,7 @@ def _has_generation_id(architecture: Architecture) -> bool:
     return architecture.is_host and architecture.generation_id
 
 
-def _check_restored(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, watched: bool) -> None:
+def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, watched: bool) -> None:
     """Raises `PlatformUnusableError` for a guest that cannot be saved, or whose start is what is measured."""
     why = (
         "a guest inside another one cannot be restored"
@@ -407,7 +411,7 @@ def _check_restored(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, 
         else "guests whose root is not served by 9p cannot be saved"
         if boot.share != NINE_P
         else f"guests with a disk of bus={unsaved} cannot be saved"
-        if (unsaved := next((disk.bus for disk in cell.view(Disks) if disk.bus in _UNSAVED), None))
+        if (unsaved := next((disk.bus for disk in cell.view(Disks) if disk.bus in _UNSAVABLE_BUSES), None))
         else "disks whose writes are logged begin with their guest's boot"
         if any(disk.logged for disk in cell.view(Disks))
         else "machines without PCI are not restored"
@@ -420,20 +424,20 @@ def _check_restored(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, 
         raise PlatformUnusableError(why, hint="give them start=cold")
 
 
-_FD = re.compile(r"(?<=\bfd=)\d+")
+_DESCRIPTOR = re.compile(r"(?<=\bfd=)\d+")
 
 
-def _descriptors(arguments: Sequence[str]) -> list[str]:
+def _find_descriptors(arguments: Sequence[str]) -> list[str]:
     """The descriptors that arguments name, in their order."""
-    return [found[0] for word in arguments for found in [_FD.search(word)] if found]
+    return [found[0] for word in arguments for found in [_DESCRIPTOR.search(word)] if found]
 
 
-def _with_descriptors(arguments: Sequence[str], named: Mapping[str, int]) -> list[str]:
+def _replace_descriptors(arguments: Sequence[str], named: Mapping[str, int]) -> list[str]:
     """The same arguments with other descriptors."""
-    return [_FD.sub(lambda found: str(named[found[0]]), word) for word in arguments]
+    return [_DESCRIPTOR.sub(lambda found: str(named[found[0]]), word) for word in arguments]
 
 
-def _settle(guest: Guest, monitor: Monitor) -> None:
+def _place_threads(guest: Guest, monitor: Monitor) -> None:
     """Gives QEMU's threads their places as soon as it can say which are its virtual processors: the guest boots there.
 
     A QEMU that has ended by then is looked at where its start is waited for.
@@ -442,7 +446,7 @@ def _settle(guest: Guest, monitor: Monitor) -> None:
         guest.seat.move_threads(find_vcpu_threads(monitor.execute("query-cpus-fast"), guest.vmm_pid))
 
 
-def _order(monitor: Monitor, levels: Levels) -> None:
+def _apply_memory_orders(monitor: Monitor, levels: Levels) -> None:
     """Tells the monitor what levels say, and waits until a balloon has its size. Raises `MachineError`."""
     for command, arguments in memory.list_monitor_commands(levels):
         monitor.execute(command, arguments)
@@ -454,7 +458,7 @@ def _order(monitor: Monitor, levels: Levels) -> None:
         time.sleep(0.01)
 
 
-def _confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Accelerator) -> Confinement:
+def _choose_confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Accelerator) -> Confinement:
     """Rings and sockets only for disks, shares and arguments that cannot do without."""
     disks = cell.view(Disks)
     return replace(
@@ -474,14 +478,14 @@ def _confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Accelerato
     )
 
 
-def missing_program(program: Program) -> Unusable | None:
+def find_missing_program(program: Program) -> Unusable | None:
     """`Unusable`, naming the package in the distribution's words, when `program` is not installed."""
     if program.path:
         return None
     return Unusable(f"{program.name} is not installed", to_install(program.package))
 
 
-def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
+def query_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
     """What QEMU says it is running: version, accelerator, processors and their model, memory in bytes."""
     with require_shape():
         kvm = monitor.execute("query-kvm")
@@ -498,7 +502,7 @@ def facts_of_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
         )
 
 
-def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:
+def _list_modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:
     shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
     also = restored.TEMPLATES.filesystems if cell.levels.get(START) is Start.RESTORED else ()
     for_disks, filesystems = drives.list_qemu_modules(cell, also)
@@ -506,7 +510,9 @@ def _modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> Modul
     return ModuleList(required, (*filesystems, *extras.modules))
 
 
-def _base(architecture: Architecture, accelerator: Accelerator, levels: Levels, program: str) -> list[str]:
+def _base_arguments(
+    architecture: Architecture, accelerator: Accelerator, levels: Levels, program: str
+) -> list[str]:
     threads = ",thread=multi" if accelerator.emulates and levels[SMP] > 1 else ""
     given = [
         word for factor, level in iterate_guest_levels(levels) for word in factor.qemu(level, architecture)
@@ -518,7 +524,7 @@ def _base(architecture: Architecture, accelerator: Accelerator, levels: Levels, 
 
 
 @functools.cache
-def sandbox(emulator: str) -> tuple[str, ...]:
+def sandbox_arguments(emulator: str) -> tuple[str, ...]:
     """The option with which QEMU gives up what it does not need; none where it was built without, or by the kernel."""
     program = shutil.which(emulator)
     with contextlib.suppress(OSError, ValueError):
@@ -529,7 +535,7 @@ def sandbox(emulator: str) -> tuple[str, ...]:
     return ()
 
 
-def _console(watch: Watch | None, architecture: Architecture) -> list[str]:
+def _console_arguments(watch: Watch | None, architecture: Architecture) -> list[str]:
     shared = ",mux=on" if watch else ""
     return [
         "-chardev", f"stdio,id=console,signal=off{shared}", *architecture.console_device,
@@ -537,7 +543,7 @@ def _console(watch: Watch | None, architecture: Architecture) -> list[str]:
     ]  # fmt: skip
 
 
-def _root(
+def _root_arguments(
     stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, boot: Boot
 ) -> list[str]:
     if boot.share == NINE_P:
@@ -547,45 +553,47 @@ def _root(
             "a guest inside a guest gets its root over 9p, which its kernel does not have",
             hint="give a kernel with 9p: --set kernel=FILE",
         )
-    return stack.enter_context(virtiofs.server(process, virtiofs.root(_SHARE_TAG), virtio.bus))
+    return stack.enter_context(virtiofs.serve_directory(process, virtiofs.root_share(_SHARE_TAG), virtio.bus))
 
 
-def _shares(
+def _share_arguments(
     stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, made: Sequence[Image]
 ) -> list[str]:
     """Directories of the host that virtiofsd serves; nested guests have none."""
     arguments: list[str] = []
     for image in made:
         if image.spec.filesystem is Filesystem.VIRTIOFS and isinstance(process, SupervisedProcess):
-            arguments += stack.enter_context(virtiofs.server(process, _share_of(image), virtio.bus))
+            arguments += stack.enter_context(
+                virtiofs.serve_directory(process, _describe_share(image), virtio.bus)
+            )
     return arguments
 
 
-def _share_of(image: Image) -> virtiofs.Share:
+def _describe_share(image: Image) -> virtiofs.Share:
     spec = image.spec
     return virtiofs.Share(
         spec.name, image.path, choose_share_cache(spec), writable=True, name=f"virtiofsd of the {spec.name}"
     )
 
 
-def _check_served(guest: Guest) -> None:
+def _attest_daemons(guest: Guest) -> None:
     """Says of each directory which process serves it. Raises `AttestationError` when that was told something else."""
     for disk in guest.disks:
         if disk.spec.filesystem is not Filesystem.VIRTIOFS:
             continue
-        share = _share_of(disk.image)
+        share = _describe_share(disk.image)
         server = guest.process.helpers[share.name]
         disk.server = server.pid()
-        if differs := virtiofs.difference(server, share):
+        if differs := virtiofs.find_difference(server, share):
             raise make_mismatch(f"the {disk.spec.name}'s daemon", share.cache, differs, guest)
 
 
-def _is_shared(boot: Boot, made: Sequence[Image]) -> bool:
+def _needs_shared_memory(boot: Boot, made: Sequence[Image]) -> bool:
     """Whether others than QEMU serve the guest, and need its memory."""
     return boot.share == VIRTIOFS or any(image.spec.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} for image in made)
 
 
-def _channel(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
+def _channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
     # An interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
     # through all of them each time.
     vectors = f",vectors={2 * ports + 4}" if virtio.on_pci else ""
@@ -596,10 +604,10 @@ def _channel(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _monitor(line: Line) -> list[str]:
+def _monitor_arguments(line: Line) -> list[str]:
     return ["-chardev", line.format_chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
 
 
-def _kernel(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
+def _kernel_arguments(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
     image = place.locate_file(Path(kernel.elf or kernel.image))
     return ["-kernel", image, "-initrd", place.locate_file(initramfs), "-append", arguments]

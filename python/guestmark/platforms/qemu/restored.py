@@ -39,8 +39,8 @@ _READY = "guestmark-agent: template ready"
 _POLL_S = 0.001
 _SAVE_S = 30.0
 _CAPABILITY = {"capabilities": [{"capability": "x-ignore-shared", "state": True}]}
-_ENTROPY = 32
-_STATE = "state"  # what QEMU calls the descriptor
+_ENTROPY_BYTES = 32
+_STATE_NAME = "state"  # what QEMU calls the descriptor
 _DESCRIPTOR = re.compile(r"\bfd=\d+")  # another one each time
 
 
@@ -66,7 +66,7 @@ class Templates:
     _held: dict[str, Template] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def block(self, cells: Iterable[Cell] = ()) -> Iterator[None]:
+    def share_in_block(self, cells: Iterable[Cell] = ()) -> Iterator[None]:
         """One block of these cells: its templates are removed when it ends."""
         self._sharing = True
         some = [cell for cell in cells if cell.levels.get(START) is Start.RESTORED]
@@ -81,7 +81,7 @@ class Templates:
             self._held.clear()
 
     @contextlib.contextmanager
-    def take(self, key: str, size: int, make: Callable[[Template], None]) -> Iterator[Template]:
+    def take_template(self, key: str, size: int, make: Callable[[Template], None]) -> Iterator[Template]:
         """The template of that key, with guests of `size` bytes; `make` fills one that is not there yet."""
         template = self._held.get(key)
         if template is None:
@@ -109,7 +109,7 @@ class Templates:
 TEMPLATES = Templates()
 
 
-def key_of(command: Sequence[str], program: str) -> str:
+def template_key(command: Sequence[str], program: str) -> str:
     """What a template is good for: this command line, with kernel and agent (named by what they hold), and QEMU."""
     stamp = Path(program).stat()
     words = [_DESCRIPTOR.sub("fd=", word) for word in command]
@@ -127,7 +127,7 @@ def memory_arguments(template: Path, size: int, *, shared: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def without_kernel(arguments: Sequence[str], kernel: Kernel, architecture: Architecture) -> list[str]:
+def drop_kernel(arguments: Sequence[str], kernel: Kernel, architecture: Architecture) -> list[str]:
     """A clone's command line, where QEMU need not load kernel and initramfs once more: they are in the memory.
 
     On x86 QEMU boots a kernel by a ROM of its own, which belongs to what is saved. Elsewhere nothing changes.
@@ -144,7 +144,7 @@ def without_kernel(arguments: Sequence[str], kernel: Kernel, architecture: Archi
     return [*left, "-option-rom", rom]
 
 
-def save(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: float) -> None:
+def save_template(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: float) -> None:
     """Waits until a template's agent waits, then stops the guest and saves its devices through descriptor `state`.
 
     Raises `MachineError` with the console.
@@ -157,8 +157,8 @@ def save(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: f
         time.sleep(_POLL_S)
     monitor.execute("stop")
     monitor.execute("migrate-set-capabilities", _CAPABILITY)
-    monitor.send_descriptor(_STATE, state)
-    monitor.execute("migrate", {"uri": f"fd:{_STATE}"})
+    monitor.send_descriptor(_STATE_NAME, state)
+    monitor.execute("migrate", {"uri": f"fd:{_STATE_NAME}"})
     end = time.monotonic() + _SAVE_S
     while (status := monitor.execute("query-migrate").get("status")) != "completed":
         if status in ("failed", "cancelled") or time.monotonic() > end:
@@ -166,20 +166,20 @@ def save(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: f
         time.sleep(_POLL_S)
 
 
-def go_on(monitor: Monitor, state: int, channel: socket.socket, deadline_s: float) -> float | None:
+def resume_clone(monitor: Monitor, state: int, channel: socket.socket, deadline_s: float) -> float | None:
     """Loads the devices through descriptor `state`, lets the clone run and renews it.
 
     Returns when it answered, on the monotonic clock; None if not in time, or when it has gone.
     """
     monitor.execute("migrate-set-capabilities", _CAPABILITY)
-    monitor.send_descriptor(_STATE, state)
-    monitor.execute("migrate-incoming", {"uri": f"fd:{_STATE}"})
+    monitor.send_descriptor(_STATE_NAME, state)
+    monitor.execute("migrate-incoming", {"uri": f"fd:{_STATE_NAME}"})
     end = time.monotonic() + deadline_s
     while monitor.execute("query-status")["status"] == "inmigrate":
         if time.monotonic() > end:
             return None
         time.sleep(_POLL_S)
-    channel.sendall(struct.pack("<Q", time.time_ns()) + secrets.token_bytes(_ENTROPY))
+    channel.sendall(struct.pack("<Q", time.time_ns()) + secrets.token_bytes(_ENTROPY_BYTES))
     monitor.execute("cont")
     if not select.select([channel], [], [], max(0.0, end - time.monotonic()))[0]:
         return None
@@ -187,7 +187,7 @@ def go_on(monitor: Monitor, state: int, channel: socket.socket, deadline_s: floa
 
 
 @contextlib.contextmanager
-def opened(path: Path, flags: int) -> Iterator[int]:
+def open_inheritable(path: Path, flags: int) -> Iterator[int]:
     """A descriptor to hand to QEMU."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:

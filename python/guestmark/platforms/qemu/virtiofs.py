@@ -18,9 +18,9 @@ from guestmark.platforms import confinement
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
 
-ROOT = confinement.SERVES_ROOT
+ROOT_DAEMON = confinement.SERVES_ROOT
 _OLD_CACHES = {"never": "none"}  # what the old daemon called them
-_OTHERWISE = "give a kernel with 9p: --set kernel=FILE"
+_ALTERNATIVE = "give a kernel with 9p: --set kernel=FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Share:
     cache: str = "auto"
     writable: bool = False
     why_needed: str = ""
-    name: str = ROOT  # of its daemon, among the guest's helpers
+    name: str = ROOT_DAEMON  # of its daemon, among the guest's helpers
 
 
-def root(tag: str) -> Share:
+def root_share(tag: str) -> Share:
     """The host's root, for a guest whose kernel has nothing else."""
     return Share(tag, Path("/"), why_needed="this guest kernel has no 9p, and ")
 
 
 @contextlib.contextmanager
-def server(hypervisor: SupervisedProcess, share: Share, bus: str) -> Iterator[list[str]]:
+def serve_directory(hypervisor: SupervisedProcess, share: Share, bus: str) -> Iterator[list[str]]:
     """Runs virtiofsd and yields QEMU's arguments that attach what it serves.
 
     The socket is bound here and handed over, so there is no moment at which it does not exist yet; it lives in the
@@ -49,13 +49,13 @@ def server(hypervisor: SupervisedProcess, share: Share, bus: str) -> Iterator[li
     Whether the guest mounts read-only is the guest's own affair: the daemon sees a host in which everything is
     read-only, but for a writable share's directory.
     """
-    program, legacy = daemon(share.why_needed)
+    program, legacy = find_daemon(share.why_needed)
     path = hypervisor.scratch / share.tag
-    with _listening(path) as listening:
-        process = SupervisedProcess("virtiofsd", _confinement(legacy))
+    with _bind_socket(path) as listening:
+        process = SupervisedProcess("virtiofsd", _choose_confinement(legacy))
         try:
             process.start(
-                [program, f"--fd={listening.fileno()}", *_options(share, legacy)],
+                [program, f"--fd={listening.fileno()}", *_daemon_options(share, legacy)],
                 pass_fds=(listening.fileno(),),
                 writable=(share.directory,) if share.writable else (),
             )
@@ -70,7 +70,7 @@ def server(hypervisor: SupervisedProcess, share: Share, bus: str) -> Iterator[li
 
 
 @contextlib.contextmanager
-def _listening(path: Path) -> Iterator[socket.socket]:
+def _bind_socket(path: Path) -> Iterator[socket.socket]:
     """A socket that listens at `path`, which may be longer than a socket's may be."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -82,12 +82,12 @@ def _listening(path: Path) -> Iterator[socket.socket]:
         os.close(directory)
 
 
-def _confinement(legacy: bool) -> Confinement:
+def _choose_confinement(legacy: bool) -> Confinement:
     """The old daemon insists on changing its root, which takes a user namespace of its own where it is not root's."""
     return FILE_SERVER if legacy or os.getuid() == 0 else HYPERVISOR
 
 
-def daemon(why_needed: str = "") -> tuple[str, bool]:
+def find_daemon(why_needed: str = "") -> tuple[str, bool]:
     """The daemon, and whether it is the old one of QEMU up to 7.2, which takes other options.
 
     Raises `PlatformUnusableError` when there is none that this user can run.
@@ -105,14 +105,14 @@ def daemon(why_needed: str = "") -> tuple[str, bool]:
     if old:
         raise PlatformUnusableError(
             f"{why_needed}{old}, of QEMU up to 7.2, serves files to root alone",
-            hint=f"{to_install('virtiofsd')}; or {_OTHERWISE}",
+            hint=f"{to_install('virtiofsd')}; or {_ALTERNATIVE}",
         )
     raise PlatformUnusableError(
-        f"{why_needed}virtiofsd is not installed", hint=f"{to_install('virtiofsd')}; or {_OTHERWISE}"
+        f"{why_needed}virtiofsd is not installed", hint=f"{to_install('virtiofsd')}; or {_ALTERNATIVE}"
     )
 
 
-def _options(share: Share, legacy: bool) -> list[str]:
+def _daemon_options(share: Share, legacy: bool) -> list[str]:
     if legacy:
         cache = _OLD_CACHES.get(share.cache, share.cache)
         return ["-o", f"source={share.directory},cache={cache},sandbox=chroot"]
@@ -122,12 +122,14 @@ def _options(share: Share, legacy: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def difference(served: SupervisedProcess, share: Share) -> str:
+def find_difference(served: SupervisedProcess, share: Share) -> str:
     """What differs on the daemon's command line from what was asked for; empty when nothing does."""
     pid = served.pid()
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
     except OSError:
         return "it has ended"
-    wanted = [option for option in _options(share, "-o" in words) if not option.startswith("--sandbox")]
+    wanted = [
+        option for option in _daemon_options(share, "-o" in words) if not option.startswith("--sandbox")
+    ]
     return next((f"no {option} in {' '.join(words[1:])}" for option in wanted if option not in words), "")

@@ -68,7 +68,7 @@ class SandboxPlatform(HostLike):
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """A root, control groups and a runtime that waits to be let go on."""
         scratch = keeper().directory(self.name, scratch_parent())
-        limited = make_control_groups("machine", memory_of(cell))
+        limited = make_control_groups("machine", read_memory_level(cell))
         below, console = scratch / "m", scratch / "console"
         below.mkdir()
         # Podman wants a short name for it.
@@ -81,7 +81,7 @@ class SandboxPlatform(HostLike):
             command = [
                 str(agent_binary()), "sandbox", f"--at={below}", f"--complaints={console}",
                 f"--prepared={prepared.write}", f"--go={go.read}",
-                *(f"--group={group}" for group in limited), *(f"--layer={where}" for where in layers()),
+                *(f"--group={group}" for group in limited), *(f"--layer={where}" for where in list_layers()),
                 *(["--own-users"] if os.geteuid() != 0 else []),
                 # gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files:
                 # /tmp is there for everybody, $TMPDIR may be for one user alone.
@@ -116,7 +116,7 @@ class SandboxPlatform(HostLike):
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
         """With what the runtime, or what prepares its root, has said last."""
         lines = [line.strip() for line in within.read_console().splitlines() if line.strip()]
-        explained = self.runtime.explained(within.console.parent) if within.console else ""
+        explained = self.runtime.explain_end(within.console.parent) if within.console else ""
         reason = explained or (lines[-1] if lines else error.message)
         return MachineError(
             f"{self.name} did not start: {reason[:400]}",
@@ -142,25 +142,25 @@ class Pipe:
             self.write = -1
 
 
-def memory_of(cell: Cell) -> int:
+def read_memory_level(cell: Cell) -> int:
     """Bytes of memory that a sandbox of this cell has."""
     return cell.levels.with_defaults({MEMORY.name: _MEMORY})[MEMORY]
 
 
-def layers() -> list[str]:
+def list_layers() -> list[str]:
     """Directories of this host that a sandbox sees through a layer each, the root first where it may have one.
 
     The kernel refuses a user a layer over what has mounts below it: others get one for each directory that has none.
     """
     seen = mounts()
     if os.geteuid() != 0:
-        return sorted(_pieces("/", {mount.where for mount in seen}))
+        return sorted(_list_mountless("/", {mount.where for mount in seen}))
     return sorted(
         {mount.where for mount in seen if mount.kind not in _NO_FILES and _can_be_layer(mount.where)}
     )
 
 
-def _pieces(directory: str, mounted: Set[str]) -> Iterator[str]:
+def _list_mountless(directory: str, mounted: Set[str]) -> Iterator[str]:
     """All directories at or below it that have nothing mounted below them."""
     if not _can_be_layer(directory):
         return
@@ -171,7 +171,7 @@ def _pieces(directory: str, mounted: Set[str]) -> Iterator[str]:
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _pieces(entry.path, mounted)
+                yield from _list_mountless(entry.path, mounted)
 
 
 def _can_be_layer(where: str) -> bool:
@@ -191,7 +191,7 @@ class SandboxMachine(Host):
     def attest(self) -> Sandboxed:
         """Raises `AttestationError` for a sandbox that is none: no namespaces, no root of its own, another kernel."""
         hello, seen = self.agent.hello(), self.agent.facts()
-        holder = self._holder()
+        holder = self._find_holder()
         folder = Path(f"/proc/{holder}")
         try:
             status = dict(
@@ -215,7 +215,7 @@ class SandboxMachine(Host):
             root=root[-1] if root else "",
             proc_version=self.agent.read_file("/proc/version", limit=512).decode(errors="replace").strip(),
             own_kernel=self._runtime.own_kernel,
-            mechanism=_mechanism(holder) if self._runtime.own_kernel else "",
+            mechanism=_find_mechanism(holder) if self._runtime.own_kernel else "",
             # Not those that the runtime was started in, which would be there whatever it does.
             namespaces=list_own_namespaces(folder, Path(f"/proc/{self.pid}")),
             seccomp=_SECCOMP.get(status.get("Seccomp", ""), "unknown"),
@@ -225,7 +225,7 @@ class SandboxMachine(Host):
             users="" if users == _ALL_USERS else users,
             memory_bytes=memory if all(f"/{group.name}" in joined for group in self.within.groups) else None,
         )
-        self._check(found)
+        self._require_sandboxed(found)
         return found
 
     def remarks(self) -> list[str]:
@@ -234,7 +234,7 @@ class SandboxMachine(Host):
             return ["no limit of memory could be set: this process may not make control groups for memory"]
         return []
 
-    def _check(self, found: Sandboxed) -> None:
+    def _require_sandboxed(self, found: Sandboxed) -> None:
         here = os.uname()
         if found.own_kernel == (found.kernel == here.release):
             wanted = "a kernel of its own" if found.own_kernel else here.release
@@ -254,7 +254,7 @@ class SandboxMachine(Host):
         if self.within.groups and found.memory_bytes is None:
             raise AttestationError("the sandbox is not in the control groups that it was started in")
 
-    def _holder(self) -> int:
+    def _find_holder(self) -> int:
         """The process that holds the sandbox's programs: the agent, or the kernel that answers them."""
         for pid in (*reversed(processes.list_descendants(self.pid or 0)), self.pid or 0):
             with contextlib.suppress(OSError):
@@ -265,7 +265,7 @@ class SandboxMachine(Host):
         raise AttestationError("the sandbox's process cannot be found on this host")
 
 
-def _mechanism(kernel: int) -> str:
+def _find_mechanism(kernel: int) -> str:
     """How gVisor's kernel, process `kernel`, gets at system calls of its programs: by what it holds, not by options."""
     held = {end for _, end in procfs.open_files(kernel)}
     if any("kvm-vcpu" in name or name == "/dev/kvm" for name in held):

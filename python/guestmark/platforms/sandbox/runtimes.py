@@ -57,7 +57,7 @@ class Runtime:
     for_users: bool = True  # not for root alone
     own_kernel: bool = False  # whether that process is a kernel, which answers their system calls
     # What its processes wrote down of why they ended, from the directory of its bundle; empty: nothing.
-    explained: Callable[[Path], str] = lambda _bundle: ""
+    explain_end: Callable[[Path], str] = lambda _bundle: ""
 
     @property
     def version(self) -> str:
@@ -66,11 +66,11 @@ class Runtime:
             raise PlatformUnusableError(
                 f"{self.program.name} is not installed", hint=to_install(self.program.package)
             )
-        return _version(self.program.path)
+        return _read_version(self.program.path)
 
 
 @functools.cache
-def _version(path: str) -> str:
+def _read_version(path: str) -> str:
     try:
         return read_version_line(path).split(" ")[-1].strip()
     except (OSError, subprocess.SubprocessError, IndexError) as error:
@@ -80,7 +80,7 @@ def _version(path: str) -> str:
         ) from error
 
 
-def _bubblewrap(sandbox: Sandbox) -> list[str]:
+def _bwrap_command(sandbox: Sandbox) -> list[str]:
     return [
         BWRAP.name, "--unshare-all", "--die-with-parent", "--bind", str(sandbox.root), "/", "--dev", "/dev",
         # It would leave settings of the kernel to this host's root.
@@ -89,7 +89,7 @@ def _bubblewrap(sandbox: Sandbox) -> list[str]:
     ]  # fmt: skip
 
 
-def _crun(sandbox: Sandbox) -> list[str]:
+def _crun_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     return [
         CRUN.name, f"--root={sandbox.state}", "--cgroup-manager=disabled",
@@ -97,7 +97,7 @@ def _crun(sandbox: Sandbox) -> list[str]:
     ]  # fmt: skip
 
 
-def _runc(sandbox: Sandbox) -> list[str]:
+def _runc_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     # Rootless is the name of its mode that does without control groups of its own.
     return [
@@ -110,7 +110,7 @@ def _runc(sandbox: Sandbox) -> list[str]:
     ]
 
 
-def _runsc(sandbox: Sandbox) -> list[str]:
+def _runsc_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     return [
         RUNSC.name, f"--root={sandbox.state}", "--network=none", "--ignore-cgroups", f"--debug-log={sandbox.bundle}/",
@@ -119,7 +119,7 @@ def _runsc(sandbox: Sandbox) -> list[str]:
     ]  # fmt: skip
 
 
-def _why_runsc_ended(bundle: Path) -> str:
+def _explain_runsc_end(bundle: Path) -> str:
     """The last words of gVisor's kernel or file server: what runsc itself says is only that the other one has ended."""
     for log in sorted(bundle.glob("runsc.log.*.boot.txt")) + sorted(bundle.glob("runsc.log.*.gofer.txt")):
         for line in log.read_text(errors="replace").splitlines():
@@ -128,7 +128,7 @@ def _why_runsc_ended(bundle: Path) -> str:
     return ""
 
 
-def _podman(sandbox: Sandbox) -> list[str]:
+def _podman_command(sandbox: Sandbox) -> list[str]:
     """Its storage is as fresh as the sandbox, so that the user's own containers are not touched."""
     storage = [f"{option}={sandbox.state / option.lstrip('-')}" for option in _AS_ROOT]
     told, limits = [PODMAN.name], ["--interactive"]
@@ -160,12 +160,14 @@ def _write_bundle(sandbox: Sandbox) -> None:
             "noNewPrivileges": True,
         },
         "mounts": [
-            _mount("/proc", "proc"),
-            _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
-            _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
-            _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777"),
-            _mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
-            _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755"),
+            _describe_mount("/proc", "proc"),
+            _describe_mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+            _describe_mount(
+                "/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"
+            ),
+            _describe_mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777"),
+            _describe_mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+            _describe_mount("/run", "tmpfs", "nosuid", "nodev", "mode=755"),
         ],
         "linux": {
             "namespaces": [{"type": name} for name in _NAMESPACES],
@@ -176,14 +178,16 @@ def _write_bundle(sandbox: Sandbox) -> None:
     (sandbox.bundle / "config.json").write_text(json.dumps(config))
 
 
-def _mount(where: str, kind: str, *options: str) -> dict[str, Any]:
+def _describe_mount(where: str, kind: str, *options: str) -> dict[str, Any]:
     return {"destination": where, "type": kind, "source": kind, "options": list(options)}
 
 
 RUNTIMES = {
-    "bwrap": Runtime(BWRAP, _bubblewrap),
-    "crun": Runtime(CRUN, _crun),
-    "runc": Runtime(RUNC, _runc),
-    "podman": Runtime(PODMAN, _podman),
-    "gvisor": Runtime(RUNSC, _runsc, "boot", for_users=False, own_kernel=True, explained=_why_runsc_ended),
+    "bwrap": Runtime(BWRAP, _bwrap_command),
+    "crun": Runtime(CRUN, _crun_command),
+    "runc": Runtime(RUNC, _runc_command),
+    "podman": Runtime(PODMAN, _podman_command),
+    "gvisor": Runtime(
+        RUNSC, _runsc_command, "boot", for_users=False, own_kernel=True, explain_end=_explain_runsc_end
+    ),
 }

@@ -18,7 +18,7 @@ from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, GuestmarkError, WorkloadError
 from guestmark.platforms import exclusive
-from guestmark.platforms.ssh.session import Session, UnreachableError, session
+from guestmark.platforms.ssh.session import Session, UnreachableError, closing_session
 
 _PAUSE_S = 1.0
 _LEAVE_S = 0.05  # that the end of a trial there is waited for before something else is done here
@@ -37,13 +37,13 @@ class _Connection:
     asked: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     last: str = ""
 
-    def begin(self, cell_id: str, ours: bytes | None, deadline: float) -> None:
+    def begin_conversation(self, cell_id: str, ours: bytes | None, deadline: float) -> None:
         """Asks ahead, and waits for the greeting. Raises `AgentError` when the connection has gone."""
         questions = self.asked.get(cell_id) or self.asked.get(self.last, ())
         self.agent.ask_ahead(questions, ours)
         self.agent.hello(timeout_s=max(1.0, min(_GREETING_S, deadline - time.monotonic())))
 
-    def leave(self, cell_id: str) -> None:
+    def end_conversation(self, cell_id: str) -> None:
         """Ends the conversation. Raises `AgentError` when the connection has gone."""
         self.asked[cell_id], self.last = self.agent.questions, cell_id
         self.agent = self.agent.leave(_LEAVE_S)
@@ -63,52 +63,52 @@ class Connections:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def conversation(
+    def hold_conversation(
         self, cell_id: str, deadline: float, ours: bytes | None, *, restarted: bool
     ) -> Iterator[tuple[Session, Agent]]:
         """Inside, a new agent answers; `deadline` is `time.monotonic`'s, `ours` what the lock's holder says of itself.
 
         A machine that was `restarted` has new connections, and is waited for.
         """
-        connection = self._taken()
+        connection = self._take_kept()
         if connection is not None and restarted:
             connection.close()
             connection = None
         if connection is not None:
             try:
-                connection.begin(cell_id, ours, deadline)
+                connection.begin_conversation(cell_id, ours, deadline)
             except AgentError:  # it has gone meanwhile, which costs nothing but another one
                 connection.close()
                 connection = None
         if connection is None:
-            connection = _opened(self._make, deadline, patient=restarted)
+            connection = _open_connection(self._make, deadline, patient=restarted)
         usable = False
         try:
-            with _explained(connection.session):
+            with _explaining_silence(connection.session):
                 yield connection.session, connection.agent
             usable = True
         except WorkloadError:
             usable = True
             raise
         finally:
-            if not (usable and self._keeps(connection, cell_id)):
+            if not (usable and self._keep_open(connection, cell_id)):
                 connection.close()
 
     def close(self) -> None:
         """Ends the connection that is kept."""
-        if (kept := self._taken()) is not None:
+        if (kept := self._take_kept()) is not None:
             kept.close()
 
-    def _taken(self) -> _Connection | None:
+    def _take_kept(self) -> _Connection | None:
         with self._lock:
             kept, self._kept = self._kept, None
         return kept
 
-    def _keeps(self, connection: _Connection, cell_id: str) -> bool:
+    def _keep_open(self, connection: _Connection, cell_id: str) -> bool:
         if connection.agent.closed:
             return False
         with contextlib.suppress(GuestmarkError):
-            connection.leave(cell_id)
+            connection.end_conversation(cell_id)
             with self._lock:
                 if self._kept is None and exclusive.call_at_end(self.close):
                     self._kept = connection
@@ -117,36 +117,36 @@ class Connections:
 
 
 @contextlib.contextmanager
-def reached(
+def open_once(
     make: Callable[[], Session], deadline: float, *, patient: bool
 ) -> Iterator[tuple[Session, Agent]]:
     """Inside, an agent answers through a session of its own; `patient` as for a machine that is starting."""
-    connection = _opened(make, deadline, patient=patient)
+    connection = _open_connection(make, deadline, patient=patient)
     try:
-        with _explained(connection.session):
+        with _explaining_silence(connection.session):
             yield connection.session, connection.agent
     finally:
         connection.close()
 
 
-def _opened(make: Callable[[], Session], deadline: float, *, patient: bool) -> _Connection:
+def _open_connection(make: Callable[[], Session], deadline: float, *, patient: bool) -> _Connection:
     """A session whose agent has greeted. With `patient` a machine that does not answer is starting, and tried again."""
     with contextlib.ExitStack() as stack:
-        opened, transport = _session(stack, make, deadline, patient=patient)
+        opened, transport = _open_session(stack, make, deadline, patient=patient)
         agent = Agent(transport, own_clock=True)
         stack.callback(agent.close)
-        with _explained(opened):
+        with _explaining_silence(opened):
             agent.hello(timeout_s=max(1.0, deadline - time.monotonic()))
         return _Connection(opened, agent, stack.pop_all())
 
 
-def _session(
+def _open_session(
     stack: contextlib.ExitStack, make: Callable[[], Session], deadline: float, *, patient: bool
 ) -> tuple[Session, Transport]:
     begin = time.monotonic()
     while True:
         with contextlib.ExitStack() as attempt:
-            opened = attempt.enter_context(session(make()))
+            opened = attempt.enter_context(closing_session(make()))
             try:
                 transport = opened.open(deadline)
             except UnreachableError as error:
@@ -162,11 +162,11 @@ def _session(
 
 
 @contextlib.contextmanager
-def _explained(opened: Session) -> Iterator[None]:
+def _explaining_silence(opened: Session) -> Iterator[None]:
     """Says of an agent that fell silent what became of the connection."""
     try:
         yield
     except CallError:
         raise
     except AgentError as error:
-        raise opened.explained(error) from error
+        raise opened.explain_failure(error) from error

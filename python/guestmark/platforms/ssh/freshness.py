@@ -3,7 +3,7 @@
 from guestmark.core.factor import Factor
 
 
-def _command(text: str) -> str:
+def _parse_command(text: str) -> str:
     if not text.strip():
         raise ValueError("the command is empty")
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
@@ -15,11 +15,11 @@ RESTART = Factor(
     "restart",
     "a command of this host's shell that makes another machine fresh before each trial, e.g. virsh snapshot-revert "
     r"$GUESTMARK_DEST clean --running (write a comma inside as \,)",
-    _command,
+    _parse_command,
 )
 READY = Factor(
     "ready",
     "a command of this host's shell that succeeds when the restarted machine may be measured; tried once a second",
-    _command,
+    _parse_command,
 )
 FRESHNESS = (RESTART, READY)

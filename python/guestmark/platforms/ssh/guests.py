@@ -38,7 +38,7 @@ from guestmark.platforms.guest import GuestWithin
 from guestmark.platforms.place import HypervisorProcess, Line, SerialLine
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.platforms.qemu.nested.outer import lodge
+from guestmark.platforms.qemu.nested.outer import start_nested_outer
 from guestmark.platforms.qemu.nested.place import InnerProcess, OuterPlace, PortStream
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
 from guestmark.setting.disk import Disks
@@ -302,7 +302,9 @@ class RemoteGuestPlatform:
             with self._locate_errors():
                 place: OuterPlace = own
                 for layer in range(1, len(self._spec.layers) - 1):
-                    place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
+                    place = start_nested_outer(
+                        stack, place, cell, layer, max(1.0, deadline - time.monotonic())
+                    )
                 others = _NOT_THE_GUEST | {
                     factor.name for factor in self._spec.outer.description.accepted_factors
                 }

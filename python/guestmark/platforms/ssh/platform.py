@@ -40,7 +40,7 @@ from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.freshness import READY, RESTART
-from guestmark.platforms.ssh.session import Session, UnreachableError, program
+from guestmark.platforms.ssh.session import Session, UnreachableError, ssh_command
 from guestmark.setting.disk import Disks
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _END = 64 << 10  # bytes of what a command printed that are looked at
 DEST = "GUESTMARK_DEST"  # in the environment of these commands
 
 
-def restart(cell: Cell, dest: str, deadline: float) -> bool:
+def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
     """Runs the command of the factor `restart`, then that of `ready` until it succeeds; whether there was one.
 
     `deadline` is `time.monotonic`'s. Raises `MachineError` when a command fails or takes too long.
@@ -65,10 +65,10 @@ def restart(cell: Cell, dest: str, deadline: float) -> bool:
         if ready is not None:
             raise UsageError(f"{cell.id}: ready goes with restart", hint="--set restart=COMMAND")
         return False
-    status, said = _run(command, dest, deadline)
+    status, said = _run_command(command, dest, deadline)
     if status != 0:
         raise MachineError(
-            f"{dest} was not restarted: {_how(status)}{said}", hint=f"try it by hand: {command}"
+            f"{dest} was not restarted: {_describe_status(status)}{said}", hint=f"try it by hand: {command}"
         )
     if ready is not None:
         await_ready(ready, dest, deadline)
@@ -78,17 +78,18 @@ def restart(cell: Cell, dest: str, deadline: float) -> bool:
 def await_ready(command: str, dest: str, deadline: float) -> None:
     """Runs the command once a second until it succeeds. Raises `MachineError` at the deadline."""
     while True:
-        status, said = _run(command, dest, deadline)
+        status, said = _run_command(command, dest, deadline)
         if status == 0:
             return
         if time.monotonic() + _BOOT_PAUSE_S > deadline:
             raise MachineError(
-                f"{dest} did not become ready: {_how(status)}{said}", hint=f"try it by hand: {command}"
+                f"{dest} did not become ready: {_describe_status(status)}{said}",
+                hint=f"try it by hand: {command}",
             )
         time.sleep(_BOOT_PAUSE_S)
 
 
-def _run(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
+def _run_command(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
     """Exit status, None for a command that took too long and was killed, and what it said last.
 
     What it prints goes to a file: a machine that it starts in the background may hold its output for ever.
@@ -116,7 +117,7 @@ def _run(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
     return process.returncode, f": {last}" if last else ""
 
 
-def _how(status: int | None) -> str:
+def _describe_status(status: int | None) -> str:
     return "its command took too long" if status is None else f"its command ended with status {status}"
 
 
@@ -156,7 +157,7 @@ class Remote:
         """What the machine says it is. Raises `AttestationError` when it is another than it said at first."""
         greeting = self.session.greeting
         assert greeting is not None
-        self._found = attest(self.agent, self.session.dest, greeting.arch, self.first)
+        self._found = describe_machine(self.agent, self.session.dest, greeting.arch, self.first)
         self._found.fresh = self.fresh
         return self._found
 
@@ -174,7 +175,7 @@ class Remote:
 
     def console(self) -> str:
         """What ssh said."""
-        return self.session.said()
+        return self.session.read_errors()
 
     def vmm_stats(self) -> Mapping[str, float]:
         """Nothing: whatever runs the machine is out of sight."""
@@ -234,26 +235,31 @@ class SshPlatform:
         machine refuse.
         """
         ours = encode_own_holder()
-        with self._reached(cell, deadline_s, ours) as remote:
+        with self._reach(cell, deadline_s, ours) as remote:
             yield remote
 
     @contextlib.contextmanager
-    def _reached(self, cell: Cell, deadline_s: float | None, ours: bytes | None) -> Iterator[Remote]:
-        check(cell)
+    def _reach(self, cell: Cell, deadline_s: float | None, ours: bytes | None) -> Iterator[Remote]:
+        check_cell(cell)
         begin = time.monotonic()
         deadline = begin + (deadline_s or READY_DEADLINE_S)
-        restarted = restart(cell, self._dest, begin + RESTART_S)
+        restarted = restart_machine(cell, self._dest, begin + RESTART_S)
         if restarted:
             deadline = time.monotonic() + RESTART_S
         made_fresh = time.monotonic()
-        with self._connections.conversation(cell.id, deadline, ours, restarted=restarted) as (opened, agent):
+        with self._connections.hold_conversation(cell.id, deadline, ours, restarted=restarted) as (
+            opened,
+            agent,
+        ):
             phases = {"ready": time.monotonic() - made_fresh}
             if restarted:
                 phases["made_fresh"] = made_fresh - begin
             lock_remote(agent, str(self._spec), ours)
-            yield Remote(agent, opened, agent.ping(), phases, fresh=self._fresh(agent, restarted))
+            yield Remote(
+                agent, opened, agent.ping(), phases, fresh=self._describe_freshness(agent, restarted)
+            )
 
-    def _fresh(self, agent: Agent, restarted: bool) -> str:
+    def _describe_freshness(self, agent: Agent, restarted: bool) -> str:
         """What made the machine fresh, in words, and whether it was booted since the last trial."""
         before, self._boot_id = self._boot_id, agent.hello().boot_id
         if not restarted:
@@ -271,15 +277,15 @@ class SshPlatform:
         first, and until then it may be switched off. The agent for a machine of another architecture is made first,
         which takes minutes, once.
         """
-        if shutil.which(program()[0]) is None:
-            return Unusable(f"{program()[0]} is not installed", "install the package openssh-client")
+        if shutil.which(ssh_command()[0]) is None:
+            return Unusable(f"{ssh_command()[0]} is not installed", "install the package openssh-client")
         try:
             try:
-                return self._tried(deadline_s)
+                return self._try_twice(deadline_s)
             except agents.NotMadeError as error:
                 tell(f"{self._dest} is {error.architecture.name}: its agent is built once")
                 parts.agent(error.architecture, Lines(tell))
-                return self._tried(deadline_s)
+                return self._try_twice(deadline_s)
         except UnreachableError as error:
             if factors and RESTART.name in factors:
                 return Usable(0.0)
@@ -287,27 +293,27 @@ class SshPlatform:
         except GuestmarkError as error:
             return Unusable(error.message, error.hint)
 
-    def clean(self, *, dry_run: bool) -> list[str]:
+    def clean_up(self, *, dry_run: bool) -> list[str]:
         """Removes the agents that are kept on the machine, and what crashes have left; see `Session.clean`."""
-        return Session(self._dest).clean(time.monotonic() + READY_DEADLINE_S, dry_run=dry_run)
+        return Session(self._dest).clean_up(time.monotonic() + READY_DEADLINE_S, dry_run=dry_run)
 
-    def _tried(self, deadline_s: float | None) -> Usable:
+    def _try_twice(self, deadline_s: float | None) -> Usable:
         """Tries it, and once more where a connection was lost: a key or a name that is wrong stays so."""
         try:
-            return self._tried_once(deadline_s)
+            return self._try_once(deadline_s)
         except MachineError as error:
             if isinstance(error, UnreachableError) or error.cause is not None:
                 raise
-            return self._tried_once(deadline_s)
+            return self._try_once(deadline_s)
 
-    def _tried_once(self, deadline_s: float | None) -> Usable:
+    def _try_once(self, deadline_s: float | None) -> Usable:
         cell = Cell("probe", WorkloadSpec("probe"), self._spec)
-        with self._reached(cell, deadline_s, None) as remote:
+        with self._reach(cell, deadline_s, None) as remote:
             remote.attest()
             return Usable(remote.phases["ready"])
 
 
-def check(cell: Cell) -> None:
+def check_cell(cell: Cell) -> None:
     """Raises for a cell that asks for what no other machine can be given."""
     if cell.view(Disks):
         raise PlatformUnusableError(
@@ -323,7 +329,7 @@ def check(cell: Cell) -> None:
         )
 
 
-NONE = "none"
+NO_HYPERVISOR = "none"
 _LIMIT = 200  # characters of anything that is read there
 _OUTPUT = 64 << 10
 _S = 20.0
@@ -365,25 +371,25 @@ printf "== uml\\n"; grep -m1 -o "User Mode Linux" /proc/cpuinfo
 """
 
 
-def attest(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteMachine:
+def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteMachine:
     """What the machine is. Raises `AttestationError` when its agent runs on another than the one that greeted us."""
     hello, facts = agent.hello(), agent.facts()
     if hello.arch != arch:
         raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
-    told = _told(agent)
-    leaf = _output(agent, [PROGRAM, "hypervisor"])
+    told = _ask_machine(agent)
+    leaf = _run_query(agent, [PROGRAM, "hypervisor"])
     vendor, product = told.get("vendor", ""), told.get("product", "")
     return RemoteMachine(
         dest=dest,
-        machine=_digest(told.get("id") or hello.hostname),
-        kernel=_short(hello.kernel),
-        arch=_short(hello.arch),
-        boot_id=_short(hello.boot_id),
+        machine=_hash_machine_id(told.get("id") or hello.hostname),
+        kernel=_sanitize_line(hello.kernel),
+        arch=_sanitize_line(hello.arch),
+        boot_id=_sanitize_line(hello.boot_id),
         processors=facts.cpus_online,
-        cpu=_short(facts.cpu_model),
+        cpu=_sanitize_line(facts.cpu_model),
         memory_bytes=facts.mem_total_kib * 1024,
-        clocksource=_short(facts.clocksource),
-        hypervisor="uml" if told.get("uml") else hypervisor(leaf, vendor, product, told.get("xen", "")),
+        clocksource=_sanitize_line(facts.clocksource),
+        hypervisor="uml" if told.get("uml") else name_hypervisor(leaf, vendor, product, told.get("xen", "")),
         hypervisor_leaf=leaf,
         vendor=vendor,
         product=product,
@@ -399,37 +405,37 @@ def attest(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteMachine:
     )
 
 
-def hypervisor(leaf: str, vendor: str, product: str, xen: str = "") -> str:
+def name_hypervisor(leaf: str, vendor: str, product: str, xen: str = "") -> str:
     """What runs the machine: `none` for a physical one; an unknown hypervisor by its own signature."""
     if xen:
         return "xen"
     if leaf:
         named = next((name for part, name in _VENDORS if part in vendor or part in product), "")
         return named or _LEAVES.get(leaf, leaf)
-    return next((name for part, name in _WITHOUT_LEAF if part in vendor or part in product), NONE)
+    return next((name for part, name in _WITHOUT_LEAF if part in vendor or part in product), NO_HYPERVISOR)
 
 
-def _told(agent: Agent) -> dict[str, str]:
+def _ask_machine(agent: Agent) -> dict[str, str]:
     found: dict[str, str] = {}
     name = ""
-    for line in _output(agent, ["/bin/sh", "-c", _SCRIPT], lines=True).splitlines():
+    for line in _run_query(agent, ["/bin/sh", "-c", _SCRIPT], lines=True).splitlines():
         if line.startswith("== "):
-            name = _short(line[3:])
+            name = _sanitize_line(line[3:])
         elif name and line.strip() and not found.get(name):
-            found[name] = _short(line)
+            found[name] = _sanitize_line(line)
     return found
 
 
-def _output(agent: Agent, argv: list[str], *, lines: bool = False) -> str:
+def _run_query(agent: Agent, argv: list[str], *, lines: bool = False) -> str:
     done = agent.exec(argv, timeout_s=_S, output_limit=_OUTPUT, question=True)
     text = done.stdout.decode(errors="replace")
-    return text if lines else _short(text)
+    return text if lines else _sanitize_line(text)
 
 
-def _short(text: str) -> str:
+def _sanitize_line(text: str) -> str:
     """Nothing remote is trusted: one line, of bounded length, that no terminal would act on."""
     return inert(text).strip()[:_LIMIT]
 
 
-def _digest(machine_id: str) -> str:
+def _hash_machine_id(machine_id: str) -> str:
     return hashlib.sha256(f"guestmark {machine_id}".encode()).hexdigest()[:16] if machine_id else ""

@@ -30,10 +30,10 @@ _ON_THE_WAY = "UNKNOWN port 65535"  # what ssh calls the other end of a ProxyJum
 _AFTER = (_ON_THE_WAY, "kex_exchange_identification")  # follow what the proxy itself has said
 
 
-def refusal(dest: str, said: str, status: int | None, printed: str = "") -> MachineError:
+def explain_refusal(dest: str, said: str, status: int | None, printed: str = "") -> MachineError:
     """The error for a session that did not come about: `said` by ssh itself, `printed` by the other side."""
     if _ON_THE_WAY in said:
-        return _stopped_on_the_way(dest, said)
+        return _explain_proxy_failure(dest, said)
     text = f"{said}\n{printed}"
     last = last_line(said) or last_line(printed)
     cause = heard(Speaker.SSH, text).cause
@@ -53,7 +53,7 @@ def refusal(dest: str, said: str, status: int | None, printed: str = "") -> Mach
     return MachineError(f"no session on {dest}: {how}", hint=f"try it by hand: ssh {dest}", console=said)
 
 
-def _stopped_on_the_way(dest: str, said: str) -> MachineError:
+def _explain_proxy_failure(dest: str, said: str) -> MachineError:
     """The error for a jump host or a proxy that did not get there, which has said why before ssh did."""
     before = "\n".join(line for line in said.splitlines() if not any(part in line for part in _AFTER))
     why = last_line(before) or "it ended the connection without a word"
@@ -72,7 +72,7 @@ def is_final(said: str) -> bool:
     return cause is not Cause.OTHER and not cause.comes_back
 
 
-def failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
+def explain_failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
     """The error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
     last = last_line(said)
     told = (
@@ -161,7 +161,7 @@ _CLEAN = (
 _LONGEST_WORD = 1024  # of csh
 
 
-def remote_command() -> str:
+def format_remote_command() -> str:
     """The command line for the login shell there."""
     script = "; ".join(_FIRST)
     assert not set("'\\!\n") & set(script)
@@ -174,12 +174,12 @@ def shell_words() -> list[str]:
     return ["/bin/sh", "-c", "; ".join(_FIRST)]
 
 
-def serving(*, name: str, size: int, digest: str) -> bytes:
+def format_serve_script(*, name: str, size: int, digest: str) -> bytes:
     """What is sent to have an agent of that size and SHA-256 serve in a directory that `name` begins."""
-    return _line_of(_SERVE, name=name, size=size, digest=digest, most=MOST_KEPT)
+    return _format_script(_SERVE, name=name, size=size, digest=digest, most=MOST_KEPT)
 
 
-def _line_of(script: Sequence[str], **variables: str | int) -> bytes:
+def _format_script(script: Sequence[str], **variables: str | int) -> bytes:
     """What is done there, as the line that the command line there hears."""
     text = "; ".join((*(f"{name}={shlex.quote(str(value))}" for name, value in variables.items()), *script))
     assert "\n" not in text
@@ -228,8 +228,8 @@ class Session:
 
     def __init__(self, dest: str, options: Sequence[str] = ()) -> None:
         self.dest = dest
-        self.way = (*program(), *OPTIONS, *options, "--", dest)
-        self.command: tuple[str, ...] = (*self.way, remote_command())
+        self.way = (*ssh_command(), *OPTIONS, *options, "--", dest)
+        self.command: tuple[str, ...] = (*self.way, format_remote_command())
         self.by_hand = f"ssh {dest}"  # what a user types to see for themselves
         self.environment: Mapping[str, str] | None = None  # of the command; None: this process's
         self.directory = ""
@@ -254,25 +254,25 @@ class Session:
         assert self.greeting is not None
         agent = self._agent_for(self.greeting).read_bytes()
         name, digest = f"{DIRECTORY}{secrets.token_hex(8)}", hashlib.sha256(agent).hexdigest()
-        self._send(serving(name=name, size=len(agent), digest=digest), deadline)
-        there, self.directory = self._ready(deadline)
+        self._send_all(format_serve_script(name=name, size=len(agent), digest=digest), deadline)
+        there, self.directory = self._await_directory(deadline)
         if there != KEPT:
-            self._send(agent, deadline)
+            self._send_all(agent, deadline)
         assert self._process is not None
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
         return Transport(stdout.fileno(), stdin.fileno(), self.close)
 
-    def clean(self, deadline: float, *, dry_run: bool) -> list[str]:
+    def clean_up(self, deadline: float, *, dry_run: bool) -> list[str]:
         """Removes the agents that are kept there, and the directories of sessions that have gone: their paths.
 
         With `dry_run` only says what it would remove. Raises `MachineError` as `open`.
         """
         try:
             self._connect(deadline)
-            self._send(_line_of(_CLEAN, really=":" if dry_run else ""), deadline)
-            self._ready(deadline)
+            self._send_all(_format_script(_CLEAN, really=":" if dry_run else ""), deadline)
+            self._await_directory(deadline)
         finally:
             self.close()
         return self._removed
@@ -297,14 +297,14 @@ class Session:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
-        self.greeting = self._greeting(deadline)
+        self.greeting = self._await_greeting(deadline)
 
-    def _ready(self, deadline: float) -> tuple[str, str]:
+    def _await_directory(self, deadline: float) -> tuple[str, str]:
         """Whether the agent is there, and the session's directory."""
-        word, _, rest = self._line(deadline).partition(" ")
+        word, _, rest = self._read_line(deadline).partition(" ")
         while word == REMOVED:
             self._removed.append(inert(rest))
-            word, _, rest = self._line(deadline).partition(" ")
+            word, _, rest = self._read_line(deadline).partition(" ")
         if word == REFUSED:
             raise MachineError(
                 f"{self.dest} has no place for the agent: {rest}",
@@ -315,13 +315,13 @@ class Session:
         there, _, directory = rest.partition(" ")
         return there, directory
 
-    def said(self) -> str:
+    def read_errors(self) -> str:
         """What ssh and the machine's own programs printed on the error stream so far."""
-        self._hear(0)
+        self._collect_errors(0)
         text = self._said.decode(errors="replace").replace("\r\n", "\n")  # as ssh ends its own lines
         return inert(text, lines=True)
 
-    def explained(self, error: AgentError) -> MachineError:
+    def explain_failure(self, error: AgentError) -> MachineError:
         """What became of a session that had begun, when its agent failed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
@@ -330,11 +330,11 @@ class Session:
 
     def refused(self, printed: str = "") -> MachineError:
         """Return the error for a session that did not come about; `printed` is what the other side said instead."""
-        return refusal(self.dest, self.said(), self.status(), printed)
+        return explain_refusal(self.dest, self.read_errors(), self.status(), printed)
 
     def failed(self, why: str) -> MachineError:
         """Return the error for a session that had begun when its agent failed, and `why` it did."""
-        return failure(self.dest, self.said(), why, gone=self.gone)
+        return explain_failure(self.dest, self.read_errors(), why, gone=self.gone)
 
     def close(self) -> None:
         """Ends the session: the agent has gone when this returns, unless the machine does not answer."""
@@ -342,31 +342,31 @@ class Session:
         if process is None or self._ended:
             return
         self._ended = True
-        self.gone = _at_its_end(process)
+        self.gone = _has_ended(process)
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
-            self._drain(process, time.monotonic() + self._patience_s)
+            self._await_exit(process, time.monotonic() + self._patience_s)
         finally:
-            self._cut()
+            self._end_ssh()
             process.wait()
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
 
-    def _drain(self, process: subprocess.Popen[bytes], deadline: float) -> None:
+    def _await_exit(self, process: subprocess.Popen[bytes], deadline: float) -> None:
         """Waits for ssh's end, which comes when the agent has ended and its directory is removed."""
         assert process.stdout is not None
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 os.read(process.stdout.fileno(), _PIECE)
-            self._hear(0)
+            self._collect_errors(0)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.005)
                 return
 
-    def _cut(self) -> None:
+    def _end_ssh(self) -> None:
         """The supervisor ends ssh at once."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
@@ -385,9 +385,9 @@ class Session:
             )
         return of_machine(greeting.arch)
 
-    def _greeting(self, deadline: float) -> Greeting:
+    def _await_greeting(self, deadline: float) -> Greeting:
         while True:
-            words = self._line(deadline).split(" ")
+            words = self._read_line(deadline).split(" ")
             if words[0] == GREETING:
                 said = words[1:] if len(words) > 2 else []  # uname says two words, or is not there
                 system, arch, boot_id = (*said, "", "", "")[:3]
@@ -403,7 +403,7 @@ class Session:
                 hint=f"look at its shell's start-up files: {self.by_hand} true",
             )
 
-    def _line(self, deadline: float) -> str:
+    def _read_line(self, deadline: float) -> str:
         """One line of what the other side prints. Read byte by byte: what follows may be the agent's."""
         assert self._process is not None
         assert self._process.stdout is not None
@@ -415,10 +415,10 @@ class Session:
                 raise MachineError(
                     f"{self.dest} did not answer in time",
                     hint=f"try it by hand: {self.by_hand}",
-                    console=self.said(),
+                    console=self.read_errors(),
                 )
             ready, _, _ = select.select([source], [], [], min(left, 0.2))
-            self._hear(0)
+            self._collect_errors(0)
             if self.greeting is None:
                 self._check_chatter()
             if not ready:
@@ -432,7 +432,7 @@ class Session:
             line += byte
         return line.decode(errors="replace")
 
-    def _send(self, data: bytes, deadline: float) -> None:
+    def _send_all(self, data: bytes, deadline: float) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         target, view = self._process.stdin.fileno(), memoryview(data)
@@ -442,17 +442,17 @@ class Session:
                 raise MachineError(
                     f"{self.dest} took the agent too slowly",
                     hint=f"see whether it is busy, or the way there slow: {self.by_hand}",
-                    console=self.said(),
+                    console=self.read_errors(),
                 )
             _, ready, _ = select.select([], [target], [], min(left, 0.2))
-            self._hear(0)
+            self._collect_errors(0)
             if ready:
                 try:
                     view = view[os.write(target, view[:_PIECE]) :]
                 except BrokenPipeError as error:
                     raise self.refused() from error
 
-    def _hear(self, timeout_s: float) -> None:
+    def _collect_errors(self, timeout_s: float) -> None:
         """Takes what there is of the error stream; its beginning and its end are kept."""
         if self._process is None or self._process.stderr is None or self._process.stderr.closed:
             return
@@ -481,7 +481,7 @@ class Session:
             return None
 
 
-def _at_its_end(process: subprocess.Popen[bytes]) -> bool:
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Whether the other side has ended its output; a machine that talks nonsense, or nothing, has not."""
     assert process.stdout is not None
     with contextlib.suppress(OSError):
@@ -489,15 +489,15 @@ def _at_its_end(process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def program() -> list[str]:
+def ssh_command() -> list[str]:
     """The ssh to use, with options of the user's own: `GUESTMARK_SSH`, words as for a shell; else `ssh`.
 
     Raises `UsageError` when that is no command line.
     """
-    return chosen(_VARIABLE, _SSH)
+    return read_command_variable(_VARIABLE, _SSH)
 
 
-def chosen(variable: str, usual: str) -> list[str]:
+def read_command_variable(variable: str, usual: str) -> list[str]:
     """The words of the variable, as of a command line for a shell; the usual program where it has none.
 
     Raises `UsageError` when that is no command line.
@@ -510,7 +510,7 @@ def chosen(variable: str, usual: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def session(made: Session) -> Iterator[Session]:
+def closing_session(made: Session) -> Iterator[Session]:
     """The session, which is over when the context is left, however it is left."""
     try:
         yield made

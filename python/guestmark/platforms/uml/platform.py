@@ -34,7 +34,7 @@ from guestmark.platforms.guest import Guest, await_ready, make_mismatch, stop_on
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
-from guestmark.platforms.qemu.platform import missing_program
+from guestmark.platforms.qemu.platform import find_missing_program
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
@@ -48,7 +48,7 @@ from guestmark.setting.machine import (
 )
 
 
-def explained(error: MachineError) -> MachineError:
+def explain_start_failure(error: MachineError) -> MachineError:
     """The error for a guest that did not start; names what the host refuses if that is the reason."""
     found = heard(Speaker.UML, error.console)
     if found.cause is Cause.OTHER:
@@ -99,7 +99,7 @@ class UmlPlatform:
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         release = release_of(Path(shutil.which(program) or program))
         initramfs = build_initramfs(
-            agent_binary(), _modules_of(program, release), drives.list_uml_modules(cell)
+            agent_binary(), _find_modules(program, release), drives.list_uml_modules(cell)
         )
         watch = Watch.for_cell(cell)
         served = any(disk.bus is Bus.VHOST_USER for disk in cell.view(Disks))
@@ -110,10 +110,10 @@ class UmlPlatform:
             stop_on_exit(process, line.close),
             place.prepare_disks(cell) as made,
         ):
-            command = command_line(
+            command = format_command(
                 program, place.locate_file(initramfs), levels, line.format_serial(), process.scratch
             )
-            command += _without_parity_trials(cell)
+            command += _skip_parity_trials(cell)
             command += watch.uml_arguments() if watch else ["quiet"]
             command = drives.uml_command(command, made, process.scratch, place)
             process.start(command, pass_fds=line.fds, writable=drives.list_writable_paths(made))
@@ -124,7 +124,7 @@ class UmlPlatform:
             try:
                 await_ready(agent, process, deadline_s or LAYER.description.start_limit_s, guest.phases)
             except MachineError as error:
-                raise explained(error) from error
+                raise explain_start_failure(error) from error
             try:
                 guest.disks = drives.find_attached_disks(made, agent)
                 yield guest
@@ -137,7 +137,7 @@ class UmlPlatform:
             return Unusable(
                 "there is no User-Mode Linux for this host's architecture", "tcg runs guests here"
             )
-        return None if levels.get(KERNEL) else missing_program(Program(UML, "user-mode-linux"))
+        return None if levels.get(KERNEL) else find_missing_program(Program(UML, "user-mode-linux"))
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
@@ -148,7 +148,7 @@ class UmlPlatform:
         )
 
 
-def command_line(program: str, initramfs: str, levels: Levels, serial: str, scratch: Path) -> list[str]:
+def format_command(program: str, initramfs: str, levels: Levels, serial: str, scratch: Path) -> list[str]:
     """The command that starts the guest.
 
     The serial line is the agent's channel (`serial`, as UML names it); the console goes to the output.
@@ -165,7 +165,7 @@ def command_line(program: str, initramfs: str, levels: Levels, serial: str, scra
     ]  # fmt: skip
 
 
-def _without_parity_trials(cell: Cell) -> list[str]:
+def _skip_parity_trials(cell: Cell) -> list[str]:
     """Kernel arguments that shorten the start; none where btrfs may want parity, or the cell says what to leave out."""
     said = list_kernel_words(cell.levels)
     if any(word.startswith("initcall_blacklist=") for word in said) or any(
@@ -175,7 +175,7 @@ def _without_parity_trials(cell: Cell) -> list[str]:
     return [_PARITY_TRIALS]
 
 
-def _modules_of(program: str, release: str) -> Path | None:
+def _find_modules(program: str, release: str) -> Path | None:
     """The module tree of a UML kernel, by its release; None for a user's kernel without one."""
     tree = _MODULE_TREES / release
     if (tree / "modules.builtin").exists():

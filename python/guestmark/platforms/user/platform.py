@@ -59,18 +59,18 @@ exec chroot "$m/root" {INSIDE}/agent "$@"
 """
 
 
-def around(scratch: Path, root: Path, program: str) -> list[str]:
+def format_command(scratch: Path, root: Path, program: str) -> list[str]:
     """The command that becomes the agent given behind it, in a root in which `program` emulates; needs no privileges.
 
     `scratch` is an empty directory to mount things on, where nobody else sees them.
     """
     return [
         *_NAMESPACES, "sh", "-c", _SETUP, "guestmark-user",
-        str(scratch), str(root), program, binary_format(root / _KNOWN_BY),
+        str(scratch), str(root), program, format_binary_magic(root / _KNOWN_BY),
     ]  # fmt: skip
 
 
-def binary_format(example: Path) -> str:
+def format_binary_magic(example: Path) -> str:
     """The magic number and mask by which the kernel knows programs like this one; see its binfmt-misc.rst."""
     with example.open("rb") as stream:
         head = stream.read(20)
@@ -136,20 +136,20 @@ class UserPlatform(HostLike):
         root = parts.root(self.architecture, find_packages_of(cell))
         scratch = keeper().directory("user", scratch_parent())
         try:
-            yield Surroundings(around(scratch, root.path, program))
+            yield Surroundings(format_command(scratch, root.path, program))
         finally:
             keeper().remove(scratch)
 
-    def make_agent(self, transport: Transport) -> Translating:
+    def make_agent(self, transport: Transport) -> TranslatingAgent:
         """One that has programs emulated."""
-        return Translating(transport)
+        return TranslatingAgent(transport)
 
-    def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Emulated:
+    def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> EmulatedHost:
         """Finds out whether the kernel or the agent starts the emulator."""
-        assert isinstance(agent, Translating)
-        agent.translates = not _runs(agent)
+        assert isinstance(agent, TranslatingAgent)
+        agent.translates = not _kernel_emulates(agent)
         covers = _BY_AGENT if agent.translates else _BY_KERNEL
-        return Emulated(agent, command, seat=seat, pid=pid, row=self.architecture, covers=covers)
+        return EmulatedHost(agent, command, seat=seat, pid=pid, row=self.architecture, covers=covers)
 
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
         """The namespaces cannot be had."""
@@ -162,14 +162,14 @@ class UserPlatform(HostLike):
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes the root, if that is not there yet. Raises `GuestmarkError`."""
         try:
-            self._emulator()
+            self._find_emulator()
         except PlatformUnusableError:
             if not commands.install([_PACKAGE], progress):
                 raise
-            self._emulator()
+            self._find_emulator()
         parts.root(self.architecture, packages, progress)
 
-    def _emulator(self) -> str:
+    def _find_emulator(self) -> str:
         name = self.architecture.user_emulator
         for program in (f"{name}-static", name):
             found = shutil.which(program)
@@ -181,7 +181,7 @@ class UserPlatform(HostLike):
         )
 
 
-class Emulated(Host):
+class EmulatedHost(Host):
     """This host as programs of another architecture see it."""
 
     def __init__(self, *arguments: Any, row: Architecture, covers: str, **named: Any) -> None:
@@ -207,7 +207,7 @@ class Emulated(Host):
         )
 
 
-class Translating(Agent):
+class TranslatingAgent(Agent):
     """An agent that has programs emulated where the kernel does not do it: the program that it starts, and no other."""
 
     translates = False  # whether the kernel does not
@@ -222,7 +222,7 @@ class Translating(Agent):
         return super().exec([f"{INSIDE}/emulator", "-0", name, program, *argv[1:]], **how)
 
 
-def _runs(agent: Agent) -> bool:
+def _kernel_emulates(agent: Agent) -> bool:
     """Whether the kernel starts programs of the architecture."""
     try:
         return agent.exec([_TRIED], timeout_s=_SETUP_S).status == 0

@@ -10,14 +10,14 @@ THROW_AWAY, NONE = "throw-away", "none"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*", re.ASCII)
 
 
-def _snapshot(text: str) -> str:
+def _parse_snapshot(text: str) -> str:
     name = text.strip()
     if not _NAME.fullmatch(name):
         raise ValueError(f"{text!r} is not a snapshot's name, {THROW_AWAY} or {NONE}")
     return name
 
 
-def _dest(text: str) -> str:
+def _parse_destination(text: str) -> str:
     dest = text.strip()
     if wrong := explain_bad_destination(dest):
         raise ValueError(f"{text!r} is not a destination of ssh: {wrong}")
@@ -28,8 +28,10 @@ SNAPSHOT = Factor(
     "snapshot",
     f"what a domain of libvirt is before each trial: one of its snapshots, {THROW_AWAY} (started from disks that keep "
     f"nothing, the default) or {NONE} (as it runs)",
-    _snapshot,
+    _parse_snapshot,
     (THROW_AWAY, NONE),
 )
-SSH = Factor("ssh", "what ssh calls a domain of libvirt; by default the domain's own name", _dest)
+SSH = Factor(
+    "ssh", "what ssh calls a domain of libvirt; by default the domain's own name", _parse_destination
+)
 FACTORS = (SNAPSHOT, SSH, READY)

@@ -30,11 +30,11 @@ from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.page.text import inert
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.exclusive import encode_own_holder, lock_remote
-from guestmark.platforms.ssh.connections import reached
+from guestmark.platforms.ssh.connections import open_once
 from guestmark.platforms.ssh.freshness import READY
-from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check
-from guestmark.platforms.ssh.session import Session, chosen
-from guestmark.platforms.ssh.session import program as ssh
+from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check_cell
+from guestmark.platforms.ssh.session import Session, read_command_variable
+from guestmark.platforms.ssh.session import ssh_command as ssh
 from guestmark.platforms.virsh.factors import NONE, SNAPSHOT, SSH, THROW_AWAY
 
 if TYPE_CHECKING:
@@ -48,25 +48,25 @@ _CALL_S = 60.0
 _LIMIT = 300
 
 
-def program() -> list[str]:
+def virsh_command() -> list[str]:
     """The virsh to use, with options of the user's own: `GUESTMARK_VIRSH`, words as for a shell; else `virsh`."""
-    return chosen(VARIABLE, "virsh")
+    return read_command_variable(VARIABLE, "virsh")
 
 
-def environment() -> dict[str, str]:
+def virsh_environment() -> dict[str, str]:
     """In which virsh says what this module understands."""
     return {**os.environ, "LC_ALL": "C"}
 
 
-def call(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
+def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
     """What virsh prints. Raises `PlatformUnusableError` for what cannot help itself, `MachineError` for the rest."""
-    command = [*program(), "-q", *arguments]
+    command = [*virsh_command(), "-q", *arguments]
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=environment(),
+            env=virsh_environment(),
             timeout=timeout_s,
             start_new_session=True,
             check=False,
@@ -80,11 +80,11 @@ def call(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
             f"libvirt took more than {timeout_s:.0f} s for {arguments[0]} of {domain}"
         ) from error
     if done.returncode != 0:
-        raise refusal(domain, done.stderr.decode(errors="replace"))
+        raise explain_refusal(domain, done.stderr.decode(errors="replace"))
     return done.stdout.decode(errors="replace")
 
 
-def refusal(domain: str, said: str) -> MachineError | PlatformUnusableError:
+def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableError:
     """The error for what virsh refused."""
     lines = [line.removeprefix("error:").strip() for line in said.splitlines() if line.strip()]
     cause = heard(Speaker.VIRSH, said).cause
@@ -103,7 +103,7 @@ _ADDRESS = re.compile(r"\sipv[46]\s+([0-9a-fA-F.:]+)")
 _QUERY_S = 10.0
 
 
-def way_to(dest: str, domain: str) -> tuple[str, ...]:
+def find_ssh_options(dest: str, domain: str) -> tuple[str, ...]:
     """Options for ssh: none where its configuration has an address for `dest`, else the one that libvirt knows.
 
     The host key is the one that is known for `dest`, whatever address the domain has today.
@@ -113,12 +113,12 @@ def way_to(dest: str, domain: str) -> tuple[str, ...]:
         return ()
     for source in _SOURCES:
         with contextlib.suppress(GuestmarkError):
-            if found := addresses(call(domain, "domifaddr", "--source", source, domain)):
+            if found := parse_addresses(run_virsh(domain, "domifaddr", "--source", source, domain)):
                 return ("-o", f"HostName={found[0]}", "-o", f"HostKeyAlias={name}")
     return ()
 
 
-def addresses(table: str) -> list[str]:
+def parse_addresses(table: str) -> list[str]:
     """Those that `virsh domifaddr` prints, but for loopback and links' own."""
     found = _ADDRESS.findall(table)
     return [
@@ -149,10 +149,10 @@ _OUTPUT = 64 << 10
 _CARDS = "cat /sys/class/net/*/address; cat /sys/class/dmi/id/product_uuid 2>/dev/null"
 
 
-def attest(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMachine:
+def attest_domain(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMachine:
     """Both. Raises `AttestationError` when another machine than the domain answers."""
-    described = _described(domain)
-    root = ElementTree.fromstring(call(domain, "dumpxml", domain))
+    described = _describe_domain(domain)
+    root = ElementTree.fromstring(run_virsh(domain, "dumpxml", domain))
     done = agent.exec(["/bin/sh", "-c", _CARDS], timeout_s=_S, output_limit=_OUTPUT)
     there = set(done.stdout.decode(errors="replace").lower().split())
     uuid = (root.findtext("uuid") or "").lower()
@@ -167,11 +167,11 @@ def attest(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMachine:
     return LibvirtMachine(**msgspec.structs.asdict(found), libvirt=described)
 
 
-def _described(domain: str) -> Libvirt:
-    root = ElementTree.fromstring(call(domain, "dumpxml", domain))
+def _describe_domain(domain: str) -> Libvirt:
+    root = ElementTree.fromstring(run_virsh(domain, "dumpxml", domain))
     kind, cpu = root.find("os/type"), root.find("cpu")
-    said = call(domain, "version", timeout_s=_VERSION_S)
-    versions = dict(_version(line) for line in said.splitlines() if ":" in line)
+    said = run_virsh(domain, "version", timeout_s=_VERSION_S)
+    versions = dict(_split_version(line) for line in said.splitlines() if ":" in line)
     return Libvirt(
         domain=root.findtext("name") or domain,
         uuid=root.findtext("uuid") or "",
@@ -181,16 +181,20 @@ def _described(domain: str) -> Libvirt:
         emulator=root.findtext("devices/emulator") or "",
         hypervisor=versions.get("Running hypervisor", ""),
         version=versions.get("Using library", ""),
-        disks=[_disk(disk) for disk in root.iterfind("devices/disk") if disk.get("device", "disk") == "disk"],
+        disks=[
+            _describe_disk(disk)
+            for disk in root.iterfind("devices/disk")
+            if disk.get("device", "disk") == "disk"
+        ],
     )
 
 
-def _version(line: str) -> tuple[str, str]:
+def _split_version(line: str) -> tuple[str, str]:
     name, _, value = line.partition(":")
     return name.strip(), value.strip()
 
 
-def _disk(disk: ElementTree.Element) -> LibvirtDisk:
+def _describe_disk(disk: ElementTree.Element) -> LibvirtDisk:
     target, driver = disk.find("target"), disk.find("driver")
     return LibvirtDisk(
         name="" if target is None else target.get("dev", ""),
@@ -212,7 +216,7 @@ class Domain(Remote):
 
     def attest(self) -> LibvirtMachine:
         """What the domain is, by its own account and by libvirt's."""
-        found = attest(Remote.attest(self), self.agent, self.domain)
+        found = attest_domain(Remote.attest(self), self.agent, self.domain)
         self._found = found  # which is completed at the end
         return found
 
@@ -230,15 +234,15 @@ class VirshPlatform:
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Domain]:
         """Makes the domain fresh and brings an agent to it; leaving the context ends both."""
-        check(cell)
+        check_cell(cell)
         begin = time.monotonic()
         deadline = begin + (deadline_s or RESTART_S)
-        with begun(self._domain, cell.factors.get(SNAPSHOT.name, THROW_AWAY), deadline) as fresh:
+        with make_fresh(self._domain, cell.factors.get(SNAPSHOT.name, THROW_AWAY), deadline) as fresh:
             made_fresh = time.monotonic()
             if (ready := cell.factors.get(READY.name)) is not None:
                 await_ready(ready, self._domain, deadline)
             session = self._session_for(cell.factors.get(SSH.name, self._domain))
-            with reached(session, deadline, patient=bool(fresh)) as (opened, agent):
+            with open_once(session, deadline, patient=bool(fresh)) as (opened, agent):
                 phases = {"ready": time.monotonic() - made_fresh, "made_fresh": made_fresh - begin}
                 if fresh:
                     self._leave_mark(agent)
@@ -251,17 +255,17 @@ class VirshPlatform:
         """Asks libvirt whether there is such a domain. It is not started: what makes it fresh is not known here."""
         begin = time.monotonic()
         try:
-            call(self._domain, "domstate", self._domain)
+            run_virsh(self._domain, "domstate", self._domain)
         except GuestmarkError as error:
             return Unusable.from_error(error)
         return Usable(time.monotonic() - begin)
 
     def _session_for(self, dest: str) -> Callable[[], Session]:
         def made() -> Session:
-            state = call(self._domain, "domstate", self._domain).strip()
+            state = run_virsh(self._domain, "domstate", self._domain).strip()
             if state != "running":
                 raise MachineError(f"the domain {self._domain} has ended: it is {state}")
-            return Session(dest, way_to(dest, self._domain))
+            return Session(dest, find_ssh_options(dest, self._domain))
 
         return made
 
@@ -304,57 +308,57 @@ exit 0
 """
 
 
-def begun(domain: str, way: str, deadline: float) -> contextlib.AbstractContextManager[str]:
+def make_fresh(domain: str, way: str, deadline: float) -> contextlib.AbstractContextManager[str]:
     """Makes the domain fresh in that way (a level of `SNAPSHOT`); yields in words what was done, empty if nothing.
 
     Raises `PlatformUnusableError` for a domain that cannot be made so, `MachineError` for what libvirt refuses.
     """
-    state = call(domain, "domstate", domain).strip()
+    state = run_virsh(domain, "domstate", domain).strip()
     if way == NONE:
         if state != "running":
             raise PlatformUnusableError(f"{domain} is {state}", hint=f"start it: virsh start {domain}")
         return contextlib.nullcontext("")
     if way != THROW_AWAY:
-        return _reverted(domain, way, deadline, was_off=state == _OFF)
+        return _revert_snapshot(domain, way, deadline, was_off=state == _OFF)
     if state != _OFF:
         raise PlatformUnusableError(
             f"{domain} is {state}, and nothing says what makes it fresh",
             hint=f"virsh shutdown {domain}: each trial then starts it from throw-away disks; or name a snapshot "
             f"to go back to, which gives up what it is now: --set snapshot=NAME; or --set snapshot={NONE}",
         )
-    return _thrown_away(domain, deadline)
+    return _start_throw_away(domain, deadline)
 
 
 @contextlib.contextmanager
-def _thrown_away(domain: str, deadline: float) -> Iterator[str]:
-    definition = transient(call(domain, "dumpxml", "--inactive", "--security-info", domain))
-    begin = f"head -c {len(definition)} | {_virsh()} create /dev/stdin > /dev/null"
-    with _alive(domain, begin, definition, deadline):
+def _start_throw_away(domain: str, deadline: float) -> Iterator[str]:
+    definition = make_transient(run_virsh(domain, "dumpxml", "--inactive", "--security-info", domain))
+    begin = f"head -c {len(definition)} | {_shell_command()} create /dev/stdin > /dev/null"
+    with _hold_alive(domain, begin, definition, deadline):
         yield "a start from throw-away disks"
 
 
 @contextlib.contextmanager
-def _reverted(domain: str, snapshot: str, deadline: float, *, was_off: bool) -> Iterator[str]:
+def _revert_snapshot(domain: str, snapshot: str, deadline: float, *, was_off: bool) -> Iterator[str]:
     fresh = f"going back to its snapshot {snapshot}"
     revert = ("snapshot-revert", domain, snapshot, "--running")
     if was_off:  # and is afterwards
-        with _alive(domain, f"{_virsh()} {shlex.join(revert)} > /dev/null", b"", deadline):
+        with _hold_alive(domain, f"{_shell_command()} {shlex.join(revert)} > /dev/null", b"", deadline):
             yield fresh
     else:
-        call(domain, *revert, timeout_s=max(1.0, deadline - time.monotonic()))
+        run_virsh(domain, *revert, timeout_s=max(1.0, deadline - time.monotonic()))
         yield fresh
 
 
 @contextlib.contextmanager
-def _alive(domain: str, begin: str, given: bytes, deadline: float) -> Iterator[None]:
+def _hold_alive(domain: str, begin: str, given: bytes, deadline: float) -> Iterator[None]:
     """Inside, the domain runs; a process of its own ends it when the context is left or this process is gone."""
-    script = _LIFE.format(begin=begin, virsh=_virsh(), domain=shlex.quote(domain))
+    script = _LIFE.format(begin=begin, virsh=_shell_command(), domain=shlex.quote(domain))
     life = subprocess.Popen(
         ["/bin/sh", "-c", script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
+        env=virsh_environment(),
         start_new_session=True,
     )
     assert life.stdin is not None
@@ -384,10 +388,10 @@ def _await_start(domain: str, life: subprocess.Popen[bytes], deadline: float) ->
     if not ready:
         raise MachineError(f"libvirt did not start {domain} in time", hint="try it by hand with virsh")
     if life.stdout.readline().strip() != _STARTED.encode():
-        raise refusal(domain, life.stderr.read().decode(errors="replace"))
+        raise explain_refusal(domain, life.stderr.read().decode(errors="replace"))
 
 
-def transient(definition: str) -> bytes:
+def make_transient(definition: str) -> bytes:
     """The domain's definition with disks that keep nothing of what is written to them."""
     ElementTree.register_namespace("qemu", _QEMU)
     root = ElementTree.fromstring(definition)
@@ -400,5 +404,5 @@ def transient(definition: str) -> bytes:
     return ElementTree.tostring(root)
 
 
-def _virsh() -> str:
-    return f"{shlex.join(program())} -q"
+def _shell_command() -> str:
+    return f"{shlex.join(virsh_command())} -q"

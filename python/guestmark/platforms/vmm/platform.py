@@ -46,8 +46,8 @@ from guestmark.platforms.guest import Guest, await_ready, stop_on_exit
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, FileIdentity, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
-from guestmark.platforms.qemu.boots import with_modules
-from guestmark.platforms.qemu.platform import kvm_hint, with_kvm_hint
+from guestmark.platforms.qemu.boots import use_given_modules
+from guestmark.platforms.qemu.platform import add_kvm_hint, kvm_hint
 from guestmark.platforms.vmm.programs import CLOUD_HYPERVISOR, FIRECRACKER
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio
@@ -70,7 +70,7 @@ _MAKER = slice(10, 16)  # ACPI: who made a table, in its header
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineConfig:
     """What a hypervisor needs to know to make one."""
 
     kernel: str
@@ -91,11 +91,11 @@ class Hypervisor:
     maker: str  # of the machine's ACPI tables
     modules: tuple[str, ...]  # of the guest's kernel that find devices
     words: str  # for the guest's kernel
-    command: Callable[[str, Machine], list[str]]
+    command: Callable[[str, MachineConfig], list[str]]
     serial: Callable[[str, FileIdentity], str]  # of a disk, by its name and its image
 
 
-def _firecracker(program: str, machine: Machine) -> list[str]:
+def _firecracker_command(program: str, machine: MachineConfig) -> list[str]:
     """It reads what its machine is from a file, which the same command writes."""
     described = {
         "boot-source": {
@@ -137,7 +137,7 @@ def _firecracker_serial(_name: str, image: FileIdentity) -> str:
     return "".join(map(str, image))[:_SERIAL]
 
 
-def _cloud_hypervisor(program: str, machine: Machine) -> list[str]:
+def _cloud_hypervisor_command(program: str, machine: MachineConfig) -> list[str]:
     disks = [
         f"path={image.path},readonly={'on' if image.spec.read_only else 'off'},serial={image.spec.name}"
         # Others take an image for what its first bytes say.
@@ -164,7 +164,7 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
             maker="FIRECK",
             modules=("virtio_mmio",),
             words="reboot=k pci=off",
-            command=_firecracker,
+            command=_firecracker_command,
             serial=_firecracker_serial,
         ),
         Hypervisor(
@@ -173,7 +173,7 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
             maker="CLOUDH",
             modules=("virtio_pci",),
             words="",
-            command=_cloud_hypervisor,
+            command=_cloud_hypervisor_command,
             serial=lambda name, _image: name,
         ),
     )
@@ -200,11 +200,11 @@ class VmmPlatform:
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         if place is HERE and not os.access("/dev/kvm", os.R_OK | os.W_OK):
             raise PlatformUnusableError(f"{self.name} needs KVM", hint=kvm_hint(Cause.OTHER))
-        hypervisor, program = self._hypervisor, self._program(levels)
+        hypervisor, program = self._hypervisor, self._find_program(levels)
         levels = levels.with_levels({VMM.name: program})
-        version = _version(program, hypervisor.says)
-        kernel = with_modules(find_kernel(levels.get(KERNEL) or "", self._notify, _rank), levels)
-        initramfs = build_initramfs(agent_binary(), kernel.modules, _modules(hypervisor, cell))
+        version = _read_version(program, hypervisor.says)
+        kernel = use_given_modules(find_kernel(levels.get(KERNEL) or "", self._notify, _rank_kernel), levels)
+        initramfs = build_initramfs(agent_binary(), kernel.modules, _list_modules(hypervisor, cell))
         watch = Watch.for_cell(cell)
         rings = any(disk.aio is Aio.IO_URING for disk in cell.view(Disks))
         process = place.make_process(self.name, Confinement(sockets=True, rings=rings, kvm=True))
@@ -214,7 +214,7 @@ class VmmPlatform:
             stop_on_exit(process, line.close),
             place.prepare_disks(cell) as made,
         ):
-            machine = Machine(
+            machine = MachineConfig(
                 place.locate_file(kernel.elf or kernel.image),
                 place.locate_file(initramfs),
                 _kernel_words(hypervisor, levels, watch),
@@ -225,14 +225,16 @@ class VmmPlatform:
             )
             agent_there = place.locate_file(agent_binary())
             command = [
-                *_served(agent_there, _CHANNEL, [agent_there, "relay", str(line.descriptor)]),
-                *_served(agent_there, _ROOT, [agent_there, "share", "/"]),
+                *_listen_command(agent_there, _CHANNEL, [agent_there, "relay", str(line.descriptor)]),
+                *_listen_command(agent_there, _ROOT, [agent_there, "share", "/"]),
                 *hypervisor.command(program, machine),
             ]
             process.start(command, pass_fds=line.fds, writable=drives.list_writable_paths(made))
             line.close_inherited()
             agent = Agent(line.transport())
-            check = functools.partial(self._attest, levels=levels, release=kernel.release, version=version)
+            check = functools.partial(
+                self._attest_guest, levels=levels, release=kernel.release, version=version
+            )
             guest = Guest(cell, process, agent, check, place=place, seat=seat)
             await_ready(agent, process, deadline_s or self._start_limit_s, guest.phases)
             try:
@@ -250,13 +252,13 @@ class VmmPlatform:
         name = self._hypervisor.program.name
         if not host_architecture().kernel_unpacked:
             return Unusable(f"{name} is started on x86-64 hosts alone")
-        if not (program := self._program(levels)):
+        if not (program := self._find_program(levels)):
             return Unusable(
                 f"{name} is not installed, and this distribution has no package of it",
                 "take a binary of its own releases, put it in PATH, or name it: --set vmm=FILE",
             )
         try:
-            _version(program, self._hypervisor.says)
+            _read_version(program, self._hypervisor.says)
         except PlatformUnusableError as error:
             return Unusable.from_error(error)
         return None
@@ -268,19 +270,19 @@ class VmmPlatform:
         found = self.missing(Levels(factors)) or probe_by_start(
             self, deadline_s or self._start_limit_s, factors=factors
         )
-        return with_kvm_hint(found)
+        return add_kvm_hint(found)
 
-    def _program(self, levels: Levels) -> str:
+    def _find_program(self, levels: Levels) -> str:
         return levels.get(VMM) or self._hypervisor.program.path or ""
 
-    def _attest(self, guest: Guest, *, levels: Levels, release: str, version: str) -> GuestMachine:
+    def _attest_guest(self, guest: Guest, *, levels: Levels, release: str, version: str) -> GuestMachine:
         """The program that runs, who made the machine as its guest sees it, and all factors that can be compared.
 
         Raises `AttestationError` with both values.
         """
         inside = describe_inside(guest)
         running = "".join(guest.place.read_links(f"/proc/{guest.vmm_pid}/exe"))
-        require_same("the machine's maker", self._hypervisor.maker, _maker(guest), guest)
+        require_same("the machine's maker", self._hypervisor.maker, _read_maker(guest), guest)
         check_kernel(release, inside, guest)
         require_checks(attest_levels(levels, StartedGuest(inside, program=running)), guest)
         found = attest_disks(guest)
@@ -299,7 +301,7 @@ class VmmPlatform:
         )
 
 
-def _maker(guest: Guest) -> str:
+def _read_maker(guest: Guest) -> str:
     """By the machine's first ACPI table: hypervisors put their name there."""
     try:
         table = guest.agent.read_file("/sys/firmware/acpi/tables/FACP", limit=4096)
@@ -308,7 +310,7 @@ def _maker(guest: Guest) -> str:
     return table[_MAKER].decode(errors="replace").strip("\0 ")
 
 
-def _served(agent: str, port: int, server: Sequence[str]) -> list[str]:
+def _listen_command(agent: str, port: int, server: Sequence[str]) -> list[str]:
     """What a hypervisor's command begins with so that `server` takes the connection to this port."""
     return [agent, "listen", f"{_VSOCK}_{port}", *server, "--"]
 
@@ -329,12 +331,12 @@ def _kernel_words(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -
     )
 
 
-def _modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:
+def _list_modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:
     for_disks, filesystems = drives.list_qemu_modules(cell)
     return ModuleList((*hypervisor.modules, *_MODULES, *for_disks), filesystems)
 
 
-def _rank(kernel: Kernel) -> int | None:
+def _rank_kernel(kernel: Kernel) -> int | None:
     """Only kernels that come to their root by vsock; one without modules is taken to have everything."""
     if kernel.elf is None:
         return None
@@ -343,7 +345,7 @@ def _rank(kernel: Kernel) -> int | None:
 
 
 @functools.cache
-def _version(program: str, says: str) -> str:
+def _read_version(program: str, says: str) -> str:
     """What it says. Raises `PlatformUnusableError` for a program that is another one."""
     try:
         line = read_version_line(program)

@@ -57,7 +57,7 @@ class Session:
 def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
     """Where guestfish runs: this host, or the outer guest of a nested platform; what is inside it starts itself."""
     if isinstance(platform, NestedPlatform):
-        return platform.outer(cell, READY_DEADLINE_S)
+        return platform.start_outer(cell, READY_DEADLINE_S)
     where = {name: level for name, level in cell.factors.items() if name == PLACEMENT.name}
     return HostPlatform().start(replace(cell, platform=HOST, factors=where))
 

@@ -13,7 +13,7 @@ from guestmark.core.architectures import X86_64
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import await_ready
 from guestmark.platforms.place import HERE, HypervisorProcess, Line
-from guestmark.platforms.qemu.boots import rank
+from guestmark.platforms.qemu.boots import rank_kernel
 
 KERNEL, INITRAMFS = "kernel", "initrd"  # as files are named
 _PORTS = 2  # the first is for consoles only
@@ -36,7 +36,7 @@ class BootedKernel:
         from guestmark.core.own_program import agent_binary
 
         virtio = VirtioBus.for_machine(X86_64, machine_type)
-        kernel = find_kernel(rank=rank)
+        kernel = find_kernel(rank=rank_kernel)
         modules = ModuleList((*virtio.modules, "virtio_console"))
         initramfs = build_initramfs(agent_binary(), kernel.modules, modules)
         arguments = (

@@ -26,7 +26,7 @@ from guestmark.platforms.guest import stop_on_exit
 from guestmark.platforms.place import HERE, Place, make_channel, open_plain_file, read_plain_file
 from guestmark.platforms.process import Console, SupervisedProcess, make_watchdog
 from guestmark.platforms.qemu.accelerators import KVM
-from guestmark.platforms.qemu.platform import facts_of_vmm, sandbox
+from guestmark.platforms.qemu.platform import query_vmm, sandbox_arguments
 from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import BootingMachine, Card, Lease, control, figures
 from guestmark.workloads.netboot.control import Control, Request
@@ -88,7 +88,7 @@ class NetbootMachine:
     def attest(self) -> BootingMachine:
         """QEMU by its monitor, iPXE by what it said itself. Raises `AttestationError` with both values."""
         settings = self.settings
-        vmm = facts_of_vmm(self.monitor, X86_64)
+        vmm = query_vmm(self.monitor, X86_64)
         nic = Card(type=self._of_card("type"), romfile=self._of_card("romfile"), mac=self._of_card("mac"))
         inside = dict(self.waiting.values)
         asked: list[tuple[str, object, object]] = [
@@ -193,7 +193,7 @@ def started(
         stack.callback(card_log.handed)
         command = [
             *settings.arguments(process.scratch),
-            *sandbox(X86_64.emulator.name),
+            *sandbox_arguments(X86_64.emulator.name),
             *link.arguments,
             *(kernel.qemu_arguments() if kernel else ()),
             *card_log.arguments(),

@@ -88,7 +88,7 @@ def outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iter
         raise UsageError(f"{cell.platform} is not a nested platform", hint="use e.g. tcg/kvm")
     room = -(-int(memory + _CAPTURES * moved) // (64 << 20)) * (64 << 20)
     sized = replace(cell, factors={MEMORY.name: format_size(room), SMP.name: str(cell.levels.get(SMP) or 1)})
-    with platform.outer(sized, _READY_S) as guest:
+    with platform.start_outer(sized, _READY_S) as guest:
         yield guest
 
 

@@ -36,7 +36,7 @@ _PROGRAM_S = 600.0
 _ONLY_DISK = Path("/dev/vda")
 
 
-class Holder(Protocol):
+class ImageHolder(Protocol):
     """What images need of the outer guest: its agent, and what lies in its memory already."""
 
     sources: dict[tuple[str, int], Path]  # by content and size
@@ -48,21 +48,21 @@ class Holder(Protocol):
 
 
 @contextlib.contextmanager
-def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
+def make_images(place: ImageHolder, cell: Cell) -> Iterator[tuple[Image, ...]]:
     """Fresh images of the cell's disks in an outer guest; leaving the context removes them."""
     specs = cell.view(Disks)
     if not specs:
         yield ()
         return
     if place.attached:
-        yield tuple(_attached(place, spec) for spec in specs)
+        yield tuple(_find_attached(place, spec) for spec in specs)
         return
     directory = f"{SHARED_MEMORY}/guestmark-{os.urandom(4).hex()}"
     with place.using_agent() as agent:
         agent.mkdir(directory)
     try:
         yield tuple(
-            _source(place, spec) if spec.role is Role.SOURCE else _target(place, spec, directory)
+            _make_source(place, spec) if spec.role is Role.SOURCE else _make_target(place, spec, directory)
             for spec in specs
         )
     finally:
@@ -70,12 +70,12 @@ def images_in(place: Holder, cell: Cell) -> Iterator[tuple[Image, ...]]:
             agent.remove(directory, recursive=True)
 
 
-def images_bytes(cell: Cell) -> int:
+def count_image_bytes(cell: Cell) -> int:
     """Bytes of memory that the cell's images may take in the outer guest: when they are full."""
     return sum(spec.size for spec in cell.view(Disks))
 
 
-def check(cell: Cell) -> None:
+def check_disks(cell: Cell) -> None:
     """Raises `UsageError` for disks that an inner guest cannot be given, `PlatformUnusableError` for a program that
     is missing.
     """
@@ -100,27 +100,27 @@ def check(cell: Cell) -> None:
 class InnerImage(Image):
     """An image in the outer guest `place`; `path` is its path there."""
 
-    place: Holder | None = None
+    place: ImageHolder | None = None
 
     def flush(self) -> float:
         """The outer guest's disk is its memory, so this says only that it was asked."""
-        with self._calling() as place, place.using_agent() as agent:
+        with self._using_place() as place, place.using_agent() as agent:
             done = agent.flush(str(self.path))
         return (done.fsync_ns + done.syncfs_ns) / 1e9
 
     def allocated_bytes(self) -> int:
         """As `stat` counts blocks in the outer guest."""
-        with self._calling() as place:
-            return int(_run(place, "stat", "-c", "%b", str(self.path))) * 512
+        with self._using_place() as place:
+            return int(_run_inside(place, "stat", "-c", "%b", str(self.path))) * 512
 
     def checksum(self) -> Checksum:
         """Computed by the outer guest's agent."""
-        with self._calling() as place, place.using_agent() as agent:
+        with self._using_place() as place, place.using_agent() as agent:
             return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
 
     def read_again(self, name: str) -> Checksum:
         """`debugfs` writes the file into a pipe in the outer guest, whose agent reads it."""
-        with self._calling() as place, place.using_agent() as agent:
+        with self._using_place() as place, place.using_agent() as agent:
             fifo = f"{self.path}.{name}"
             _run(place, "mkfifo", fifo)
             words = " ".join(map(shlex.quote, (find_program("debugfs"), "-R", f"cat {name}", str(self.path))))
@@ -141,7 +141,7 @@ class InnerImage(Image):
             _run(place, find_program(program), *arguments)
 
     @contextlib.contextmanager
-    def _calling(self) -> Iterator[Holder]:
+    def _using_place(self) -> Iterator[ImageHolder]:
         assert self.place is not None
         try:
             yield self.place
@@ -149,7 +149,7 @@ class InnerImage(Image):
             raise MachineError(f"inside the outer guest: {error.message}", cause=error.cause) from error
 
 
-def _attached(place: Holder, spec: DiskSpec) -> Image:
+def _find_attached(place: ImageHolder, spec: DiskSpec) -> Image:
     """An image of this host as the inner hypervisor sees it: the outer guest's only disk."""
     image = place.attached[spec.role]
     return InnerImage(
@@ -157,7 +157,7 @@ def _attached(place: Holder, spec: DiskSpec) -> Image:
     )
 
 
-def _target(place: Holder, spec: DiskSpec, directory: str) -> Image:
+def _make_target(place: ImageHolder, spec: DiskSpec, directory: str) -> Image:
     begin = time.monotonic()
     original, was_there = find_template(spec)
     path = Path(directory, f"{spec.name}.{spec.format}")
@@ -165,11 +165,11 @@ def _target(place: Holder, spec: DiskSpec, directory: str) -> Image:
     _run(place, "mv", f"{directory}/{original.name}", str(path))
     if not spec.preallocation.is_sparse:
         # In memory, giving a file its place and writing zeroes into it are the same.
-        _run(place, "fallocate", "-l", _run(place, "stat", "-c", "%s", str(path)), str(path))
+        _run_inside(place, "fallocate", "-l", _run_inside(place, "stat", "-c", "%s", str(path)), str(path))
     return InnerImage(spec, path, time.monotonic() - begin, was_there, place=place)
 
 
-def _packed(original: Path) -> Path:
+def _pack_template(original: Path) -> Path:
     """The template as a sparse archive next to it, because reading holes through the shared root takes seconds."""
     packed = original.with_name(f"{original.name}.tar")
     if not packed.exists() or packed.stat().st_mtime_ns < original.stat().st_mtime_ns:
@@ -184,7 +184,7 @@ def _packed(original: Path) -> Path:
     return packed
 
 
-def _source(place: Holder, spec: DiskSpec) -> Image:
+def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
     """Sources are read-only, so one file serves all inner guests of an outer one."""
     key = (spec.content, spec.size)
     begin = time.monotonic()
@@ -213,7 +213,7 @@ def _source(place: Holder, spec: DiskSpec) -> Image:
     return InnerImage(spec, place.sources[key], time.monotonic() - begin, was_there, place=place)
 
 
-def _run(place: Holder, *command: str) -> str:
+def _run_inside(place: ImageHolder, *command: str) -> str:
     """Runs a program in the outer guest and returns its output. Raises `MachineError` with its last words."""
     with place.using_agent() as agent:
         done = agent.exec(command, timeout_s=_PROGRAM_S)

@@ -20,7 +20,7 @@ from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.disks.image import Image, make_images
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.platforms.qemu.nested.images import images_bytes
+from guestmark.platforms.qemu.nested.images import count_image_bytes
 from guestmark.platforms.qemu.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
 from guestmark.setting.disk import Disks
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from guestmark.platforms.guest import Guest
 
 HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
-_NEEDS = 640 << 20  # for an outer kernel, the inner hypervisor itself and the files it reads
-_ROUND = 64 << 20
+_OWN_MEMORY = 640 << 20  # for an outer kernel, the inner hypervisor itself and the files it reads
+_MEMORY_STEP = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class OuterSpec:
     placement: str = ""
 
     @classmethod
-    def of(cls, cell: Cell) -> OuterSpec:
+    def for_cell(cls, cell: Cell) -> OuterSpec:
         """The outermost guest of a nested cell: as many processors as the inner one, memory for all that is inside."""
         layers = cell.platform.layers
         outer = layers[0]
         return cls(
             outer,
             cell.levels.get(OUTER_CPU) or ACCELERATORS[outer.kind].outer_cpu,
-            cell.levels.get(OUTER_SMP) or _processors(cell),
+            cell.levels.get(OUTER_SMP) or _count_processors(cell),
             cell.levels.get(KERNEL) or "" if layers[-1].kind in ACCELERATORS else "",
             outer_memory(cell),
             len(layers) - 1,
@@ -66,7 +66,7 @@ class OuterSpec:
         """Cells with the same key can share an outer guest."""
         return (str(self.layer), self.cpu, str(self.smp), self.kernel, self.placement)
 
-    def cell(self) -> Cell:
+    def make_cell(self) -> Cell:
         """As a cell of its own, to be started."""
         factors = {MEMORY.name: format_size(self.memory), CPU.name: self.cpu, SMP.name: str(self.smp)}
         if self.kernel:
@@ -76,7 +76,7 @@ class OuterSpec:
         return Cell("outer", WorkloadSpec("outer"), PlatformSpec((self.layer,)), factors)
 
 
-def _processors(cell: Cell) -> int:
+def _count_processors(cell: Cell) -> int:
     return cell.levels.with_defaults(DEFAULTS)[SMP]
 
 
@@ -84,24 +84,24 @@ def outer_memory(cell: Cell, layer: int = 0) -> int:
     """Bytes of memory of the outer guest number `layer` (0: the outermost) of a cell: what is inside, and its own."""
     outers = len(cell.platform.layers) - 1 - layer
     inner = cell.levels.with_defaults(DEFAULTS)[MEMORY]
-    needed = inner + images_bytes(cell) + outers * _NEEDS
-    return -(-needed // _ROUND) * _ROUND
+    needed = inner + count_image_bytes(cell) + outers * _OWN_MEMORY
+    return -(-needed // _MEMORY_STEP) * _MEMORY_STEP
 
 
-def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
+def find_shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
     """Why these nested cells do not fit into this host's free memory; None if they do."""
     available = meminfo()["MemAvailable"]
     for cell in cells:
         needed = outer_memory(cell)
         if needed > available:
             inner = format_size(cell.levels.with_defaults(DEFAULTS)[MEMORY])
-            images = images_bytes(cell)
+            images = count_image_bytes(cell)
             layers = len(cell.platform.layers) - 1
             parts = f"{inner} for the inner guest, " + (
                 f"{format_size(images)} for its disks, " if images else ""
             )
             return PlatformUnusableError(
-                f"{cell.platform} needs {format_size(needed)} ({parts}{format_size(_NEEDS)} for "
+                f"{cell.platform} needs {format_size(needed)} ({parts}{format_size(_OWN_MEMORY)} for "
                 f"{'the outer one' if layers == 1 else 'each of the outer ones'}), "
                 f"this host has {format_size(available >> 20 << 20)} free",
                 hint="give the inner guest less: --set memory=256M" + (" --set size=256M" if images else ""),
@@ -110,7 +110,7 @@ def shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
 
 
 @dataclass(slots=True)
-class Held:
+class RunningOuter:
     """A running outer guest; `trials` is how many inner guests it has held."""
 
     spec: OuterSpec
@@ -129,7 +129,7 @@ class Held:
         query("stop")
         self.paused = True
 
-    def facts(self) -> OuterMachine:
+    def describe_use(self) -> OuterMachine:
         """What it is, and how often it was used by now."""
         return OuterMachine(
             **msgspec.structs.asdict(self.found), started_for_each=self.started_for, inner_guest=self.trials
@@ -144,7 +144,7 @@ class Held:
             self.paused = False
 
 
-class Outers:
+class OuterGuests:
     """The outer guests of this process.
 
     Inside `block` every nested trial with `outer=block` (the default) finds the outer guest that an earlier one
@@ -153,41 +153,41 @@ class Outers:
 
     def __init__(self) -> None:
         self._sharing = False
-        self._held: dict[tuple[str, ...], Held] = {}
+        self._held: dict[tuple[str, ...], RunningOuter] = {}
         self._cells: list[OuterSpec] = []
 
     @contextlib.contextmanager
-    def block(self, cells: Iterable[Cell]) -> Iterator[None]:
+    def share_in_block(self, cells: Iterable[Cell]) -> Iterator[None]:
         """One block of `cells`: outer guests are large enough for all of them and are stopped when the block ends."""
         self._sharing = True
-        self._cells = [OuterSpec.of(cell) for cell in cells if _shares(cell)]
+        self._cells = [OuterSpec.for_cell(cell) for cell in cells if _can_share(cell)]
         try:
             yield
         finally:
             self._sharing = False
             for held in list(self._held.values()):
-                self._drop(held)
+                self._stop_shared(held)
 
     @contextlib.contextmanager
-    def take(self, cell: Cell, deadline: float) -> Iterator[Held]:
+    def take_guest(self, cell: Cell, deadline: float) -> Iterator[RunningOuter]:
         """The outer guest for a trial of `cell`, started or resumed; `deadline` is `time.monotonic`'s."""
-        spec = OuterSpec.of(cell)
-        if not (self._sharing and _shares(cell)):
+        spec = OuterSpec.for_cell(cell)
+        if not (self._sharing and _can_share(cell)):
             with contextlib.ExitStack() as stack:
                 logged = [disk for disk in cell.view(Disks) if disk.logged]
                 made = stack.enter_context(make_images(logged))
                 yield _start(spec, stack, deadline, Outer.TRIAL, made)
             return
-        held = self._well(spec) or self._start_shared(spec, deadline)
+        held = self._resume_shared(spec) or self._start_shared(spec, deadline)
         try:
             yield held
         finally:
             try:
                 held.pause()
             except GuestmarkError:
-                self._drop(held)
+                self._stop_shared(held)
 
-    def _well(self, spec: OuterSpec) -> Held | None:
+    def _resume_shared(self, spec: OuterSpec) -> RunningOuter | None:
         held = self._held.get(spec.key)
         if held is None:
             return None
@@ -197,10 +197,10 @@ class Outers:
                 return held
         except GuestmarkError:
             pass
-        self._drop(held)
+        self._stop_shared(held)
         return None
 
-    def _start_shared(self, spec: OuterSpec, deadline: float) -> Held:
+    def _start_shared(self, spec: OuterSpec, deadline: float) -> RunningOuter:
         others = [cell for cell in self._cells if cell.key == spec.key] or [spec]
         large = OuterSpec(
             spec.layer, spec.cpu, spec.smp, spec.kernel,
@@ -208,32 +208,32 @@ class Outers:
             spec.placement,
         )  # fmt: skip
         with contextlib.ExitStack() as stack:
-            held = _start(large, stack, deadline, Outer.BLOCK)
+            held = _start_outer(large, stack, deadline, Outer.BLOCK)
             held.stack = stack.pop_all()
         self._held[spec.key] = held
         return held
 
-    def _drop(self, held: Held) -> None:
+    def _stop_shared(self, held: RunningOuter) -> None:
         self._held.pop(held.spec.key, None)
         held.stack.close()
 
 
-OUTERS = Outers()
+OUTERS = OuterGuests()
 
 
-def _shares(cell: Cell) -> bool:
+def _can_share(cell: Cell) -> bool:
     if any(disk.logged for disk in cell.view(Disks)):
         return False  # its image is a disk of the outer guest, which is thus only for it
     return cell.platform.is_nested and cell.levels.get(OUTER) is not Outer.TRIAL
 
 
-def _start(
+def _start_outer(
     spec: OuterSpec,
     stack: contextlib.ExitStack,
     deadline: float,
     started_for: str,
     made: Sequence[Image] = (),
-) -> Held:
+) -> RunningOuter:
     """Starts an outer guest. Images in `made` are its own disks, for the guest inside it to use."""
     names = [_port_name(layer, name) for layer in range(spec.ports) for name in PORTS]
     arguments = [
@@ -246,10 +246,10 @@ def _start(
     ]  # fmt: skip
     guest = stack.enter_context(
         QemuPlatform(spec.layer).start(
-            spec.cell(),
+            spec.make_cell(),
             max(1.0, deadline - time.monotonic()),
             Extras(
-                (*arguments, *_drives(made)),
+                (*arguments, *_disk_arguments(made)),
                 modules=(*HYPERVISOR_MODULES, *(("virtio_blk",) if made else ())),
                 ports=len(names) + 1,
                 writable=tuple(image.path for image in made),
@@ -257,13 +257,13 @@ def _start(
             ),
         )
     )
-    place = OuterPlace(guest, lambda name: _connected(guest, f"inner-{name}"))
+    place = OuterPlace(guest, lambda name: _connect_port(guest, f"inner-{name}"))
     place.set_up()
     place.attached = {image.spec.role: image for image in made}
-    return Held(spec, place, guest.attest(), started_for, dict(guest.phases), stack)
+    return RunningOuter(spec, place, guest.attest(), started_for, dict(guest.phases), stack)
 
 
-def _drives(made: Sequence[Image]) -> list[str]:
+def _disk_arguments(made: Sequence[Image]) -> list[str]:
     """Plain disks: what the inner hypervisor is asked to do with them is its own."""
     return [
         word
@@ -275,7 +275,7 @@ def _drives(made: Sequence[Image]) -> list[str]:
     ]  # fmt: skip
 
 
-def lodge(
+def start_nested_outer(
     stack: contextlib.ExitStack, place: OuterPlace, cell: Cell, layer: int, left_s: float
 ) -> OuterPlace:
     """An outer guest inside `place`, that holds others in turn; `layer` counts from the outermost, which is 0."""
@@ -298,7 +298,7 @@ def lodge(
     factors = {
         MEMORY.name: format_size(outer_memory(cell, layer)),
         CPU.name: ACCELERATORS[mine.kind].outer_cpu,
-        SMP.name: str(_processors(cell)),
+        SMP.name: str(_count_processors(cell)),
     }
     guest = stack.enter_context(
         QemuPlatform(mine).start(
@@ -317,7 +317,7 @@ def _port_name(layer: int, name: str) -> str:
     return f"inner-{name}" if layer == 0 else f"inner-{layer}-{name}"
 
 
-def _connected(guest: Guest, name: str) -> socket.socket:
+def _connect_port(guest: Guest, name: str) -> socket.socket:
     """A connection to a socket in the scratch directory, whose path may be longer than sockets' may be."""
     directory = os.open(guest.process.scratch, os.O_PATH | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

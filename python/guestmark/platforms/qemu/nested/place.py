@@ -36,7 +36,7 @@ from guestmark.platforms.place import (
     SerialLine,
 )
 from guestmark.platforms.process import Console, SupervisedProcess
-from guestmark.platforms.qemu.nested.images import images_in
+from guestmark.platforms.qemu.nested.images import make_images
 
 if TYPE_CHECKING:
     from guestmark.agent.background import Background
@@ -158,7 +158,7 @@ class OuterPlace:
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
         """Images in the outer guest's memory."""
-        return images_in(self, cell)
+        return make_images(self, cell)
 
     def link_image(self, image: Path, scratch: Path, name: str) -> str:
         """The image's own path: we name images ourselves, so it is good as it is."""

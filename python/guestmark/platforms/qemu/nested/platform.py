@@ -26,8 +26,8 @@ from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import EXIT_DEADLINE_S, Guest, GuestPlatform, GuestWithin
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
-from guestmark.platforms.qemu.nested.images import check as check_images
-from guestmark.platforms.qemu.nested.outer import OUTERS, Held, lodge, shortage
+from guestmark.platforms.qemu.nested.images import check_disks as check_images
+from guestmark.platforms.qemu.nested.outer import OUTERS, RunningOuter, find_shortage, start_nested_outer
 from guestmark.setting.machine import MEMORY, PLACEMENT
 
 if TYPE_CHECKING:
@@ -68,28 +68,32 @@ class NestedPlatform:
         deadline = time.monotonic() + (deadline_s or READY_DEADLINE_S)
         check_images(cell)
         self._check_program(cell)
-        if short := shortage([cell]):
+        if short := find_shortage([cell]):
             raise short
-        with OUTERS.take(cell, deadline) as held, self._faults(held), contextlib.ExitStack() as stack:
+        with (
+            OUTERS.take_guest(cell, deadline) as held,
+            self._locate_errors(held),
+            contextlib.ExitStack() as stack,
+        ):
             held.trials += 1
             place = held.place
             with place.using_agent() as agent:
                 before = agent.ping()
             for layer in range(1, len(self._spec.layers) - 1):
-                place = lodge(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
+                place = start_nested_outer(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
             self._check_virtualization(place, held)
             inner = stack.enter_context(self._start_inner(cell, place, deadline))
             yield NestedGuest(inner, held, place, before)
 
     @contextlib.contextmanager
-    def outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
+    def start_outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
         """The outer guest alone, able to run hypervisors, for workloads that start what is inside themselves.
 
         Like `start`'s it may be one that other trials of the block share.
         """
-        if short := shortage([cell]):
+        if short := find_shortage([cell]):
             raise short
-        with OUTERS.take(cell, time.monotonic() + deadline_s) as held:
+        with OUTERS.take_guest(cell, time.monotonic() + deadline_s) as held:
             yield held.place.guest
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
@@ -116,7 +120,7 @@ class NestedPlatform:
         if missing := self._inner.missing(cell.levels):
             raise PlatformUnusableError(f"inside {self._spec.outer}: {missing.reason}", hint=missing.hint)
 
-    def _check_virtualization(self, place: OuterPlace, held: Held) -> None:
+    def _check_virtualization(self, place: OuterPlace, held: RunningOuter) -> None:
         if self._spec.inner.description.needs_kvm and not place.has_kvm:
             raise PlatformUnusableError(
                 f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) has no nested "
@@ -125,7 +129,7 @@ class NestedPlatform:
             )
 
     @contextlib.contextmanager
-    def _faults(self, held: Held) -> Iterator[None]:
+    def _locate_errors(self, held: RunningOuter) -> Iterator[None]:
         """Adds to an error which layer it came from, with both consoles."""
         outer = held.place.guest
         try:
@@ -153,7 +157,7 @@ class NestedGuest(GuestWithin):
     inner guest's, from the start of its hypervisor; those of an outer guest that was started for it are `outer_…`.
     """
 
-    def __init__(self, inner: Guest, held: Held, place: OuterPlace, before: Ping) -> None:
+    def __init__(self, inner: Guest, held: RunningOuter, place: OuterPlace, before: Ping) -> None:
         super().__init__(inner)
         self._held = held
         self._before = before
@@ -173,7 +177,7 @@ class NestedGuest(GuestWithin):
 
     def attest(self) -> NestedMachine:
         """Both layers: the outer one as this host sees it, the inner one as it is seen in the outer guest."""
-        return NestedMachine(outer=self._held.facts(), inner=self.inner.attest())
+        return NestedMachine(outer=self._held.describe_use(), inner=self.inner.attest())
 
     def console(self) -> str:
         """What the inner guest printed, and the outer one."""
