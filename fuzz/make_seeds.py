@@ -89,16 +89,18 @@ def requests() -> None:
         output_limit=1, stream=True, pty=wire.Winsize(rows=1, cols=1),
     )  # fmt: skip
     asked = {
-        "exec": frames.request(7, wire.EXEC, program),
-        "read_file": frames.request(7, wire.READ_FILE, wire.ReadFile(path=b"/x", offset=1, limit=2)),
-        "data": frames.request(7, wire.DATA, b"bytes"),
-        "kill": frames.request(7, wire.KILL, wire.Kill(signal=9)),
-        "mount": frames.request(7, wire.MOUNT, wire.Mount(source=b"a", target=b"b", fstype="c", options="d")),
-        "winsize": frames.request(7, wire.WINSIZE, wire.Winsize(rows=1, cols=2)),
+        "exec": frames.frame_request(7, wire.EXEC, program),
+        "read_file": frames.frame_request(7, wire.READ_FILE, wire.ReadFile(path=b"/x", offset=1, limit=2)),
+        "data": frames.frame_request(7, wire.DATA, b"bytes"),
+        "kill": frames.frame_request(7, wire.KILL, wire.Kill(signal=9)),
+        "mount": frames.frame_request(
+            7, wire.MOUNT, wire.Mount(source=b"a", target=b"b", fstype="c", options="d")
+        ),
+        "winsize": frames.frame_request(7, wire.WINSIZE, wire.Winsize(rows=1, cols=2)),
     }
     for name, frame in asked.items():
         put("requests", name, b"\x40" + frame)
-    end = frames.request(7, wire.END, None) + frames.request(8, wire.FACTS, None)
+    end = frames.frame_request(7, wire.END, None) + frames.frame_request(8, wire.FACTS, None)
     put("requests", "end", b"\x01" + end)
 
 

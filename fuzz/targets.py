@@ -60,8 +60,8 @@ def stream_of(data: bytes) -> bytes:
 
 CALLS: tuple[Callable[[Agent], object], ...] = (
     lambda agent: agent.exec(["true"], timeout_s=_ANSWER_S, grace_s=0.0, output_limit=1000),
-    lambda agent: agent.facts(timeout_s=_ANSWER_S),
-    lambda agent: agent.clock(timeout_s=_ANSWER_S),
+    lambda agent: agent.read_facts(timeout_s=_ANSWER_S),
+    lambda agent: agent.read_clock(timeout_s=_ANSWER_S),
     lambda agent: agent.read_file("/x", limit=1000, timeout_s=_ANSWER_S),
     lambda agent: agent.checksum("/x", timeout_s=_ANSWER_S),
     lambda agent: agent.stat("/x", timeout_s=_ANSWER_S),
@@ -106,8 +106,8 @@ def _kernel(path: Path) -> None:
     """All readers of a kernel, whatever it is."""
     bzimage.has_pvh_entry(path.read_bytes())
     with contextlib.suppress(bzimage.NotABzImageError):
-        bzimage.release_of(path)
-    bzimage.has_pvh_entry(bzimage.unpack(path))
+        bzimage.read_release(path)
+    bzimage.has_pvh_entry(bzimage.unpack_elf(path))
 
 
 TARGETS = {

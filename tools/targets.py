@@ -35,7 +35,7 @@ def run_check(rows: Sequence[Architecture], chain: agents.Toolchain) -> subproce
 def main() -> int:
     """Returns 1 if the agent does not compile for an architecture."""
     rows = [row for row in ARCHITECTURES.values() if not row.is_host]
-    chain = agents.library_compiler(rows[0])
+    chain = agents.find_library_compiler(rows[0])
     if chain is None:
         print(f"the sources of Rust's library are not installed\n  {agents.library_sources_hint()}")
         return 1

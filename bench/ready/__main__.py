@@ -29,7 +29,7 @@ from pathlib import Path
 
 from bench.sidebyside import measure, ratio, table
 
-from guestmark.appliance.initramfs import Archive
+from guestmark.appliance.initramfs import CpioArchive
 from guestmark.appliance.kernel import find_kernel
 from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
 from guestmark.core.model import Cell, WorkloadSpec
@@ -106,7 +106,7 @@ def _bare_initramfs(scratch: Path, compiler: str = "cc") -> Path:
     source, program = scratch / "init.c", scratch / "init"
     source.write_text(_INIT)
     subprocess.run([compiler, "-static", "-Os", "-w", "-o", str(program), str(source)], check=True)
-    archive = Archive()
+    archive = CpioArchive()
     archive.directory("dev")
     archive.character_device("dev/console", 5, 1)
     archive.file("init", program.read_bytes(), 0o755)
@@ -129,7 +129,7 @@ def _architectures(wanted: Sequence[str], rounds: int, seed: int) -> None:
     contenders: dict[str, Callable[[], float]] = {}
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch:
         for row in map(architecture, wanted or ARCHITECTURES):
-            made = None if row.is_host else parts.find(row)
+            made = None if row.is_host else parts.find_parts(row)
             if made is None or not shutil.which(row.cross.name):
                 continue
             initramfs = _bare_initramfs(Path(scratch), row.cross.name)

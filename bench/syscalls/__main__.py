@@ -28,7 +28,7 @@ _PER_OPERATION = re.compile(r"([0-9.]+) usecs/op")
 
 def ours(agent: Agent, name: str) -> float:
     """Seconds of one operation, by the agent."""
-    sections = syscalls.measure(
+    sections = syscalls.measure_syscalls(
         agent, operations=1000, time_s=0.35, names=[name], counters=dict, timeout_s=60.0
     )
     return sections[-1].measured.median_ns / 1e9

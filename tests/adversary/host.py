@@ -18,7 +18,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from guestmark.agent.confinement import HYPERVISOR, PROCESSES, WITH_MEMORY_FILE, WITH_NETWORK, Confinement
+from guestmark.agent.confinement import (
+    HYPERVISOR,
+    MOST_PROCESSES,
+    WITH_MEMORY_FILE,
+    WITH_NETWORK,
+    Confinement,
+)
 from guestmark.core import own_program
 from guestmark.core.errors import AgentError
 from guestmark.core.keeper import keeper
@@ -93,7 +99,7 @@ def taken_over(way: Way) -> dict[str, str]:
         ):
             inside = Path(str(targets["inside"]))
             if way.confinement is not None:
-                _, *command = way.confinement.around(command, [inside], groups=made)
+                _, *command = way.confinement.wrap_command(command, [inside], groups=made)
                 command = [str(inside.parent / "agent"), *command]
             else:  # what it does to mounts is no other's
                 command = ["unshare", "--mount", "--propagation=private", *command]
@@ -245,7 +251,7 @@ def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
             "socket": str(folder / "socket"), "datagrams": str(folder / "datagrams"), "abstract": name,
             "pipe": str(folder / "pipe"), "full_pipe": str(folder / "full_pipe"), "owned": str(owned),
             "process": process.pid, "other_process": other.pid, "queue": queue, "terminal": terminal,
-            "many": PROCESSES + 64, "memory": 2 * _MEMORY_BYTES,
+            "many": MOST_PROCESSES + 64, "memory": 2 * _MEMORY_BYTES,
             "pid_namespace": os.readlink("/proc/self/ns/pid"), "heard": heard,
         }  # fmt: skip
         udp.sendto(b"", udp.getsockname())

@@ -57,7 +57,7 @@ def test_a_mount_option_the_kernel_rejects_is_told_in_its_words(platform: str) -
         assert "the kernel says" in str(caught.value)
         assert "nonsense" in str(caught.value) or "data" in str(caught.value)
         assert "mount=data=nonsense" in caught.value.hint
-        assert machine.agent.facts()  # the guest goes on
+        assert machine.agent.read_facts()  # the guest goes on
 
 
 def test_a_filesystem_the_kernel_does_not_have_is_told() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.appliance.initramfs import Archive
+from guestmark.appliance.initramfs import CpioArchive
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.modules import ModuleTree
 from tests.framework.processes import wait_until
@@ -201,19 +201,21 @@ def _made_bootable(directory: Path, *, with_guests: bool) -> None:
     shutil.copy(kernel.image, directory / "kernel")
     assert kernel.modules is not None
     tree = ModuleTree.read(kernel.modules)
-    initrd = Archive()
+    initrd = CpioArchive()
     for path in ("dev", "proc", "sys", "root", "modules"):
-        initrd.directory(path)
-    initrd.character_device("dev/console", 5, 1)
-    initrd.character_device("dev/null", 1, 3)
+        initrd.add_directory(path)
+    initrd.add_character_device("dev/console", 5, 1)
+    initrd.add_character_device("dev/null", 1, 3)
     wanted = (*_MODULES, *(_KVM if with_guests else ()))
-    for index, (name, content) in enumerate(tree.closure(tuple(name for name in wanted if tree.has(name)))):
-        initrd.file(f"modules/{index:02}-{name}.ko", content)
-    initrd.file("init", _INIT.encode(), 0o755)
+    for index, (name, content) in enumerate(
+        tree.load_closure(tuple(name for name in wanted if tree.has_module(name)))
+    ):
+        initrd.add_file(f"modules/{index:02}-{name}.ko", content)
+    initrd.add_file("init", _INIT.encode(), 0o755)
     made = {"dev", "proc", "sys", "root", "modules"}
     for there, here in _files(("sh", "insmod", "mount", "switch_root")).items():
         _add(initrd, there, here, made)
-    (directory / "initrd").write_bytes(initrd.content())
+    (directory / "initrd").write_bytes(initrd.to_bytes())
 
     host, user = key(directory / "host"), key(directory / "user")
     root = directory / "tree"
@@ -281,12 +283,12 @@ def _files(programs: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _add(archive: Archive, there: str, here: Path, made: set[str]) -> None:
+def _add(archive: CpioArchive, there: str, here: Path, made: set[str]) -> None:
     for parent in reversed(Path(there).parents[:-1]):
         if str(parent) not in made:
-            archive.directory(str(parent))
+            archive.add_directory(str(parent))
             made.add(str(parent))
-    archive.file(there, here.read_bytes(), 0o755)
+    archive.add_file(there, here.read_bytes(), 0o755)
 
 
 def _which(program: str) -> str | None:

@@ -74,7 +74,7 @@ def _serve(machine: Machine, listening: socket.socket) -> None:
             except OSError:  # it has been shut down
                 return
             with connection, contextlib.suppress(BrokenPipeError):
-                machine.agent.piped(
+                machine.agent.run_piped(
                     words, stdin_fd=connection.fileno(), output_fds=(connection.fileno(), nowhere)
                 )
     finally:

@@ -45,9 +45,9 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 
 def can_be_had(row: Architecture, log: Path) -> None:
     """Makes what its machines boot. Skips the test where the package sources have nothing for it."""
-    if row.root and parts.find(row) is None:
+    if row.root and parts.find_parts(row) is None:
         try:
-            Packages(row, Progress()).refresh(log)
+            Packages(row, Progress()).refresh_lists(log)
         except GuestmarkError as error:
             pytest.skip(error.message)
     QemuPlatform(parse_platform(f"tcg@{row.name}").inner).make_parts((), Progress())
@@ -103,7 +103,7 @@ def test_programs_run_and_know_the_date(row: Architecture, machine: Machine) -> 
 
 
 def test_a_guest_cannot_change_its_root_on_the_host(row: Architecture, machine: Machine) -> None:
-    root = parts.get(row).root
+    root = parts.get_parts(row).root
     if root is None:
         pytest.skip("it has no root")
     machine.agent.write_file("/etc/written", b"here")
@@ -112,9 +112,9 @@ def test_a_guest_cannot_change_its_root_on_the_host(row: Architecture, machine: 
 
 def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     can_be_had(ARM64, tmp_path / "log")
-    first = parts.get(ARM64).agent
+    first = parts.get_parts(ARM64).agent
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    second = agents.make(ARM64, Progress())
+    second = agents.make_agent(ARM64, Progress())
     assert first != second
     assert first.read_bytes() == second.read_bytes()
 
@@ -123,9 +123,9 @@ def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytes
 def test_the_same_source_makes_the_same_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = ARCHITECTURES["sparc64"]
     can_be_had(row, tmp_path / "log")
-    first = parts.get(row).kernel
+    first = parts.get_parts(row).kernel
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    second = kernels.make(row, Progress())
+    second = kernels.make_kernel(row, Progress())
     assert first.image != second.image
     assert first.image.read_bytes() == second.image.read_bytes()
 
@@ -137,7 +137,7 @@ def test_a_preparation_that_is_ended_leaves_no_half_cache(
     can_be_had(ARM64, tmp_path / "log")
     cache = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    home = store.directory(ARM64)
+    home = store.architecture_directory(ARM64)
     process = guestmark.start("prepare", "tcg@arm64", env={"XDG_CACHE_HOME": str(cache)})
     scratch = _appears(home)
     while not list((scratch / "scratch").rglob("*.rlib")):  # the compiler is at work
@@ -179,7 +179,7 @@ def test_programs_alone_are_emulated_with_their_children(tmp_path: Path) -> None
         else:
             assert child.status != 0
         assert machine.agent.exec(["touch", "/etc/written"], timeout_s=30).ok
-    assert not (parts.root(ARM64).path / "etc/written").exists()
+    assert not (parts.get_root(ARM64).path / "etc/written").exists()
 
 
 def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_machine_of_another_architecture_is_reached_by_ssh(
 ) -> None:
     """It is a guest with an sshd in it; guestmark is told nothing of it but how ssh gets there."""
     can_be_had(row, tmp_path / "log")
-    parts.get(row)
+    parts.get_parts(row)
     with guest_with_sshd(f"tcg@{row.name}", tmp_path) as ssh:
         guestmark.environment |= {"GUESTMARK_SSH": ssh, "XDG_CACHE_HOME": str(cache_directory().parent)}
         command = ("exec", "--on", "host,ssh:lab1", "--blocks", "2", "--warmup", "0", "--json", "-")

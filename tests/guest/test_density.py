@@ -120,7 +120,7 @@ def test_an_idle_machine_that_is_not_idle_is_seen() -> None:
         try:
             measured = {each.metric: each.value for each in workload.run(machine)}
         finally:
-            busy.signal(9)
+            busy.send_signal(9)
             busy.wait(10)
     assert (
         measured[density.IDLE] > 0.05

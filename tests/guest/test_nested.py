@@ -71,7 +71,7 @@ def test_kvm_inside_tcg_is_kvm_and_has_a_disk() -> None:
         assert result.status == 0
         assert result.wall_s == pytest.approx(result.guest_wall_s, abs=0.1 + result.wall_error_s)
         assert guest.phases["outer_ready"] > 0
-        nothing, _, program = syscalls.measure(
+        nothing, _, program = syscalls.measure_syscalls(
             guest.agent,
             operations=20,
             time_s=0.02,

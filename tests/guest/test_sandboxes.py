@@ -127,7 +127,7 @@ def test_gvisor_starts_where_temporary_files_are_for_one_user_alone(
 @every
 def test_two_of_a_kind_run_at_the_same_time(name: str) -> None:
     with start(name) as one, start(name) as other:
-        assert one.agent.facts().cpus_online == other.agent.facts().cpus_online
+        assert one.agent.read_facts().cpus_online == other.agent.read_facts().cpus_online
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.clocks import host_boot_id
+from guestmark.agent.clocks import read_host_boot_id
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.machine_facts import RemoteMachine
 from guestmark.platforms import registry
@@ -58,7 +58,7 @@ def test_what_the_machine_is_is_attested(there: tuple[Sshd, Path]) -> None:
         said = machine.remarks()
     assert isinstance(found, RemoteMachine)
     assert (found.dest, found.arch, found.kernel) == ("lab1", os.uname().machine, os.uname().release)
-    assert found.boot_id == host_boot_id()
+    assert found.boot_id == read_host_boot_id()
     assert found.is_this_host
     assert said == [
         "lab1 is this very host, under another name"
@@ -81,7 +81,7 @@ def test_agent_and_directory_are_gone_afterwards(there: tuple[Sshd, Path]) -> No
         assert Path(machine.scratch).stat().st_mode & 0o777 == 0o700
         pid = machine.agent.hello().pid
         left = machine.agent.background(["sleep", "300"])
-        assert left.running
+        assert left.is_running
     assert list(scratch.iterdir()) == []
     assert not Path(f"/proc/{pid}").exists()
 
@@ -176,7 +176,7 @@ def test_a_machine_that_is_still_starting_is_waited_for(
     client.chmod(0o755)
     monkeypatch.setenv("GUESTMARK_SSH", str(client))
     with start("ssh:lab1", restart=f"(sleep 0.5; touch {flag}) > /dev/null 2>&1 &") as machine:
-        assert machine.agent.hello().boot_id == host_boot_id()
+        assert machine.agent.hello().boot_id == read_host_boot_id()
 
 
 def test_a_machine_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_trials_share_a_connection_and_nothing_else(there: There) -> None:
         with trial() as machine:
             agent, keeper = pids(machine)
             left = machine.agent.background(["sh", "-c", "setsid sleep 300 & exec sleep 300"])
-            assert left.running
+            assert left.is_running
             machine.agent.write_file(f"{machine.scratch}/data", b"x")
             machine.agent.mkdir(f"{machine.scratch}/closed", mode=0o000)
             assert wait_until(lambda: len(of_session(keeper)) >= 3, 5)

@@ -76,7 +76,7 @@ def test_a_guest_that_ends_meanwhile_is_told_and_hangs_nothing() -> None:
 
     begin = time.monotonic()
     with start("uml", memory="256M") as guest, pytest.raises(MachineError):
-        syscalls.measure(
+        syscalls.measure_syscalls(
             guest.agent, operations=20, time_s=0.02, names=["null"], timeout_s=60.0, counters=kill
         )
     assert time.monotonic() - begin < 60

@@ -11,12 +11,12 @@ import msgspec
 from msgspec import UNSET
 
 from guestmark.agent import frames, wire
-from guestmark.agent.results import refusal
+from guestmark.agent.results import make_refusal
 
 _SEND_S = 30.0
 
 
-class Channel(Protocol):
+class AgentChannel(Protocol):
     """What a running program needs of the conversation with its agent."""
 
     def send(self, message: bytes, timeout_s: float) -> None:
@@ -34,7 +34,7 @@ class Background:
     """
 
     def __init__(
-        self, agent: Channel, call_id: int, hear: Callable[[int, bytes], None] | None = None
+        self, agent: AgentChannel, call_id: int, hear: Callable[[int, bytes], None] | None = None
     ) -> None:
         self._agent = agent
         self._id = call_id
@@ -43,7 +43,7 @@ class Background:
         self.output = bytearray()
         self.ended: wire.Exited | None = None
 
-    def take(self, reply: frames.Reply) -> None:
+    def handle_reply(self, reply: frames.Reply) -> None:
         """Stores a reply to its call, whichever call was waiting when it arrived."""
         if reply.data is not UNSET and self._hear is not None:
             self._hear(reply.stream, reply.data)
@@ -55,7 +55,7 @@ class Background:
             self.ended = msgspec.msgpack.decode(reply.ok, type=wire.Exited)
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """True until the program's exit has been reported."""
         return self.ended is None and self._failure is None
 
@@ -65,23 +65,23 @@ class Background:
         Raises `CommandError` when it could not be started.
         """
         deadline = time.monotonic() + timeout_s
-        while self.running and not until(bytes(self.output)):
+        while self.is_running and not until(bytes(self.output)):
             if not self._agent.receive_background(deadline):
                 return False
         if self._failure is not None:
-            raise refusal(self._failure, command=True)
+            raise make_refusal(self._failure, command=True)
         return True
 
-    def feed(self, data: bytes) -> None:
+    def send_input(self, data: bytes) -> None:
         """Sends bytes to its standard input, if it was started with one; ignored after it has ended."""
-        if self.running:
-            self._agent.send(frames.request(self._id, wire.DATA, data), _SEND_S)
+        if self.is_running:
+            self._agent.send(frames.frame_request(self._id, wire.DATA, data), _SEND_S)
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Sends a signal to its process group; nothing happens when it has ended."""
-        if self.running:
-            self._agent.send(frames.request(self._id, wire.KILL, wire.Kill(signal=number)), _SEND_S)
+        if self.is_running:
+            self._agent.send(frames.frame_request(self._id, wire.KILL, wire.Kill(signal=number)), _SEND_S)
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """The output so far; undecodable bytes are replaced."""
         return os.fsdecode(bytes(self.output)).encode("utf-8", "replace").decode()

@@ -16,7 +16,7 @@ PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agen
 
 
 @functools.cache
-def tsc_khz() -> int | None:
+def read_tsc_khz() -> int | None:
     """Ticks of this host's time-stamp counter per millisecond; None where there is no such counter."""
     done = subprocess.run(
         [str(agent_binary()), "tsc"], capture_output=True, text=True, check=True, timeout=10
@@ -44,7 +44,7 @@ def start_host_agent(
     return process, Transport.of_process(process)
 
 
-def supervised(
+def supervise_command(
     command: Sequence[str],
     *,
     lifeline_fd: int,
@@ -84,7 +84,7 @@ def ending_with_us(command: Sequence[str], *, grace_ms: int = 0) -> Iterator[tup
     """
     theirs, ours = os.pipe()
     try:
-        yield supervised(command, lifeline_fd=theirs, grace_ms=grace_ms), theirs
+        yield supervise_command(command, lifeline_fd=theirs, grace_ms=grace_ms), theirs
     finally:
         os.close(theirs)
         os.close(ours)

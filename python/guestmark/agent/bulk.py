@@ -17,7 +17,7 @@ BUFFERED_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveResult:
     """Bytes that were moved, and flushed when that was asked. Seconds.
 
     `wall_s` is the host's monotonic clock's, from taking the call up to the end of the flush, uncertain by
@@ -44,13 +44,13 @@ class BulkCalls(Conversation):
 
     def write_stream(
         self, path: str, data: bytes | Iterable[bytes], *, flush: bool = True, timeout_s: float
-    ) -> Moved:
+    ) -> MoveResult:
         """Sends bytes through the channel into a file that is created or replaced; then fsync and syncfs.
 
         The channel alone is `sink`, the disk alone is `fill`. Raises `CallError` (`errno` ENOSPC, …).
         """
         file = wire.WriteStream(path=os.fsencode(path), flush=flush)
-        return self._moved(wire.WRITE_STREAM, file, timeout_s, data)
+        return self._move_bytes(wire.WRITE_STREAM, file, timeout_s, data)
 
     def copy(
         self,
@@ -64,7 +64,7 @@ class BulkCalls(Conversation):
         preallocate: bool = True,
         flush: bool = True,
         timeout_s: float,
-    ) -> Moved:
+    ) -> MoveResult:
         """Copies a file or device into a file that is created or replaced.
 
         Buffered: one block after the other, as dd does. `direct`: O_DIRECT on both sides, `in_flight` requests at once
@@ -75,12 +75,12 @@ class BulkCalls(Conversation):
         copy = wire.Copy(
             source=os.fsencode(source),
             destination=os.fsencode(destination),
-            how=_how(direct, block_size, in_flight),
+            how=_choose_method(direct, block_size, in_flight),
             length=length,
             preallocate=preallocate,
             flush=flush,
         )
-        return self._moved(wire.COPY, copy, timeout_s)
+        return self._move_bytes(wire.COPY, copy, timeout_s)
 
     def fill(
         self,
@@ -94,17 +94,17 @@ class BulkCalls(Conversation):
         preallocate: bool = False,
         flush: bool = True,
         timeout_s: float,
-    ) -> Moved:
+    ) -> MoveResult:
         """Writes `size` bytes of a pattern into a file that is created or replaced. Nothing is sent."""
         fill = wire.Fill(
             path=os.fsencode(path),
             size=size,
             pattern=pattern,
-            how=_how(direct, block_size, in_flight),
+            how=_choose_method(direct, block_size, in_flight),
             preallocate=preallocate,
             flush=flush,
         )
-        return self._moved(wire.FILL, fill, timeout_s)
+        return self._move_bytes(wire.FILL, fill, timeout_s)
 
     def read_back(
         self,
@@ -115,10 +115,12 @@ class BulkCalls(Conversation):
         in_flight: int = IN_FLIGHT,
         length: int | None = None,
         timeout_s: float,
-    ) -> Moved:
+    ) -> MoveResult:
         """Reads a file or device and discards the bytes. Caches are left as they are; see `drop_caches`."""
-        file = wire.ReadBack(path=os.fsencode(path), how=_how(direct, block_size, in_flight), length=length)
-        return self._moved(wire.READ_BACK, file, timeout_s)
+        file = wire.ReadBack(
+            path=os.fsencode(path), how=_choose_method(direct, block_size, in_flight), length=length
+        )
+        return self._move_bytes(wire.READ_BACK, file, timeout_s)
 
     def checksum(self, path: str, *, length: int | None = None, timeout_s: float) -> Checksum:
         """Digest of a file or device, of its first `length` bytes; a shorter one is an error."""
@@ -137,19 +139,19 @@ class BulkCalls(Conversation):
         """sync and drop the machine's page cache (needs root there): what is read next comes from the disk."""
         self._call(wire.DROP_CACHES, None, timeout_s)
 
-    def _moved(
+    def _move_bytes(
         self,
         asked: wire.Call[A, Transferred],
         arguments: A,
         timeout_s: float,
         data: bytes | Iterable[bytes] | None = None,
-    ) -> Moved:
+    ) -> MoveResult:
         def call() -> Transferred:
             return self._call(asked, arguments, timeout_s, data=data or b"", streaming=data is not None)
 
         self.hello()
-        done, wall = self._on_host_clock(call)
-        return Moved(
+        done, wall = self._time_call(call)
+        return MoveResult(
             bytes=done.bytes,
             wall_s=wall.seconds,
             wall_error_s=wall.error_s,
@@ -163,16 +165,16 @@ class BulkCalls(Conversation):
             dirtied_bytes=done.dirtied_bytes,
         )
 
-    def _on_host_clock(self, call: Callable[[], Transferred]) -> tuple[Transferred, clocks.HostWall]:
+    def _time_call(self, call: Callable[[], Transferred]) -> tuple[Transferred, clocks.HostWall]:
         """Makes a call between pings, as `exec` does."""
-        before = self._clock_before()
+        before = self._ping_if_needed()
         sent_ns = time.monotonic_ns()
         done = call()
         received_ns = time.monotonic_ns()
-        return done, self._wall((done.started_ns, done.ended_ns), before, (sent_ns, received_ns))
+        return done, self._relate_duration((done.started_ns, done.ended_ns), before, (sent_ns, received_ns))
 
 
-def _how(direct: bool, block_size: int | None, in_flight: int) -> wire.How:
+def _choose_method(direct: bool, block_size: int | None, in_flight: int) -> wire.How:
     """How bytes are moved. Raises `ValueError` for impossible values."""
     size = block_size or (DIRECT_BLOCK if direct else BUFFERED_BLOCK)
     if not 512 <= size <= 64 << 20 or (direct and size % 4096):

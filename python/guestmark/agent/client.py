@@ -22,9 +22,9 @@ from msgspec import UNSET, structs
 from guestmark.agent import frames, wire
 from guestmark.agent.background import Background
 from guestmark.agent.bulk import BulkCalls
-from guestmark.agent.conversation import Guard
+from guestmark.agent.conversation import ConversationGuard
 from guestmark.agent.frames import Link, LinkError
-from guestmark.agent.results import CallError, CommandError, ExecResult, refusal
+from guestmark.agent.results import CallError, CommandError, ExecResult, make_refusal
 from guestmark.agent.wire import MAX_CHUNK, MAX_OUTPUT
 from guestmark.core.errors import AgentError
 from guestmark.core.performance_events import PerformanceEvent
@@ -41,31 +41,33 @@ def run_piped(
     Its input ends where ours does. Raises as `run`, and `BrokenPipeError` when nobody
     reads what it prints.
     """
-    waiting = deque([frames.request(call_id, wire.EXEC, program)])
+    waiting = deque([frames.frame_request(call_id, wire.EXEC, program)])
     feed = (waiting.popleft() if waiting else b"" for _ in itertools.count())
     inputs: tuple[int, ...] = (stdin_fd,)
     while True:
         frame = link.exchange(math.inf, feed=feed, wake_fds=inputs)
         if frame is None:
-            data = _typed(stdin_fd) or b""
-            waiting.append(_typed_request(call_id, data))
+            data = _read_typed(stdin_fd) or b""
+            waiting.append(_frame_typed(call_id, data))
             inputs = inputs if data else ()
             continue
-        reply = _reply(frame, call_id)
+        reply = _decode_reply(frame, call_id)
         if reply.data is not UNSET:
             _write_all(output_fds[reply.stream - 1], reply.data)
         else:
             link.finish_sending(time.monotonic() + _SEND_S)  # input that it did not wait for
-            return _status(reply)
+            return _read_exit_status(reply)
 
 
-def run(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: int) -> int:
+def run_on_terminal(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: int) -> int:
     """Starts the program and joins the terminals until it ends: exit status, or 128 + signal.
 
     Raises `LinkError` when the conversation fails, `CommandError` or `CallError` when the program cannot be started.
     """
-    request = frames.request(call_id, wire.EXEC, structs.replace(program, pty=_size(stdout_fd)))
-    with _raw(stdin_fd), _resizes() as resized_fd:
+    request = frames.frame_request(
+        call_id, wire.EXEC, structs.replace(program, pty=_read_terminal_size(stdout_fd))
+    )
+    with _raw_mode(stdin_fd), _watch_resizes() as resized_fd:
         link.send(request, time.monotonic() + _SEND_S)
         inputs: tuple[int, ...] = (stdin_fd, resized_fd)
         while True:
@@ -74,40 +76,46 @@ def run(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: 
                 deadline = time.monotonic() + _SEND_S
                 with contextlib.suppress(BlockingIOError):
                     os.read(resized_fd, 64)
-                    link.send(frames.request(call_id, wire.WINSIZE, _size(stdout_fd)), deadline)
-                typed = _typed(stdin_fd) if stdin_fd in inputs else None
+                    link.send(
+                        frames.frame_request(call_id, wire.WINSIZE, _read_terminal_size(stdout_fd)), deadline
+                    )
+                typed = _read_typed(stdin_fd) if stdin_fd in inputs else None
                 if typed is not None:
-                    link.send(_typed_request(call_id, typed), deadline)
+                    link.send(_frame_typed(call_id, typed), deadline)
                     inputs = inputs if typed else (resized_fd,)
                 continue
-            reply = _reply(frame, call_id)
+            reply = _decode_reply(frame, call_id)
             if reply.data is UNSET:
-                return _status(reply)
+                return _read_exit_status(reply)
             _write_all(stdout_fd, reply.data)
 
 
-def _typed_request(call_id: int, data: bytes) -> bytes:
+def _frame_typed(call_id: int, data: bytes) -> bytes:
     """What was typed, or that nothing more will be."""
-    return frames.request(call_id, wire.DATA, data) if data else frames.request(call_id, wire.END, None)
+    return (
+        frames.frame_request(call_id, wire.DATA, data)
+        if data
+        else frames.frame_request(call_id, wire.END, None)
+    )
 
 
-def _reply(frame: bytes, call_id: int) -> frames.Reply:
-    reply = frames.reply(frame)
+def _decode_reply(frame: bytes, call_id: int) -> frames.Reply:
+    reply = frames.decode_reply(frame)
     if reply.id != call_id:
         raise LinkError(f"answered call {reply.id} instead of {call_id}")
     return reply
 
 
-def _status(reply: frames.Reply) -> int:
+def _read_exit_status(reply: frames.Reply) -> int:
     """The exit status of a program that has ended. Raises `CommandError` for one that could not be started."""
     if reply.error is not UNSET:
-        raise refusal(reply.error, command=True)
+        raise make_refusal(reply.error, command=True)
     assert reply.ok is not UNSET
     exited = msgspec.msgpack.decode(reply.ok, type=wire.Exited)
     return 128 + exited.signal if exited.signal else exited.status or 0
 
 
-def _typed(stdin_fd: int) -> bytes | None:
+def _read_typed(stdin_fd: int) -> bytes | None:
     """What was typed; empty at end of input, None when there is nothing to read."""
     poller = select.poll()
     poller.register(stdin_fd, select.POLLIN)
@@ -119,7 +127,7 @@ def _typed(stdin_fd: int) -> bytes | None:
         return b""
 
 
-def _size(fd: int) -> wire.Winsize:
+def _read_terminal_size(fd: int) -> wire.Winsize:
     try:
         size = os.get_terminal_size(fd)
     except OSError:
@@ -134,7 +142,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _raw(fd: int) -> Iterator[None]:
+def _raw_mode(fd: int) -> Iterator[None]:
     """Puts a terminal into raw mode; does nothing if it is not a terminal."""
     if not os.isatty(fd):
         yield
@@ -148,7 +156,7 @@ def _raw(fd: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _resizes() -> Iterator[int]:
+def _watch_resizes() -> Iterator[int]:
     """A descriptor that becomes readable when the terminal changes its size."""
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     in_main = threading.current_thread() is threading.main_thread()
@@ -173,7 +181,7 @@ _GRACE_S = 15.0
 _ENDLESS = (1 << 63) - 1
 
 
-class Where(TypedDict, total=False):
+class ProgramContext(TypedDict, total=False):
     """The environment and identity a program runs with; whatever is missing or None is the agent's own."""
 
     env: Mapping[str, str] | None
@@ -203,7 +211,7 @@ class Agent(BulkCalls):
         stdout: wire.StandardOutput = wire.StandardOutput.PIPE,
         tail: bool = False,
         question: bool = False,
-        **where: Unpack[Where],
+        **where: Unpack[ProgramContext],
     ) -> ExecResult:
         """Runs a program until it ends or for `timeout_s`, when its whole process group is killed.
 
@@ -214,9 +222,9 @@ class Agent(BulkCalls):
         """
         if not 0 <= output_limit <= MAX_OUTPUT:
             raise ValueError(f"output_limit must be between 0 and {MAX_OUTPUT}")
-        self._greeted(_GRACE_S)
+        self._ensure_greeted(_GRACE_S)
         program = structs.replace(
-            _program(argv, output_limit, stdin=bool(stdin), **where),
+            _encode_program(argv, output_limit, stdin=bool(stdin), **where),
             time_limit_ns=max(1, math.ceil(timeout_s * 1e9)),
             stdout=stdout,
             tail=tail,
@@ -225,7 +233,7 @@ class Agent(BulkCalls):
                 for event in counters
             ),
         )
-        before = self._clock_before()
+        before = self._ping_if_needed()
         output = {1: bytearray(), 2: bytearray()}
 
         def keep(stream: int, data: bytes) -> None:
@@ -247,7 +255,9 @@ class Agent(BulkCalls):
         if len(exited.counted) != len(counters):
             self.close()
             raise AgentError("exec: the agent counted other events than it was asked to")
-        wall = self._wall((exited.started_ns, exited.ended_ns), before, (self._sent_ns, received_ns))
+        wall = self._relate_duration(
+            (exited.started_ns, exited.ended_ns), before, (self._sent_ns, received_ns)
+        )
         return ExecResult(
             argv=tuple(os.fsdecode(argument) for argument in argv),
             status=exited.status,
@@ -283,7 +293,7 @@ class Agent(BulkCalls):
         stdin: bool = False,
         output_limit: int = MAX_OUTPUT,
         hear: Callable[[int, bytes], None] | None = None,
-        **where: Unpack[Where],
+        **where: Unpack[ProgramContext],
     ) -> Background:
         """Starts a program that goes on while other calls are made; what it prints comes as it is printed.
 
@@ -292,44 +302,44 @@ class Agent(BulkCalls):
         started at all.
         """
         limit = output_limit if hear is None else _ENDLESS
-        program = _program(argv, limit, stdin=stdin, stream=True, **where)
+        program = _encode_program(argv, limit, stdin=stdin, stream=True, **where)
         return self.start_background(program, _GRACE_S, hear)
 
-    def interactive(
+    def run_interactive(
         self,
         argv: Sequence[str | bytes],
         *,
         stdin_fd: int = 0,
         stdout_fd: int = 1,
-        **where: Unpack[Where],
+        **where: Unpack[ProgramContext],
     ) -> int:
         """Runs a program on a terminal of its own that is joined to the caller's, until it ends.
 
         Returns its exit status, 128 + signal when one killed it. A terminal at `stdin_fd` is raw meanwhile; changes of
         its size are passed on (from the main thread). Raises `CommandError` when the program cannot be started.
         """
-        self._greeted(_GRACE_S)
-        program = _program(argv, _ENDLESS, stdin=True, **where)
-        with Guard(self, wire.EXEC.name):
+        self._ensure_greeted(_GRACE_S)
+        program = _encode_program(argv, _ENDLESS, stdin=True, **where)
+        with ConversationGuard(self, wire.EXEC.name):
             call_id = self._next_id
             self._next_id += 1
-            return run(self._link, call_id, program, stdin_fd, stdout_fd)
+            return run_on_terminal(self._link, call_id, program, stdin_fd, stdout_fd)
 
-    def piped(
+    def run_piped(
         self,
         argv: Sequence[str | bytes],
         *,
         stdin_fd: int = 0,
         output_fds: tuple[int, int] = (1, 2),
-        **where: Unpack[Where],
+        **where: Unpack[ProgramContext],
     ) -> int:
         """Runs a program with its standard streams joined to these descriptors, without a terminal, until it ends.
 
         Returns and raises as `interactive`; `BrokenPipeError` when nobody reads what it prints.
         """
-        self._greeted(_GRACE_S)
-        program = _program(argv, _ENDLESS, stdin=True, stream=True, **where)
-        with Guard(self, wire.EXEC.name):
+        self._ensure_greeted(_GRACE_S)
+        program = _encode_program(argv, _ENDLESS, stdin=True, stream=True, **where)
+        with ConversationGuard(self, wire.EXEC.name):
             call_id = self._next_id
             self._next_id += 1
             return run_piped(self._link, call_id, program, stdin_fd, output_fds)
@@ -347,7 +357,7 @@ class Agent(BulkCalls):
 
     def sha256(self, path: str, timeout_s: float = 120.0) -> wire.Digest:
         """Digest and size in bytes of a file."""
-        return self._call(wire.SHA256, _path(path), timeout_s)
+        return self._call(wire.SHA256, _encode_path(path), timeout_s)
 
     def mount(
         self, source: str, target: str, fstype: str, options: str = "", timeout_s: float = 60.0
@@ -412,17 +422,17 @@ class Agent(BulkCalls):
         file = wire.WriteFile(path=os.fsencode(path), mode=mode, uid=uid, gid=gid, fsync=fsync)
         return self._call(wire.WRITE_FILE, file, timeout_s, data=data, streaming=True)
 
-    def sink(self, data: bytes | Iterable[bytes], timeout_s: float = 60.0) -> wire.Count:
+    def send_to_sink(self, data: bytes | Iterable[bytes], timeout_s: float = 60.0) -> wire.Count:
         """Sends bytes that the agent discards, to measure the channel."""
         return self._call(wire.SINK, None, timeout_s, data=data, streaming=True)
 
     def stat(self, path: str, timeout_s: float = 10.0) -> wire.Stat:
         """Metadata of a file, symbolic links followed."""
-        return self._call(wire.STAT, _path(path), timeout_s)
+        return self._call(wire.STAT, _encode_path(path), timeout_s)
 
     def statfs(self, path: str, timeout_s: float = 10.0) -> wire.Statfs:
         """Size of the filesystem that holds `path`."""
-        return self._call(wire.STATFS, _path(path), timeout_s)
+        return self._call(wire.STATFS, _encode_path(path), timeout_s)
 
     def mkdir(self, path: str, *, mode: int = 0o755, parents: bool = False, timeout_s: float = 10.0) -> None:
         """Makes a directory; with `parents` also those above it, and one that exists is fine."""
@@ -433,38 +443,38 @@ class Agent(BulkCalls):
         """Removes a file, an empty directory, or with `recursive` a whole one."""
         self._call(wire.REMOVE, wire.Remove(path=os.fsencode(path), recursive=recursive), timeout_s)
 
-    def facts(self, timeout_s: float = 10.0) -> wire.Facts:
+    def read_facts(self, timeout_s: float = 10.0) -> wire.Facts:
         """What the machine is according to its kernel: everything attestation needs, in one round trip."""
         return self._call(wire.FACTS, None, timeout_s)
 
-    def touch(self, size: int, timeout_s: float = 60.0) -> wire.Touched:
+    def touch_memory(self, size: int, timeout_s: float = 60.0) -> wire.Touched:
         """Takes `size` bytes of memory, which the agent keeps, and writes to each page once.
 
         Asked again for as much, it writes to the same pages. Raises `CallError` where there is not so much.
         """
         return self._call(wire.TOUCH, wire.Touch(bytes=size), timeout_s)
 
-    def fork(self, size: int, timeout_s: float = 60.0) -> wire.Forked:
+    def fork_child(self, size: int, timeout_s: float = 60.0) -> wire.Forked:
         """Makes a child of the agent that touches `size` bytes of memory of its own, and waits for its end."""
         return self._call(wire.FORK, wire.Touch(bytes=size), timeout_s)
 
     def power_off(self, timeout_s: float = 60.0) -> None:
         """Writes caches back and shuts the machine down (a host agent exits); then closes the agent."""
         self._call(wire.POWER_OFF, None, timeout_s)
-        self._shut("was switched off")
+        self._close_because("was switched off")
 
 
-def _path(path: str) -> wire.Path:
+def _encode_path(path: str) -> wire.Path:
     return wire.Path(path=os.fsencode(path))
 
 
-def _program(
+def _encode_program(
     argv: Sequence[str | bytes],
     output_limit: int,
     *,
     stdin: bool,
     stream: bool = False,
-    **where: Unpack[Where],
+    **where: Unpack[ProgramContext],
 ) -> wire.Exec:
     """What to run and as whom, and what becomes of its streams."""
     env, cwd, groups = where.get("env"), where.get("cwd"), where.get("groups")

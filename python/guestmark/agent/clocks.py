@@ -10,7 +10,7 @@ _OWN_TOLERANCE = 500e-6  # more than a clock that is disciplined at all runs too
 
 
 @functools.cache
-def host_boot_id() -> str:
+def read_host_boot_id() -> str:
     """Identifies the running boot of the host's kernel; equal on a machine that shares the host's clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -69,7 +69,7 @@ def on_host_clock(
     (started_ns, ended_ns), (before, after), (sent_ns, received_ns) = span_ns, pings, bracket_ns
     slack_before = before.round_trip_ns / 2 if before else 0.0
     slack_after = after.round_trip_ns / 2 if after else 0.0
-    rate = _rate(before, after)
+    rate = _estimate_rate(before, after)
     start = before.host_ns + (started_ns - before.guest_ns) * rate if before else float(started_ns)
     end = after.host_ns - (after.guest_ns - ended_ns) * rate if after else float(ended_ns)
     warning = ""
@@ -103,7 +103,7 @@ def on_own_clock(span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> HostW
     return HostWall(duration_ns / 1e9, 0.0, warning)
 
 
-def _rate(before: Ping | None, after: Ping | None) -> float:
+def _estimate_rate(before: Ping | None, after: Ping | None) -> float:
     """Host nanoseconds per nanosecond of the machine's clock; 1 when unknown."""
     if before is None or after is None or after.guest_ns <= before.guest_ns:
         return 1.0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from guestmark.core.own_program import agent_binary
 
-STOPS = (
+STOPS_FILE = (
     "stops"  # in the scratch directory of User-Mode Linux: its guest's stops so far, 8 bytes in native order
 )
-PROCESSES = 4096  # that one machine has at most, threads and those of its helpers included
+MOST_PROCESSES = 4096  # that one machine has at most, threads and those of its helpers included
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Confinement:
     more: tuple[str, ...] = ()  # further options of `guestmark-agent confine`
     user: tuple[int, int] | None = None  # the user and group that it becomes, which takes root
 
-    def around(
+    def wrap_command(
         self,
         command: Sequence[str],
         writable: Iterable[Path],
@@ -61,14 +61,14 @@ class Confinement:
             *([] if self.rings else ["--no-io-uring"]),
             *(["--kvm"] if self.kvm else []),
             *(["--traces"] if self.memory_file else []),
-            *([f"--stops={scratch / STOPS}"] if self.memory_file and scratch else []),
+            *([f"--stops={scratch / STOPS_FILE}"] if self.memory_file and scratch else []),
             *(["--own-memory"] if self.own_memory else []),
             *(["--own-files"] if self.own_files else []),
             *(["--metadata"] if self.metadata else []),
             *([f"--user={self.user[0]}:{self.user[1]}"] if self.user else []),
             *([f"--lifeline={lifeline}"] if lifeline is not None else []),
             *(f"--group={group}" for group in groups),
-            f"--processes={PROCESSES}",
+            f"--processes={MOST_PROCESSES}",
             *self.more,
             "--", *command,
         ]  # fmt: skip

@@ -16,7 +16,7 @@ from guestmark.agent import clocks, frames, wire
 from guestmark.agent.background import Background
 from guestmark.agent.clocks import Ping
 from guestmark.agent.frames import Link, LinkError, Transport
-from guestmark.agent.results import CallError, CommandError, refusal
+from guestmark.agent.results import CallError, CommandError, make_refusal
 from guestmark.agent.wire import MAX_CHUNK, MAX_FRAME, PROTOCOL, A, Call, Hello, R
 from guestmark.core.errors import AgentError
 
@@ -28,12 +28,12 @@ _QUESTIONS = frozenset(
     call.name
     for call in (wire.HELLO, wire.FACTS, wire.WHICH, wire.SHA256, wire.CHECKSUM, wire.STAT, wire.STATFS)
 )
-_NEITHER = frozenset((wire.LOCK.name, wire.CLOCK.name))  # they change nothing that questions ask for
+_HARMLESS = frozenset((wire.LOCK.name, wire.CLOCK.name))  # they change nothing that questions ask for
 _AHEAD_LIMIT = 8 << 20  # bytes of answers that nobody has wanted yet
 
 
 @dataclass(slots=True)
-class _Ahead:
+class _CallsAhead:
     """Calls that were made before their answers are wanted, and the replies to them."""
 
     sent_ns: int = 0
@@ -41,16 +41,16 @@ class _Ahead:
     replies: dict[int, deque[frames.Reply]] = field(default_factory=dict)
     size: int = 0
 
-    def expect(self, asked: bytes, call_id: int) -> None:
+    def expect_reply(self, asked: bytes, call_id: int) -> None:
         self.unclaimed.setdefault(asked, deque()).append(call_id)
         self.replies[call_id] = deque()
 
-    def claim(self, asked: bytes) -> int | None:
+    def claim_call(self, asked: bytes) -> int | None:
         """The call that has asked for it, if there is one."""
         ids = self.unclaimed.get(asked)
         return ids.popleft() if ids else None
 
-    def keep(self, reply: frames.Reply, size: int) -> bool:
+    def keep_reply(self, reply: frames.Reply, size: int) -> bool:
         """Whether the reply belongs to one of them. Raises `LinkError` when there are more than was asked for."""
         if reply.id not in self.replies:
             return False
@@ -60,7 +60,7 @@ class _Ahead:
         self.replies[reply.id].append(reply)
         return True
 
-    def take(self, call_id: int) -> frames.Reply | None:
+    def take_reply(self, call_id: int) -> frames.Reply | None:
         """The next reply to a call that has come already; the last one ends it."""
         kept = self.replies.get(call_id)
         return kept.popleft() if kept else None
@@ -83,7 +83,7 @@ class Conversation:
         self._reading: Ping | None = None
         self._hello: Hello | None = None
         self._background: dict[int, Background] = {}
-        self._ahead = _Ahead()
+        self._ahead = _CallsAhead()
         self._questions: list[bytes] = []
         self._only_asked = True
 
@@ -104,9 +104,9 @@ class Conversation:
 
     def close(self) -> None:
         """Closes the transport: a host agent stops what it runs and exits; a guest shuts down."""
-        self._shut("was closed")
+        self._close_because("was closed")
 
-    def _shut(self, why: str) -> None:
+    def _close_because(self, why: str) -> None:
         if not self._closed:
             self._closed = why
             self._link.close()
@@ -122,26 +122,26 @@ class Conversation:
         It takes no round trip, and may come before the greeting. A call that asks the same later has the answer. Where
         another has the lock nothing else is answered, and each call is made when it is wanted.
         """
-        with Guard(self, "ask"):
-            locking = [] if holder is None else [frames.asked(wire.LOCK, wire.Lock(holder=holder))]
+        with ConversationGuard(self, "ask"):
+            locking = [] if holder is None else [frames.encode_call(wire.LOCK, wire.Lock(holder=holder))]
             sent = bytearray()
-            for asked in (*locking, frames.asked(wire.CLOCK, None), *questions):
-                self._ahead.expect(asked, self._next_id)
-                sent += frames.framed(self._next_id, asked, ahead=asked not in locking)
+            for asked in (*locking, frames.encode_call(wire.CLOCK, None), *questions):
+                self._ahead.expect_reply(asked, self._next_id)
+                sent += frames.frame_call(self._next_id, asked, ahead=asked not in locking)
                 self._next_id += 1
             self._ahead.sent_ns = time.monotonic_ns()
             self._link.send(bytes(sent), time.monotonic() + _SEND_S)
 
-    def leave(self, patience_s: float) -> Self:
+    def end_and_follow(self, patience_s: float) -> Self:
         """Ends all that runs there, and returns the next conversation on the link; this one is over.
 
         Waits so long at most for the greeting, which comes when nothing is left of this one.
         """
-        with Guard(self, wire.LEAVE.name):
+        with ConversationGuard(self, wire.LEAVE.name):
             now = time.monotonic()
-            self._link.send(frames.request(self._next_id, wire.LEAVE, None), now + _SEND_S)
+            self._link.send(frames.frame_request(self._next_id, wire.LEAVE, None), now + _SEND_S)
             following = type(self)(self._link, own_clock=self._own_clock, follows=True)
-            following._greeting(math.inf, patience_until=now + patience_s)
+            following._await_greeting(math.inf, patience_until=now + patience_s)
         self._closed = "was left"
         return following
 
@@ -151,12 +151,12 @@ class Conversation:
         Raises `AgentError` when the agent speaks another protocol.
         """
         if self._hello is None:
-            self._greeting(time.monotonic() + timeout_s)
+            self._await_greeting(time.monotonic() + timeout_s)
             assert self._hello is not None
             return self._hello
         return self._call(wire.HELLO, None, timeout_s)
 
-    def clock(self, timeout_s: float = 10.0) -> wire.Clock:
+    def read_clock(self, timeout_s: float = 10.0) -> wire.Clock:
         """The machine's clocks now."""
         return self._call(wire.CLOCK, None, timeout_s)
 
@@ -165,25 +165,25 @@ class Conversation:
 
         Where the machine's own clock counts and the way is long, one reading is enough.
         """
-        self._greeted(timeout_s)
-        best = self._ping(timeout_s)
+        self._ensure_greeted(timeout_s)
+        best = self._ping_once(timeout_s)
         for _ in range(count - 1):
             if self._own_clock and best.round_trip_ns > _LONG_WAY_NS:
                 break
-            best = min(best, self._ping(timeout_s), key=lambda ping: ping.round_trip_ns)
+            best = min(best, self._ping_once(timeout_s), key=lambda ping: ping.round_trip_ns)
         return best
 
-    def last_reading(self) -> Ping:
+    def find_last_reading(self) -> Ping:
         """The machine's clock as it was read last: by a program's run where the way is long, else now."""
         reading = self._reading
         return reading if reading is not None and reading.round_trip_ns > _LONG_WAY_NS else self.ping()
 
-    def _clock_before(self) -> Ping | None:
+    def _ping_if_needed(self) -> Ping | None:
         """A reading to relate the machine's clock by; None where durations need not be related."""
         assert self._hello is not None
-        return None if self._own_clock or self._hello.boot_id == clocks.host_boot_id() else self.ping()
+        return None if self._own_clock or self._hello.boot_id == clocks.read_host_boot_id() else self.ping()
 
-    def _wall(
+    def _relate_duration(
         self, span_ns: tuple[int, int], before: Ping | None, bracket_ns: tuple[int, int]
     ) -> clocks.HostWall:
         """The duration of a call that has ended, after `_clock_before`."""
@@ -191,32 +191,32 @@ class Conversation:
         if self._own_clock:  # also where the kernel is this one: a container may have a clock of its own
             self._reading = Ping.of_call(span_ns, bracket_ns)
             return clocks.on_own_clock(span_ns, bracket_ns)
-        return clocks.on_host_clock(span_ns, (before, self._clock_before()), bracket_ns)
+        return clocks.on_host_clock(span_ns, (before, self._ping_if_needed()), bracket_ns)
 
-    def _greeted(self, timeout_s: float) -> None:
+    def _ensure_greeted(self, timeout_s: float) -> None:
         if self._hello is None:
             self.hello(timeout_s)
 
-    def _greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
+    def _await_greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
         """Waits for the greeting; that it has not come by `patience_until` is not a fault."""
-        with Guard(self, "hello"):
+        with ConversationGuard(self, "hello"):
             while True:
                 payload = self._link.exchange(deadline, patience_until=patience_until)
                 if payload is None:
                     return
-                reply = frames.reply(payload)
+                reply = frames.decode_reply(payload)
                 if reply.id == 0 and reply.ok is not UNSET:
                     break
                 if not self._follows:
                     raise LinkError("sent something other than its greeting")
-            spoken = msgspec.msgpack.decode(reply.ok, type=frames.Protocol).protocol
+            spoken = msgspec.msgpack.decode(reply.ok, type=frames.ProtocolVersion).protocol
             if spoken != PROTOCOL:
                 raise _OtherProtocolError(spoken)
             self._hello = msgspec.msgpack.decode(reply.ok, type=Hello)
             self._link.window = self._hello.window
 
-    def _ping(self, timeout_s: float) -> Ping:
-        guest_ns = self.clock(timeout_s).monotonic_ns
+    def _ping_once(self, timeout_s: float) -> Ping:
+        guest_ns = self.read_clock(timeout_s).monotonic_ns
         return Ping(self._sent_ns, guest_ns, time.monotonic_ns())
 
     def _call(
@@ -233,20 +233,20 @@ class Conversation:
     ) -> R:
         """Makes a call; as a `question` it changes nothing, whatever its name."""
         deadline = time.monotonic() + timeout_s
-        self._greeted(timeout_s)
-        with Guard(self, call.name):
-            asked = frames.asked(call, arguments)
-            self._remember(call.name, asked, question=question)
-            claimed = self._ahead.claim(asked)
+        self._ensure_greeted(timeout_s)
+        with ConversationGuard(self, call.name):
+            asked = frames.encode_call(call, arguments)
+            self._remember_question(call.name, asked, question=question)
+            claimed = self._ahead.claim_call(asked)
             call_id = claimed or self._next_id
             feed: Iterator[bytes] = iter(())
             self._sent_ns = self._ahead.sent_ns
             if claimed is None:
                 self._next_id += 1
-                feed = self._frames(call_id, call.name, asked, data if streaming else None)
+                feed = self._frame_parts(call_id, call.name, asked, data if streaming else None)
                 self._sent_ns = time.monotonic_ns()
             while True:
-                reply = self._receive(call_id, deadline, feed)
+                reply = self._receive_reply(call_id, deadline, feed)
                 if reply.data is not UNSET:
                     if on_data is None:
                         raise LinkError("sent unrequested data")
@@ -259,21 +259,21 @@ class Conversation:
                         break
                     claimed, call_id = None, self._next_id  # so it is asked now
                     self._next_id += 1
-                    feed = self._frames(call_id, call.name, asked, None)
+                    feed = self._frame_parts(call_id, call.name, asked, None)
                     self._sent_ns = time.monotonic_ns()
                     continue
                 assert reply.ok is not UNSET
                 decoded = msgspec.msgpack.decode(reply.ok, type=call.answer)
                 self._finish_feed(feed, deadline, streaming)
                 return decoded
-        raise refusal(failure, command=command or call.name == wire.EXEC.name)
+        raise make_refusal(failure, command=command or call.name == wire.EXEC.name)
 
-    def _remember(self, name: str, asked: bytes, *, question: bool) -> None:
+    def _remember_question(self, name: str, asked: bytes, *, question: bool) -> None:
         """Keeps what is asked until the first call that may change the answers."""
         if question or name in _QUESTIONS:
             if self._only_asked:
                 self._questions.append(asked)
-        elif name not in _NEITHER:
+        elif name not in _HARMLESS:
             self._only_asked = False
 
     def _finish_feed(self, feed: Iterator[bytes], deadline: float, streaming: bool) -> None:
@@ -282,10 +282,10 @@ class Conversation:
             self._link.finish_sending(deadline)
 
     @staticmethod
-    def _frames(
+    def _frame_parts(
         call_id: int, name: str, asked: bytes, data: bytes | Iterable[bytes] | None
     ) -> Iterator[bytes]:
-        first = frames.framed(call_id, asked)
+        first = frames.frame_call(call_id, asked)
         if len(first) > MAX_FRAME:
             said = f"{name}: arguments and environment are {len(first)} bytes, more than {MAX_FRAME}"
             raise CallError(wire.Failure(kind=wire.Kind.BAD_REQUEST, message=said))
@@ -295,19 +295,21 @@ class Conversation:
         for part in (data,) if isinstance(data, bytes) else data:
             view = memoryview(part)
             for start in range(0, len(view), MAX_CHUNK):
-                yield frames.request(call_id, wire.DATA, cast("bytes", view[start : start + MAX_CHUNK]))
-        yield frames.request(call_id, wire.END, None)
+                yield frames.frame_request(call_id, wire.DATA, cast("bytes", view[start : start + MAX_CHUNK]))
+        yield frames.frame_request(call_id, wire.END, None)
 
-    def _receive(self, call_id: int, deadline: float, feed: Iterator[bytes] | None = None) -> frames.Reply:
-        if (kept := self._ahead.take(call_id)) is not None:
+    def _receive_reply(
+        self, call_id: int, deadline: float, feed: Iterator[bytes] | None = None
+    ) -> frames.Reply:
+        if (kept := self._ahead.take_reply(call_id)) is not None:
             return kept
         while True:
             payload = self._link.exchange(deadline, feed=feed)
             assert payload is not None
-            reply = frames.reply(payload)
+            reply = frames.decode_reply(payload)
             if reply.id == call_id:
                 return reply
-            if not (self._for_background(reply) or self._ahead.keep(reply, len(payload))):
+            if not (self._give_to_background(reply) or self._ahead.keep_reply(reply, len(payload))):
                 if reply.error is not UNSET and reply.id == 0:
                     raise LinkError(f"did not understand: {reply.error.message}")
                 raise LinkError(f"answered call {reply.id} instead of {call_id}")
@@ -316,35 +318,35 @@ class Conversation:
         self, arguments: wire.Exec, timeout_s: float, hear: Callable[[int, bytes], None] | None = None
     ) -> Background:
         """Starts a program whose replies are handled whenever they arrive; what it prints goes to `hear`, if given."""
-        self._greeted(timeout_s)
+        self._ensure_greeted(timeout_s)
         call_id = self._next_id
         self._next_id += 1
         started = self._background[call_id] = Background(self, call_id, hear)
-        self.send(frames.request(call_id, wire.EXEC, arguments), timeout_s)
+        self.send(frames.frame_request(call_id, wire.EXEC, arguments), timeout_s)
         return started
 
     def send(self, frame: bytes, timeout_s: float) -> None:
         """Sends a frame that has no reply of its own."""
-        with Guard(self, "send"):
+        with ConversationGuard(self, "send"):
             self._link.send(frame, time.monotonic() + timeout_s)
 
     def receive_background(self, deadline: float) -> bool:
         """Waits for the next reply of a background call; whether one came before `deadline`."""
-        with Guard(self, "background"):
+        with ConversationGuard(self, "background"):
             payload = self._link.exchange(math.inf, patience_until=deadline)
             if payload is None:
                 return False
-            reply = frames.reply(payload)
-            if not (self._for_background(reply) or self._ahead.keep(reply, len(payload))):
+            reply = frames.decode_reply(payload)
+            if not (self._give_to_background(reply) or self._ahead.keep_reply(reply, len(payload))):
                 raise LinkError(f"answered call {reply.id}, which is not open")
         return True
 
-    def _for_background(self, reply: frames.Reply) -> bool:
+    def _give_to_background(self, reply: frames.Reply) -> bool:
         owner = self._background.get(reply.id)
         if owner is None:
             return False
-        owner.take(reply)
-        if not owner.running:
+        owner.handle_reply(reply)
+        if not owner.is_running:
             del self._background[reply.id]
         return True
 
@@ -355,7 +357,7 @@ class _OtherProtocolError(Exception):
         self.spoken = spoken
 
 
-class Guard:
+class ConversationGuard:
     """Turns any failure of the conversation into an `AgentError` and closes the agent."""
 
     def __init__(self, agent: Conversation, name: str) -> None:
@@ -378,7 +380,7 @@ class Guard:
             case msgspec.MsgspecError() | ValueError():
                 why, hint = f"sent garbage ({error})", ""
             case _:
-                self._agent._shut(f"was interrupted in {self._name}")
+                self._agent._close_because(f"was interrupted in {self._name}")
                 return
-        self._agent._shut(f"{why} (in an earlier call of {self._name})")
+        self._agent._close_because(f"{why} (in an earlier call of {self._name})")
         raise AgentError(f"{self._name}: the agent {why}", hint=hint) from error

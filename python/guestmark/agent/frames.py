@@ -102,12 +102,12 @@ class Link:
         while not self._frames:
             if not self._outgoing and feed is not None:
                 self._outgoing = memoryview(next(feed, b""))
-            if self._write() and time.monotonic() < deadline:
+            if self._write_some() and time.monotonic() < deadline:
                 continue
             if time.monotonic() >= patience_until:
                 return None
             wakers = () if self._outgoing else wake_fds
-            if self._wait(deadline, "gave no answer in time", wakers, patience_until):
+            if self._wait_for_data(deadline, "gave no answer in time", wakers, patience_until):
                 return None
         return self._frames.popleft()
 
@@ -120,12 +120,12 @@ class Link:
     def finish_sending(self, deadline: float) -> None:
         """Sends whatever is still queued."""
         while self._outgoing:
-            if not self._write():
-                self._wait(deadline, "takes no data", ())
+            if not self._write_some():
+                self._wait_for_data(deadline, "takes no data", ())
                 if sum(map(len, self._frames)) > _KEPT_LIMIT:
                     raise LinkError("sends without end and takes no data")
 
-    def _wait(
+    def _wait_for_data(
         self, deadline: float, late: str, wake_fds: tuple[int, ...], patience_until: float = math.inf
     ) -> bool:
         """Waits until something can be read (and reads it) or written; whether only a `wake_fds` became readable."""
@@ -136,26 +136,26 @@ class Link:
         read_fd, write_fd = self._transport.read_fd, self._transport.write_fd
         # A pipe without a reader reports an error for ever, so listen to it only while necessary.
         events = {read_fd: select.POLLIN, **dict.fromkeys(wake_fds, select.POLLIN)}
-        if self._sendable():
+        if self._sendable_part():
             events[write_fd] = events.get(write_fd, 0) | select.POLLOUT
         poller = select.poll()
         for fd, wanted in events.items():
             poller.register(fd, wanted)
         ready = dict(poller.poll(math.ceil(min(remaining, 3600.0) * 1000)))
         if ready.get(read_fd, 0) & ~select.POLLOUT:
-            self._read()
+            self._read_some()
             return False
         return any(fd in ready for fd in wake_fds)
 
-    def _sendable(self) -> memoryview:
+    def _sendable_part(self) -> memoryview:
         """The part of what is under way that the window lets pass."""
         if self.window is None:
             return self._outgoing
         return self._outgoing[: max(0, self.window - self._in_flight)]
 
-    def _write(self) -> bool:
+    def _write_some(self) -> bool:
         """Writes what the other side accepts now; returns whether it accepted anything."""
-        part = self._sendable()
+        part = self._sendable_part()
         if not part:
             return False
         try:
@@ -169,7 +169,7 @@ class Link:
         self._outgoing = self._outgoing[count:]
         return True
 
-    def _read(self) -> None:
+    def _read_some(self) -> None:
         try:
             data = os.read(self._transport.read_fd, _READ_SIZE)
         except BlockingIOError:
@@ -210,7 +210,7 @@ class Reply(msgspec.Struct, frozen=True):
     data: bytes | UnsetType = UNSET
 
 
-class Protocol(msgspec.Struct, frozen=True):
+class ProtocolVersion(msgspec.Struct, frozen=True):
     """The part of a hello that every version of the protocol has."""
 
     protocol: int
@@ -220,24 +220,24 @@ _encoder = msgspec.msgpack.Encoder()
 _reply = msgspec.msgpack.Decoder(Reply)
 
 
-def asked(call: Call[A, Any], arguments: A) -> bytes:
+def encode_call(call: Call[A, Any], arguments: A) -> bytes:
     """What is asked for, encoded: the same bytes for the same question. The arguments are None where it has none."""
     return _encoder.encode(call.name if arguments is None else {call.name: arguments})
 
 
-def framed(call_id: int, asked: bytes, *, ahead: bool = False) -> bytes:
+def frame_call(call_id: int, asked: bytes, *, ahead: bool = False) -> bytes:
     """A framed request for what is `asked`; one that goes `ahead` is refused where another has the machine's lock."""
     message = {"id": call_id, "call": msgspec.Raw(asked)}
     payload = _encoder.encode({**message, "ahead": True} if ahead else message)
     return len(payload).to_bytes(4, "little") + payload
 
 
-def request(call_id: int, call: Call[A, Any], arguments: A) -> bytes:
+def frame_request(call_id: int, call: Call[A, Any], arguments: A) -> bytes:
     """A framed request with the arguments of the call; None for one that has none."""
-    return framed(call_id, asked(call, arguments))
+    return frame_call(call_id, encode_call(call, arguments))
 
 
-def reply(payload: bytes | bytearray | memoryview) -> Reply:
+def decode_reply(payload: bytes | bytearray | memoryview) -> Reply:
     """Decodes a frame's payload. Raises `ValueError` when it is not a reply."""
     decoded = _reply.decode(payload)
     if sum(part is not UNSET for part in (decoded.ok, decoded.error, decoded.data)) != 1:

@@ -78,6 +78,6 @@ class ExecResult:
         return self.status == 0
 
 
-def refusal(failure: Failure, *, command: bool) -> CallError | CommandError:
+def make_refusal(failure: Failure, *, command: bool) -> CallError | CommandError:
     """The error for a failed call; `command` is true if the call was to start a command of the user."""
     return CommandError(failure) if command and failure.kind in _COMMAND_HINTS else CallError(failure)

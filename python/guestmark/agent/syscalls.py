@@ -29,7 +29,7 @@ class Section:
     counted: Counters
 
 
-def measure(
+def measure_syscalls(
     agent: Agent,
     *,
     operations: int,
@@ -50,21 +50,21 @@ def measure(
     sections = []
     try:
         for call in (NOTHING, *names):
-            if reader.next().ready != Ready(name=call):
+            if reader.read_event().ready != Ready(name=call):
                 raise AgentError(f"syscalls: the agent did not announce {call}")
             before = counters()
-            program.feed(b"g")
-            measured = reader.next().measured
+            program.send_input(b"g")
+            measured = reader.read_event().measured
             after = counters()
             if measured is None or measured.name != call:
                 raise AgentError(f"syscalls: the agent did not measure {call}")
             counted = {name: after[name] - before[name] for name in before if name in after}
             sections.append(Section(measured, counted))
-            program.feed(b"g")
+            program.send_input(b"g")
         program.wait(_END_S)
     finally:
-        if program.running and not agent.closed:
-            program.signal(signal.SIGKILL)
+        if program.is_running and not agent.closed:
+            program.send_signal(signal.SIGKILL)
             program.wait(_END_S)
     return sections
 
@@ -77,23 +77,23 @@ class _Reader:
         self._output = output
         self._at = 0
 
-    def next(self) -> Said:
+    def read_event(self) -> Said:
         """The next event. Raises `WorkloadError` with what the program printed instead."""
-        if not self._complete() and not self._wait(lambda _: self._complete()):
+        if not self._is_complete() and not self._wait(lambda _: self._is_complete()):
             raise WorkloadError("the system calls took longer than their limit", hint="see --trial-limit")
-        if not self._complete():
+        if not self._is_complete():
             said = self._output[self._at :].decode(errors="replace").strip()
             raise WorkloadError(f"the system calls cannot be measured: {said or 'the program ended'}")
         body = self._at + _HEADER
-        end = body + self._length()
+        end = body + self._frame_length()
         event = msgspec.msgpack.decode(bytes(self._output[body:end]), type=Said)
         self._at = end
         return event
 
-    def _length(self) -> int:
+    def _frame_length(self) -> int:
         return int.from_bytes(self._output[self._at : self._at + _HEADER], "little")
 
-    def _complete(self) -> bool:
+    def _is_complete(self) -> bool:
         there = len(self._output) - self._at
         # What is longer than any frame is an error message.
-        return there >= _HEADER and self._length() <= min(there - _HEADER, _LONGEST_FRAME)
+        return there >= _HEADER and self._frame_length() <= min(there - _HEADER, _LONGEST_FRAME)

@@ -13,7 +13,7 @@ import subprocess
 import zlib
 from pathlib import Path
 
-from guestmark.appliance.paths import Kept
+from guestmark.appliance.paths import FileCache
 from guestmark.core.errors import GuestmarkError
 
 _XEN_ELFNOTE_PHYS32_ENTRY = 18
@@ -29,12 +29,12 @@ class NotABzImageError(GuestmarkError):
     """The file is not an x86 bzImage, or its payload cannot be unpacked here."""
 
 
-def release_of(image: Path) -> str:
+def read_release(image: Path) -> str:
     """Kernel release (`uname -r`) of a bzImage or of an uncompressed ELF kernel. Raises `NotABzImageError`."""
     return _releases.of(image)
 
 
-def _release_in(image: Path) -> str:
+def _find_release(image: Path) -> str:
     data = image.read_bytes()
     if data[:4] == b"\x7fELF":
         at = data.find(b"Linux version ")
@@ -55,10 +55,10 @@ def _release_in(image: Path) -> str:
     )
 
 
-_releases = Kept(_release_in)
+_releases = FileCache(_find_release)
 
 
-def unpack(image: Path) -> bytes:
+def unpack_elf(image: Path) -> bytes:
     """The ELF image inside the bzImage `image`. Raises `NotABzImageError` with the reason."""
     data = image.read_bytes()
     if len(data) < 0x260 or data[0x202:0x206] != b"HdrS":
@@ -66,7 +66,7 @@ def unpack(image: Path) -> bytes:
     setup_sectors = data[0x1F1] or 4
     payload_offset, payload_length = struct.unpack_from("<II", data, 0x248)
     start = (setup_sectors + 1) * 512 + payload_offset
-    elf = _decompress(data[start : start + payload_length], image)
+    elf = _decompress_payload(data[start : start + payload_length], image)
     if elf[:4] != b"\x7fELF":
         raise NotABzImageError(f"{image} holds no ELF image")
     return elf
@@ -100,7 +100,7 @@ def _note_types(notes: bytes) -> set[int]:
     return types
 
 
-def _decompress(payload: bytes, image: Path) -> bytes:
+def _decompress_payload(payload: bytes, image: Path) -> bytes:
     try:
         if payload[:6] == b"\xfd7zXZ\0":
             return lzma.LZMADecompressor(lzma.FORMAT_XZ, _MOST_MEMORY).decompress(payload, _LARGEST)

@@ -14,12 +14,12 @@ _ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
 
 
 @contextlib.contextmanager
-def files_of(archive: Path) -> Iterator[IO[bytes]]:
+def open_files(archive: Path) -> Iterator[IO[bytes]]:
     """A package's files as a tar archive, packed or not. Raises `ValueError` for a file that is no whole package."""
     with archive.open("rb", buffering=0) as stream, unnamed_file() as packed:
-        name, size = _member(stream)
+        name, size = _find_files_member(stream)
         if shutil.which("dpkg-deb"):  # which unpacks beside us, by several threads in later versions
-            with _output(["dpkg-deb", "--fsys-tarfile", str(archive)], packed) as files:
+            with _stream_output(["dpkg-deb", "--fsys-tarfile", str(archive)], packed) as files:
                 yield files
         elif not name.endswith(".zst"):
             yield stream
@@ -30,11 +30,11 @@ def files_of(archive: Path) -> Iterator[IO[bytes]]:
                 packed.write(data)
                 size -= len(data)
             packed.seek(0)
-            with _output(["zstd", "-dcq"], packed) as files:
+            with _stream_output(["zstd", "-dcq"], packed) as files:
                 yield files
 
 
-def _member(stream: IO[bytes]) -> tuple[str, int]:
+def _find_files_member(stream: IO[bytes]) -> tuple[str, int]:
     """Name and size of the archive of a package's files, at which the stream is then."""
     if stream.read(len(_ARCHIVE)) != _ARCHIVE:
         raise ValueError("it begins with something else")
@@ -49,7 +49,7 @@ def _member(stream: IO[bytes]) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def _output(command: Sequence[str], given: IO[bytes]) -> Iterator[IO[bytes]]:
+def _stream_output(command: Sequence[str], given: IO[bytes]) -> Iterator[IO[bytes]]:
     """What the program writes. Raises `ValueError` where it fails."""
     with subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

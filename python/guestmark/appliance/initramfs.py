@@ -10,37 +10,39 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 
 from guestmark.appliance.modules import ModuleTree
-from guestmark.appliance.paths import cache_directory, identity, put
+from guestmark.appliance.paths import cache_directory, file_identity, put_into_cache
 
-NOTHING: Mapping[str, Path | bytes] = MappingProxyType({})
+NO_PROGRAMS: Mapping[str, Path | bytes] = MappingProxyType({})
 
 
-class Archive:
+class CpioArchive:
     """Collects entries and yields the archive's bytes. Device nodes need no privileges: they are only described."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._inode = 0
 
-    def directory(self, path: str) -> None:
+    def add_directory(self, path: str) -> None:
         """A directory, mode 0755."""
-        self._entry(path, stat.S_IFDIR | 0o755)
+        self._add_entry(path, stat.S_IFDIR | 0o755)
 
-    def file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+    def add_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """A regular file."""
-        self._entry(path, stat.S_IFREG | mode, content)
+        self._add_entry(path, stat.S_IFREG | mode, content)
 
-    def character_device(self, path: str, major: int, minor: int) -> None:
+    def add_character_device(self, path: str, major: int, minor: int) -> None:
         """A character device node, mode 0600."""
-        self._entry(path, stat.S_IFCHR | 0o600, device=(major, minor))
+        self._add_entry(path, stat.S_IFCHR | 0o600, device=(major, minor))
 
-    def content(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The whole archive with its trailer, padded to 512 bytes."""
-        self._entry("TRAILER!!!", 0)
+        self._add_entry("TRAILER!!!", 0)
         whole = b"".join(self._parts)
         return whole + bytes(-len(whole) % 512)
 
-    def _entry(self, path: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> None:
+    def _add_entry(
+        self, path: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)
+    ) -> None:
         self._inode += 1
         name = path.encode() + b"\0"
         # ino, mode, uid, gid, nlink, mtime, size, dev major and minor, rdev major and minor, name size, check
@@ -58,7 +60,7 @@ class ModuleList:
 
 
 def build_initramfs(
-    agent: Path, modules: Path | None, wanted: ModuleList, programs: Mapping[str, Path | bytes] = NOTHING
+    agent: Path, modules: Path | None, wanted: ModuleList, programs: Mapping[str, Path | bytes] = NO_PROGRAMS
 ) -> Path:
     """The cached initramfs for this agent and these modules, built on first use.
 
@@ -69,9 +71,9 @@ def build_initramfs(
     """
     key = hashlib.sha256(repr(wanted).encode())
     for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
-        key.update(f"{path}{identity(path)}".encode())
+        key.update(f"{path}{file_identity(path)}".encode())
     for name, content in programs.items():
-        key.update(f"{name}{identity(content) if isinstance(content, Path) else content!r}".encode())
+        key.update(f"{name}{file_identity(content) if isinstance(content, Path) else content!r}".encode())
     directory = cache_directory() / "initramfs"
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
@@ -79,27 +81,27 @@ def build_initramfs(
         os.utime(target)
         return target
     tree = ModuleTree.read(modules) if modules else None
-    archive = Archive()
+    archive = CpioArchive()
     for path_name in ("dev", "proc", "sys", "guestmark", "guestmark/lib"):
-        archive.directory(path_name)
-    archive.character_device("dev/console", 5, 1)
-    archive.character_device("dev/null", 1, 3)
-    archive.file("init", agent.read_bytes(), 0o755)
+        archive.add_directory(path_name)
+    archive.add_character_device("dev/console", 5, 1)
+    archive.add_character_device("dev/null", 1, 3)
+    archive.add_file("init", agent.read_bytes(), 0o755)
     lines = []
     if tree:
-        optional = tuple(name for name in wanted.optional if tree.has(name))
-        required = [name for name, _ in tree.closure(wanted.required)]
-        for name, content in tree.closure(wanted.required + optional):
-            archive.file(f"guestmark/lib/{name}.ko", content)
+        optional = tuple(name for name in wanted.optional if tree.has_module(name))
+        required = [name for name, _ in tree.load_closure(wanted.required)]
+        for name, content in tree.load_closure(wanted.required + optional):
+            archive.add_file(f"guestmark/lib/{name}.ko", content)
             lines.append(f"{'' if name in required else '-'}/guestmark/lib/{name}.ko")
-    archive.file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
+    archive.add_file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
     for folder in sorted({str(parent) for name in programs for parent in PurePath(name).parents} - {"."}):
-        archive.directory(f"guestmark/{folder}")
+        archive.add_directory(f"guestmark/{folder}")
     for name, content in programs.items():
-        archive.file(
+        archive.add_file(
             f"guestmark/{name}", content if isinstance(content, bytes) else content.read_bytes(), 0o755
         )
-    put(target, archive.content(), "the initramfs")
+    put_into_cache(target, archive.to_bytes(), "the initramfs")
     _forget_old(directory)
     return target
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.appliance import bzimage, deb
-from guestmark.appliance.paths import cache_directory, put
+from guestmark.appliance.paths import cache_directory, put_into_cache
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.distribution import to_install
 from guestmark.core.errors import GuestmarkError
@@ -33,8 +33,8 @@ _WANTED_MODULES = re.compile(
 )
 
 _WANTED_FILES = re.compile(r"/boot/(vmlinu[xz]|config)-")
-_UNPACKED = "unpack a package of Debian's or Ubuntu's: guestmark prepare kernel FILE.deb"
-_ONE_AT_A_TIME = threading.Lock()  # platforms that are probed side by side want the same kernel, fetched once
+_UNPACK_HINT = "unpack a package of Debian's or Ubuntu's: guestmark prepare kernel FILE.deb"
+_FETCH_LOCK = threading.Lock()  # platforms that are probed side by side want the same kernel, fetched once
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def find_kernel(wanted: str = "", notify: Notify = lambda _: None, rank: Rank = 
     those in /boot the one that `rank` likes best. `notify` announces slow steps.
     Raises `GuestmarkError` when there is none and none can be fetched.
     """
-    with _ONE_AT_A_TIME:
+    with _FETCH_LOCK:
         return _find_kernel(wanted, notify, rank)
 
 
@@ -64,11 +64,13 @@ def prepare_kernel(packages: Sequence[Path], notify: Notify) -> Kernel:
 
     Raises `GuestmarkError` where there is none, or it is one for another architecture.
     """
-    with _ONE_AT_A_TIME:
+    with _FETCH_LOCK:
         if not packages:
-            return _fetched(notify)
-        with _scratch() as scratch:
-            return _kept([path.absolute() for path in packages], scratch, f"unpacked from {packages[0].name}")
+            return _fetch_kernel(notify)
+        with _make_scratch() as scratch:
+            return _keep_kernel(
+                [path.absolute() for path in packages], scratch, f"unpacked from {packages[0].name}"
+            )
 
 
 def check_image(row: Architecture, data: bytes, name: str) -> None:
@@ -80,15 +82,17 @@ def check_image(row: Architecture, data: bytes, name: str) -> None:
         )
 
 
-def kernel_of_release(release: str) -> Path | None:
+def find_by_release(release: str) -> Path | None:
     """The image of a kernel that is here already, cached or installed, by its `uname -r`; None without one."""
-    return next((kernel.image for kernel in (*_cached(), *_installed()) if kernel.release == release), None)
+    return next(
+        (kernel.image for kernel in (*_find_cached(), *_find_readable()) if kernel.release == release), None
+    )
 
 
-def images() -> list[Path]:
+def list_images() -> list[Path]:
     """The images of the kernels that are here already, fetched ones first; no more is known of them."""
     fetched = sorted(mark.parent / "vmlinuz" for mark in _kernel_cache().glob("*/complete"))
-    return [*fetched, *sorted(image for _, image, _ in installed())]
+    return [*fetched, *sorted(image for _, image, _ in find_installed())]
 
 
 def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
@@ -96,17 +100,19 @@ def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
         image = Path(wanted).expanduser().absolute()
         if not image.is_file():
             raise GuestmarkError(f"there is no kernel {wanted}", hint="give the path of a vmlinuz or vmlinux")
-        release = bzimage.release_of(image)
-        return _with_elf(release, image, _modules_beside(image, release), f"given: {wanted}")
+        release = bzimage.read_release(image)
+        return _add_elf(release, image, _find_modules_beside(image, release), f"given: {wanted}")
     ranked = [
-        (place, kernel) for kernel in (*_cached(), *_installed()) if (place := rank(kernel)) is not None
+        (place, kernel)
+        for kernel in (*_find_cached(), *_find_readable())
+        if (place := rank(kernel)) is not None
     ]
     if ranked:
         return min(ranked, key=lambda pair: pair[0])[1]
-    return _fetched(notify)
+    return _fetch_kernel(notify)
 
 
-def _cached() -> Iterator[Kernel]:
+def _find_cached() -> Iterator[Kernel]:
     """Kernels that were fetched, the newest first."""
     root = _kernel_cache()
     for directory in sorted(root.glob("*/complete"), key=lambda mark: mark.stat().st_mtime, reverse=True):
@@ -114,21 +120,21 @@ def _cached() -> Iterator[Kernel]:
         image = directory.parent / "vmlinuz"
         modules = directory.parent / "modules"
         if image.exists() and modules.exists():
-            yield _with_elf(release, image, modules, "cached, from the distribution's package")
+            yield _add_elf(release, image, modules, "cached, from the distribution's package")
 
 
-def _installed() -> Iterator[Kernel]:
+def _find_readable() -> Iterator[Kernel]:
     """The distribution's kernels in /boot that this user may read, with their modules, the newest first."""
     there = {
         (_version_key(release), release): (image, modules)
-        for release, image, modules in installed()
+        for release, image, modules in find_installed()
         if os.access(image, os.R_OK)
     }
     for (_, release), (image, modules) in sorted(there.items(), reverse=True):
-        yield _with_elf(release, image, modules, f"installed in {image.parent}")
+        yield _add_elf(release, image, modules, f"installed in {image.parent}")
 
 
-def installed(root: Path = Path("/")) -> Iterator[tuple[str, Path, Path]]:
+def find_installed(root: Path = Path("/")) -> Iterator[tuple[str, Path, Path]]:
     """Release, image and modules of the kernels of the system in `root`, also of those that this user may not read.
 
     Debian, Ubuntu and openSUSE have images in /boot, Fedora and Arch also beside the modules; NixOS has the one that it
@@ -137,36 +143,36 @@ def installed(root: Path = Path("/")) -> Iterator[tuple[str, Path, Path]]:
     images = [(image.parent.name, image) for image in (root / "lib/modules").glob("*/vmlinuz")]
     images += [(image.name.removeprefix("vmlinuz-"), image) for image in (root / "boot").glob("vmlinuz-*")]
     for release, image in images:
-        yield from _with_modules(release, image, root / "lib/modules")
+        yield from _pair_modules(release, image, root / "lib/modules")
     system = root / "run/current-system"
     for modules in (system / "kernel-modules/lib/modules").glob("*"):
-        yield from _with_modules(modules.name, system / "kernel", modules.parent)
+        yield from _pair_modules(modules.name, system / "kernel", modules.parent)
 
 
-def _with_modules(release: str, image: Path, parent: Path) -> Iterator[tuple[str, Path, Path]]:
+def _pair_modules(release: str, image: Path, parent: Path) -> Iterator[tuple[str, Path, Path]]:
     if image.exists() and (parent / release / "modules.dep").exists():
         yield release, image, parent / release
 
 
-def _none_to_fetch() -> GuestmarkError:
+def _explain_no_kernel() -> GuestmarkError:
     """Why there is no kernel where none can be fetched: there is none, or this user may not read it."""
-    if closed := [image for _, image, _ in installed() if not os.access(image, os.R_OK)]:
+    if closed := [image for _, image, _ in find_installed() if not os.access(image, os.R_OK)]:
         return GuestmarkError(
             f"{closed[0]} is readable by root only, and this system has no apt-get to fetch a kernel with",
-            hint=f"sudo install -m 644 {closed[0]} FILE, then --set kernel=FILE; or {_UNPACKED}",
+            hint=f"sudo install -m 644 {closed[0]} FILE, then --set kernel=FILE; or {_UNPACK_HINT}",
         )
     return GuestmarkError(
         "no kernel for guests was found, and this system has no apt-get to fetch one",
-        hint=f"{to_install(host_architecture().kernel_package)}; or {_UNPACKED}",
+        hint=f"{to_install(host_architecture().kernel_package)}; or {_UNPACK_HINT}",
     )
 
 
-def _fetched(notify: Notify) -> Kernel:
+def _fetch_kernel(notify: Notify) -> Kernel:
     """Downloads the distribution's kernel package and unpacks it into the cache; nothing is installed."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise _none_to_fetch()
+        raise _explain_no_kernel()
     notify("fetching the distribution's kernel for guests (about 70 MB, once)")
-    with _scratch() as scratch:
+    with _make_scratch() as scratch:
         apt = _apt_with_lists(scratch, notify)
         packages = _kernel_packages(apt)
         with supervision() as supervised:
@@ -186,23 +192,23 @@ def _fetched(notify: Notify) -> Kernel:
                 hint="check the package sources, or give a kernel with --set kernel=FILE",
             )
         notify("unpacking it")
-        return _kept(archives, scratch, f"fetched: {packages[0]}")
+        return _keep_kernel(archives, scratch, f"fetched: {packages[0]}")
 
 
 @contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
+def _make_scratch() -> Iterator[Path]:
     with scratch_directory("packages", _kernel_cache()) as path:
         yield path
 
 
-def _kept(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
+def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
     """Unpacks these packages into the cache, where their kernel is the newest from now on."""
     image, modules, _ = unpack_kernel(archives, scratch / "root")
     row = host_architecture()
     try:
         check_image(row, image.read_bytes(), archives[0].name)
         if row.kernel_unpacked:
-            bzimage.release_of(image)
+            bzimage.read_release(image)
     except GuestmarkError as error:
         raise GuestmarkError(
             f"the kernel in {archives[0].name} is none for {row.name}",
@@ -221,12 +227,12 @@ def _kept(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
     except OSError:  # another guestmark was first
         if not target.exists():
             raise
-    return _with_elf(release, target / "vmlinuz", target / "modules", origin)
+    return _add_elf(release, target / "vmlinuz", target / "modules", origin)
 
 
 def _apt_with_lists(scratch: Path, notify: Notify) -> list[str]:
     """The apt-get command to use: with the system's package lists, or with own ones where those are missing."""
-    if _of_cache("show", _metapackage()).returncode == 0:
+    if _run_apt_cache("show", _name_metapackage()).returncode == 0:
         return ["apt-get"]
     notify("reading the package lists")
     lists = scratch / "lists"
@@ -246,7 +252,7 @@ def _apt_with_lists(scratch: Path, notify: Notify) -> list[str]:
     return ["apt-get", *own]
 
 
-def _metapackage() -> str:
+def _name_metapackage() -> str:
     architecture = subprocess.run(
         ["dpkg", "--print-architecture"],
         capture_output=True, text=True, check=True,
@@ -257,17 +263,17 @@ def _metapackage() -> str:
 
 def _kernel_packages(apt: list[str]) -> list[str]:
     """The versioned packages behind the distribution's metapackage: the image and, if separate, its modules."""
-    metapackage = _metapackage()
-    images = _depends(apt, metapackage, r"linux-image-\d")
+    metapackage = _name_metapackage()
+    images = _list_dependencies(apt, metapackage, r"linux-image-\d")
     if not images:
         raise GuestmarkError(
             f"the package lists have no kernel for {metapackage}",
             hint="give a kernel with --set kernel=FILE",
         )
-    return [images[0], *_depends(apt, images[0], r"linux-modules-\d")]
+    return [images[0], *_list_dependencies(apt, images[0], r"linux-modules-\d")]
 
 
-def _of_cache(*words: str) -> subprocess.CompletedProcess[str]:
+def _run_apt_cache(*words: str) -> subprocess.CompletedProcess[str]:
     """apt-cache takes seconds where apt keeps no caches: it ends with us."""
     with supervision() as supervised:
         return subprocess.run(
@@ -276,8 +282,8 @@ def _of_cache(*words: str) -> subprocess.CompletedProcess[str]:
         )  # fmt: skip
 
 
-def _depends(apt: list[str], package: str, pattern: str) -> list[str]:
-    text = _of_cache(*apt[1:], "depends", "--important", package).stdout
+def _list_dependencies(apt: list[str], package: str, pattern: str) -> list[str]:
+    text = _run_apt_cache(*apt[1:], "depends", "--important", package).stdout
     names = (line.split()[-1] for line in text.splitlines() if "Depends:" in line)
     return [name for name in names if re.match(pattern, name)]
 
@@ -288,7 +294,7 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
     Raises `GuestmarkError` when one of them is not there.
     """
     for archive in archives:
-        _unpack(archive, target)
+        _unpack_archive(archive, target)
     name = archives[0].name.partition("_")[0]
     found = [next(iter(sorted(target.glob(f"**/boot/{what}-*"))), None) for what in ("vmlinu[xz]", "config")]
     image, config = found
@@ -303,9 +309,9 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
     return image, modules, config
 
 
-def _unpack(archive: Path, target: Path) -> None:
+def _unpack_archive(archive: Path, target: Path) -> None:
     try:
-        with deb.files_of(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+        with deb.open_files(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
             # Debian 12's Python is older than extract()'s argument for this.
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in tar:
@@ -324,7 +330,7 @@ def _unpack(archive: Path, target: Path) -> None:
         ) from error
 
 
-def _with_elf(release: str, image: Path, modules: Path | None, origin: str) -> Kernel:
+def _add_elf(release: str, image: Path, modules: Path | None, origin: str) -> Kernel:
     with image.open("rb") as stream:
         if stream.read(4) == b"\x7fELF":
             return Kernel(release, image, image, modules, origin)
@@ -333,17 +339,17 @@ def _with_elf(release: str, image: Path, modules: Path | None, origin: str) -> K
     none = elf.with_name(elf.name + ".none")  # remembers that there is no directly bootable image inside
     if not elf.exists() and not none.exists():
         try:
-            content = bzimage.unpack(image)
+            content = bzimage.unpack_elf(image)
         except bzimage.NotABzImageError:
             content = b""
         if bzimage.has_pvh_entry(content):
-            put(elf, content, "the unpacked kernel")
+            put_into_cache(elf, content, "the unpacked kernel")
         else:
             none.touch()
     return Kernel(release, image, elf if elf.exists() else None, modules, origin)
 
 
-def _modules_beside(image: Path, release: str) -> Path | None:
+def _find_modules_beside(image: Path, release: str) -> Path | None:
     """Modules of a kernel the user gave: beside it, below its tree (`make modules_install`), else the system's."""
     for candidate in (
         image.parent / "modules",

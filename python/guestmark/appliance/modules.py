@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.appliance.paths import Kept
+from guestmark.appliance.paths import FileCache
 from guestmark.core.errors import GuestmarkError
 
 _SIGNATURE_MARK = b"~Module signature appended~\n"
@@ -35,11 +35,11 @@ class ModuleTree:
         return _trees.of(directory, *(directory / name for name in decisive))
 
     @classmethod
-    def _read(cls, directory: Path) -> "ModuleTree":
+    def _read_directory(cls, directory: Path) -> "ModuleTree":
         dep = directory / "modules.dep"
         builtin_file = directory / "modules.builtin"
         builtin = frozenset(
-            _name(Path(line))
+            _module_name(Path(line))
             for line in (builtin_file.read_text().splitlines() if builtin_file.exists() else ())
         )
         files: dict[str, Path] = {}
@@ -47,20 +47,20 @@ class ModuleTree:
         if dep.exists() and dep.stat().st_size:
             for line in dep.read_text().splitlines():
                 path, _, needs = line.partition(":")
-                name = _name(Path(path))
+                name = _module_name(Path(path))
                 files[name] = directory / path
                 # depmod lists the closure, nearest first; loading wants the farthest first.
-                dependencies[name] = tuple(_name(Path(need)) for need in needs.split())
+                dependencies[name] = tuple(_module_name(Path(need)) for need in needs.split())
         else:
             for path_found in sorted((directory / "kernel").rglob("*.ko*")):
-                files[_name(path_found)] = path_found
+                files[_module_name(path_found)] = path_found
         return cls(directory, files, dependencies, builtin)
 
-    def has(self, name: str) -> bool:
+    def has_module(self, name: str) -> bool:
         """Whether the module is there, as a file or built into the kernel."""
         return name in self.files or name in self.builtin
 
-    def closure(self, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    def load_closure(self, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
         """Names and uncompressed contents of everything `names` need, in loading order; built-ins are left out.
 
         Raises `GuestmarkError` naming a module that does not exist.
@@ -75,8 +75,8 @@ class ModuleTree:
                     f"the kernel in {self.directory} has no module {name}",
                     hint="give another kernel with --set kernel=FILE",
                 )
-            content = without_signature(decompressed(self.files[name]))
-            for need in self.dependencies.get(name) or _depends_of(content):
+            content = strip_signature(read_decompressed(self.files[name]))
+            for need in self.dependencies.get(name) or _read_dependencies(content):
                 visit(need)
             order[name] = content
 
@@ -85,10 +85,10 @@ class ModuleTree:
         return list(order.items())
 
 
-_trees = Kept(ModuleTree._read)
+_trees = FileCache(ModuleTree._read_directory)
 
 
-def decompressed(path: Path) -> bytes:
+def read_decompressed(path: Path) -> bytes:
     """Content of a module file, however the distribution compressed it."""
     data = path.read_bytes()
     match path.suffix:
@@ -111,7 +111,7 @@ def decompressed(path: Path) -> bytes:
             return data
 
 
-def without_signature(content: bytes) -> bytes:
+def strip_signature(content: bytes) -> bytes:
     """A module's content without its appended signature.
 
     Checking signatures is a third of the time that loading takes under emulation; no guest here enforces them.
@@ -123,7 +123,7 @@ def without_signature(content: bytes) -> bytes:
     return content[: -len(_SIGNATURE_MARK) - 12 - length]
 
 
-def _depends_of(content: bytes) -> tuple[str, ...]:
+def _read_dependencies(content: bytes) -> tuple[str, ...]:
     """The `depends=` entry of a module's .modinfo section (what `modinfo -F depends` prints)."""
     at = content.find(b"\0depends=")
     if at < 0:
@@ -132,7 +132,7 @@ def _depends_of(content: bytes) -> tuple[str, ...]:
     return tuple(name.replace("-", "_") for name in value.split(",") if name)
 
 
-def _name(path: Path) -> str:
+def _module_name(path: Path) -> str:
     name = path.name
     for suffix in sorted(_SUFFIXES, key=len, reverse=True):
         name = name.removesuffix(suffix)

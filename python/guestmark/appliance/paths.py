@@ -25,7 +25,7 @@ def cache_directory() -> Path:
     return path if os.access(path, os.W_OK | os.X_OK) else _temporary_cache(path)
 
 
-def put(target: Path, content: bytes, what: str) -> None:
+def put_into_cache(target: Path, content: bytes, what: str) -> None:
     """Puts a file into the cache, whole or not at all. Raises `GuestmarkError` when there is no room for it."""
     try:
         with replacing(target, 0o644) as part:
@@ -78,7 +78,7 @@ def scratch_parent() -> Path:
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class FileCache(Generic[T]):
     """The results of `look` by path, each as long as the files it depends on have not changed."""
 
     def __init__(self, look: Callable[[Path], T]) -> None:
@@ -87,14 +87,14 @@ class Kept(Generic[T]):
 
     def of(self, path: Path, *depends_on: Path) -> T:
         """What `look(path)` gives; `depends_on` are the files that decide it (none: the path itself)."""
-        stamps = tuple(identity(file) for file in depends_on or (path,))
+        stamps = tuple(file_identity(file) for file in depends_on or (path,))
         known = self._found.get(path)
         if known is None or known[0] != stamps:
             known = self._found[path] = (stamps, self._look(path))
         return known[1]
 
 
-def identity(path: Path) -> str:
+def file_identity(path: Path) -> str:
     """Changes whenever the file does; empty when there is none."""
     try:
         stamp = path.stat()

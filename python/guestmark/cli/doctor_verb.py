@@ -276,9 +276,9 @@ def facts_of(host: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def examine_architectures() -> list[dict[str, Any]]:
     """The document of `doctor --arch --json`; nothing is booted."""
-    from guestmark.foreign.parts import survey
+    from guestmark.foreign.parts import survey_parts
 
-    return [_document(state) for state in survey()]
+    return [_document(state) for state in survey_parts()]
 
 
 def _document(state: State) -> dict[str, Any]:

@@ -52,12 +52,12 @@ def command(
     from guestmark.core.platform_spec import parse_platforms
     from guestmark.engine.preflight import make_boot_files
     from guestmark.foreign import carried
-    from guestmark.foreign.progress import Lines
+    from guestmark.foreign.progress import LineProgress
 
     if load is not None:
         if platforms or packages or save:
             raise UsageError("--load takes over all that an archive holds", hint="give it alone")
-        for path in carried.load(Path(load)):
+        for path in carried.load_parts(Path(load)):
             tell(str(path))
         return
     if platforms and platforms[0] == "kernel":
@@ -74,14 +74,14 @@ def command(
                 hint="name a platform of another architecture, e.g. tcg@sparc64",
             )
         wanted[spec.foreign_architecture] = None
-    progress = Lines(say)
+    progress = LineProgress(say)
     for spec in specs:
         make_boot_files(spec, packages or [], progress)
     if save is not None:
-        carried.save(list(wanted), Path(save), progress)
+        carried.save_parts(list(wanted), Path(save), progress)
         say(f"saved; on the other machine: guestmark prepare --load {save}")
     for architecture in wanted:
-        for part in carried.parts_of(architecture):
+        for part in carried.list_parts(architecture):
             tell(str(part))
 
 

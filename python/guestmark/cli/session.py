@@ -208,7 +208,7 @@ def resume(
 def audience_of(outputs: Outputs) -> Audience:
     """The person at the terminal, who hears of progress unless they asked for quiet."""
     from guestmark.engine.audience import Audience
-    from guestmark.foreign.progress import Lines
+    from guestmark.foreign.progress import LineProgress
 
     def present(judgement: Judgement) -> None:
         show(judgement.stored, outputs, judgement.analysis)
@@ -216,7 +216,7 @@ def audience_of(outputs: Outputs) -> Audience:
     observed = functools.partial(_observed, outputs)
     if outputs.quiet:
         return Audience(say, observe=observed, present=present)
-    return Audience(say, mention=say, progress=Lines(say), observe=observed, present=present)
+    return Audience(say, mention=say, progress=LineProgress(say), observe=observed, present=present)
 
 
 @contextmanager

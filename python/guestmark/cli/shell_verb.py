@@ -127,5 +127,5 @@ def _joined(agent: Agent, words: list[str], **where: Any) -> int:
     piped in and output be piped on; its exit status.
     """
     if os.isatty(0) and os.isatty(1):
-        return agent.interactive(words, **where)
-    return agent.piped(words, **where)
+        return agent.run_interactive(words, **where)
+    return agent.run_piped(words, **where)

@@ -91,7 +91,7 @@ def _is_shown_with_value(option: str, live: frozenset[str]) -> bool:
 
 def read_live_mount(agent: Agent, device: str, directory: str) -> LiveMount:
     """The live mount of `device` at `directory`. Raises `MachineError` when it is not mounted there."""
-    for line in reversed(agent.facts().mounts.splitlines()):
+    for line in reversed(agent.read_facts().mounts.splitlines()):
         fields = line.split(" ")
         if len(fields) >= 4 and fields[1] == directory:
             shown = set(fields[3].split(","))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 from guestmark.agent.confinement import BUILDER
 from guestmark.core.cause import Speaker, heard
 from guestmark.core.distribution import to_install
@@ -134,7 +134,7 @@ def _start_server(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]
     held = keeper().handles
     try:
         daemon = subprocess.Popen(
-            supervised(command, lifeline_fd=theirs, hold=held),
+            supervise_command(command, lifeline_fd=theirs, hold=held),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -362,7 +362,7 @@ def read_past_guest(image: Path, name: str) -> Checksum:
     program = daemon.find_program("debugfs")
     read_end, write_end = os.pipe()
     with subprocess.Popen(
-        HYPERVISOR.around([program, "-R", f"cat {name}", str(image)], ()),
+        HYPERVISOR.wrap_command([program, "-R", f"cat {name}", str(image)], ()),
         stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         os.close(write_end)

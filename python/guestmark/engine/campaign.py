@@ -20,7 +20,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guestmark.agent.clocks import host_boot_id
+from guestmark.agent.clocks import read_host_boot_id
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.home import home, state_directory
 from guestmark.core.model import Plan, RunState
@@ -114,7 +114,7 @@ class CampaignState:
     @property
     def key(self) -> tuple[str, int]:
         """That of the boot the host is in."""
-        return host_boot_id(), self.restarts
+        return read_host_boot_id(), self.restarts
 
     @property
     def is_fresh(self) -> bool:

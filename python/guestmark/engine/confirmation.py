@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from guestmark.appliance.bzimage import release_of
-from guestmark.appliance.kernel import kernel_of_release
+from guestmark.appliance.bzimage import read_release
+from guestmark.appliance.kernel import find_by_release
 from guestmark.core.architectures import host_architecture
 from guestmark.core.context import Caller, Context
 from guestmark.core.errors import GuestmarkError, UsageError
@@ -213,11 +213,11 @@ def _find_kernel(side: _ComparedSide) -> str:
     )
     if given is not None:
         try:
-            if release_of(Path(given)) == release:
+            if read_release(Path(given)) == release:
                 return given
         except (GuestmarkError, OSError):
             pass
-    found = kernel_of_release(release)
+    found = find_by_release(release)
     if found is None or side.cell.platform.inner.kind == "uml":
         raise _NoLongerThereError(f"no kernel {release}, which run {side.run.id} had, is here any more")
     return str(found)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
-from guestmark.appliance.bzimage import NotABzImageError, release_of
+from guestmark.appliance.bzimage import NotABzImageError, read_release
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, select_runnable
@@ -218,7 +218,7 @@ def check_kernels(cells: Iterable[Cell]) -> None:
         if not path:
             continue
         try:
-            release_of(Path(path))
+            read_release(Path(path))
         except NotABzImageError as error:
             raise UsageError(error.message, hint=error.hint) from error
         except OSError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
 from guestmark.core.keeper import keeper
@@ -53,7 +53,7 @@ def run() -> int:
     tell(Mark.READY)
     lifeline, held = os.dup(0), keeper().handles
     process = subprocess.Popen(
-        supervised(command, lifeline_fd=lifeline, hold=held, spare_keepers=True),
+        supervise_command(command, lifeline_fd=lifeline, hold=held, spare_keepers=True),
         stdin=subprocess.DEVNULL,
         stdout=2,
         pass_fds=(lifeline, *held),

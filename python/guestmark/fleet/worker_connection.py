@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 from guestmark.core.errors import ExitStatus
 from guestmark.fleet import parsl_engine
 from guestmark.fleet.block_task import TOLD, Mark
@@ -73,7 +73,7 @@ class Link:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                supervised(
+                supervise_command(
                     command(member, ["fleet", "worker"], reach.forwarded()),
                     lifeline_fd=lifeline,
                     spare_keepers=True,

@@ -20,8 +20,8 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageEr
 from guestmark.core.own_program import agent_binary, checkout
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
-from guestmark.foreign.commands import run
-from guestmark.foreign.packages import Package, Packages, candidate, owner_of, package_of
+from guestmark.foreign.commands import run_command
+from guestmark.foreign.packages import Package, Packages, find_candidate, find_owner, find_package
 from guestmark.foreign.progress import Progress
 
 KIND = "agent"
@@ -50,7 +50,7 @@ class Toolchain:
     package: Package | None = None
 
 
-class NotMadeError(PlatformUnusableError):
+class AgentNotMadeError(PlatformUnusableError):
     """There is no agent yet for machines of `architecture`."""
 
     def __init__(self, architecture: Architecture) -> None:
@@ -61,7 +61,7 @@ class NotMadeError(PlatformUnusableError):
         self.architecture = architecture
 
 
-def of_machine(machine_name: str) -> Path:
+def find_for_machine(machine_name: str) -> Path:
     """The agent for a machine that says this with `uname -m`: this host's own, or one that has been made.
 
     Raises `PlatformUnusableError` for an architecture there can be none for, `NotMadeError` where it can be
@@ -76,45 +76,45 @@ def of_machine(machine_name: str) -> Path:
         ) from error
     if row.is_host:
         return agent_binary()
-    if found := find(row):
+    if found := find_agent(row):
         return found
-    raise NotMadeError(row)
+    raise AgentNotMadeError(row)
 
 
-def find(architecture: Architecture) -> Path | None:
+def find_agent(architecture: Architecture) -> Path | None:
     """The agent for that architecture if it has been made; its path."""
-    part = store.found(architecture, KIND, key(architecture))
+    part = store.find_part(architecture, KIND, compute_key(architecture))
     return None if part is None else part / NAME
 
 
-def key(architecture: Architecture) -> str:
+def compute_key(architecture: Architecture) -> str:
     """Changes with the agent's sources; where there are none, with guestmark's version."""
-    return store.key_of([_sources() or __version__, architecture.target, _PROFILE])
+    return store.hash_inputs([_hash_sources() or __version__, architecture.target, _PROFILE])
 
 
 @functools.cache
-def _sources() -> str:
+def _hash_sources() -> str:
     """A hash of the sources, names and contents; empty where there are none."""
     root = checkout()
     if not (root / "crates" / "agent").is_dir():
         return ""
     digest = hashlib.sha256()
-    for path in _files(root):
+    for path in _list_sources(root):
         digest.update(f"{path.relative_to(root)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def _files(root: Path) -> Iterator[Path]:
+def _list_sources(root: Path) -> Iterator[Path]:
     for name in _SOURCES:
         path = root / name
         yield from [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
 
 
-def missing(architecture: Architecture) -> list[Program]:
+def list_missing(architecture: Architecture) -> list[Program]:
     """The programs needed to build it, and their packages."""
     found = []
-    if toolchain(architecture) is None:
+    if find_toolchain(architecture) is None:
         name = "rustc" if architecture.root else "rustc with the sources of its library"
         found.append(Program(name, _rust_packages(sources=not architecture.root)))
     if shutil.which(architecture.cross.name) is None:
@@ -134,33 +134,37 @@ def _has_libc(architecture: Architecture) -> bool:
 
 
 def _rust_packages(*, sources: bool) -> str:
-    web = _web()
+    web = _package_suffix()
     return f"cargo{web} rustc{web}" + (f" rust{web}-src" if sources else "")
 
 
 @functools.cache
-def _web() -> str:
+def _package_suffix() -> str:
     """Debian 12 keeps a new enough Rust under another name. apt-cache takes a second where apt keeps no caches."""
-    return "-web" if _version(candidate("rustc")) < _LEAST_RUST and candidate("rustc-web") else ""
+    return (
+        "-web"
+        if _parse_version(find_candidate("rustc")) < _LEAST_RUST and find_candidate("rustc-web")
+        else ""
+    )
 
 
-def toolchain(architecture: Architecture) -> Toolchain | None:
+def find_toolchain(architecture: Architecture) -> Toolchain | None:
     """The compiler that can make programs for the target in the least time; None where there is none."""
-    return min(_able(architecture), key=lambda chain: chain.library, default=None)
+    return min(_list_able(architecture), key=lambda chain: chain.library, default=None)
 
 
-def compiling(architecture: Architecture) -> Toolchain | None:
+def find_compiling_toolchain(architecture: Architecture) -> Toolchain | None:
     """A compiler that needs no package fetched first: it has the target's library, or makes it from its sources."""
     return min(
-        (chain for chain in _able(architecture) if chain.library is not Library.PACKAGE),
+        (chain for chain in _list_able(architecture) if chain.library is not Library.PACKAGE),
         key=lambda chain: chain.library,
         default=None,
     )
 
 
-def library_compiler(architecture: Architecture) -> Toolchain | None:
+def find_library_compiler(architecture: Architecture) -> Toolchain | None:
     """A compiler that makes the target's library from its sources; None where they are not installed."""
-    return next((chain for chain in _able(architecture) if chain.library is Library.COMPILED), None)
+    return next((chain for chain in _list_able(architecture) if chain.library is Library.COMPILED), None)
 
 
 def library_sources_hint() -> str:
@@ -168,34 +172,34 @@ def library_sources_hint() -> str:
     return f"as root: apt-get install {_rust_packages(sources=True)}"
 
 
-def _able(architecture: Architecture) -> Iterator[Toolchain]:
+def _list_able(architecture: Architecture) -> Iterator[Toolchain]:
     """Every compiler with every library that it can use."""
-    for chain in _toolchains():
-        rustlib = _sysroot(chain) / "lib" / "rustlib"
+    for chain in _find_toolchains():
+        rustlib = _find_sysroot(chain) / "lib" / "rustlib"
         if any((rustlib / architecture.target / "lib").glob("libstd-*.rlib")):
             yield chain
-        if architecture.root and (package := _own_library(rustlib)):
+        if architecture.root and (package := _find_library_package(rustlib)):
             yield replace(chain, library=Library.PACKAGE, package=package)
         if (rustlib / "src/rust/library/std/Cargo.toml").exists():
             yield replace(chain, library=Library.COMPILED)
 
 
-def _own_library(rustlib: Path) -> Package | None:
+def _find_library_package(rustlib: Path) -> Package | None:
     files = (rustlib / host_architecture().target / "lib").glob("libstd-*.rlib")
-    return next((package for file in files if (package := package_of(str(file)))), None)
+    return next((package for file in files if (package := find_package(str(file)))), None)
 
 
-def look_again() -> None:
+def forget_toolchains() -> None:
     """Forgets which compilers there are, when others have been installed."""
-    _toolchains.cache_clear()
-    _sysroot.cache_clear()
-    _web.cache_clear()
-    owner_of.cache_clear()
-    package_of.cache_clear()
+    _find_toolchains.cache_clear()
+    _find_sysroot.cache_clear()
+    _package_suffix.cache_clear()
+    find_owner.cache_clear()
+    find_package.cache_clear()
 
 
 @functools.cache
-def _toolchains() -> tuple[Toolchain, ...]:
+def _find_toolchains() -> tuple[Toolchain, ...]:
     """All pairs of cargo and rustc that are new enough."""
     home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
     folders = [Path(found).parent for found in (shutil.which("cargo"),) if found]
@@ -206,54 +210,57 @@ def _toolchains() -> tuple[Toolchain, ...]:
             continue
         said = subprocess.run([rustc, "--version"], capture_output=True, text=True, check=False).stdout
         words = said.split()
-        if len(words) > 1 and _version(words[1]) >= _LEAST_RUST:
+        if len(words) > 1 and _parse_version(words[1]) >= _LEAST_RUST:
             chains.append(Toolchain(cargo, rustc, said.strip()))
     return tuple(chains)
 
 
 @functools.cache
-def _sysroot(chain: Toolchain) -> Path:
+def _find_sysroot(chain: Toolchain) -> Path:
     asked = [str(chain.rustc), "--print", "sysroot"]
     return Path(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     numbers = text.partition("+")[0].split("-")[0].split(".")[:2]
     return tuple(int(number) for number in numbers) if all(map(str.isdigit, numbers)) else ()
 
 
-def make(architecture: Architecture, progress: Progress) -> Path:
+def make_agent(architecture: Architecture, progress: Progress) -> Path:
     """Builds the agent and returns its path. Raises `GuestmarkError` with the compiler's own words."""
     root = checkout()
-    chain = toolchain(architecture)
-    if chain is None or not _sources():
+    chain = find_toolchain(architecture)
+    if chain is None or not _hash_sources():
         raise GuestmarkError(
             f"there is no agent for {architecture.name}, and it cannot be built here",
             hint="make it in a checkout of guestmark with Rust's sources installed: guestmark prepare --help",
         )
-    with store.making(architecture, KIND, key(architecture), progress, lock=".lock-agent") as making:
+    with store.making_part(
+        architecture, KIND, compute_key(architecture), progress, lock=".lock-agent"
+    ) as making:
         if chain.package:
-            chain = _with_library(chain, chain.package, architecture, making, progress)
+            chain = _add_library(chain, chain.package, architecture, making, progress)
         triple = architecture.target.upper().replace("-", "_")
         flags = (
-            f"--remap-path-prefix={folder}={name}" for folder, name in _named(root, chain, making.scratch)
+            f"--remap-path-prefix={folder}={name}"
+            for folder, name in _remapped_paths(root, chain, making.scratch)
         )
         environment = {
             **cargo_environment(chain, making.scratch),
             f"CARGO_TARGET_{triple}_LINKER": architecture.cross.name,
             f"CARGO_TARGET_{triple}_RUSTFLAGS": " ".join(flags),
         }
-        run(
+        run_command(
             cargo_command(chain, ("build", "--profile", _PROFILE), [architecture]),
             f"building the agent for {architecture.name}",
             log=making.log,
             progress=progress,
             cwd=root,
             env=environment,
-            about_s=about_s(architecture),
+            about_s=estimate_s(architecture),
         )
         shutil.copy2(making.scratch / architecture.target / _PROFILE / NAME, making.path / NAME)
-        return making.complete(_tools(architecture, chain), (NAME,)) / NAME
+        return making.complete(_describe_tools(architecture, chain), (NAME,)) / NAME
 
 
 def cargo_command(
@@ -281,40 +288,47 @@ def cargo_environment(chain: Toolchain, target_directory: Path) -> dict[str, str
     }
 
 
-def about_s(architecture: Architecture) -> float:
+def estimate_s(architecture: Architecture) -> float:
     """Seconds that it takes to make it, on two processors."""
-    chain = toolchain(architecture)
+    chain = find_toolchain(architecture)
     compiled = chain.library is Library.COMPILED if chain else not architecture.root
     return _COMPILED_ABOUT_S if compiled else _FETCHED_ABOUT_S
 
 
-def _with_library(
-    chain: Toolchain, package: Package, architecture: Architecture, making: store.Making, progress: Progress
+def _add_library(
+    chain: Toolchain,
+    package: Package,
+    architecture: Architecture,
+    making: store.PartInMaking,
+    progress: Progress,
 ) -> Toolchain:
     """The compiler with the package's library beside its own; where no such package is served, one that compiles it.
 
     Raises `GuestmarkError` where there is neither.
     """
     packages = Packages(architecture, progress)
-    packages.refresh(making.log)
-    if not packages.has(package.name, package.version):
-        if compiling := library_compiler(architecture):
-            return compiling
+    packages.refresh_lists(making.log)
+    if not packages.has_package(package.name, package.version):
+        if compiler := find_library_compiler(architecture):
+            return compiler
         raise GuestmarkError(
             f"the package sources of this system have no {package.name} {package.version} for {architecture.name}",
             hint=library_sources_hint(),
         )
     archive = f"{package.name}={package.version}"
-    (file,) = packages.download([archive], making.scratch / "archives", making.log, alone=True)
+    (file,) = packages.download_packages([archive], making.scratch / "archives", making.log, alone=True)
     tree, sysroot = making.scratch / "library", making.scratch / "sysroot"
-    run(
+    run_command(
         ["dpkg-deb", "-x", str(file), str(tree)],
         f"unpacking {package.name} of {architecture.name}",
         log=making.log, progress=progress, cwd=making.scratch, about_s=3,
     )  # fmt: skip
     rustlib = sysroot / "lib" / "rustlib"
     rustlib.mkdir(parents=True)
-    for name, place in ((architecture.target, tree / "usr"), (host_architecture().target, _sysroot(chain))):
+    for name, place in (
+        (architecture.target, tree / "usr"),
+        (host_architecture().target, _find_sysroot(chain)),
+    ):
         (rustlib / name).symlink_to(place / "lib" / "rustlib" / name)
     # As an option of the compiler's in cargo's flags, the directory would be in the names of symbols.
     rustc = sysroot / "rustc"
@@ -325,15 +339,15 @@ def _with_library(
     return replace(chain, rustc=rustc)
 
 
-def _named(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, str]]:
+def _remapped_paths(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, str]]:
     """Directories whose names would be in the binary, and what stands there instead: the same bytes everywhere."""
     yield root, "/guestmark"
     yield scratch, "/target"
     yield Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo"), "/cargo"
-    yield _sysroot(chain) / "lib" / "rustlib", "/rustlib"
+    yield _find_sysroot(chain) / "lib" / "rustlib", "/rustlib"
 
 
-def _tools(architecture: Architecture, chain: Toolchain) -> dict[str, str]:
+def _describe_tools(architecture: Architecture, chain: Toolchain) -> dict[str, str]:
     linker = subprocess.run(
         [architecture.cross.name, "--version"], capture_output=True, text=True, check=True, timeout=20
     ).stdout.splitlines()[0]

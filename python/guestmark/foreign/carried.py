@@ -18,10 +18,10 @@ from guestmark.foreign.progress import Progress
 _TAR_S = 600
 
 
-def parts_of(architecture: Architecture) -> list[Path]:
+def list_parts(architecture: Architecture) -> list[Path]:
     """The complete parts of an architecture, by name: all roots, and the latest agent and kernel."""
     parts: dict[str, Path] = {}
-    made = store.directory(architecture).glob(f"*-*-*/{store.MADE}")
+    made = store.architecture_directory(architecture).glob(f"*-*-*/{store.MADE}")
     for part in sorted(
         (path.parent for path in made), key=lambda part: (part / store.MADE).stat().st_mtime_ns
     ):
@@ -30,14 +30,14 @@ def parts_of(architecture: Architecture) -> list[Path]:
     return sorted(parts.values())
 
 
-def save(architectures: Iterable[Architecture], archive: Path, progress: Progress) -> None:
+def save_parts(architectures: Iterable[Architecture], archive: Path, progress: Progress) -> None:
     """Writes the parts that are used to an archive. Raises `GuestmarkError`."""
     home = cache_directory() / "foreign"
-    names = [str(part.relative_to(home)) for row in architectures for part in parts_of(row)]
+    names = [str(part.relative_to(home)) for row in architectures for part in list_parts(row)]
     progress.step(f"writing {archive}", 0, None)
     try:
         with replacing(archive, 0o644) as part:
-            _tar(
+            _run_tar(
                 ["-czf", str(part), "--owner=0", "--group=0", "--numeric-owner", "-C", str(home), *names],
                 str(archive),
             )
@@ -47,7 +47,7 @@ def save(architectures: Iterable[Architecture], archive: Path, progress: Progres
         progress.done(f"writing {archive}", 0)
 
 
-def load(archive: Path) -> list[Path]:
+def load_parts(archive: Path) -> list[Path]:
     """Takes the parts out of an archive into the cache, where they are not there yet, and returns their places.
 
     Raises `UsageError` for what is no such archive, `GuestmarkError` when it is damaged; then nothing has changed.
@@ -61,7 +61,7 @@ def load(archive: Path) -> list[Path]:
     home.mkdir(exist_ok=True)
     staged = keeper().directory("foreign", home, 0o755)
     try:
-        _tar(["-xf", str(archive), "--no-same-owner", "-C", str(staged)], str(archive))
+        _run_tar(["-xf", str(archive), "--no-same-owner", "-C", str(staged)], str(archive))
         found = sorted(made.parent for made in staged.glob(f"*/*-*-*/{store.MADE}"))
         if not found or any(part.parent.name not in ARCHITECTURES for part in found):
             raise UsageError(
@@ -69,13 +69,13 @@ def load(archive: Path) -> list[Path]:
                 hint="make one: guestmark prepare … --save FILE",
             )
         for part in found:
-            store.check(part)
-        return [_placed(part, home) for part in found]
+            store.check_part(part)
+        return [_place_part(part, home) for part in found]
     finally:
         keeper().remove(staged)
 
 
-def _placed(part: Path, home: Path) -> Path:
+def _place_part(part: Path, home: Path) -> Path:
     target = home / part.parent.name / part.name
     target.parent.mkdir(exist_ok=True)
     if not target.exists():
@@ -83,7 +83,7 @@ def _placed(part: Path, home: Path) -> Path:
     return target
 
 
-def _tar(arguments: list[str], archive: str) -> None:
+def _run_tar(arguments: list[str], archive: str) -> None:
     done = subprocess.run(["tar", *arguments], capture_output=True, text=True, check=False, timeout=_TAR_S)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no message"])[0]

@@ -12,21 +12,21 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.keeper import keeper
 from guestmark.core.own_program import checkout
 from guestmark.foreign.progress import Progress
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _TELL_S = 1.0
 INSTALLING_ABOUT_S = 40.0
-_NO_RIGHT = 2  # what set-up ends with where this user may not install, or the distribution is another
+_CANNOT_INSTALL = 2  # what set-up ends with where this user may not install, or the distribution is another
 _SCRIPT = 'root=$1 to=$2; shift 2; . "$root/tools/setup.sh" && log=$to && install_named "$@"'
 
 
-def run(
+def run_command(
     command: Sequence[str],
     what: str,
     *,
@@ -48,7 +48,7 @@ def run(
         output.flush()
         try:
             process = subprocess.Popen(
-                supervised(command, lifeline_fd=lifeline, hold=held),
+                supervise_command(command, lifeline_fd=lifeline, hold=held),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -63,24 +63,26 @@ def run(
         finally:
             os.close(lifeline)
     try:
-        _await(process, what, begin, about_s, progress)
+        _await_exit(process, what, begin, about_s, progress)
     finally:
         os.close(ours)  # ends whatever still runs, after an interruption
         process.wait()
     progress.done(what, time.monotonic() - begin)
     if process.returncode:
-        raise GuestmarkError(f"{what} failed: {_reason(log, process.returncode)}", hint=f"the log: {log}")
+        raise GuestmarkError(
+            f"{what} failed: {_find_reason(log, process.returncode)}", hint=f"the log: {log}"
+        )
 
 
-def _await(
+def _await_exit(
     process: subprocess.Popen[bytes], what: str, begin: float, about_s: float | None, progress: Progress
 ) -> None:
     told = begin
     while True:
         try:
-            process.wait(_LOOK_S)
+            process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
-            progress.check()
+            progress.check_cancelled()
             now = time.monotonic()
             if now - told >= _TELL_S:
                 told = now
@@ -89,7 +91,7 @@ def _await(
             return
 
 
-def _reason(log: Path, status: int) -> str:
+def _find_reason(log: Path, status: int) -> str:
     said = log.read_text(errors="replace").rpartition("\n==== ")[2]
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if line.lower().startswith(("error", "e:")) or "error:" in line.lower()]
@@ -103,7 +105,7 @@ def _reason(log: Path, status: int) -> str:
     return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]
 
 
-def install(packages: Sequence[str], progress: Progress) -> bool:
+def install_packages(packages: Sequence[str], progress: Progress) -> bool:
     """Installs them; False where that is not possible: no checkout, no Debian, no root and no sudo.
 
     apt is never killed, as it stops by itself where it safely can: an interruption waits for it.
@@ -121,7 +123,7 @@ def install(packages: Sequence[str], progress: Progress) -> bool:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while True:
             try:
-                process.wait(_LOOK_S)
+                process.wait(_POLL_S)
                 break
             except subprocess.TimeoutExpired:
                 if not said:
@@ -129,7 +131,7 @@ def install(packages: Sequence[str], progress: Progress) -> bool:
                 said = True
                 progress.step(what, time.monotonic() - begin, INSTALLING_ABOUT_S)
     progress.done(what, time.monotonic() - begin)
-    if process.returncode not in (0, _NO_RIGHT):
+    if process.returncode not in (0, _CANNOT_INSTALL):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         telling = [line for line in lines if line.startswith("E:")]
         reason = (telling[-1:] or lines[-1:] or [f"exit status {process.returncode}"])[0]

@@ -21,11 +21,11 @@ from typing import Any
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.temporary import scratch_directory
-from guestmark.foreign.progress import tell
+from guestmark.foreign.progress import tell_user
 
 IMAGE = "image:"  # before an archive's path or an image's name
 _UNPACK_S = 900.0
-_SHARED = ("tmp", "var/tmp")  # where everybody may write
+_WORLD_WRITABLE = ("tmp", "var/tmp")  # where everybody may write
 _SQUASHFS, _EXT = (0, b"hsqs"), (0x438, b"\x53\xef")  # where they are in a file
 _QCOW, _PARTITIONS = (0, b"QFI\xfb"), (510, b"\x55\xaa")
 
@@ -34,33 +34,33 @@ _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
 
-def container(name: str) -> Path:
+def unpack_container(name: str) -> Path:
     """The files of a container image: an archive that `podman save` or `docker save` wrote, or one that these have.
 
     Raises `ValueError` with one line when it cannot be had.
     """
-    path = _path(name)
+    path = _expand_path(name)
     if path.is_file():
-        return kept("images", f"layers-{_key(path)}", lambda root: _layers(path, root))
-    return _of_engine(name)
+        return keep_unpacked("images", f"layers-{_image_key(path)}", lambda root: _unpack_saved(path, root))
+    return _unpack_from_engine(name)
 
 
-def root(text: str) -> Path:
+def unpack_root(text: str) -> Path:
     """The root filesystem that an image holds: a container image, a tar archive, a squashfs or an ext2, ext3 or ext4.
 
     Raises `ValueError` with one line for anything else.
     """
     name = text.removeprefix(IMAGE)
-    path = _path(name)
+    path = _expand_path(name)
     if not path.is_file() and text != name:
-        return _of_engine(name)
-    for at, magic, make in ((*_SQUASHFS, _squashfs), (*_EXT, _ext)):
-        if _has(path, at, magic):
-            return kept("images", f"root-{_key(path)}", _told(path, make))
+        return _unpack_from_engine(name)
+    for at, magic, make in ((*_SQUASHFS, _unpack_squashfs), (*_EXT, _unpack_ext)):
+        if _has_magic(path, at, magic):
+            return keep_unpacked("images", f"root-{_image_key(path)}", _announce_unpacking(path, make))
     if tarfile.is_tarfile(path):
-        return kept("images", f"root-{_key(path)}", _told(path, _archive))
+        return keep_unpacked("images", f"root-{_image_key(path)}", _announce_unpacking(path, _unpack_tar))
     for at, magic in (_QCOW, _PARTITIONS):
-        if _has(path, at, magic):
+        if _has_magic(path, at, magic):
             raise ValueError(
                 f"{path} is a whole disk; give the filesystem on it (qemu-img convert makes it raw, and losetup "
                 "-P shows its partitions)"
@@ -68,7 +68,7 @@ def root(text: str) -> Path:
     raise ValueError(f"{path} is neither a tar archive, a container image, a squashfs nor an ext4 filesystem")
 
 
-def kept(folder: str, name: str, make: Callable[[Path], None]) -> Path:
+def keep_unpacked(folder: str, name: str, make: Callable[[Path], None]) -> Path:
     """The directory of that name in the cache, made when it is not there, by one process at a time."""
     home = cache_directory() / folder
     home.mkdir(exist_ok=True)
@@ -88,26 +88,26 @@ def kept(folder: str, name: str, make: Callable[[Path], None]) -> Path:
     return target
 
 
-def _path(name: str) -> Path:
+def _expand_path(name: str) -> Path:
     return Path(os.path.expanduser(name)).absolute()
 
 
-def _key(path: Path) -> str:
+def _image_key(path: Path) -> str:
     status = path.stat()
     return hashlib.sha256(f"{path} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:20]
 
 
-def _has(path: Path, at: int, magic: bytes) -> bool:
+def _has_magic(path: Path, at: int, magic: bytes) -> bool:
     with path.open("rb") as stream:
         stream.seek(at)
         return stream.read(len(magic)) == magic
 
 
-def _told(path: Path, make: Callable[[Path, Path], None]) -> Callable[[Path], None]:
+def _announce_unpacking(path: Path, make: Callable[[Path, Path], None]) -> Callable[[Path], None]:
     def made(root: Path) -> None:
-        tell(f"unpacking {path}, once")
+        tell_user(f"unpacking {path}, once")
         make(path, root)
-        _tame(root)
+        _remove_privileges(root)
 
     return made
 
@@ -115,7 +115,7 @@ def _told(path: Path, make: Callable[[Path, Path], None]) -> Callable[[Path], No
 # --- container images and archives ------------------------------------------------------------------------------------
 
 
-def _of_engine(name: str) -> Path:
+def _unpack_from_engine(name: str) -> Path:
     engine = shutil.which("podman") or shutil.which("docker")
     if engine is None:
         raise ValueError(
@@ -127,10 +127,10 @@ def _of_engine(name: str) -> Path:
     if asked.returncode:
         raise ValueError(f"{os.path.basename(engine)} has no image {name!r}; pull it first")
     key = asked.stdout.strip().removeprefix("sha256:")[:20]
-    return kept("images", f"layers-{key}", lambda root: _exported(engine, name, root))
+    return keep_unpacked("images", f"layers-{key}", lambda root: _export_container(engine, name, root))
 
 
-def _exported(engine: str, name: str, root: Path) -> None:
+def _export_container(engine: str, name: str, root: Path) -> None:
     made = subprocess.run([engine, "create", name, "true"], capture_output=True, text=True, check=False)
     if made.returncode:
         raise ValueError(f"{engine} create {name} failed: {made.stderr.strip()[:200]}")
@@ -138,51 +138,51 @@ def _exported(engine: str, name: str, root: Path) -> None:
     try:
         archive = root.parent / "export.tar"
         subprocess.run([engine, "export", "-o", archive, container], check=True, capture_output=True)
-        unpack(archive, root)
+        unpack_layer(archive, root)
         archive.unlink()
-        _tame(root)
+        _remove_privileges(root)
     finally:
         subprocess.run([engine, "rm", container], capture_output=True, check=False)
 
 
-def _layers(archive: Path, root: Path) -> None:
+def _unpack_saved(archive: Path, root: Path) -> None:
     """Unpacks what `podman save` or `docker save` wrote, in either of its formats."""
-    tell(f"unpacking {archive}, once")
+    tell_user(f"unpacking {archive}, once")
     with scratch_directory("layers", root.parent) as parts:
-        unpack(archive, parts)
+        unpack_layer(archive, parts)
         _unpack_layers(parts, archive, root)
-    _tame(root)
+    _remove_privileges(root)
 
 
 def _unpack_layers(parts: Path, archive: Path, root: Path) -> None:
-    for layer in _ordered(parts):
+    for layer in _order_layers(parts):
         blob = (parts / layer).resolve()
         if not blob.is_relative_to(parts.resolve()) or not blob.is_file():
             raise ValueError(f"{archive} lacks its layer {layer}")
-        unpack(blob, root)
+        unpack_layer(blob, root)
 
 
-def _ordered(parts: Path) -> Sequence[str]:
+def _order_layers(parts: Path) -> Sequence[str]:
     try:
         if (parts / "manifest.json").is_file():
             layers: list[str] = json.loads((parts / "manifest.json").read_text())[0]["Layers"]
             return layers
         described = json.loads((parts / "index.json").read_text())
         while "layers" not in described:
-            described = json.loads((parts / _blob(described["manifests"][0])).read_text())
-        return [_blob(layer) for layer in described["layers"]]
+            described = json.loads((parts / _blob_path(described["manifests"][0])).read_text())
+        return [_blob_path(layer) for layer in described["layers"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"it is not a container image: {error}") from error
 
 
-def _blob(described: Mapping[str, Any]) -> str:
+def _blob_path(described: Mapping[str, Any]) -> str:
     kind, _, digest = str(described["digest"]).partition(":")
     return f"blobs/{kind}/{digest}"
 
 
-def _archive(archive: Path, root: Path) -> None:
+def _unpack_tar(archive: Path, root: Path) -> None:
     """A root filesystem in a tar archive, or a container image in one."""
-    unpack(archive, root)
+    unpack_layer(archive, root)
     if any((root / name).is_file() for name in ("manifest.json", "index.json")):
         parts = root.rename(root.with_name("parts"))
         root.mkdir()
@@ -192,9 +192,9 @@ def _archive(archive: Path, root: Path) -> None:
 # --- filesystems ------------------------------------------------------------------------------------------------------
 
 
-def _squashfs(image: Path, root: Path) -> None:
+def _unpack_squashfs(image: Path, root: Path) -> None:
     # Device nodes, which only root can make, are not missed.
-    _run(
+    _run_tool(
         "unsquashfs",
         "squashfs-tools",
         "-no-progress",
@@ -207,7 +207,7 @@ def _squashfs(image: Path, root: Path) -> None:
     )
 
 
-def _ext(image: Path, root: Path) -> None:
+def _unpack_ext(image: Path, root: Path) -> None:
     """By debugfs, which needs no privileges, from a copy on which the journal is replayed and all names are checked."""
     copy = root.with_name("image")
     subprocess.run(
@@ -216,12 +216,12 @@ def _ext(image: Path, root: Path) -> None:
         capture_output=True,
         timeout=_UNPACK_S,
     )
-    _run("e2fsck", "e2fsprogs", "-fy", copy, good=(0, 1))
-    _run("debugfs", "e2fsprogs", "-R", f"rdump / {root.name}", copy.name, cwd=root.parent)
+    _run_tool("e2fsck", "e2fsprogs", "-fy", copy, good=(0, 1))
+    _run_tool("debugfs", "e2fsprogs", "-R", f"rdump / {root.name}", copy.name, cwd=root.parent)
     copy.unlink()
 
 
-def _run(
+def _run_tool(
     program: str, package: str, *words: str | Path, good: Sequence[int] = (0,), cwd: Path | None = None
 ) -> None:
     path = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
@@ -241,7 +241,7 @@ def _run(
         raise ValueError(f"{program} failed: {said[:200]}")
 
 
-def _tame(root: Path) -> None:
+def _remove_privileges(root: Path) -> None:
     """Removes what could do something on this host, and lets everybody write where that is usual."""
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
@@ -253,15 +253,15 @@ def _tame(root: Path) -> None:
                 path.unlink()
             else:
                 path.chmod(stat.S_IMODE(mode) & 0o755 | (0o700 if stat.S_ISDIR(mode) else 0o600))
-    for name in _SHARED:
+    for name in _WORLD_WRITABLE:
         with contextlib.suppress(OSError, ValueError):
-            inside(root, name).chmod(0o1777)
+            resolve_inside(root, name).chmod(0o1777)
 
 
 # --- layers of container images, whose names and links are somebody else's: nothing leaves the directory
 
 
-def unpack(archive: Path, root: Path) -> None:
+def unpack_layer(archive: Path, root: Path) -> None:
     """Adds a layer to what is in `root`, with what it marks as removed taken away.
 
     Directories, files and links only. Links are followed as the image's own programs would, with `root` as their root.
@@ -270,41 +270,41 @@ def unpack(archive: Path, root: Path) -> None:
     try:
         with tarfile.open(archive) as layer:
             for entry in layer:
-                _add(layer, entry, root)
+                _add_entry(layer, entry, root)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ValueError(f"{archive.name} cannot be unpacked: {error}") from error
 
 
-def _add(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> None:
+def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> None:
     parts = PurePosixPath(entry.name).parts
     name = PurePosixPath(*(part for part in parts if part not in {"/", "."}))
     if ".." in parts:
         raise ValueError(f"{entry.name} leads out of the image")
     if not name.name:
         return
-    folder = inside(root, str(name.parent))
+    folder = resolve_inside(root, str(name.parent))
     if name.name.startswith(_WHITEOUT):
         if name.name != _OPAQUE:
-            _remove(folder / name.name.removeprefix(_WHITEOUT))
+            _remove_path(folder / name.name.removeprefix(_WHITEOUT))
         elif folder.is_dir():
             for path in folder.iterdir():
-                _remove(path)
+                _remove_path(path)
         return
     path = folder / name.name
     if entry.isdir():
         if not path.is_dir() or path.is_symlink():
-            _remove(path)
+            _remove_path(path)
         path.mkdir(parents=True, exist_ok=True)
         return
     if not (entry.isfile() or entry.issym() or entry.islnk()):
         return  # devices and the like
     folder.mkdir(parents=True, exist_ok=True)
-    _remove(path)
+    _remove_path(path)
     if entry.issym():
         path.symlink_to(entry.linkname)
     elif entry.islnk():
         target = PurePosixPath("/") / entry.linkname
-        shutil.copy2(inside(root, str(target.parent)) / target.name, path, follow_symlinks=False)
+        shutil.copy2(resolve_inside(root, str(target.parent)) / target.name, path, follow_symlinks=False)
     else:
         content = layer.extractfile(entry)
         assert content is not None  # it is a file
@@ -313,7 +313,7 @@ def _add(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> None:
         path.chmod(entry.mode & 0o755 | 0o600)
 
 
-def inside(root: Path, name: str) -> Path:
+def resolve_inside(root: Path, name: str) -> Path:
     """Resolves a name in an image: its links are followed, and `/` and `..` end at `root`. It need not exist.
 
     Raises `ValueError` for links in a circle.
@@ -339,7 +339,7 @@ def inside(root: Path, name: str) -> Path:
     return found
 
 
-def _remove(path: Path) -> None:
+def _remove_path(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -17,8 +17,8 @@ from guestmark.core.architectures import Architecture, Source
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
-from guestmark.foreign.commands import run
-from guestmark.foreign.packages import Packages, ask, described
+from guestmark.foreign.commands import run_command
+from guestmark.foreign.packages import Packages, describe_archives, query_apt_cache
 from guestmark.foreign.progress import Progress
 
 KIND = "kernel"
@@ -48,25 +48,25 @@ _LEFT_OUT = (
 REQUIRED = ("BLK_DEV_INITRD", "VIRTIO", "VIRTIO_CONSOLE", "DEVTMPFS", "PROC_FS", "SYSFS", "TMPFS")
 
 
-def find(architecture: Architecture) -> Kernel | None:
+def find_made(architecture: Architecture) -> Kernel | None:
     """The kernel if it has been made."""
-    part = store.found(architecture, KIND, key(architecture))
-    return None if part is None else _kernel(architecture, part)
+    part = store.find_part(architecture, KIND, compute_key(architecture))
+    return None if part is None else _describe_kernel(architecture, part)
 
 
-def key(architecture: Architecture) -> str:
+def compute_key(architecture: Architecture) -> str:
     """Changes with what is ours: the name of the package, or the configuration."""
     if architecture.kernel is Source.DISTRIBUTION:
-        return store.key_of([architecture.kernel_package])
-    return store.key_of([fragment(architecture), architecture.kernel_image, _LEFT_OUT])
+        return store.hash_inputs([architecture.kernel_package])
+    return store.hash_inputs([read_fragment(architecture), architecture.kernel_image, _LEFT_OUT])
 
 
-def fragment(architecture: Architecture) -> str:
+def read_fragment(architecture: Architecture) -> str:
     """The options added to `tinyconfig`."""
     return resources.files("guestmark.foreign").joinpath(f"{architecture.name}.config").read_text()
 
 
-def missing(architecture: Architecture) -> list[Program]:
+def list_missing(architecture: Architecture) -> list[Program]:
     """The packages needed to get it."""
     if architecture.kernel is Source.DISTRIBUTION:
         return []
@@ -78,17 +78,17 @@ def about_s(architecture: Architecture) -> float:
     return _FETCH_ABOUT_S if architecture.kernel is Source.DISTRIBUTION else _BUILD_ABOUT_S
 
 
-def make(architecture: Architecture, progress: Progress) -> Kernel:
+def make_kernel(architecture: Architecture, progress: Progress) -> Kernel:
     """Fetches or builds the kernel. Raises `GuestmarkError`."""
-    with store.making(architecture, KIND, key(architecture), progress) as making:
+    with store.making_part(architecture, KIND, compute_key(architecture), progress) as making:
         if architecture.kernel is Source.DISTRIBUTION:
-            part = _fetched(architecture, making, progress)
+            part = _fetch_kernel(architecture, making, progress)
         else:
-            part = _built(architecture, making, progress)
-    return _kernel(architecture, part)
+            part = _build_kernel(architecture, making, progress)
+    return _describe_kernel(architecture, part)
 
 
-def _kernel(architecture: Architecture, part: Path) -> Kernel:
+def _describe_kernel(architecture: Architecture, part: Path) -> Kernel:
     modules = part / _MODULES
     return Kernel(
         (part / _RELEASE).read_text().strip(),
@@ -99,27 +99,27 @@ def _kernel(architecture: Architecture, part: Path) -> Kernel:
     )
 
 
-def _fetched(architecture: Architecture, making: store.Making, progress: Progress) -> Path:
+def _fetch_kernel(architecture: Architecture, making: store.PartInMaking, progress: Progress) -> Path:
     packages = Packages(architecture, progress)
-    packages.refresh(making.log)
-    versioned = packages.depends(architecture.kernel_package, r"linux-image-\d")
+    packages.refresh_lists(making.log)
+    versioned = packages.list_dependencies(architecture.kernel_package, r"linux-image-\d")
     if not versioned:
         raise GuestmarkError(
             f"the package sources of this system have no {architecture.kernel_package} for {architecture.name}",
             hint=f"give a kernel: --set kernel=FILE, for tcg@{architecture.name}",
         )
-    archives = packages.download(versioned[:1], making.scratch / "archives", making.log, alone=True)
+    archives = packages.download_packages(versioned[:1], making.scratch / "archives", making.log, alone=True)
     image, modules, config = unpack_kernel(archives, making.scratch / "root")
     release = image.name.partition("-")[2]
     image.rename(making.path / _IMAGE)
     modules.rename(making.path / _MODULES)
     config.rename(making.path / _CONFIG)
     (making.path / _RELEASE).write_text(f"{release}\n")
-    found = described(archives)[versioned[0]]
+    found = describe_archives(archives)[versioned[0]]
     return making.complete({found.name: found.version}, (_IMAGE, _RELEASE))
 
 
-def _built(architecture: Architecture, making: store.Making, progress: Progress) -> Path:
+def _build_kernel(architecture: Architecture, making: store.PartInMaking, progress: Progress) -> Path:
     log, scratch = making.log, making.scratch
     if shutil.disk_usage(scratch).free < _BUILD_NEEDS:
         raise GuestmarkError(
@@ -130,11 +130,11 @@ def _built(architecture: Architecture, making: store.Making, progress: Progress)
     left_out = [f"--exclude={pattern}" for pattern in _LEFT_OUT]
     tree = scratch / "linux"
     tree.mkdir()
-    run(
+    run_command(
         ["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1", *left_out],
         "unpacking the kernel's source", log=log, progress=progress, cwd=scratch, about_s=40,
     )  # fmt: skip
-    corrected = correct(tree, architecture.name)
+    corrected = correct_sources(tree, architecture.name)
     out = scratch / "out"
     out.mkdir()
     # The agent is compiled at the same time and goes first: where it does not compile, the kernel is in vain.
@@ -153,14 +153,14 @@ def _built(architecture: Architecture, making: store.Making, progress: Progress)
     }
 
     def build(what: str, *targets: str, about_s: float | None = None) -> None:
-        run(
+        run_command(
             [*make_it, *targets], what,
             log=log, progress=progress, cwd=scratch, env=always, about_s=about_s,
         )  # fmt: skip
 
     build("configuring the kernel", "tinyconfig", about_s=15)
     with (out / ".config").open("a") as config:
-        config.write(fragment(architecture))
+        config.write(read_fragment(architecture))
     build("configuring the kernel", "olddefconfig", about_s=5)
     check_configuration((out / ".config").read_text(), f"the kernel for {architecture.name}")
     jobs = len(os.sched_getaffinity(0))
@@ -182,21 +182,23 @@ def _built(architecture: Architecture, making: store.Making, progress: Progress)
 
 def _source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
     """The distribution's kernel source: that installed, else fetched as a package and thrown away afterwards."""
-    installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_version)
+    installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_version_key)
     if installed:
         return installed[-1]
-    names = re.findall(r"Depends: (linux-source-[\d.]+)", ask(("depends", "--important", "linux-source")))
+    names = re.findall(
+        r"Depends: (linux-source-[\d.]+)", query_apt_cache(("depends", "--important", "linux-source"))
+    )
     if not names:
         raise GuestmarkError(
             "the package lists have no linux-source to build a kernel from",
             hint="apt-get update as root, or carry the kernel from another machine: guestmark prepare --help",
         )
-    run(
+    run_command(
         ["apt-get", "-qq", "download", names[0]], f"fetching {names[0]} (140 MB)",
         log=log, progress=progress, cwd=scratch, about_s=30,
     )  # fmt: skip
     (package,) = scratch.glob("linux-source-*.deb")
-    run(
+    run_command(
         ["dpkg-deb", "-x", str(package), str(scratch / "source")], f"unpacking {names[0]}",
         log=log, progress=progress, cwd=scratch, about_s=5,
     )  # fmt: skip
@@ -204,11 +206,11 @@ def _source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
     return archive
 
 
-def _version(path: Path) -> tuple[int, ...]:
+def _version_key(path: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", path.name))
 
 
-def given(architecture: Architecture, wanted: str) -> Kernel:
+def describe_given(architecture: Architecture, wanted: str) -> Kernel:
     """A kernel that the user gave. Raises `GuestmarkError` for what no guest can boot from."""
     image = Path(wanted).expanduser().absolute()
     if not image.is_file():
@@ -260,10 +262,10 @@ class Correction:
 
     name: str
     file: str
-    corrected: Callable[[str], str]
+    correct_text: Callable[[str], str]
 
 
-def _open_flags(text: str) -> str:
+def _exchange_open_flags(text: str) -> str:
     return _OPEN_FLAGS.sub(r"\g<1>26\g<2>25\g<3>", text)
 
 
@@ -273,19 +275,21 @@ CORRECTIONS: dict[str, tuple[Correction, ...]] = {
         # Later releases of Linux 6.12 have the mode "not notified" in bit 25, which is O_TMPFILE's among sparc64's
         # flags of open(). Only this one of the two modes is ever given among them, so the other can have that bit.
         Correction(
-            "bits of FMODE_NONOTIFY and FMODE_NONOTIFY_PERM exchanged", "include/linux/fs.h", _open_flags
+            "bits of FMODE_NONOTIFY and FMODE_NONOTIFY_PERM exchanged",
+            "include/linux/fs.h",
+            _exchange_open_flags,
         ),
     ),
 }
 
 
-def correct(tree: Path, architecture: str) -> list[str]:
+def correct_sources(tree: Path, architecture: str) -> list[str]:
     """Corrects the sources in `tree` for an architecture. Returns the names of what was corrected."""
     made = []
     for correction in CORRECTIONS.get(architecture, ()):
         path = tree / correction.file
         before = path.read_text()
-        after = correction.corrected(before)
+        after = correction.correct_text(before)
         if after != before:
             path.write_text(after)
             made.append(correction.name)

@@ -22,7 +22,7 @@ from pathlib import Path
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError
 from guestmark.foreign import store
-from guestmark.foreign.commands import run
+from guestmark.foreign.commands import run_command
 from guestmark.foreign.progress import Progress
 
 _LISTS = Path("/var/lib/apt/lists")
@@ -52,10 +52,10 @@ class Packages:
             )
         self._architecture = architecture
         self._progress = progress
-        self._home = store.directory(architecture) / "apt"
+        self._home = store.architecture_directory(architecture) / "apt"
 
     @property
-    def _options(self) -> list[str]:
+    def _apt_options(self) -> list[str]:
         name, home = self._architecture.name, self._home
         return [
             f"-oAPT::Architecture={name}",
@@ -74,22 +74,22 @@ class Packages:
             "-qq",
         ]
 
-    def refresh(self, log: Path) -> None:
+    def refresh_lists(self, log: Path) -> None:
         """Reads the package lists, unless that was done a short while ago."""
         for part in ("state", "lists/partial", "cache/archives/partial"):
             (self._home / part).mkdir(parents=True, exist_ok=True)
         with (self._home / "lock").open("w") as lock:  # the agent's library is fetched while the kernel is
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._refresh(log)
+            self._refresh_locked(log)
 
-    def _refresh(self, log: Path) -> None:
+    def _refresh_locked(self, log: Path) -> None:
         stamp = self._home / "read"
         if stamp.exists() and time.time() - stamp.stat().st_mtime < _LISTS_ARE_OLD_S:
             return
         (self._home / "status").touch()
         try:
-            run(
-                ["apt-get", *self._options, "-oAPT::Update::Error-Mode=any", "update"],
+            run_command(
+                ["apt-get", *self._apt_options, "-oAPT::Update::Error-Mode=any", "update"],
                 f"reading the package lists of {self._architecture.name}",
                 log=log,
                 progress=self._progress,
@@ -98,28 +98,30 @@ class Packages:
             )
         except GuestmarkError:
             # One of several sources that cannot be read is no hindrance when the others have what is wanted.
-            if not self.has("libc6"):
+            if not self.has_package("libc6"):
                 raise
-        if not self.has("libc6"):
+        if not self.has_package("libc6"):
             raise GuestmarkError(
                 f"the package sources of this system have no packages for {self._architecture.name}",
                 hint="a newer release of the distribution may have them; or carry the parts from such a machine",
             )
         stamp.touch()
 
-    def has(self, package: str, version: str = "") -> bool:
+    def has_package(self, package: str, version: str = "") -> bool:
         """Whether there is such a package, of any version or this one."""
         if version:
-            return bool(self._ask("show", f"{package}={version}"))
-        return bool(candidate(package, self._options[:-1]))
+            return bool(self._query_cache("show", f"{package}={version}"))
+        return bool(find_candidate(package, self._apt_options[:-1]))
 
-    def depends(self, package: str, pattern: str) -> list[str]:
+    def list_dependencies(self, package: str, pattern: str) -> list[str]:
         """The packages that this one needs and whose names match."""
-        said = self._ask("depends", "--important", package)
+        said = self._query_cache("depends", "--important", package)
         names = (line.split()[-1] for line in said.splitlines() if "Depends:" in line)
         return [name for name in names if re.match(pattern, name)]
 
-    def download(self, packages: Iterable[str], into: Path, log: Path, *, alone: bool = False) -> list[Path]:
+    def download_packages(
+        self, packages: Iterable[str], into: Path, log: Path, *, alone: bool = False
+    ) -> list[Path]:
         """Downloads packages with all they need (or `alone`), and returns the files in the order of their names.
 
         Raises `GuestmarkError` naming a package that does not exist.
@@ -130,8 +132,8 @@ class Packages:
         how = (
             ["download"] if alone else [f"-oDir::Cache::archives={into}", "-y", "--download-only", "install"]
         )
-        run(
-            ["apt-get", *self._options, *how, *wanted],
+        run_command(
+            ["apt-get", *self._apt_options, *how, *wanted],
             f"fetching packages of {self._architecture.name}",
             log=log,
             progress=self._progress,
@@ -143,11 +145,11 @@ class Packages:
             raise GuestmarkError(f"apt-get fetched none of {' '.join(wanted)}", hint=f"the log: {log}")
         return found
 
-    def _ask(self, *question: str) -> str:
-        return ask(question, self._options[:-1])
+    def _query_cache(self, *question: str) -> str:
+        return query_apt_cache(question, self._apt_options[:-1])
 
 
-def ask(question: Sequence[str], options: Sequence[str] = ()) -> str:
+def query_apt_cache(question: Sequence[str], options: Sequence[str] = ()) -> str:
     """The output of apt-cache; empty on a system without it."""
     if shutil.which("apt-cache") is None:
         return ""
@@ -158,16 +160,16 @@ def ask(question: Sequence[str], options: Sequence[str] = ()) -> str:
     ).stdout
 
 
-def candidate(package: str, options: Sequence[str] = ()) -> str:
+def find_candidate(package: str, options: Sequence[str] = ()) -> str:
     """The version of a package that would be taken; empty when there is none."""
-    for line in ask(("policy", package), options).splitlines():
+    for line in query_apt_cache(("policy", package), options).splitlines():
         label, _, value = line.strip().partition(": ")
         if label == "Candidate":
             return "" if value == "(none)" else value
     return ""
 
 
-def served() -> frozenset[str] | None:
+def list_served() -> frozenset[str] | None:
     """The architectures that package sources of this system serve, by the indexes that apt has read here.
 
     None where there are no indexes: what cannot be known is not denied.
@@ -184,7 +186,7 @@ def served() -> frozenset[str] | None:
 FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
 
 
-def described(archives: Iterable[Path]) -> Mapping[str, Package]:
+def describe_archives(archives: Iterable[Path]) -> Mapping[str, Package]:
     """Contents of archives, by package name."""
     found = {}
     for archive in archives:
@@ -203,17 +205,17 @@ _OWN = ("/bin/", "/sbin/", "/lib", "/usr/", "/opt/")  # where packages put progr
 
 
 @functools.cache
-def package_of(path: str) -> Package | None:
+def find_package(path: str) -> Package | None:
     """The package that a file of this host was installed by; None for one that no package did."""
-    owner = owner_of(path)
+    owner = find_owner(path)
     if owner is None or shutil.which("dpkg-query") is None:
         return None
-    fields = _ask("-W", f"-f={FORMAT}", owner).splitlines()
+    fields = _query_dpkg("-W", f"-f={FORMAT}", owner).splitlines()
     return Package(*fields[0].split("\t")) if fields else None
 
 
 @functools.cache
-def owner_of(path: str, info: Path = _INFO) -> str | None:
+def find_owner(path: str, info: Path = _INFO) -> str | None:
     """The package that a file was installed by, from dpkg's own lists: asking dpkg takes ten times as long."""
     real = os.path.realpath(path)
     # Debian's packages name what is in /usr/bin by its old place, /bin, where they are older than the move.
@@ -230,7 +232,7 @@ def owner_of(path: str, info: Path = _INFO) -> str | None:
     return None
 
 
-def _ask(*question: str) -> str:
+def _query_dpkg(*question: str) -> str:
     environment = {**os.environ, "LC_ALL": "C"}
     return subprocess.run(
         ["dpkg-query", *question], capture_output=True, text=True, check=False, timeout=60, env=environment

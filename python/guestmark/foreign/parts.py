@@ -17,8 +17,8 @@ from guestmark.core.architectures import ARCHITECTURES, Architecture, Source
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import agents, commands, kernels, roots, store
-from guestmark.foreign.packages import served
-from guestmark.foreign.progress import Progress, Whole
+from guestmark.foreign.packages import list_served
+from guestmark.foreign.progress import CombinedProgress, Progress
 from guestmark.foreign.roots import Root
 
 SILENT = Progress()
@@ -33,16 +33,16 @@ class Parts:
     root: Root | None
 
 
-def find(architecture: Architecture, packages: Iterable[str] = ()) -> Parts | None:
+def find_parts(architecture: Architecture, packages: Iterable[str] = ()) -> Parts | None:
     """The parts if all of them have been made."""
-    agent, kernel = agents.find(architecture), kernels.find(architecture)
-    root = roots.find(architecture, packages) if architecture.root else None
+    agent, kernel = agents.find_agent(architecture), kernels.find_made(architecture)
+    root = roots.find_root(architecture, packages) if architecture.root else None
     if agent is None or kernel is None or (architecture.root and root is None):
         return None
     return Parts(agent, kernel, root)
 
 
-def get(
+def get_parts(
     architecture: Architecture,
     packages: Iterable[str] = (),
     progress: Progress = SILENT,
@@ -54,34 +54,38 @@ def get(
     Raises `PlatformUnusableError` naming the packages, `GuestmarkError` when something fails.
     """
     wanted = tuple(packages)
-    lacking = [*besides(), *missing(architecture)]
-    if not lacking and (there := find(architecture, wanted)):
+    lacking = [*besides(), *list_missing(architecture)]
+    if not lacking and (there := find_parts(architecture, wanted)):
         return there
-    if lacking and (fault := _unserved(architecture, served(), kernels.find(architecture) is not None)):
+    if lacking and (
+        fault := _explain_unserved(architecture, list_served(), kernels.find_made(architecture) is not None)
+    ):
         raise PlatformUnusableError(
             fault, hint="or carry the parts from such a machine: guestmark prepare --help"
         )
-    whole = Whole(
+    whole = CombinedProgress(
         progress,
         f"setting up tcg@{architecture.name}",
-        _about_s(architecture, _made(architecture, wanted), lacking),
+        _about_s(architecture, _list_made(architecture, wanted), lacking),
     )
     with _stopped_in_order():
-        if lacking and commands.install(_packages(lacking), whole):
-            agents.look_again()
-        _check(architecture, [*besides(), *missing(architecture)])
+        if lacking and commands.install_packages(_list_packages(lacking), whole):
+            agents.forget_toolchains()
+        _require_installable(architecture, [*besides(), *list_missing(architecture)])
         made = _all_made(architecture, wanted, whole)
     whole.complete()
     return made
 
 
-def _all_made(architecture: Architecture, packages: Sequence[str], whole: Whole) -> Parts:
+def _all_made(architecture: Architecture, packages: Sequence[str], whole: CombinedProgress) -> Parts:
     with ThreadPoolExecutor(1) as beside:
-        making = beside.submit(lambda: agents.find(architecture) or agents.make(architecture, whole))
+        making = beside.submit(
+            lambda: agents.find_agent(architecture) or agents.make_agent(architecture, whole)
+        )
         making.add_done_callback(lambda made: whole.cancel() if made.exception() else None)
         try:
-            kernel = kernels.find(architecture) or kernels.make(architecture, whole)
-            made = root(architecture, packages, whole) if architecture.root else None
+            kernel = kernels.find_made(architecture) or kernels.make_kernel(architecture, whole)
+            made = get_root(architecture, packages, whole) if architecture.root else None
             return Parts(_waited_for(making, architecture, whole), kernel, made)
         except BaseException:
             whole.cancel()
@@ -112,18 +116,18 @@ def _waited_for(making: Future[Path], architecture: Architecture, progress: Prog
     try:
         return making.result()
     except KeyboardInterrupt:
-        progress.say(store.stopped(agents.KIND, architecture))
+        progress.say(store.describe_interruption(agents.KIND, architecture))
         raise
 
 
-def _made(architecture: Architecture, packages: Iterable[str] = ()) -> dict[str, bool]:
+def _list_made(architecture: Architecture, packages: Iterable[str] = ()) -> dict[str, bool]:
     """Whether each of the parts that it needs is there."""
     made = {
-        "agent": agents.find(architecture) is not None,
-        "kernel": kernels.find(architecture) is not None,
+        "agent": agents.find_agent(architecture) is not None,
+        "kernel": kernels.find_made(architecture) is not None,
     }
     if architecture.root:
-        made["root"] = roots.find(architecture, packages) is not None
+        made["root"] = roots.find_root(architecture, packages) is not None
     return made
 
 
@@ -132,7 +136,7 @@ def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequ
 
     Half of what is fetched and unpacked takes no time of its own while something is compiled.
     """
-    built = {"agent": agents.about_s(architecture)}
+    built = {"agent": agents.estimate_s(architecture)}
     fetched = {"root": roots.ABOUT_S}
     (fetched if architecture.kernel is Source.DISTRIBUTION else built)["kernel"] = kernels.about_s(
         architecture
@@ -146,46 +150,46 @@ def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequ
     return installed + compiling * 2 / several + fetching * (0.5 if compiling else 1.0)
 
 
-def agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
+def get_agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
     """The agent alone, made if need be. Raises `PlatformUnusableError` naming what has to be installed."""
-    if found := agents.find(architecture):
+    if found := agents.find_agent(architecture):
         return found
-    _check(architecture, agents.missing(architecture))
-    return agents.make(architecture, progress)
+    _require_installable(architecture, agents.list_missing(architecture))
+    return agents.make_agent(architecture, progress)
 
 
-def root(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Root:
+def get_root(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Root:
     """The root alone, made if need be. Raises `GuestmarkError`."""
     wanted = tuple(packages)
-    return roots.find(architecture, wanted) or roots.make(architecture, wanted, progress)
+    return roots.find_root(architecture, wanted) or roots.make_root(architecture, wanted, progress)
 
 
-def missing(architecture: Architecture) -> list[Program]:
+def list_missing(architecture: Architecture) -> list[Program]:
     """The packages needed to build the parts that are still missing."""
     found = []
-    if agents.find(architecture) is None:
-        found += agents.missing(architecture)
-    if kernels.find(architecture) is None:
-        found += kernels.missing(architecture)
+    if agents.find_agent(architecture) is None:
+        found += agents.list_missing(architecture)
+    if kernels.find_made(architecture) is None:
+        found += kernels.list_missing(architecture)
     return list(dict.fromkeys(found))
 
 
-def check(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
+def check_parts(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
     """Raises `PlatformUnusableError` with everything that has to be installed first, `besides` too, in one line."""
-    _check(architecture, [*besides, *missing(architecture)])
+    _require_installable(architecture, [*besides, *list_missing(architecture)])
 
 
-def _check(architecture: Architecture, found: Sequence[Program]) -> None:
+def _require_installable(architecture: Architecture, found: Sequence[Program]) -> None:
     if found:
         names = ", ".join(dict.fromkeys(program.name for program in found))
-        packages = " ".join(_packages(found))
+        packages = " ".join(_list_packages(found))
         raise PlatformUnusableError(
             f"machines of {architecture.name} need programs that are not installed here: {names}",
             hint=f"as root: apt-get install {packages}; or carry what they make here: guestmark prepare --help",
         )
 
 
-def _packages(programs: Sequence[Program]) -> list[str]:
+def _list_packages(programs: Sequence[Program]) -> list[str]:
     """Each once; a program can need several."""
     return list(dict.fromkeys(name for program in programs for name in program.package.split()))
 
@@ -210,14 +214,14 @@ class State:
         return round(_about_s(self.architecture, self.made, self.missing)) if self.made else 0
 
 
-def survey() -> list[State]:
+def survey_parts() -> list[State]:
     """All architectures, the host's own first. Nothing is started, made or fetched."""
     rows = sorted(ARCHITECTURES.values(), key=lambda row: (not row.is_host, row.name))
-    known = served()
-    return [_state(row, known) for row in rows]
+    known = list_served()
+    return [_describe_state(row, known) for row in rows]
 
 
-def _unserved(row: Architecture, known: frozenset[str] | None, made: bool) -> str:
+def _explain_unserved(row: Architecture, known: frozenset[str] | None, made: bool) -> str:
     """Why there can be no kernel here, unless it has been made; empty where there can."""
     absent = known is not None and row.name not in known
     if row.kernel is Source.DISTRIBUTION and not made and absent:
@@ -225,13 +229,13 @@ def _unserved(row: Architecture, known: frozenset[str] | None, made: bool) -> st
     return ""
 
 
-def _state(row: Architecture, known: frozenset[str] | None) -> State:
+def _describe_state(row: Architecture, known: frozenset[str] | None) -> State:
     programs = [row.emulator, *([row.firmware] if row.firmware else [])]
     lacking = [program for program in programs[:1] if shutil.which(program.name) is None]
     if row.is_host:
         return State(row, {}, lacking)
     try:
-        made = _made(row)
-        return State(row, made, [*lacking, *missing(row)], _unserved(row, known, made["kernel"]))
+        made = _list_made(row)
+        return State(row, made, [*lacking, *list_missing(row)], _explain_unserved(row, known, made["kernel"]))
     except GuestmarkError as error:
         return State(row, {}, lacking, error.message)

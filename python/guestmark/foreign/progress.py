@@ -27,11 +27,11 @@ class Progress:
     def done(self, what: str, elapsed_s: float) -> None:
         """The step has ended."""
 
-    def check(self) -> None:
+    def check_cancelled(self) -> None:
         """Called several times a second during a step. Raises `GuestmarkError` when it is not wanted any more."""
 
 
-class Whole(Progress):
+class CombinedProgress(Progress):
     """One line for several steps, of which some go on at the same time; `about_s` is what all of them take."""
 
     def __init__(self, line: Progress, what: str, about_s: float) -> None:
@@ -61,7 +61,7 @@ class Whole(Progress):
             if what in self._going:
                 self._going.remove(what)
 
-    def check(self) -> None:
+    def check_cancelled(self) -> None:
         """After `cancel`, raises."""
         if self._cancelled:
             raise GuestmarkError(f"{self._what} was given up")
@@ -75,7 +75,7 @@ class Whole(Progress):
         self._line.done(self._what, time.monotonic() - self._begin)
 
 
-class Lines(Progress):
+class LineProgress(Progress):
     """On standard error: one line that is written over on a terminal, else a line every half minute."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -85,7 +85,7 @@ class Lines(Progress):
 
     def say(self, text: str) -> None:
         """Written as it is."""
-        self._wipe()
+        self._wipe_line()
         self._write(text)
 
     def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
@@ -105,17 +105,17 @@ class Lines(Progress):
 
     def done(self, what: str, elapsed_s: float) -> None:
         """Only what took a while is worth a line."""
-        self._wipe()
+        self._wipe_line()
         if elapsed_s >= 2:
             self._write(f"{what}: done in {elapsed_s:.0f} s")
         self._said_at = None
 
-    def _wipe(self) -> None:
+    def _wipe_line(self) -> None:
         if self._terminal and self._said_at is not None:
             sys.stderr.write("\r\033[K")
 
 
-def tell(text: str) -> None:
+def tell_user(text: str) -> None:
     """Writes a line to standard error, for what is made without anybody who could be told otherwise."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"guestmark: {inert(text)}\n")

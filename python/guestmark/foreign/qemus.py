@@ -14,9 +14,9 @@ from pathlib import Path
 from guestmark.core.architectures import host_architecture
 from guestmark.core.platform_kind import Program
 from guestmark.core.temporary import scratch_directory
-from guestmark.foreign.images import IMAGE, container, inside, kept
-from guestmark.foreign.packages import ask
-from guestmark.foreign.progress import tell
+from guestmark.foreign.images import IMAGE, keep_unpacked, resolve_inside, unpack_container
+from guestmark.foreign.packages import query_apt_cache
+from guestmark.foreign.progress import tell_user
 
 APT = "apt:"  # before a version
 _COMMON, _DATA = "qemu-system-common", "qemu-system-data"  # of one source with the emulators
@@ -32,25 +32,29 @@ def is_elsewhere(text: str) -> bool:
     return text.startswith((APT, IMAGE))
 
 
-def found(text: str) -> str:
+def find_qemu(text: str) -> str:
     """The path of the QEMU that a level such as `apt:1:7.2+dfsg-7` names, fetched and unpacked where it is not yet.
 
     Raises `ValueError` with one line when it cannot be had or does not run here.
     """
-    root = _of_apt(text.removeprefix(APT)) if text.startswith(APT) else container(text.removeprefix(IMAGE))
-    program = next((path for path in _programs(root) if path.is_file()), None)
+    root = (
+        _unpack_from_apt(text.removeprefix(APT))
+        if text.startswith(APT)
+        else unpack_container(text.removeprefix(IMAGE))
+    )
+    program = next((path for path in _list_candidates(root) if path.is_file()), None)
     if program is None:
-        raise ValueError(f"{text} has no {_own().name}")
-    _try(program, text)
+        raise ValueError(f"{text} has no {_host_emulator().name}")
+    _try_program(program, text)
     return str(program)
 
 
-def _programs(root: Path) -> Iterator[Path]:
+def _list_candidates(root: Path) -> Iterator[Path]:
     for folder in ("usr/bin", "usr/local/bin", "bin", "usr/libexec"):
-        yield inside(root, f"{folder}/{_own().name}")
+        yield resolve_inside(root, f"{folder}/{_host_emulator().name}")
 
 
-def _try(program: Path, text: str) -> None:
+def _try_program(program: Path, text: str) -> None:
     try:
         done = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=_TRY_S, check=False
@@ -62,28 +66,30 @@ def _try(program: Path, text: str) -> None:
         raise ValueError(f"the QEMU of {text} does not run with this host's libraries: {said[:200]}")
 
 
-def versions() -> list[str]:
+def list_versions() -> list[str]:
     """The versions of QEMU that the package sources of this host have, the newest first."""
-    lines = (line.split("|") for line in ask(("madison", _own().package)).splitlines())
+    lines = (line.split("|") for line in query_apt_cache(("madison", _host_emulator().package)).splitlines())
     return list(dict.fromkeys(parts[1].strip() for parts in lines if len(parts) > 1))
 
 
-def _of_apt(version: str) -> Path:
+def _unpack_from_apt(version: str) -> Path:
     if not _VERSION.fullmatch(version):
         raise ValueError(f"{version!r} is not a package version")
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ValueError(f"apt:{version} needs apt-get, which this system does not have")
-    return kept("qemus", f"apt-{version.replace(':', '_')}", lambda root: _fetch(version, root))
+    return keep_unpacked(
+        "qemus", f"apt-{version.replace(':', '_')}", lambda root: _fetch_version(version, root)
+    )
 
 
-def _fetch(version: str, root: Path) -> None:
-    known = versions()
+def _fetch_version(version: str, root: Path) -> None:
+    known = list_versions()
     if version not in known:
         there = f"they have {', '.join(known)}" if known else "they have none; apt-get update reads them"
         raise ValueError(f"the package sources have no QEMU {version}: {there}")
-    tell(f"fetching QEMU {version} from the package sources, once")
+    tell_user(f"fetching QEMU {version} from the package sources, once")
     wanted = [
-        f"{_own().package}={version}",
+        f"{_host_emulator().package}={version}",
         f"{_COMMON}={version}",
         f"{_DATA}={_REBUILT.sub('', version)}",
         *_FIRMWARE,
@@ -103,6 +109,6 @@ def _fetch(version: str, root: Path) -> None:
             )
 
 
-def _own() -> Program:
+def _host_emulator() -> Program:
     """The emulator of this host's own architecture."""
     return host_architecture().emulator

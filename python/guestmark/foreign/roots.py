@@ -1,7 +1,7 @@
 """A root of another architecture: the distribution's packages unpacked, not installed, and shared read-only by guests.
 
 Nothing of it is run on this host, so packages' own scripts are not run either; what guests need of their work is done
-here (`_furnish`). A program that has one of them configure a service, or a user, does not find it.
+here (`_furnish_root`). A program that has one of them configure a service, or a user, does not find it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError
 from guestmark.foreign import store
-from guestmark.foreign.commands import run
-from guestmark.foreign.packages import Package, Packages, described
+from guestmark.foreign.commands import run_command
+from guestmark.foreign.packages import Package, Packages, describe_archives
 from guestmark.foreign.progress import Progress
 
 KIND = "root"
@@ -42,31 +42,31 @@ class Root:
     packages: Mapping[str, Package]
 
 
-def find(architecture: Architecture, packages: Iterable[str] = ()) -> Root | None:
+def find_root(architecture: Architecture, packages: Iterable[str] = ()) -> Root | None:
     """The root with at least these packages, if it has been made; the usual ones are in every root."""
-    part = store.found(architecture, KIND, key(architecture, packages))
-    return None if part is None else _root(part)
+    part = store.find_part(architecture, KIND, compute_key(architecture, packages))
+    return None if part is None else _read_root(part)
 
 
-def key(architecture: Architecture, packages: Iterable[str]) -> str:
+def compute_key(architecture: Architecture, packages: Iterable[str]) -> str:
     """Changes with the packages that are asked for."""
-    return store.key_of([architecture.name, BASE, USUAL, sorted(set(packages) - {*BASE, *USUAL})])
+    return store.hash_inputs([architecture.name, BASE, USUAL, sorted(set(packages) - {*BASE, *USUAL})])
 
 
-def make(architecture: Architecture, packages: Iterable[str], progress: Progress) -> Root:
+def make_root(architecture: Architecture, packages: Iterable[str], progress: Progress) -> Root:
     """Fetches the packages with all they need and unpacks them. Raises `GuestmarkError` naming one there is not."""
     wanted = sorted(set(packages) - {*BASE, *USUAL})
-    with store.making(architecture, KIND, key(architecture, packages), progress) as making:
+    with store.making_part(architecture, KIND, compute_key(architecture, packages), progress) as making:
         source = Packages(architecture, progress)
-        source.refresh(making.log)
+        source.refresh_lists(making.log)
         for name in (*BASE, *wanted):
-            if not source.has(name):
+            if not source.has_package(name):
                 raise GuestmarkError(
                     f"the distribution has no package {name} for {architecture.name}",
                     hint="run something else there, or choose another architecture: guestmark doctor --arch",
                 )
-        usual = [name for name in USUAL if source.has(name)]
-        archives = source.download((*BASE, *usual, *wanted), making.scratch / "archives", making.log)
+        usual = [name for name in USUAL if source.has_package(name)]
+        archives = source.download_packages((*BASE, *usual, *wanted), making.scratch / "archives", making.log)
         tree = making.path / _TREE
         for name in _MERGED:
             (tree / "usr" / name).mkdir(parents=True)
@@ -74,25 +74,25 @@ def make(architecture: Architecture, packages: Iterable[str], progress: Progress
         script = 'tree=$1; shift; for file; do dpkg-deb --fsys-tarfile "$file" | tar -x -C "$tree" ' + (
             "--keep-directory-symlink --no-same-owner --delay-directory-restore || exit 1; done"
         )
-        run(
+        run_command(
             ["sh", "-ec", script, "sh", str(tree), *map(str, archives)],
             f"unpacking {len(archives)} packages of {architecture.name}",
             log=making.log, progress=progress, cwd=making.scratch, about_s=10,
         )  # fmt: skip
-        _furnish(tree)
-        found = described(archives)
+        _furnish_root(tree)
+        found = describe_archives(archives)
         listed = {name: asdict(package) for name, package in sorted(found.items())}
         (making.path / _PACKAGES).write_text(json.dumps(listed, indent=1) + "\n")
         versions = {name: package.version for name, package in sorted(found.items())}
-        return _root(making.complete(versions, (_PACKAGES,)))
+        return _read_root(making.complete(versions, (_PACKAGES,)))
 
 
-def _root(part: Path) -> Root:
+def _read_root(part: Path) -> Root:
     listed = json.loads((part / _PACKAGES).read_text())
     return Root(part / _TREE, {name: Package(**package) for name, package in listed.items()})
 
 
-def _furnish(tree: Path) -> None:
+def _furnish_root(tree: Path) -> None:
     """Makes the files that package scripts would make, as far as programs without services need them."""
     for name in ("passwd", "group"):
         shutil.copyfile(tree / f"usr/share/base-passwd/{name}.master", tree / "etc" / name)

@@ -29,23 +29,23 @@ MADE = "made.json"
 _KEY_LENGTH = 12
 
 
-def directory(architecture: Architecture) -> Path:
+def architecture_directory(architecture: Architecture) -> Path:
     """The directory with all parts of an architecture; it can be copied to another host."""
     return cache_directory() / "foreign" / architecture.name
 
 
-def key_of(inputs: Any) -> str:
+def hash_inputs(inputs: Any) -> str:
     """A short hash of inputs that JSON can hold; the order of keys does not matter."""
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
 
-def found(architecture: Architecture, kind: str, key: str) -> Path | None:
+def find_part(architecture: Architecture, kind: str, key: str) -> Path | None:
     """The newest complete part with that key, or None.
 
     Raises `GuestmarkError` for one whose files are not those that were made.
     """
-    parts = directory(architecture).glob(f"{kind}-{key}-*/{MADE}")
+    parts = architecture_directory(architecture).glob(f"{kind}-{key}-*/{MADE}")
     newest = max(parts, key=lambda made: made.stat().st_mtime, default=None)
     if newest is None:
         return None
@@ -53,7 +53,7 @@ def found(architecture: Architecture, kind: str, key: str) -> Path | None:
     return newest.parent
 
 
-def made_of(part: Path) -> Mapping[str, Any]:
+def read_inputs(part: Path) -> Mapping[str, Any]:
     """The inputs of a part: `key`, `tools`, and the SHA-256 of its files."""
     made: Mapping[str, Any] = json.loads((part / MADE).read_text())
     return made
@@ -62,12 +62,12 @@ def made_of(part: Path) -> Mapping[str, Any]:
 @functools.cache
 def _check_once(part: Path, _changed_ns: int) -> None:
     """Once for each process."""
-    check(part)
+    check_part(part)
 
 
-def check(part: Path) -> None:
+def check_part(part: Path) -> None:
     """Holds the files of a part against their digests. Raises `GuestmarkError`: what was carried may be incomplete."""
-    for name, digest in made_of(part)["sha256"].items():
+    for name, digest in read_inputs(part)["sha256"].items():
         try:
             with (part / name).open("rb") as stream:
                 have = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -81,34 +81,34 @@ def check(part: Path) -> None:
 
 
 @contextlib.contextmanager
-def making(
+def making_part(
     architecture: Architecture, kind: str, key: str, progress: Progress, *, lock: str = ".lock"
-) -> Iterator[Making]:
+) -> Iterator[PartInMaking]:
     """Makes a part in a directory that nobody sees until it is complete.
 
     The body fills `Making.path` and calls `complete`. Whatever interrupts it, a SIGKILL too, leaves nothing behind.
     While somebody else makes a part of this kind, or with apt's files of this architecture, waits.
     """
-    parent = directory(architecture)
+    parent = architecture_directory(architecture)
     parent.mkdir(parents=True, exist_ok=True)
-    with _alone(parent / lock, architecture, progress):
+    with _hold_lock(parent / lock, architecture, progress):
         staged = keeper().directory("foreign", parent, 0o755)
         try:
-            yield Making(staged, parent / f"{kind}-{key}", kind)
+            yield PartInMaking(staged, parent / f"{kind}-{key}", kind)
         except KeyboardInterrupt:
-            progress.say(stopped(kind, architecture))
+            progress.say(describe_interruption(kind, architecture))
             raise
         finally:
             keeper().remove(staged)
 
 
-def stopped(kind: str, architecture: Architecture) -> str:
+def describe_interruption(kind: str, architecture: Architecture) -> str:
     """The message about a part whose making was interrupted."""
     part = f"the {kind} of {architecture.name}"
     return f"stopped: {part} was incomplete and has been removed; the same command makes it again"
 
 
-class Making:
+class PartInMaking:
     """A part that is being made in `path`; `scratch` is for what it does not keep."""
 
     def __init__(self, staged: Path, target: Path, kind: str) -> None:
@@ -130,7 +130,7 @@ class Making:
         }
         made = {"tools": dict(tools), "sha256": digests}
         (self.path / MADE).write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
-        target = self._target.with_name(f"{self._target.name}-{key_of(tools)}")
+        target = self._target.with_name(f"{self._target.name}-{hash_inputs(tools)}")
         if target.exists():  # the same tools have made it before: the same bytes, which may be in use
             os.utime(target / MADE)
         else:
@@ -142,7 +142,7 @@ class Making:
 
 
 @contextlib.contextmanager
-def _alone(path: Path, architecture: Architecture, progress: Progress) -> Iterator[None]:
+def _hold_lock(path: Path, architecture: Architecture, progress: Progress) -> Iterator[None]:
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -108,7 +108,7 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
         spec,
         drive,
         engines,
-        guest.agent.facts().cpus_online,
+        guest.agent.read_facts().cpus_online,
         lambda name: _read_sysfs(guest, disk, name),
         guest.query,
     )
@@ -200,13 +200,14 @@ def attest_disks(guest: Guest) -> dict[str, Disk] | None:
 
 def describe_inside(guest: Guest) -> Inside:
     """What the guest's own kernel says it is."""
-    facts = guest.agent.facts()
+    facts = guest.agent.read_facts()
     hello = guest.agent.hello()
     foreign = guest.cell.platform.foreign_architecture is not None
     return Inside(
         kernel=hello.kernel,
         root=next(
-            (line.split()[2] for line in reversed(facts.mounts.splitlines()) if line.split()[1] == "/"), ""
+            (line.split()[2] for line in reversed(facts.mounts.splitlines()) if line.split()[1] == "/"),
+            "",
         ),
         arch=hello.arch,
         boot_id=hello.boot_id,

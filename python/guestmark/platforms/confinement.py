@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from guestmark.agent.confinement import PROCESSES
+from guestmark.agent.confinement import MOST_PROCESSES
 from guestmark.core.keeper import is_in_use, keeper
 from guestmark.core.machine_facts import Confined, MachineFacts, Mount, mounts
 from guestmark.core.meminfo import spare
@@ -54,7 +54,7 @@ def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...
             if parent.memory:
                 (group / parent.memory).write_text(str(memory or spare(_HOST_SHARE, _HOST_LEAST)))
             if parent.processes:
-                (group / parent.processes).write_text(str(PROCESSES))
+                (group / parent.processes).write_text(str(MOST_PROCESSES))
     return tuple(groups)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guestmark.agent import syscalls
-from guestmark.agent.confinement import STOPS
+from guestmark.agent.confinement import STOPS_FILE
 from guestmark.agent.wire import COMPUTE
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
@@ -112,7 +112,7 @@ def measure_per_tick(machine: Machine) -> dict[str, float]:
     The agent computes on one of the guest's processors meanwhile and asks for nothing, so that ticks are all there is.
     Raises `GuestmarkError` when the machine has gone; empty where the guest hardly ticks.
     """
-    _, computing = syscalls.measure(
+    _, computing = syscalls.measure_syscalls(
         machine.agent,
         operations=1,
         time_s=_BACKGROUND_S,
@@ -156,7 +156,7 @@ def read_uml_stops(scratch: Path, place: Place = HERE) -> dict[str, float]:
     statically does not load the library, and one that does not trace makes no such request.
     """
     with contextlib.suppress(OSError):
-        content = place.read_bytes(f"{scratch}/{STOPS}")
+        content = place.read_bytes(f"{scratch}/{STOPS_FILE}")
         if len(content) == _STOPS_BYTES and (stops := int.from_bytes(content, sys.byteorder)):
             return {"uml_stops": float(stops)}
     return {}

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-from guestmark.agent.binary import tsc_khz
+from guestmark.agent.binary import read_tsc_khz
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.disks import processes
@@ -324,7 +324,7 @@ class ThisHost:
 
     def tsc_khz(self) -> int | None:
         """This host's."""
-        return tsc_khz()
+        return read_tsc_khz()
 
 
 class _LocalHelper:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.cause import of_errno
@@ -138,7 +138,9 @@ class SupervisedProcess:
         output, output_write = os.pipe()
         inner = os.dup(lifeline)  # that its cage watches, should the supervisor be stopped
         held = keeper().handles
-        wrapped = supervised(self._wrap_confined(command, writable, inner), lifeline_fd=lifeline, hold=held)
+        wrapped = supervise_command(
+            self._wrap_confined(command, writable, inner), lifeline_fd=lifeline, hold=held
+        )
         # Before the process, so that an interruption finds it, and not where the machine belongs: its thread is ours.
         self._console = Console(output)
         self.started_at = time.monotonic()
@@ -183,7 +185,7 @@ class SupervisedProcess:
         self.writable = (self.scratch, *writable, *([temporary] if temporary else []))
         self.groups = confinement.make_control_groups("machine")
         self._directories += self.groups
-        return self._confinement.around(
+        return self._confinement.wrap_command(
             command,
             self.writable,
             temporary,

@@ -87,7 +87,7 @@ class _Shell:
         shell = os.environ.get("SHELL") or "/bin/sh"
         argv = [*(() if checks.why_not_apart() else checks.world_command(room, directory)), shell]
         env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(told)}
-        run = agent.interactive if sys.stdin.isatty() else agent.piped
+        run = agent.run_interactive if sys.stdin.isatty() else agent.run_piped
         self.status = run(argv, cwd=str(directory), env=env)
         return Recovered({})
 

@@ -119,7 +119,7 @@ def _parse_kernel(text: str) -> str:
         raise ValueError("the kernel's path is empty")
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.isfile(path):
-        from guestmark.appliance.kernel import images
+        from guestmark.appliance.kernel import list_images
 
         here = ", ".join(map(str, images()[:_KERNELS_SHOWN])) or "none"
         raise ValueError(f"there is no kernel at {path!r}; on this host: {here}")
@@ -145,7 +145,7 @@ def _parse_qemu_args(text: str) -> str:
 def _parse_qemu(text: str) -> str:
     """QEMU itself, a directory that holds it (a build, an installation, an unpacked package), or where it is from."""
     if qemus.is_elsewhere(text.strip()):
-        return qemus.found(text.strip())
+        return qemus.find_qemu(text.strip())
     path = os.path.abspath(os.path.expanduser(text.strip()))
     name = host_architecture().emulator.name
     tried = [path, *(os.path.join(path, folder, name) for folder in ("", "bin", "usr/bin", "build"))]
@@ -184,7 +184,7 @@ def _parse_rootfs(text: str) -> str:
     name = ""
     if os.path.isfile(path) or text.strip().startswith(images.IMAGE):
         name = os.path.basename(text.strip().removeprefix(images.IMAGE))
-        path = str(images.root(text.strip()))
+        path = str(images.unpack_root(text.strip()))
     elif not os.path.isdir(path):
         raise ValueError(f"there is no directory and no image {path!r}")
     if not all(os.path.isdir(os.path.join(path, folder)) for folder in ("etc", "usr")):

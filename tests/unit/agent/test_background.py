@@ -26,9 +26,9 @@ def test_other_calls_are_answered_while_it_runs(agent: Agent) -> None:
     # The end of a program sweeps up what it left, but not what runs beside it.
     beside = agent.exec(["sh", "-c", "sleep 100 & sleep 0.4; echo here"], timeout_s=LIMIT)
     assert (beside.stdout, beside.leftovers) == (b"here\n", 1)
-    assert server.running
-    assert server.text() == "one\ntwo\n"
-    server.signal(signal.SIGTERM)
+    assert server.is_running
+    assert server.read_text() == "one\ntwo\n"
+    server.send_signal(signal.SIGTERM)
     assert server.wait(LIMIT)
     assert server.ended is not None
     assert server.ended.signal == signal.SIGTERM
@@ -38,8 +38,8 @@ def test_other_calls_are_answered_while_it_runs(agent: Agent) -> None:
 def test_waiting_for_what_does_not_come_is_no_fault(agent: Agent) -> None:
     server = agent.background(["sleep", "100"])
     assert not server.wait(0.05, lambda said: b"never" in said)
-    assert server.running
-    assert agent.clock().monotonic_ns > 0
+    assert server.is_running
+    assert agent.read_clock().monotonic_ns > 0
 
 
 def test_its_end_is_noticed_in_the_middle_of_another_call(agent: Agent) -> None:
@@ -48,8 +48,8 @@ def test_its_end_is_noticed_in_the_middle_of_another_call(agent: Agent) -> None:
     assert server.wait(0)
     assert server.ended is not None
     assert server.ended.status == 3
-    assert server.text() == "bye\n"
-    server.signal(signal.SIGTERM)  # too late, and harmless
+    assert server.read_text() == "bye\n"
+    server.send_signal(signal.SIGTERM)  # too late, and harmless
 
 
 def test_a_program_that_is_not_there_is_an_error_when_it_is_waited_for(agent: Agent) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
-from guestmark.agent.clocks import host_boot_id
+from guestmark.agent.clocks import read_host_boot_id
 from guestmark.core.errors import AgentError, GuestmarkError
 from guestmark.core.own_program import agent_binary
 from guestmark.core.performance_events import EVENTS, why_not
@@ -49,7 +49,7 @@ def sh(agent: Agent, script: str, **more: Any) -> ExecResult:
 
 def test_hello_says_who_answers(agent: Agent) -> None:
     hello = agent.hello()
-    assert hello.boot_id == host_boot_id()
+    assert hello.boot_id == read_host_boot_id()
     assert hello.uid == os.getuid()
     assert hello.kernel == os.uname().release
     assert hello.arch == os.uname().machine
@@ -303,9 +303,9 @@ def test_directories_are_made_and_removed(agent: Agent, tmp_path: Path) -> None:
 
 
 def test_sink_counts_and_facts_say_what_the_kernel_says(agent: Agent) -> None:
-    assert agent.sink(bytes(3_000_001)).bytes == 3_000_001
-    assert agent.sink(b"").bytes == 0
-    facts = agent.facts()
+    assert agent.send_to_sink(bytes(3_000_001)).bytes == 3_000_001
+    assert agent.send_to_sink(b"").bytes == 0
+    facts = agent.read_facts()
     assert facts.cpus_online == os.cpu_count()
     meminfo = Path("/proc/meminfo").read_text()
     assert facts.mem_total_kib == int(meminfo.split("MemTotal:")[1].split()[0])
@@ -321,7 +321,7 @@ def test_sink_counts_and_facts_say_what_the_kernel_says(agent: Agent) -> None:
 def test_a_terminal_is_joined(agent: Agent) -> None:
     ours, theirs = os.pipe(), os.pipe()
     os.write(ours[1], b"stty size; tty; read x; echo got $x\nhello\nexit 9\n")
-    status = agent.interactive(
+    status = agent.run_interactive(
         ["sh"], env={"PATH": os.environ["PATH"], "PS1": ""}, stdin_fd=ours[0], stdout_fd=theirs[1]
     )
     os.close(theirs[1])
@@ -331,7 +331,7 @@ def test_a_terminal_is_joined(agent: Agent) -> None:
     assert b"/dev/pts/" in shown
     assert b"got hello" in shown
     with pytest.raises(CommandError):
-        agent.interactive(["guestmark-no-such"], stdin_fd=ours[0], stdout_fd=ours[1])
+        agent.run_interactive(["guestmark-no-such"], stdin_fd=ours[0], stdout_fd=ours[1])
     for fd in (*ours, theirs[0]):
         os.close(fd)
     assert agent.exec(["true"], timeout_s=LIMIT).ok
@@ -340,7 +340,7 @@ def test_a_terminal_is_joined(agent: Agent) -> None:
 def test_a_terminals_input_may_end(agent: Agent) -> None:
     out = os.pipe()
     null = os.open("/dev/null", os.O_RDONLY)
-    assert agent.interactive(["cat"], stdin_fd=null, stdout_fd=out[1]) == 0
+    assert agent.run_interactive(["cat"], stdin_fd=null, stdout_fd=out[1]) == 0
     for fd in (null, *out):
         os.close(fd)
 
@@ -351,7 +351,7 @@ def test_power_off_ends_a_host_agent() -> None:
     agent.power_off()
     assert process.wait(10) == 0
     with pytest.raises(AgentError, match="switched off"):
-        agent.clock()
+        agent.read_clock()
 
 
 def test_closing_ends_all_that_runs(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def facing(peer: Callable[[socket.socket], None], *, greet: bool = True) -> Iter
         assert not thread.is_alive()
 
 
-def refuses(agent: Agent, call: Callable[[Agent], object] = lambda a: a.clock(DEADLINE)) -> AgentError:
+def refuses(agent: Agent, call: Callable[[Agent], object] = lambda a: a.read_clock(DEADLINE)) -> AgentError:
     """The call must fail in time with `AgentError` and close the agent for good."""
     start = time.monotonic()
     with pytest.raises(AgentError) as caught:
@@ -84,7 +84,7 @@ def refuses(agent: Agent, call: Callable[[Agent], object] = lambda a: a.clock(DE
     assert time.monotonic() - start < DEADLINE + SLACK
     assert agent.closed
     with pytest.raises(AgentError):
-        agent.clock(DEADLINE)
+        agent.read_clock(DEADLINE)
     return caught.value
 
 
@@ -161,7 +161,7 @@ def test_a_peer_that_never_reads() -> None:
 
     with facing(peer) as agent:
         agent.hello(DEADLINE)
-        refuses(agent, lambda a: a.sink(bytes(30 << 20), DEADLINE))
+        refuses(agent, lambda a: a.send_to_sink(bytes(30 << 20), DEADLINE))
         stop.set()
 
 
@@ -309,7 +309,7 @@ def test_an_interrupted_call_closes_the_agent() -> None:
             agent.receive_file("/x", interrupt, timeout_s=DEADLINE)
         assert agent.closed
         with pytest.raises(AgentError, match="interrupted"):
-            agent.clock(DEADLINE)
+            agent.read_clock(DEADLINE)
 
 
 WINDOWED = frame({"id": 0, "ok": {**HELLO, "window": 100}})
@@ -320,8 +320,10 @@ def windowed(acknowledge: Callable[[int], int]) -> Callable[[socket.socket], Non
 
     def peer(connection: socket.socket) -> None:
         connection.sendall(WINDOWED)
-        left = len(frames.request(1, wire.SINK, None)) + len(frames.request(1, wire.DATA, bytes(5000)))
-        left += len(frames.request(1, wire.END, None))
+        left = len(frames.frame_request(1, wire.SINK, None)) + len(
+            frames.frame_request(1, wire.DATA, bytes(5000))
+        )
+        left += len(frames.frame_request(1, wire.END, None))
         while left and (data := connection.recv(65536)):
             assert len(data) <= 100
             left -= len(data)
@@ -335,13 +337,13 @@ def windowed(acknowledge: Callable[[int], int]) -> Callable[[socket.socket], Non
 
 def test_no_more_than_the_window_is_on_its_way() -> None:
     with facing(windowed(lambda received: received), greet=False) as agent:
-        assert agent.sink(bytes(5000), SLACK).bytes == 5000
+        assert agent.send_to_sink(bytes(5000), SLACK).bytes == 5000
 
 
 @pytest.mark.parametrize(("acknowledged", "says"), [(0, "no answer in time"), (101, "never sent")])
 def test_acknowledgements_that_fail_or_lie(acknowledged: int, says: str) -> None:
     with facing(windowed(lambda _: acknowledged), greet=False) as agent:
-        assert says in refuses(agent, lambda a: a.sink(bytes(5000), DEADLINE)).message
+        assert says in refuses(agent, lambda a: a.send_to_sink(bytes(5000), DEADLINE)).message
 
 
 def test_acknowledgements_without_a_window_are_garbage() -> None:

@@ -76,13 +76,13 @@ def test_what_the_tool_does_not_understand_is_an_error(crate: Path) -> None:
 
 
 def test_a_request_is_what_serde_reads() -> None:
-    frame = frames.request(3, wire.UMOUNT, wire.Umount(target=b"/mnt", lazy=True))
+    frame = frames.frame_request(3, wire.UMOUNT, wire.Umount(target=b"/mnt", lazy=True))
     assert msgspec.msgpack.decode(frame[4:]) == {
         "id": 3,
         "call": {"umount": {"target": b"/mnt", "lazy": True}},
     }
-    assert msgspec.msgpack.decode(frames.request(4, wire.SYNC, None)[4:]) == {"id": 4, "call": "sync"}
-    assert msgspec.msgpack.decode(frames.request(5, wire.DATA, b"x")[4:]) == {
+    assert msgspec.msgpack.decode(frames.frame_request(4, wire.SYNC, None)[4:]) == {"id": 4, "call": "sync"}
+    assert msgspec.msgpack.decode(frames.frame_request(5, wire.DATA, b"x")[4:]) == {
         "id": 5,
         "call": {"data": b"x"},
     }

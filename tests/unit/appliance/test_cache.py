@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.appliance.bzimage import NotABzImageError, release_of
+from guestmark.appliance.bzimage import NotABzImageError, read_release
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.modules import ModuleTree
@@ -36,23 +36,23 @@ def test_side_by_side_makers_do_not_meet(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_kernel_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     kernel = tmp_path / "vmlinux"
     kernel.write_bytes(b"\x7fELF....Linux version 6.1.0-a (me@here) ...")
-    assert [release_of(kernel), release_of(kernel)] == ["6.1.0-a", "6.1.0-a"]
+    assert [read_release(kernel), read_release(kernel)] == ["6.1.0-a", "6.1.0-a"]
     kernel.write_bytes(b"\x7fELF....Linux version 6.12.1 (me@here) ......")
-    assert release_of(kernel) == "6.12.1"
+    assert read_release(kernel) == "6.12.1"
     kernel.write_bytes(b"no kernel")
     with pytest.raises(NotABzImageError):
-        release_of(kernel)
+        read_release(kernel)
 
 
 def test_a_module_tree_that_has_changed_is_read_again(tmp_path: Path) -> None:
     dep = tmp_path / "modules.dep"
     dep.write_text("kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko\nkernel/net/9p/9pnet.ko:\n")
     tree = ModuleTree.read(tmp_path)
-    assert tree.has("9pnet")
+    assert tree.has_module("9pnet")
     assert ModuleTree.read(tmp_path) is tree
     dep.write_text("kernel/fs/fuse/virtiofs.ko:\n")
-    assert not ModuleTree.read(tmp_path).has("9pnet")
-    assert ModuleTree.read(tmp_path).has("virtiofs")
+    assert not ModuleTree.read(tmp_path).has_module("9pnet")
+    assert ModuleTree.read(tmp_path).has_module("virtiofs")
 
 
 def test_a_missing_directory_for_temporary_files_is_told(

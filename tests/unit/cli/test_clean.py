@@ -175,9 +175,10 @@ def test_control_groups_that_nobody_has_go(scratch: Path) -> None:
 
 _STOPPED = """
 import os, subprocess, sys
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 theirs, ours = os.pipe()
-process = subprocess.Popen(supervised(["sleep", "300"], lifeline_fd=theirs), pass_fds=(theirs,), start_new_session=True)
+command = supervise_command(["sleep", "300"], lifeline_fd=theirs)
+process = subprocess.Popen(command, pass_fds=(theirs,), start_new_session=True)
 print(process.pid, flush=True)
 sys.stdin.read()
 """

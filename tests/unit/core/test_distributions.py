@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.appliance.kernel import installed
+from guestmark.appliance.kernel import find_installed
 from guestmark.core.distribution import Distribution, Family, distribution
 from guestmark.core.platform_kind import Program
 from tests.framework import CHECKOUT
@@ -92,9 +92,9 @@ def test_kernels_are_found_where_the_distribution_keeps_them(
     (tmp_path / modules).mkdir(parents=True)
     (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / image).write_bytes(b"kernel")
-    assert not list(installed(tmp_path))  # a tree that depmod has not seen
+    assert not list(find_installed(tmp_path))  # a tree that depmod has not seen
     (tmp_path / modules / "modules.dep").touch()
-    assert list(installed(tmp_path)) == [(Path(modules).name, tmp_path / image, tmp_path / modules)]
+    assert list(find_installed(tmp_path)) == [(Path(modules).name, tmp_path / image, tmp_path / modules)]
 
 
 def test_a_program_outside_of_path_is_run_by_its_path(tmp_path: Path) -> None:

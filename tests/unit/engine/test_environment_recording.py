@@ -167,11 +167,11 @@ Version: 1:7.2
 
 def test_the_package_of_the_measured_program_is_recorded(tmp_path: Path) -> None:
     fill(tmp_path, {"hello:amd64.list": "/.\n/usr\n/usr/bin/hello\n", "old.list": "/.\n/bin/old\n"})
-    assert owner_of("/usr/bin/hello", tmp_path) == "hello"
-    assert owner_of("/usr/bin/old", tmp_path) == "old"
-    assert owner_of("/usr/bin/hell", tmp_path) is None
-    assert owner_of("/root/bin/old", tmp_path) is None
-    if owner := owner_of(known(shutil.which("true"))):
+    assert find_owner("/usr/bin/hello", tmp_path) == "hello"
+    assert find_owner("/usr/bin/old", tmp_path) == "old"
+    assert find_owner("/usr/bin/hell", tmp_path) is None
+    assert find_owner("/root/bin/old", tmp_path) is None
+    if owner := find_owner(known(shutil.which("true"))):
         plan = plan_of(cell_of("host", "exec", command=["true"]))
         assert record_run_environment(plan)["packages"][owner]
 

@@ -20,7 +20,7 @@ from guestmark.core.own_program import agent_binary
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.engine.preflight import find_misplaced_cells, find_unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
-from guestmark.foreign.parts import survey
+from guestmark.foreign.parts import survey_parts
 from guestmark.foreign.progress import Progress
 from guestmark.page.text import text_of
 from guestmark.platforms import registry
@@ -110,7 +110,7 @@ def test_every_row_is_complete() -> None:
         assert row.cross_prefix.endswith("-")
         assert bool(row.kernel_package) == (row.kernel is Source.DISTRIBUTION)
         if row.kernel is Source.BUILT:
-            kernels.check_configuration(kernels.fragment(row), row.name)
+            kernels.check_configuration(kernels.read_fragment(row), row.name)
             assert row.kernel_arch
         assert row.page_size % 4096 == 0
         assert row.kernel_marks
@@ -130,19 +130,19 @@ def test_more_processors_than_a_machine_can_have_are_refused() -> None:
 
 
 def made(kind: str = "agent", content: bytes = b"agent", tools: str = "1") -> Path:
-    with store.making(ROW, kind, "key", Progress()) as making:
+    with store.making_part(ROW, kind, "key", Progress()) as making:
         (making.path / "file").write_bytes(content)
         return making.complete({"compiler": tools}, ("file",))
 
 
 def test_a_part_is_found_by_what_is_ours_whatever_tools_made_it(own_cache: Path) -> None:
-    assert store.found(ROW, "agent", "key") is None
+    assert store.find_part(ROW, "agent", "key") is None
     first, second = made(tools="1"), made(tools="2")
     os.utime(first / store.MADE, ns=(1, 1))
     assert first != second
-    assert store.found(ROW, "agent", "key") == second
-    assert store.found(ROW, "agent", "other") is None
-    assert store.made_of(second)["tools"] == {"compiler": "2"}
+    assert store.find_part(ROW, "agent", "key") == second
+    assert store.find_part(ROW, "agent", "other") is None
+    assert store.read_inputs(second)["tools"] == {"compiler": "2"}
 
 
 def test_the_same_inputs_make_the_same_part_once(own_cache: Path) -> None:
@@ -154,13 +154,13 @@ def test_the_same_inputs_make_the_same_part_once(own_cache: Path) -> None:
 
 def test_what_is_interrupted_leaves_nothing(own_cache: Path) -> None:
     def interrupted() -> None:
-        with store.making(ROW, "agent", "key", Progress()) as making:
+        with store.making_part(ROW, "agent", "key", Progress()) as making:
             (making.path / "file").write_bytes(b"half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert store.found(ROW, "agent", "key") is None
+    assert store.find_part(ROW, "agent", "key") is None
     assert [path.name for path in own_cache.iterdir()] == [".lock"]
 
 
@@ -168,7 +168,7 @@ def test_a_damaged_part_is_not_used(own_cache: Path) -> None:
     part = made()
     (part / "file").write_bytes(b"other")
     with pytest.raises(GuestmarkError, match="not the file that was made"):
-        store.check(part)
+        store.check_part(part)
 
 
 def test_the_latest_agent_is_carried_and_every_root(own_cache: Path) -> None:
@@ -176,7 +176,7 @@ def test_the_latest_agent_is_carried_and_every_root(own_cache: Path) -> None:
         (own_cache / name).mkdir(parents=True)
         (own_cache / name / store.MADE).touch()
     os.utime(own_cache / "agent-old-1" / store.MADE, (1, 1))
-    assert [part.name for part in carried.parts_of(ROW)] == [
+    assert [part.name for part in carried.list_parts(ROW)] == [
         "agent-new-1", "kernel-old-1", "root-bare-1", "root-full-1",
     ]  # fmt: skip
 
@@ -185,19 +185,19 @@ def test_parts_are_carried_whole_or_not_at_all(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = made()
-    carried.save([ROW], tmp_path / "parts.tar.gz", Progress())
+    carried.save_parts([ROW], tmp_path / "parts.tar.gz", Progress())
     (part / "file").write_bytes(b"other")
-    carried.save([ROW], tmp_path / "damaged.tar.gz", Progress())
+    carried.save_parts([ROW], tmp_path / "damaged.tar.gz", Progress())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     with pytest.raises(GuestmarkError, match="not the file that was made"):
-        carried.load(tmp_path / "damaged.tar.gz")
-    assert carried.parts_of(ROW) == []
-    (there,) = carried.load(tmp_path / "parts.tar.gz")
+        carried.load_parts(tmp_path / "damaged.tar.gz")
+    assert carried.list_parts(ROW) == []
+    (there,) = carried.load_parts(tmp_path / "parts.tar.gz")
     assert (there / "file").read_bytes() == b"agent"
-    assert store.found(ROW, "agent", "key") == there
+    assert store.find_part(ROW, "agent", "key") == there
     (tmp_path / "nothing.tar.gz").write_bytes(b"no archive")
     with pytest.raises(GuestmarkError):
-        carried.load(tmp_path / "nothing.tar.gz")
+        carried.load_parts(tmp_path / "nothing.tar.gz")
 
 
 def test_what_has_to_be_installed_is_said_in_one_line(
@@ -207,7 +207,7 @@ def test_what_has_to_be_installed_is_said_in_one_line(
         (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PlatformUnusableError) as caught:
-        parts.check(architecture("sparc64"))
+        parts.check_parts(architecture("sparc64"))
     assert caught.value.message.count("\n") == 0
     for package in ("gcc-sparc64-linux-gnu", "flex", "bison", "libc6-dev-sparc64-cross"):
         assert package in caught.value.hint
@@ -216,19 +216,19 @@ def test_what_has_to_be_installed_is_said_in_one_line(
 def test_other_machines_get_an_agent_that_is_made(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert agents.of_machine(host_architecture().machine_name) == agent_binary()
+    assert agents.find_for_machine(host_architecture().machine_name) == agent_binary()
     with pytest.raises(PlatformUnusableError, match="no agent for m68k"):
-        agents.of_machine("m68k")
-    with pytest.raises(agents.NotMadeError) as caught:
-        agents.of_machine(ROW.machine_name)
+        agents.find_for_machine("m68k")
+    with pytest.raises(agents.AgentNotMadeError) as caught:
+        agents.find_for_machine(ROW.machine_name)
     assert caught.value.architecture is ROW
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(PlatformUnusableError) as missing:
-        parts.agent(ROW)
+        parts.get_agent(ROW)
     assert ROW.cross.package in missing.value.hint
-    monkeypatch.setattr(agents, "key", lambda _: "key")
+    monkeypatch.setattr(agents, "compute_key", lambda _: "key")
     part = made()
-    assert agents.of_machine(ROW.machine_name) == parts.agent(ROW) == part / "guestmark-agent"
+    assert agents.find_for_machine(ROW.machine_name) == parts.get_agent(ROW) == part / "guestmark-agent"
 
 
 def test_a_missing_emulator_is_said_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,19 +243,19 @@ def test_a_kernel_without_virtio_is_told_by_its_configuration(tmp_path: Path) ->
     kernel.write_bytes(image_of(ROW) + b"Linux version 6.1.0-test (me@here)")
     config = tmp_path / "config-6.1.0-test"
     config.write_text("".join(f"CONFIG_{name}=y\n" for name in kernels.REQUIRED))
-    assert kernels.given(ROW, str(kernel)).release == "6.1.0-test"
+    assert kernels.describe_given(ROW, str(kernel)).release == "6.1.0-test"
     config.write_text(
         config.read_text().replace("CONFIG_VIRTIO_CONSOLE=y", "# CONFIG_VIRTIO_CONSOLE is not set")
     )
     with pytest.raises(GuestmarkError, match="without VIRTIO_CONSOLE"):
-        kernels.given(ROW, str(kernel))
+        kernels.describe_given(ROW, str(kernel))
 
 
 @pytest.mark.parametrize("row", FOREIGN, ids=[row.name for row in FOREIGN])
 def test_a_file_that_is_no_kernel_of_the_architecture_is_refused(row: Architecture, tmp_path: Path) -> None:
     kernel = tmp_path / "vmlinuz-6.1.0-test"
     kernel.write_bytes(image_of(row))
-    assert kernels.given(row, str(kernel)).release == "6.1.0-test"
+    assert kernels.describe_given(row, str(kernel)).release == "6.1.0-test"
     others = [
         tmp_path / f"vmlinuz-{other.name}" for other in FOREIGN if other.kernel_marks != row.kernel_marks
     ]
@@ -263,7 +263,7 @@ def test_a_file_that_is_no_kernel_of_the_architecture_is_refused(row: Architectu
         image.write_bytes(image_of(other))
     for wanted in (Path("/etc/passwd"), Path("/bin/true"), *others):
         with pytest.raises(GuestmarkError, match=f"{wanted} is not a Linux kernel for {row.name}"):
-            kernels.given(row, str(wanted))
+            kernels.describe_given(row, str(wanted))
 
 
 def image_of(row: Architecture) -> bytes:
@@ -273,9 +273,9 @@ def image_of(row: Architecture) -> bytes:
 
 
 def test_keys_change_with_what_parts_are_made_from() -> None:
-    assert roots.key(ROW, ["fio"]) == roots.key(ROW, ["fio", "bash"])  # every root has that
-    assert roots.key(ROW, ["fio"]) != roots.key(ROW, [])
-    assert len({agents.key(row) for row in FOREIGN}) == len(FOREIGN)
+    assert roots.compute_key(ROW, ["fio"]) == roots.compute_key(ROW, ["fio", "bash"])  # every root has that
+    assert roots.compute_key(ROW, ["fio"]) != roots.compute_key(ROW, [])
+    assert len({agents.compute_key(row) for row in FOREIGN}) == len(FOREIGN)
 
 
 def test_the_kernel_knows_programs_by_their_machine_and_byte_order(tmp_path: Path) -> None:
@@ -421,11 +421,13 @@ def test_an_architecture_that_no_package_source_serves_is_told_from_the_others(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("guestmark.foreign.packages._LISTS", tmp_path)
-    assert not any("package sources" in state.fault for state in survey())
+    assert not any("package sources" in state.fault for state in survey_parts())
     (tmp_path / "mirror_dists_bookworm_InRelease").write_text(
         "Suite: stable\nArchitectures: all amd64 arm64 s390x\n"
     )
-    told = {state.architecture.name for state in survey() if "package sources have nothing" in state.fault}
+    told = {
+        state.architecture.name for state in survey_parts() if "package sources have nothing" in state.fault
+    }
     assert told == {row.name for row in ARCHITECTURES.values() if not row.is_host} - {
         "arm64",
         "s390x",

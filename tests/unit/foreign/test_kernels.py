@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import GuestmarkError
-from guestmark.foreign.commands import run
-from guestmark.foreign.kernels import correct
+from guestmark.foreign.commands import run_command
+from guestmark.foreign.kernels import correct_sources
 from guestmark.foreign.progress import Progress
 
 # As Linux 6.12.117 and 6.1.192 have them.
@@ -41,7 +41,7 @@ def _tree(place: Path, text: str) -> Path:
 
 def test_the_mode_that_collides_with_an_open_flag_gets_the_other_bit(tmp_path: Path) -> None:
     header = _tree(tmp_path, LATER)
-    assert len(correct(tmp_path, "sparc64")) == 1
+    assert len(correct_sources(tmp_path, "sparc64")) == 1
     bits = dict(
         line.split(None, 1)[1].split(None, 1)
         for line in header.read_text().splitlines()
@@ -56,7 +56,7 @@ def test_the_mode_that_collides_with_an_open_flag_gets_the_other_bit(tmp_path: P
 @pytest.mark.parametrize(("architecture", "text"), [("sparc64", EARLIER), ("s390x", LATER)])
 def test_sources_without_the_fault_stay_as_they_are(tmp_path: Path, architecture: str, text: str) -> None:
     header = _tree(tmp_path, text)
-    assert correct(tmp_path, architecture) == []
+    assert correct_sources(tmp_path, architecture) == []
     assert header.read_text() == text
 
 
@@ -65,4 +65,4 @@ def test_the_first_error_of_the_failed_step_is_the_reason(tmp_path: Path) -> Non
     log.write_text("==== an earlier step\nerror: of that step\n")
     script = "print('E: Mirror sync in progress?'); print('E: Some files failed'); raise SystemExit(100)"
     with pytest.raises(GuestmarkError, match=r"^reading failed: E: Mirror sync in progress\?$"):
-        run([sys.executable, "-c", script], "reading", log=log, progress=Progress(), cwd=tmp_path)
+        run_command([sys.executable, "-c", script], "reading", log=log, progress=Progress(), cwd=tmp_path)

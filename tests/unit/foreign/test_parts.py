@@ -10,9 +10,9 @@ import pytest
 from guestmark.core.architectures import ARCHITECTURES, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.foreign import agents, commands, kernels, parts, store
-from guestmark.foreign.commands import run
+from guestmark.foreign.commands import run_command
 from guestmark.foreign.packages import Package, Packages
-from guestmark.foreign.progress import Progress, Whole
+from guestmark.foreign.progress import CombinedProgress, Progress
 from tests.framework.known import known
 
 S390X, SPARC64 = ARCHITECTURES["s390x"], ARCHITECTURES["sparc64"]
@@ -59,7 +59,7 @@ def test_packages_are_installed_by_the_installer_of_set_up(
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     heard = Heard()
-    assert commands.install(["bison", "flex"], heard)
+    assert commands.install_packages(["bison", "flex"], heard)
     update, install = (tmp_path / "asked").read_text().splitlines()
     assert update.endswith("update")
     assert install.endswith("--no-remove --no-install-recommends install bison flex")
@@ -71,7 +71,7 @@ def test_what_apt_says_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyP
     system(tmp_path, monkeypatch, apt_get=script, sudo='[ "$1" = -n ] || exec "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(GuestmarkError, match="bison cannot be installed: E: Unable to fetch") as caught:
-        commands.install(["bison"], Progress())
+        commands.install_packages(["bison"], Progress())
     assert "apt-get install bison" in caught.value.hint
 
 
@@ -79,17 +79,17 @@ def test_without_the_right_to_install_the_packages_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system(tmp_path, monkeypatch)
-    assert not commands.install(["bison"], Progress())
+    assert not commands.install_packages(["bison"], Progress())
     with pytest.raises(PlatformUnusableError, match="need programs that are not installed here") as caught:
-        parts.get(SPARC64)
+        parts.get_parts(SPARC64)
     assert "apt-get install" in caught.value.hint
     monkeypatch.setattr(commands, "checkout", lambda: tmp_path)  # installed from a wheel: no set-up
-    assert not commands.install(["bison"], Progress())
+    assert not commands.install_packages(["bison"], Progress())
 
 
 def test_agent_and_kernel_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(parts, "missing", lambda _: [])
+    monkeypatch.setattr(parts, "list_missing", lambda _: [])
     both = threading.Barrier(2, timeout=30)
 
     def made(what: str, result: object) -> object:
@@ -103,10 +103,10 @@ def test_agent_and_kernel_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPa
 
         return make
 
-    monkeypatch.setattr(agents, "make", made("the agent", tmp_path / "agent"))
-    monkeypatch.setattr(kernels, "make", made("the kernel", "kernel"))
+    monkeypatch.setattr(agents, "make_agent", made("the agent", tmp_path / "agent"))
+    monkeypatch.setattr(kernels, "make_kernel", made("the kernel", "kernel"))
     heard = Heard()
-    found = parts.get(SPARC64, (), heard)
+    found = parts.get_parts(SPARC64, (), heard)
     assert [found.agent, found.kernel] == [tmp_path / "agent", "kernel"]
     assert any(
         line.endswith(("the agent and the kernel", "the kernel and the agent")) for line in heard.lines
@@ -120,7 +120,7 @@ def test_one_that_fails_ends_the_other(
     first: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(parts, "missing", lambda _: [])
+    monkeypatch.setattr(parts, "list_missing", lambda _: [])
     started = threading.Event()
 
     def fails(*_: object) -> None:
@@ -129,17 +129,17 @@ def test_one_that_fails_ends_the_other(
 
     def goes_on(_: object, progress: Progress) -> None:
         started.set()
-        run(["sleep", "600"], "waiting", log=tmp_path / "log", progress=progress, cwd=tmp_path)
+        run_command(["sleep", "600"], "waiting", log=tmp_path / "log", progress=progress, cwd=tmp_path)
 
-    for each in (agents, kernels):
-        monkeypatch.setattr(each, "make", fails if each is first else goes_on)
+    for module, make in ((agents, "make_agent"), (kernels, "make_kernel")):
+        monkeypatch.setattr(module, make, fails if module is first else goes_on)
     with pytest.raises(GuestmarkError, match="it does not compile"):
-        parts.get(SPARC64)
+        parts.get_parts(SPARC64)
 
 
 def test_the_line_has_the_time_of_the_whole() -> None:
     heard = Heard()
-    whole = Whole(heard, "setting up", 240.0)
+    whole = CombinedProgress(heard, "setting up", 240.0)
     whole.step("one", 3.0, 5.0)
     whole.done("one", 4.0)
     whole.step("two", 0.0, None)
@@ -158,24 +158,24 @@ def rust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rustc.write_text(f"#!/bin/sh\necho {tmp_path}\n")
     rustc.chmod(0o755)
     chain = agents.Toolchain(tmp_path / "cargo", rustc, "rustc 1.85.0")
-    monkeypatch.setattr(agents, "_toolchains", lambda: (chain,))
+    monkeypatch.setattr(agents, "_find_toolchains", lambda: (chain,))
     monkeypatch.setattr(
-        agents, "package_of", lambda path: Package("libstd-rust-dev", "1.85-3", "rustc", "1.85-3")
+        agents, "find_package", lambda path: Package("libstd-rust-dev", "1.85-3", "rustc", "1.85-3")
     )
     return rustlib
 
 
 def test_the_library_is_the_nearest_there_is(rust: Path) -> None:
-    assert agents.toolchain(SPARC64) is None  # no release has a package
-    assert known(agents.toolchain(S390X)).library is agents.Library.PACKAGE
+    assert agents.find_toolchain(SPARC64) is None  # no release has a package
+    assert known(agents.find_toolchain(S390X)).library is agents.Library.PACKAGE
     (rust / "src/rust/library/std").mkdir(parents=True)
     (rust / "src/rust/library/std/Cargo.toml").touch()
-    assert known(agents.toolchain(SPARC64)).library is agents.Library.COMPILED
-    assert agents.about_s(SPARC64) > agents.about_s(S390X)
+    assert known(agents.find_toolchain(SPARC64)).library is agents.Library.COMPILED
+    assert agents.estimate_s(SPARC64) > agents.estimate_s(S390X)
     there = rust / S390X.target / "lib"
     there.mkdir(parents=True)
     (there / "libstd-1.rlib").touch()
-    assert known(agents.toolchain(S390X)).library is agents.Library.INSTALLED
+    assert known(agents.find_toolchain(S390X)).library is agents.Library.INSTALLED
 
 
 def test_a_library_that_is_not_served_is_said_to_be_compiled(
@@ -183,10 +183,10 @@ def test_a_library_that_is_not_served_is_said_to_be_compiled(
 ) -> None:
     """The release's security updates leave out some architectures."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(Packages, "refresh", lambda *_: None)
-    monkeypatch.setattr(Packages, "has", lambda *_: False)
+    monkeypatch.setattr(Packages, "refresh_lists", lambda *_: None)
+    monkeypatch.setattr(Packages, "has_package", lambda *_: False)
     with pytest.raises(GuestmarkError, match=r"no libstd-rust-dev 1\.85-3 for s390x") as caught:
-        agents.make(S390X, Progress())
+        agents.make_agent(S390X, Progress())
     assert "-src" in caught.value.hint
 
 
@@ -198,18 +198,18 @@ def test_sources_that_cannot_be_reached_are_not_said_to_be_empty(
     system(tmp_path, monkeypatch, apt_get=f"case $* in *Error-Mode=any*) echo '{reason}'; exit 100;; esac")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(GuestmarkError, match="Temporary failure resolving"):
-        Packages(S390X, Progress()).refresh(tmp_path / "log")
+        Packages(S390X, Progress()).refresh_lists(tmp_path / "log")
 
 
 def test_nothing_is_installed_for_an_architecture_that_is_not_served(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(parts, "served", lambda: frozenset({"amd64", "arm64"}))
-    monkeypatch.setattr(parts, "missing", lambda _: [ARCHITECTURES["riscv64"].cross])
-    monkeypatch.setattr(commands, "install", lambda *_: pytest.fail("something was installed"))
+    monkeypatch.setattr(parts, "list_served", lambda: frozenset({"amd64", "arm64"}))
+    monkeypatch.setattr(parts, "list_missing", lambda _: [ARCHITECTURES["riscv64"].cross])
+    monkeypatch.setattr(commands, "install_packages", lambda *_: pytest.fail("something was installed"))
     with pytest.raises(PlatformUnusableError, match="nothing for riscv64") as caught:
-        parts.get(ARCHITECTURES["riscv64"])
+        parts.get_parts(ARCHITECTURES["riscv64"])
     assert "prepare --help" in caught.value.hint
 
 
@@ -218,15 +218,17 @@ def test_the_reason_is_not_makes_own_last_line(tmp_path: Path) -> None:
         "echo 'Kconfig:1: nothing there'; echo 'make[1]: *** [all] Error 1'; echo 'make: *** Error 2'; exit 2"
     )
     with pytest.raises(GuestmarkError, match=r"^configuring failed: Kconfig:1: nothing there$"):
-        run(["sh", "-c", says], "configuring", log=tmp_path / "log", progress=Progress(), cwd=tmp_path)
+        run_command(
+            ["sh", "-c", says], "configuring", log=tmp_path / "log", progress=Progress(), cwd=tmp_path
+        )
 
 
 def test_an_interruption_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     heard = Heard()
-    with pytest.raises(KeyboardInterrupt), store.making(S390X, "kernel", "key", heard):
+    with pytest.raises(KeyboardInterrupt), store.making_part(S390X, "kernel", "key", heard):
         raise KeyboardInterrupt
     assert heard.lines == [
         "stopped: the kernel of s390x was incomplete and has been removed; the same command makes it again"
     ]
-    assert [path.name for path in store.directory(S390X).iterdir()] == [".lock"]
+    assert [path.name for path in store.architecture_directory(S390X).iterdir()] == [".lock"]

@@ -135,9 +135,9 @@ def test_versions_that_the_sources_do_not_have() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not qemus.versions(), reason="the package lists have no QEMU")
+@pytest.mark.skipif(not qemus.list_versions(), reason="the package lists have no QEMU")
 def test_a_version_of_the_sources_is_fetched(cache: Path) -> None:
-    version = known(qemus.versions()[-1])
+    version = known(qemus.list_versions()[-1])
     (level,) = registry.parse_settings([f"qemu=old:apt:{version}"])["qemu"]
     assert str(level).startswith(str(cache))
     assert isinstance(level, Labelled)

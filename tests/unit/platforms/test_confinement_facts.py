@@ -25,7 +25,7 @@ def called(pid: int | None) -> str:
 
 def test_it_is_measured(tmp_path: Path) -> None:
     free = found_of(["sleep", "60"], ())
-    confined = found_of(HYPERVISOR.around(["sleep", "60"], [tmp_path]), (tmp_path,))
+    confined = found_of(HYPERVISOR.wrap_command(["sleep", "60"], [tmp_path]), (tmp_path,))
     assert free is not None
     assert confined is not None
     assert not free.protects_files
@@ -36,7 +36,7 @@ def test_it_is_measured(tmp_path: Path) -> None:
 
 def test_a_path_that_nobody_was_given_is_noticed(tmp_path: Path) -> None:
     """What is writable beside what was asked for makes the mounts no protection."""
-    found = found_of(HYPERVISOR.around(["sleep", "60"], [tmp_path]), ())
+    found = found_of(HYPERVISOR.wrap_command(["sleep", "60"], [tmp_path]), ())
     assert found is not None
     assert not found.mounts
 

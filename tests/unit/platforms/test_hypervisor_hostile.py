@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.confinement import STOPS
+from guestmark.agent.confinement import STOPS_FILE
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
@@ -46,18 +46,18 @@ _IN_PLACE_OF_A_FILE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("what", _IN_PLACE_OF_A_FILE)
 def test_what_is_put_in_place_of_a_file_costs_nothing(tmp_path: Path, what: str) -> None:
-    _IN_PLACE_OF_A_FILE[what](tmp_path / STOPS)
+    _IN_PLACE_OF_A_FILE[what](tmp_path / STOPS_FILE)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_uml_stops, tmp_path)
         try:
             assert asked.result(_LIMIT_S) == {}
         finally:  # whoever waits for a writer
             with contextlib.suppress(OSError):
-                os.close(os.open(tmp_path / STOPS, os.O_WRONLY | os.O_NONBLOCK))
+                os.close(os.open(tmp_path / STOPS_FILE, os.O_WRONLY | os.O_NONBLOCK))
 
 
 def test_stops_are_counted(tmp_path: Path) -> None:
-    (tmp_path / STOPS).write_bytes((7).to_bytes(8, "little"))
+    (tmp_path / STOPS_FILE).write_bytes((7).to_bytes(8, "little"))
     assert read_uml_stops(tmp_path) == {"uml_stops": 7.0}
 
 

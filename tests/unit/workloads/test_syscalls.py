@@ -49,7 +49,7 @@ def agent() -> Iterator[Agent]:
 
 def measure(agent: Agent, *names: str, **more: Any) -> list[Section]:
     options = {"operations": 20, "time_s": 0.002, "counters": dict, "timeout_s": LIMIT, **more}
-    return syscalls.measure(agent, names=names, **options)
+    return syscalls.measure_syscalls(agent, names=names, **options)
 
 
 def test_every_call_is_measured_as_often_and_as_long_as_was_asked(agent: Agent) -> None:

@@ -53,13 +53,13 @@ class ExecSession(Session):
 
     def refused(self, printed: str = "") -> MachineError:
         """Return the error for a command that did not bring the agent's greeting."""
-        read_errors, status = self.read_errors(), self.status()
-        last = last_line(read_errors) or last_line(printed)
+        said, status = self.read_errors(), self.status()
+        last = last_line(said) or last_line(printed)
         how = f"its command ended with status {status}" if status is not None else "its command says nothing"
         return MachineError(
             f"nothing can be run in {self.dest}: {last or how}",
             hint=f"try it by hand, streams and all: echo hello | {self.by_hand.replace('COMMAND', 'cat')}",
-            console=read_errors,
+            console=said,
         )
 
     def failed(self, why: str) -> MachineError:

@@ -43,7 +43,11 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
     wanted = levels.get(KERNEL) or ""
     if architecture.is_host:
         as_it_is = wanted and not architecture.kernel_unpacked
-        found = kernels.given(architecture, wanted) if as_it_is else find_kernel(wanted, notify, rank_kernel)
+        found = (
+            kernels.describe_given(architecture, wanted)
+            if as_it_is
+            else find_kernel(wanted, notify, rank_kernel)
+        )
         kernel = use_given_modules(found, levels)
         share = _choose_share(kernel)
         if levels.get(ROOTFS) and share != NINE_P:
@@ -87,9 +91,9 @@ def _choose_share(kernel: Kernel) -> str:
     if kernel.modules is None:
         return NINE_P
     tree = ModuleTree.read(kernel.modules)
-    if tree.has("9pnet_virtio"):
+    if tree.has_module("9pnet_virtio"):
         return NINE_P
-    if not tree.has("virtiofs"):
+    if not tree.has_module("virtiofs"):
         raise PlatformUnusableError(
             f"the kernel {kernel.release} has neither 9p nor virtiofs, so the host's root cannot be shared with it",
             hint="give another kernel with --set kernel=FILE",

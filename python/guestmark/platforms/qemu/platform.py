@@ -342,7 +342,7 @@ class QemuPlatform:
             if found := self.missing(Levels(NO_FACTORS)):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
         else:
-            parts.get(self.architecture, packages, progress, self._missing_programs)
+            parts.get_parts(self.architecture, packages, progress, self._missing_programs)
 
     def _missing_programs(self) -> list[Program]:
         """What its machines run on and is not installed."""
@@ -355,7 +355,7 @@ class QemuPlatform:
         if row.is_host:
             return find_missing_program(row.emulator)
         try:
-            parts.check(row, self._missing_programs())
+            parts.check_parts(row, self._missing_programs())
         except PlatformUnusableError as error:
             return Unusable.from_error(error)
         return None

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 from guestmark.agent.client import Agent
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core import procfs
@@ -98,7 +98,7 @@ class SandboxPlatform(HostLike):
                 return began
 
             within = Surroundings(
-                supervised(command, lifeline_fd=lifeline.read, hold=keeper().handles),
+                supervise_command(command, lifeline_fd=lifeline.read, hold=keeper().handles),
                 agent_in_command=True,
                 passed=(lifeline.read, prepared.write, go.read),
                 begin=begin,
@@ -190,7 +190,7 @@ class SandboxMachine(Host):
 
     def attest(self) -> Sandboxed:
         """Raises `AttestationError` for a sandbox that is none: no namespaces, no root of its own, another kernel."""
-        hello, seen = self.agent.hello(), self.agent.facts()
+        hello, seen = self.agent.hello(), self.agent.read_facts()
         holder = self._find_holder()
         folder = Path(f"/proc/{holder}")
         try:

@@ -46,7 +46,7 @@ class _Connection:
     def end_conversation(self, cell_id: str) -> None:
         """Ends the conversation. Raises `AgentError` when the connection has gone."""
         self.asked[cell_id], self.last = self.agent.questions, cell_id
-        self.agent = self.agent.leave(_LEAVE_S)
+        self.agent = self.agent.end_and_follow(_LEAVE_S)
 
     def close(self) -> None:
         """Ends the session."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.context import Caller
@@ -193,7 +193,7 @@ class _Connection:
         command = [*way, f"exec /bin/sh -c {shlex.quote(script)}"]
         try:
             self._process = subprocess.Popen(
-                supervised(command, lifeline_fd=lifeline),
+                supervise_command(command, lifeline_fd=lifeline),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
-from guestmark.agent.clocks import host_boot_id
+from guestmark.agent.clocks import read_host_boot_id
 from guestmark.core.context import Caller
 from guestmark.core.errors import (
     AttestationError,
@@ -33,7 +33,7 @@ from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.temporary import unnamed_file
 from guestmark.foreign import agents, parts
-from guestmark.foreign.progress import Lines, tell
+from guestmark.foreign.progress import LineProgress, tell_user
 from guestmark.page.text import inert, last_line
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.exclusive import encode_own_holder, lock_remote
@@ -197,7 +197,7 @@ class Remote:
         if found.is_this_host:
             said.append(f"{self.session.dest} is this very host, under another name")
         try:
-            last = self.agent.last_reading()
+            last = self.agent.find_last_reading()
         except GuestmarkError:
             return said
         here, there = last.host_ns - self.first.host_ns, last.guest_ns - self.first.guest_ns
@@ -282,9 +282,9 @@ class SshPlatform:
         try:
             try:
                 return self._try_twice(deadline_s)
-            except agents.NotMadeError as error:
-                tell(f"{self._dest} is {error.architecture.name}: its agent is built once")
-                parts.agent(error.architecture, Lines(tell))
+            except agents.AgentNotMadeError as error:
+                tell_user(f"{self._dest} is {error.architecture.name}: its agent is built once")
+                parts.get_agent(error.architecture, LineProgress(tell_user))
                 return self._try_twice(deadline_s)
         except UnreachableError as error:
             if factors and RESTART.name in factors:
@@ -373,7 +373,7 @@ printf "== uml\\n"; grep -m1 -o "User Mode Linux" /proc/cpuinfo
 
 def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteMachine:
     """What the machine is. Raises `AttestationError` when its agent runs on another than the one that greeted us."""
-    hello, facts = agent.hello(), agent.facts()
+    hello, facts = agent.hello(), agent.read_facts()
     if hello.arch != arch:
         raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
     told = _ask_machine(agent)
@@ -400,7 +400,7 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
             for name, value in told.items()
             if name.startswith("mitigation ") and value
         },
-        is_this_host=hello.boot_id == host_boot_id(),
+        is_this_host=hello.boot_id == read_host_boot_id(),
         connection=Connection(round_trip_ns=first.round_trip_ns),
     )
 

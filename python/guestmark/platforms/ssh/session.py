@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.agent.binary import supervised
+from guestmark.agent.binary import supervise_command
 from guestmark.agent.frames import Transport
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError
-from guestmark.foreign.agents import of_machine
+from guestmark.foreign.agents import find_for_machine
 from guestmark.page.text import inert, last_line
 
 
@@ -281,7 +281,7 @@ class Session:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                supervised(self.command, lifeline_fd=lifeline),
+                supervise_command(self.command, lifeline_fd=lifeline),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -383,7 +383,7 @@ class Session:
                 f"{self.dest} runs {greeting.system}",
                 hint="only Linux machines can be measured",
             )
-        return of_machine(greeting.arch)
+        return find_for_machine(greeting.arch)
 
     def _await_greeting(self, deadline: float) -> Greeting:
         while True:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from guestmark.agent.client import Agent
 from guestmark.agent.confinement import WITH_MEMORY_FILE
-from guestmark.appliance.bzimage import release_of
+from guestmark.appliance.bzimage import read_release
 from guestmark.appliance.initramfs import build_initramfs
 from guestmark.core.architectures import host_architecture
 from guestmark.core.cause import Cause, Speaker, heard
@@ -97,7 +97,7 @@ class UmlPlatform:
         program = levels.get(KERNEL) or UML
         if missing := self.missing(levels):
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
-        release = release_of(Path(shutil.which(program) or program))
+        release = read_release(Path(shutil.which(program) or program))
         initramfs = build_initramfs(
             agent_binary(), _find_modules(program, release), drives.list_uml_modules(cell)
         )

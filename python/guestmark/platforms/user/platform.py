@@ -164,10 +164,10 @@ class UserPlatform(HostLike):
         try:
             self._find_emulator()
         except PlatformUnusableError:
-            if not commands.install([_PACKAGE], progress):
+            if not commands.install_packages([_PACKAGE], progress):
                 raise
             self._find_emulator()
-        parts.root(self.architecture, packages, progress)
+        parts.get_root(self.architecture, packages, progress)
 
     def _find_emulator(self) -> str:
         name = self.architecture.user_emulator

@@ -341,7 +341,7 @@ def _rank_kernel(kernel: Kernel) -> int | None:
     if kernel.elf is None:
         return None
     tree = ModuleTree.read(kernel.modules) if kernel.modules else None
-    return 0 if tree is None or all(tree.has(name) for name in _MODULES) else None
+    return 0 if tree is None or all(tree.has_module(name) for name in _MODULES) else None
 
 
 @functools.cache

@@ -209,14 +209,14 @@ class ColdstartTrial(ColdstartWorkload):
 
     def _forked(self, machine: Machine) -> OneStart:
         """A fork of the agent, timed by its machine's clock."""
-        found = machine.agent.fork(self.params.touch, self.limit_s)
+        found = machine.agent.fork_child(self.params.touch, self.limit_s)
         exists = min(found.made_ns, found.first_ns)
         steps = (found.asked_ns, exists, found.first_ns, found.answered_ns, found.touched_ns, found.gone_ns)
         return OneStart(*((later - before) / 1e9 for before, later in itertools.pairwise(steps)))
 
     def _resumed(self, machine: Machine) -> OneStart:
         """Stopped and continued; the working set that it touched the first time is still its own."""
-        machine.agent.touch(self.params.touch, self.limit_s)
+        machine.agent.touch_memory(self.params.touch, self.limit_s)
         go_on = _stopped(machine)
         time.sleep(_PAUSE_S)
         decided = time.monotonic()
@@ -224,7 +224,7 @@ class ColdstartTrial(ColdstartWorkload):
         exists = time.monotonic()
         machine.agent.ping(1)
         answered = time.monotonic()
-        machine.agent.touch(self.params.touch, self.limit_s)
+        machine.agent.touch_memory(self.params.touch, self.limit_s)
         return OneStart(exists - decided, 0.0, answered - exists, time.monotonic() - answered, 0.0)
 
 

@@ -34,7 +34,7 @@ from guestmark.workloads.common.moved import MovedBytes
 from guestmark.workloads.common.program import disagreement
 
 if TYPE_CHECKING:
-    from guestmark.agent.bulk import Moved
+    from guestmark.agent.bulk import MoveResult
     from guestmark.agent.client import Agent
     from guestmark.agent.wire import Checksum
     from guestmark.disks.attached import AttachedDisk
@@ -112,7 +112,7 @@ class Timed:
     warning: str = ""
 
     @classmethod
-    def of(cls, moved: Moved) -> Timed:
+    def of(cls, moved: MoveResult) -> Timed:
         """From the agent's answer to a bulk call."""
         return cls(
             moved.wall_s,

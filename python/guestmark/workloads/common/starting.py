@@ -73,7 +73,7 @@ class Started:
 
     def touch(self, size: int, timeout_s: float) -> None:
         """Has `size` bytes of its memory touched. Raises `MachineError` where fewer were."""
-        done = self.machine.agent.touch(size, timeout_s)
+        done = self.machine.agent.touch_memory(size, timeout_s)
         self.touched = time.monotonic()
         if done.pages * 4096 < size and done.pages * 65536 < size:
             raise MachineError(f"the machine touched {done.pages} pages, which are not {size} bytes")

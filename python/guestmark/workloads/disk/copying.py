@@ -68,7 +68,7 @@ class CopyTrial(MovingTrial[C]):
         block_size = self.block_size
         if self.direct and block_size is None:
             most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]
-            block_size = largest_block(machine.agent.facts().mem_total_kib << 10, in_flight, most)
+            block_size = largest_block(machine.agent.read_facts().mem_total_kib << 10, in_flight, most)
         moved = machine.agent.copy(
             source_of(machine).read_path,
             path,
@@ -125,7 +125,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
                 f"the share cannot be mounted: {done.stderr.decode(errors='replace').strip()}"
             )
         self._at = _MOUNTED_AT
-        words = machine.agent.facts().cmdline.split()
+        words = machine.agent.read_facts().cmdline.split()
         self.moving.share = next(
             (word.partition("=")[2] for word in words if word.startswith("guestmark.root=")), "unknown"
         )

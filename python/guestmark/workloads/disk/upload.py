@@ -97,7 +97,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         agent = machine.agent
         before = agent.ping()
         sent_ns = time.monotonic_ns()
-        done = agent.sink(pieces(image.path, self.amount), timeout_s=self.limit_s)
+        done = agent.send_to_sink(pieces(image.path, self.amount), timeout_s=self.limit_s)
         received_ns = time.monotonic_ns()
         after = agent.ping()
         if done.bytes != self.amount:

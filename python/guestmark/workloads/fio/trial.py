@@ -227,7 +227,7 @@ class FioTrial(FioWorkload):
         return (there.blocks - there.free) * there.block_size
 
     def _warn_of_memory(self, machine: Machine, size: int) -> None:
-        memory = machine.agent.facts().mem_total_kib * 1024
+        memory = machine.agent.read_facts().mem_total_kib * 1024
         direct = any(
             line.replace(" ", "").lower() in ("direct=1", "direct=true", "direct")
             for line in self.params.job.splitlines()

@@ -90,16 +90,16 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
         arrived = guestfish.wait(deadline - time.monotonic(), _holds(sign))
         if sign not in guestfish.output:
             how = "ended before" if arrived else f"did not within {timeout_s:.0f} s get to"
-            guestfish.signal(9)
-            raise WorkloadError(f"guestfish {how} {name!r}: {_last_words(guestfish.text())}")
+            guestfish.send_signal(9)
+            raise WorkloadError(f"guestfish {how} {name!r}: {_last_words(guestfish.read_text())}")
         marks[name] = time.monotonic()
     if not guestfish.wait(max(1.0, deadline - time.monotonic())) or guestfish.ended is None:
-        raise WorkloadError(f"guestfish did not end: {_last_words(guestfish.text())}")
+        raise WorkloadError(f"guestfish did not end: {_last_words(guestfish.read_text())}")
     if guestfish.ended.status != 0:
         raise WorkloadError(
-            f"guestfish ended with status {guestfish.ended.status}: {_last_words(guestfish.text())}"
+            f"guestfish ended with status {guestfish.ended.status}: {_last_words(guestfish.read_text())}"
         )
-    printed = guestfish.text()
+    printed = guestfish.read_text()
     _attest(printed, accelerator)
     return Session(started_at, marks, printed)
 

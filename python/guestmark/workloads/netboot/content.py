@@ -101,7 +101,7 @@ def server(
     script, options = serving.program(others)
     program = [sys.executable, "-I", str(Path(script)), str(listening.fileno()), str(content.fd), *options]
     process = subprocess.Popen(
-        HYPERVISOR.around(program, ()),
+        HYPERVISOR.wrap_command(program, ()),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(listening.fileno(), content.fd),

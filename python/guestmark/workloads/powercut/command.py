@@ -81,12 +81,12 @@ class Acknowledging:
         room = Room(agent, directory, printed, self._note)
         program = agent.background(argv, stdin=True, cwd=directory, hear=printed.hear)
         deadline = time.monotonic() + limit_s
-        while program.running and time.monotonic() < deadline:
+        while program.is_running and time.monotonic() < deadline:
             program.wait(min(_LOOK_S, deadline - time.monotonic()), lambda _: printed.has_lines)
             self._take(printed.take(), program, mark)
             room.look()
-        if program.running:
-            program.signal(signal.SIGKILL)
+        if program.is_running:
+            program.send_signal(signal.SIGKILL)
             raise WorkloadError(
                 f"{argv[0]} did not end within {limit_s:g} s{room.said or printed.said}",
                 hint=room.hint or "see --trial-limit",
@@ -120,7 +120,7 @@ class Acknowledging:
                 )
             self.lines.append(line)
             mark(len(self.lines))
-            program.feed(b"\n")
+            program.send_input(b"\n")
 
     def _acknowledges(self, line: bytes) -> bool:
         try:
@@ -229,11 +229,11 @@ def _follow(
             if take(line):
                 marks += 1
                 mark(marks)
-                program.feed(b"\n")
-        if not program.running:
+                program.send_input(b"\n")
+        if not program.is_running:
             break
     if program.ended is None:
-        program.signal(signal.SIGKILL)
+        program.send_signal(signal.SIGKILL)
         raise WorkloadError(f"{name} did not end within {limit_s:g} s", hint="see --trial-limit")
     return program.ended.status
 
@@ -301,7 +301,7 @@ class Syncing:
     def _check(self, words: str, program: Background, ended: int | None) -> None:
         """Raises `MachineError` where calls cannot be followed, `WorkloadError` for a program that failed."""
         if self.promises.status is None:
-            said = program.text().strip().splitlines()
+            said = program.read_text().strip().splitlines()
             raise MachineError(
                 f"the syncs of {words} cannot be followed: {said[-1] if said else ended}",
                 hint="its machine's kernel needs ptrace with PTRACE_GET_SYSCALL_INFO (Linux 5.3)",

@@ -374,20 +374,20 @@ class PowercutTrial(powercut.PowercutWorkload):
         heard = 0
         try:
             while program.wait(deadline - time.monotonic(), functools.partial(_says_more, heard)):
-                if not program.running:
+                if not program.is_running:
                     break
                 heard += 1
                 mark(heard)
-                program.feed(b"\n")
+                program.send_input(b"\n")
         except CallError:
             raise
         except AgentError as error:  # what hangs in a flush cannot be killed, and the agent waits for its end
             raise self._not_written(disk, error.message, late=True) from error
         if program.ended is None:
-            program.signal(signal.SIGKILL)
+            program.send_signal(signal.SIGKILL)
             raise self._not_written(disk, "", late=True)
         if program.ended.status != 0 or heard != count:
-            said = program.text().strip().splitlines()
+            said = program.read_text().strip().splitlines()
             raise self._not_written(disk, said[-1] if said else f"status {program.ended.status}", late=False)
 
     def _not_written(self, disk: AttachedDisk, said: str, *, late: bool) -> WorkloadError:

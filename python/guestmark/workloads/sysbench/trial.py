@@ -162,7 +162,7 @@ class SysbenchTrial(SysbenchWorkload):
         self._mounted, self._remounted = True, bool(disk.device)
         self.facts.add(disk.facts, TARGET)
         self._check_room(machine)
-        memory = machine.agent.facts().mem_total_kib * 1024
+        memory = machine.agent.read_facts().mem_total_kib * 1024
         lie = lies_of_memory(self._options, memory)
         self.warnings += [lie] if lie else []
         if self._options["file_test_mode"] != "seqwr":  # which makes its files itself

@@ -46,7 +46,7 @@ class SyscallsTrial(SyscallsWorkload):
         That is the same program as here, but for another architecture.
         """
         row = self._architecture
-        given = agents.find(row) if row else None
+        given = agents.find_agent(row) if row else None
         found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(given or agent_binary()))
         if row is not None:
             said = f"another build: {NAME} {__version__}, {row.name}"
@@ -67,7 +67,7 @@ class SyscallsTrial(SyscallsWorkload):
         from guestmark.platforms import counters
 
         before = machine.agent.ping()
-        found = measure(
+        found = measure_syscalls(
             machine.agent,
             operations=self.params.operations,
             time_s=parse_duration(self.params.time),

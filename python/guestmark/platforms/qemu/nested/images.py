@@ -129,7 +129,7 @@ class InnerImage(Image):
             reading.wait(10.0)
             agent.remove(fifo)
         complaints = [
-            line for line in reading.text().splitlines() if line and not line.startswith("debugfs ")
+            line for line in reading.read_text().splitlines() if line and not line.startswith("debugfs ")
         ]
         if complaints:
             raise WorkloadError(f"the data cannot be read back: debugfs: {complaints[0]}")

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import PROGRAM as AGENT
-from guestmark.agent.binary import tsc_khz
-from guestmark.agent.confinement import HYPERVISOR, STOPS, Confinement
+from guestmark.agent.binary import read_tsc_khz
+from guestmark.agent.confinement import HYPERVISOR, STOPS_FILE, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
@@ -126,7 +126,7 @@ class OuterPlace:
             return False
         try:
             with self.using_agent() as agent:
-                agent.clock(timeout_s=5.0)
+                agent.read_clock(timeout_s=5.0)
         except AgentError:
             return False
         return True
@@ -211,7 +211,7 @@ class OuterPlace:
 
     def tsc_khz(self) -> int | None:
         """This host's, as emulated processors have it at any depth."""
-        return tsc_khz()
+        return read_tsc_khz()
 
     # --- for the parts
 
@@ -250,11 +250,11 @@ class OuterPlace:
         select.select([agent.fileno()], [], [], _TICK_S)
         if self._lock.acquire(timeout=_TICK_S):
             try:
-                while background.running and agent.receive_background(time.monotonic() + _MOMENT_S):
+                while background.is_running and agent.receive_background(time.monotonic() + _MOMENT_S):
                     pass
             finally:
                 self._lock.release()
-        return background.running
+        return background.is_running
 
 
 class InnerProcess:
@@ -306,7 +306,7 @@ class InnerProcess:
         with place.using_agent() as agent:
             started = ["sh", "-c", script, "guestmark", *command]
             if self._traces:
-                started = [AGENT, "traces", f"--stops={self.scratch / STOPS}", "--", *started]
+                started = [AGENT, "traces", f"--stops={self.scratch / STOPS_FILE}", "--", *started]
             self._background = agent.background(started, env=place.choose_environment())
         self._channel.send(_GO)
         threading.Thread(target=self._watch_end, name="inner guest", daemon=True).start()
@@ -351,7 +351,7 @@ class InnerProcess:
         with contextlib.suppress(AgentError):
             if self._background is not None and not self._ended.is_set():
                 with place.using_agent() as agent:
-                    self._background.signal(9)
+                    self._background.send_signal(9)
                 if not self._ended.wait(_STOP_S):
                     agent.close()  # the outer guest does not obey, so nobody may use it again
             if not place.guest.agent.closed:
@@ -398,16 +398,16 @@ class _OuterHelper:
         """Waits a moment for the news of its end, which comes with the agent's answers."""
         with self._place.using_agent():
             self._background.wait(_MOMENT_S)
-        return self._background.running
+        return self._background.is_running
 
     def end_by_signal(self, number: int, timeout_s: float) -> str:
         """Signals it through the outer guest's agent."""
         with self._place.using_agent():
-            self._background.signal(number)
+            self._background.send_signal(number)
             if not self._background.wait(timeout_s):
-                self._background.signal(9)
+                self._background.send_signal(9)
                 self._background.wait(timeout_s)
-        return self._background.text()
+        return self._background.read_text()
 
 
 class PortStream:

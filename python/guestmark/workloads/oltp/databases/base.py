@@ -40,7 +40,7 @@ class Link:
         self._relay.wait(_DEFAULT_S, bool)
         if not self._relay.output.startswith(b"\0"):
             self._relay.wait(1.0)  # for all of its complaint
-            raise ConnectionError(self._relay.text().strip() or "the connection timed out")
+            raise ConnectionError(self._relay.read_text().strip() or "the connection timed out")
 
     def settimeout(self, limit_s: float | None) -> None:
         """How long to wait for an answer; None, which for a socket means for ever, is a minute."""
@@ -48,9 +48,9 @@ class Link:
 
     def sendall(self, data: bytes) -> None:
         """Sends all of the data."""
-        if not self._relay.running:
+        if not self._relay.is_running:
             raise ConnectionError("the connection has ended")
-        self._relay.feed(bytes(data))
+        self._relay.send_input(bytes(data))
 
     def recv(self, size: int) -> bytes:
         """At least one byte, at most `size`; empty when the server has closed the connection."""
@@ -67,7 +67,7 @@ class Link:
 
     def close(self) -> None:
         """Ends the connection, without waiting for it."""
-        self._relay.signal(signal.SIGTERM)
+        self._relay.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float) -> None:
         """Waits until nothing of it is left on the machine."""

@@ -42,7 +42,7 @@ class Launcher:
         """The command to be given to the agent."""
         if self.confinement is None:
             return list(command)
-        return self.confinement.around(command, self.writable, over_temporary=self.over_temporary)
+        return self.confinement.wrap_command(command, self.writable, over_temporary=self.over_temporary)
 
     def attested(self, pid_file: str) -> Confined | None:
         """What holds for the server whose process id is in that file; None in guests, and where it cannot be known."""
@@ -113,12 +113,12 @@ class Server:
     @property
     def log(self) -> str:
         """What the server has said."""
-        return self._process.text() if self._process else ""
+        return self._process.read_text() if self._process else ""
 
     @property
     def running(self) -> bool:
         """Whether it was started and its exit has not been reported."""
-        return self._process is not None and self._process.running
+        return self._process is not None and self._process.is_running
 
     @property
     def version(self) -> str:
@@ -196,7 +196,7 @@ class Server:
         if self._session is not None:
             with contextlib.suppress(*self._session_errors):
                 self._session.close()
-        self._process.signal(self.database.stop_signal)
+        self._process.send_signal(self.database.stop_signal)
         if not self._process.wait(_STOP_S):
             self.kill()
             raise self.fault(f"did not shut down within {_STOP_S:g} s")
@@ -228,8 +228,8 @@ class Server:
         if self._link is not None:
             self._link.close()
             self._link.wait(_KILLED_S)
-        if self._process is not None and self._process.running:
-            self._process.signal(signal.SIGKILL)
+        if self._process is not None and self._process.is_running:
+            self._process.send_signal(signal.SIGKILL)
             self._process.wait(_KILLED_S)
 
 
