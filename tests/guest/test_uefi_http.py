@@ -20,7 +20,7 @@ from guestmark.appliance.kernel import find_kernel
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.startup import find_startup
 from guestmark.capture.table import render_trace
-from guestmark.platforms.qemu.boots import rank
+from guestmark.platforms.qemu.boots import rank_kernel
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
 from guestmark.workloads.netboot.network import port_of

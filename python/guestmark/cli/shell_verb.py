@@ -111,7 +111,7 @@ def _make_parts(cell: Cell) -> None:
     from guestmark.core.errors import PlatformUnusableError
     from guestmark.core.workload_kind import find_packages_of
     from guestmark.engine.preflight import make_boot_files
-    from guestmark.foreign.progress import Lines
+    from guestmark.foreign.progress import LineProgress
 
     row = cell.platform.foreign_architecture
     if row is not None and not row.root:
@@ -119,7 +119,7 @@ def _make_parts(cell: Cell) -> None:
             f"no release of Debian has packages of {row.name}, so there is no shell to open",
             hint=f"its agent's own workloads run there: guestmark run filesystems --on {cell.platform}",
         )
-    make_boot_files(cell.platform, find_packages_of(cell), Lines(say))
+    make_boot_files(cell.platform, find_packages_of(cell), LineProgress(say))
 
 
 def _joined(agent: Agent, words: list[str], **where: Any) -> int:

@@ -67,7 +67,7 @@ def run_program(
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            BUILDER.around([find_program(program), *arguments], writable),
+            BUILDER.wrap_command([find_program(program), *arguments], writable),
             capture_output=True, text=True, errors="replace", env=environment, stdin=subprocess.DEVNULL,
             timeout=deadline_s, check=False,
         )  # fmt: skip

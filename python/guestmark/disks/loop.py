@@ -117,7 +117,7 @@ def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
     """
     options = ",".join(filter(None, ("loop", spec.mount_options)))
     _run_checked(agent, ["mount", "-t", spec.filesystem, "-o", options, image, directory])
-    for line in reversed(agent.facts().mounts.splitlines()):
+    for line in reversed(agent.read_facts().mounts.splitlines()):
         device, where, *_ = line.split(" ")
         if where == directory:
             break

@@ -121,7 +121,7 @@ def _parse_kernel(text: str) -> str:
     if not os.path.isfile(path):
         from guestmark.appliance.kernel import list_images
 
-        here = ", ".join(map(str, images()[:_KERNELS_SHOWN])) or "none"
+        here = ", ".join(map(str, list_images()[:_KERNELS_SHOWN])) or "none"
         raise ValueError(f"there is no kernel at {path!r}; on this host: {here}")
     return path
 

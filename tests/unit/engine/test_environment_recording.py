@@ -13,7 +13,7 @@ from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.platform_kind import Program
 from guestmark.core.registry import programs
 from guestmark.engine.environment import record_environment, record_run_environment
-from guestmark.foreign.packages import owner_of
+from guestmark.foreign.packages import find_owner
 from guestmark.platforms.qemu.virtiofs import find_daemon
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known

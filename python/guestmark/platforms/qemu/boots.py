@@ -56,8 +56,10 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
                 hint="give another kernel with --set kernel=FILE",
             )
         return Boot(agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
-    made = parts.get(architecture, find_packages_of(cell))
-    kernel = with_modules(kernels.given(architecture, wanted) if wanted else made.kernel, levels)
+    made = parts.get_parts(architecture, find_packages_of(cell))
+    kernel = use_given_modules(
+        kernels.describe_given(architecture, wanted) if wanted else made.kernel, levels
+    )
     if made.root is None:
         return Boot(made.agent, kernel, "")
     share = _choose_share(kernel)

@@ -102,7 +102,9 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMach
     loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
     require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
     backing = measure_backing(guest) if memory.has_memory_factors(guest.cell.levels) else None
-    require_checks(attest_levels(levels, StartedGuest(inside, vmm, _program(guest), loaded, backing)), guest)
+    require_checks(
+        attest_levels(levels, StartedGuest(inside, vmm, _find_running_program(guest), loaded, backing)), guest
+    )
     check_kernel(boot.kernel.release, inside, guest, boot.root_type)
     if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
         require_same(
@@ -214,14 +216,14 @@ class QemuPlatform:
             stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.prepare_disks(cell))
             arguments = [
-                *_base(self.architecture, self.accelerator, levels, program),
-                *(sandbox(program) if place is HERE else ()),
-                *_console(watch, self.architecture),
-                *([] if is_restored else memory.make_memory_arguments(levels, shared=_is_shared(boot, made))),
-                *(_root(stack, process, virtio, boot) if boot.share else ()),
-                *_shares(stack, process, virtio, made),
-                *_channel(line, virtio, max(_PORTS, extras.ports)),
-                *_monitor(monitor_line),
+                *_base_arguments(self.architecture, self.accelerator, levels, program),
+                *(sandbox_arguments(program) if place is HERE else ()),
+                *_console_arguments(watch, self.architecture),
+                *([] if is_restored else memory.make_memory_arguments(levels, shared=_needs_shared_memory(boot, made))),
+                *(_root_arguments(stack, process, virtio, boot) if boot.share else ()),
+                *_share_arguments(stack, process, virtio, made),
+                *_channel_arguments(line, virtio, max(_LEAST_PORTS, extras.ports)),
+                *_monitor_arguments(monitor_line),
                 *drives.qemu_arguments(made, levels[MACHINE], virtio),
                 *(levels.get(QEMU_ARGS) or ()),
                 *extras.arguments,

@@ -132,8 +132,8 @@ class UserPlatform(HostLike):
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """The architecture's root as the agent's own, in namespaces where its programs are emulated."""
-        program = self._emulator()
-        root = parts.root(self.architecture, find_packages_of(cell))
+        program = self._find_emulator()
+        root = parts.get_root(self.architecture, find_packages_of(cell))
         scratch = keeper().directory("user", scratch_parent())
         try:
             yield Surroundings(format_command(scratch, root.path, program))

@@ -23,7 +23,7 @@ from guestmark.core.shell_syntax import for_shell, is_of_shell, needs_shell
 from guestmark.core.units import format_duration, format_size
 from guestmark.core.workload_kind import find_packages_of
 from guestmark.foreign import roots
-from guestmark.foreign.packages import owner_of, package_of
+from guestmark.foreign.packages import find_owner, find_package
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent, ExecResult
@@ -207,8 +207,8 @@ def build_of(cell: Cell, name: str, host_path: str) -> Build | None:
     architecture = cell.platform.foreign_architecture
     if architecture is None:
         return None
-    here = package_of(host_path) if host_path else None
-    root = roots.find(architecture, find_packages_of(cell)) if architecture.root else None
+    here = find_package(host_path) if host_path else None
+    root = roots.find_root(architecture, find_packages_of(cell)) if architecture.root else None
     there = root.packages.get(here.name) if root and here else None
     return Build(
         architecture=architecture.name,
@@ -340,5 +340,5 @@ def packages_of_program(name: str) -> tuple[str, ...]:
     found = shutil.which(os.path.expanduser(name))
     if found is None:
         return ()
-    owners = {owner_of(path) for path in (found, os.path.realpath(found))}
+    owners = {find_owner(path) for path in (found, os.path.realpath(found))}
     return tuple(sorted(owner for owner in owners if owner is not None))

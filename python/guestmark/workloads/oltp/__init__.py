@@ -222,14 +222,14 @@ class OltpWorkload(Workload[OltpTest]):
     @classmethod
     def find_packages(cls, params: OltpTest) -> tuple[str, ...]:
         """Returns the packages that this host's server was installed by; none if it is not here, or no package's."""
-        from guestmark.foreign.packages import owner_of
+        from guestmark.foreign.packages import find_owner
         from guestmark.workloads.oltp.databases import KINDS
 
         database = KINDS[params.server]
         names = set()
         for program in database.packages:
             try:
-                package = owner_of(database.find(program))
+                package = find_owner(database.find(program))
             except PlatformUnusableError:
                 continue  # preflight says so, with the package to install
             if package is not None:

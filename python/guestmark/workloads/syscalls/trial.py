@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from guestmark import __version__
 from guestmark.agent.binary import NAME, PROGRAM
-from guestmark.agent.syscalls import Section, measure
+from guestmark.agent.syscalls import Section, measure_syscalls
 from guestmark.core.errors import AttestationError
 from guestmark.core.findings import Build
 from guestmark.core.metric import Measurement, Metric

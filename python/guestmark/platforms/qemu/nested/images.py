@@ -122,7 +122,7 @@ class InnerImage(Image):
         """`debugfs` writes the file into a pipe in the outer guest, whose agent reads it."""
         with self._using_place() as place, place.using_agent() as agent:
             fifo = f"{self.path}.{name}"
-            _run(place, "mkfifo", fifo)
+            _run_inside(place, "mkfifo", fifo)
             words = " ".join(map(shlex.quote, (find_program("debugfs"), "-R", f"cat {name}", str(self.path))))
             reading = agent.background(["sh", "-c", f"exec {words} > {shlex.quote(fifo)}"])
             found = agent.checksum(fifo, timeout_s=_PROGRAM_S)
@@ -137,8 +137,8 @@ class InnerImage(Image):
 
     def program(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
         """Run in the outer guest, all of which is writable to it."""
-        with self._calling() as place:
-            _run(place, find_program(program), *arguments)
+        with self._using_place() as place:
+            _run_inside(place, find_program(program), *arguments)
 
     @contextlib.contextmanager
     def _using_place(self) -> Iterator[ImageHolder]:
@@ -161,8 +161,8 @@ def _make_target(place: ImageHolder, spec: DiskSpec, directory: str) -> Image:
     begin = time.monotonic()
     original, was_there = find_template(spec)
     path = Path(directory, f"{spec.name}.{spec.format}")
-    _run(place, "tar", "-xSf", str(_packed(original)), "-C", directory)
-    _run(place, "mv", f"{directory}/{original.name}", str(path))
+    _run_inside(place, "tar", "-xSf", str(_pack_template(original)), "-C", directory)
+    _run_inside(place, "mv", f"{directory}/{original.name}", str(path))
     if not spec.preallocation.is_sparse:
         # In memory, giving a file its place and writing zeroes into it are the same.
         _run_inside(place, "fallocate", "-l", _run_inside(place, "stat", "-c", "%s", str(path)), str(path))

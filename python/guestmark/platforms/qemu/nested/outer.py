@@ -176,7 +176,7 @@ class OuterGuests:
             with contextlib.ExitStack() as stack:
                 logged = [disk for disk in cell.view(Disks) if disk.logged]
                 made = stack.enter_context(make_images(logged))
-                yield _start(spec, stack, deadline, Outer.TRIAL, made)
+                yield _start_outer(spec, stack, deadline, Outer.TRIAL, made)
             return
         held = self._resume_shared(spec) or self._start_shared(spec, deadline)
         try:
