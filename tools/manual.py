@@ -37,20 +37,19 @@ def page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    import typer
+    import click
 
     from guestmark import __version__
     from guestmark.cli.app import app
-    from guestmark.cli.verbs import VERBS
+    from guestmark.cli.verbs import SUMMARY, VERBS
 
-    group: Any = typer.main.get_command(app)
-    parent = typer.Context(group, info_name=NAME)
+    parent = click.Context(app, info_name=NAME)
     yield f'.TH GUESTMARK 1 "" "guestmark {__version__}" "User Commands"'
-    yield from (".SH NAME", f"{NAME} \\- {roff(group.help.strip().rstrip('.'))}")
+    yield from (".SH NAME", f"{NAME} \\- {roff(SUMMARY.rstrip('.'))}")
     yield from (".SH SYNOPSIS", f".B {NAME}", ".I COMMAND", "[ARGUMENTS]")
     yield ".SH COMMANDS"
     for verb in VERBS:
-        yield from _verb(verb, group.get_command(parent, verb), parent)
+        yield from _verb(verb, app.get_command(parent, verb), parent)
     for title, rows in (("ENVIRONMENT", VARIABLES), ("FILES", FILES)):
         yield f".SH {title}"
         for name, text in rows:
@@ -85,7 +84,7 @@ def roff(text: str) -> str:
 
 def write(folder: Path) -> list[Path]:
     """Writes everything below `folder`; the files that were written."""
-    from guestmark.cli.app import completion_script
+    from guestmark.cli.completion_scripts import completion_script
 
     texts = {PAGE: page(), **{path: completion_script(shell) for shell, path in COMPLETIONS.items()}}
     for path, text in texts.items():

@@ -18,16 +18,13 @@ MARK = re.compile(r"^<!-- guestmark: (\w+) -->$", re.MULTILINE)
 
 def commands() -> str:
     """Every command: its usage, what it does, its arguments and options."""
-    import typer
+    import click
 
     from guestmark.cli.app import app
     from guestmark.cli.verbs import VERBS
 
-    group: Any = typer.main.get_command(app)
-    parent = typer.Context(group, info_name="guestmark")
-    return "\n".join(
-        line for verb in VERBS for line in _command(verb, group.get_command(parent, verb), parent)
-    )
+    parent = click.Context(app, info_name="guestmark")
+    return "\n".join(line for verb in VERBS for line in _command(verb, app.get_command(parent, verb), parent))
 
 
 def _command(verb: str, command: Any, parent: Any) -> Iterator[str]:

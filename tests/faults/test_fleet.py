@@ -23,8 +23,9 @@ import pytest
 from bench.fleet.simulated import simulate
 
 from guestmark import __version__
-from guestmark.cli import fleet_doctor
-from guestmark.cli.fleets import _lines, _View, too_little_room
+from guestmark.cli.do import fleet_doctor
+from guestmark.cli.do.fleet_doctor import explain_missing_room
+from guestmark.cli.fleet_progress import FleetProgress, render_states
 from guestmark.core.context import FleetOrder
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.findings import machine_of
@@ -373,7 +374,7 @@ def test_a_server_that_takes_too_few_connections_is_found_beforehand(server: Ser
     assert large is not None
     assert small.is_enough
     assert (large.is_enough, large.most, large.needed) == (False, 60, 222)
-    said, advice = too_little_room(large, 200)
+    said, advice = explain_missing_room(large, 200)
     assert re.fullmatch(
         r"the ledger's server has 5\d of 60 connections left, and 200 machines need 222", said
     )
@@ -418,15 +419,15 @@ def test_a_machine_with_another_version_says_so() -> None:
 def test_the_view_has_a_line_for_each_machine() -> None:
     member = labs.Member("lab1")
     running = State(member, Progress("lab1", blocks=3, trials=12, failed=1, lost=2))
-    (line,) = _lines([running], 22)
+    (line,) = render_states([running], 22)
     assert " ".join(line.split()) == "lab1 3 blocks 12 trials 1 failed 2 lost not connected"
     running.gave_up = "lab1 does not let us in"
-    assert _lines([running], 22)[0].endswith("lab1 does not let us in")
+    assert render_states([running], 22)[0].endswith("lab1 does not let us in")
     ended = State(member, Progress("lab1", state="complete", blocks=1, trials=1))
-    (line,) = _lines([ended], 22)
+    (line,) = render_states([ended], 22)
     assert line.split() == ["lab1", "1", "block", "1", "trial", "complete"]
     going = State(member, Progress("lab1"))
-    many = _lines([ended] * 30 + [going] * 2, 10)
+    many = render_states([ended] * 30 + [going] * 2, 10)
     assert len(many) == 10
     assert sum("complete" in line for line in many) == 7  # those that are at work come first
     assert many[-1] == "and 23 machines more, 23 of them done"
@@ -435,13 +436,13 @@ def test_the_view_has_a_line_for_each_machine() -> None:
 def test_what_is_noted_stays_above_the_view(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    view = _View(quiet=False)
-    monkeypatch.setattr(view, "_terminal", True)
+    view = FleetProgress(quiet=False)
+    monkeypatch.setattr(view, "_redraws", True)
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((30, 24)))
     fleet = SimpleNamespace(states={"lab1": State(labs.Member("lab1"), Progress("lab1"))})
-    view.look(cast(Fleet, fleet))
+    view.update(cast(Fleet, fleet))
     view.note("lab1: its worker has ended")
-    view.look(cast(Fleet, fleet))
+    view.update(cast(Fleet, fleet))
     first, after = capfd.readouterr().err.split("\x1b[1A\r\x1b[J")  # what was drawn is taken away
     assert first.startswith("\r\x1b[Klab1 ")
     assert max(map(len, first.removeprefix("\r\x1b[K").splitlines())) < 30
@@ -569,11 +570,11 @@ def test_doctor_says_why_a_platform_cannot_be_used_and_what_a_class_shares() -> 
         {"name": "tcg", "usable": False, "reason": "qemu-system-x86_64\nis not installed"},
     ]
     answer = {"platforms": platforms, "host": host, "fleet": {"guestmark": "1.0"}, "tools": {}}
-    assert "not tcg: qemu-system-x86_64 is not installed" in fleet_doctor._lines(answer)
+    assert "not tcg: qemu-system-x86_64 is not installed" in fleet_doctor._describe_machine(answer)
     other = {**answer, "host": {"processor": {"model": "one"}, "kernel": {"release": "6.2"}}}
     members = [labs.Member(name, kind="r730") for name in ("a", "b", "c", "d")]
     answers = {"a": answer, "b": answer, "c": other, "d": {"error": "gone"}}
-    told = fleet_doctor._shares(members, answers, fleet_doctor._differences(members, answers))
+    told = fleet_doctor._describe_classes(members, answers, fleet_doctor._find_differences(members, answers))
     assert told[:2] == ["class r730", "  alike: a, b; not alike, see above: c"]
     assert "3 machines share 24 blocks in about 1/3 of the time, with intervals up to 2.1 times" in told[3]
 

@@ -105,8 +105,8 @@ def test_an_installation_that_is_changed_under_a_run_is_no_bug(tmp_path: Path) -
         PACKAGES / "guestmark", package / "guestmark", ignore=shutil.ignore_patterns("__pycache__")
     )
     code = (
-        "import sys, time; from guestmark.cli import faults; print('ready', flush=True); sys.stdin.readline()\n"
-        "sys.exit(faults.status_after(ImportError('no such module')))"
+        "import sys, time; from guestmark.cli import error_report; print('ready', flush=True); sys.stdin.readline()\n"
+        "sys.exit(error_report.report_error(ImportError('no such module')))"
     )
     for changed in (False, True):
         with subprocess.Popen(

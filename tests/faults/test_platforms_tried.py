@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from guestmark.cli.doctor_verb import examine
+from guestmark.cli.do.doctor import examine_host
 from guestmark.platforms import probe
 from tests.framework.command_line import CommandLine
 from tests.framework.processes import wait_until
@@ -65,9 +65,9 @@ def test_nothing_usable_is_called_unusable_under_a_load_of_eight(
         monkeypatch.setenv(name, value)
     with _loaded(8):
         began = time.monotonic()
-        busy = {one["name"]: one for one in examine(again=True)["platforms"]}
+        busy = {one["name"]: one for one in examine_host(again=True)["platforms"]}
         assert time.monotonic() - began < probe.BUSY_IN_ALL_S + 10
-    quiet = {one["name"]: one for one in examine(again=True, nested=True)["platforms"]}
+    quiet = {one["name"]: one for one in examine_host(again=True, nested=True)["platforms"]}
     assert not [one for name, one in busy.items() if one["usable"] is False and quiet[name]["usable"]]
     assert {"tcg", "uml"} <= {name for name, one in quiet.items() if one["usable"]}
     assert all("the machine is busy" in one["reason"] for one in busy.values() if one["usable"] is None)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guestmark.cli import faults
+from guestmark.cli import error_report
 from guestmark.core import redaction
 from guestmark.core.redaction import GONE, know, redact, redact_url, redact_words, without_password
 from guestmark.ledger import open_ledger
@@ -132,7 +132,9 @@ def test_a_crash_file_is_its_users_alone_and_has_no_secret(
     url = f"postgresql://me:{quote(SECRET, safe='')}@h/db"
     monkeypatch.setattr("sys.argv", ["guestmark", "runs", "--ledger", url, f"--x=postgresql://me:{SECRET}@h"])
     know(SECRET)
-    assert faults.status_after(RuntimeError(f"no way to {url} with {SECRET!r}")) == faults.BUG_STATUS
+    assert (
+        error_report.report_error(RuntimeError(f"no way to {url} with {SECRET!r}")) == error_report.BUG_STATUS
+    )
     (file,) = (tmp_path / "guestmark").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700

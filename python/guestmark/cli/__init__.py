@@ -1,86 +1,96 @@
-"""The command line. Start-up time is paid by every call, so heavy things are imported where they are used."""
+"""The command line. Start-up time is paid by every call, so a module is imported only when its verb is used."""
 
+import gc
 import os
 import sys
 
-_SET_UP = "GUESTMARK_SET_UP_S"  # from `guestmark`, the launcher: how long set-up took
+_COMPLETE = "_GUESTMARK_COMPLETE"  # from a shell that completes a line
+_SET_UP_S = "GUESTMARK_SET_UP_S"  # from `guestmark`, the launcher: seconds that set-up took
 
 
 def main() -> int:
-    """Runs the command line of this process and returns its exit status; never a traceback for what is expected."""
+    """Runs the command line of this process and returns its exit status; expected failures never end in a traceback."""
+    # Looking for garbage while modules are loaded takes a tenth of the time.
+    gc.disable()
     try:
         _open_closed_streams()
-        if set_up_s := os.environ.pop(_SET_UP, ""):  # by the launcher, in this very process
-            from guestmark.engine import clock
-
-            clock.exclude_set_up(float(set_up_s))
-        if (answered := _without_parser(sys.argv[1:])) is not None:
-            return answered
-        from guestmark.cli.app import app
-
-        status = app(prog_name="guestmark", standalone_mode=False)
-    except KeyboardInterrupt:  # perhaps in the middle of an import, so nothing more is imported
+        _count_set_up()
+        words = sys.argv[1:]
+        status = _answer_without_parser(words)
+        if status is None:
+            status = _answer_with_parser(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        # It may come in the middle of an import, so nothing more is imported here.
         return 130
     except BaseException as error:
-        from guestmark.cli import faults
+        # What Python makes of Ctrl-C in the middle of a class's definition is a RuntimeError.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return 130
+        from guestmark.cli import error_report
 
-        return faults.status_after(error)
-    return status if isinstance(status, int) else 0
-
-
-def _without_parser(words: list[str]) -> int | None:
-    """Answers lines for which no parser has to be imported, the slowest part. None for all others."""
-    try:
-        answer = {"capture": _capture, "show": _show}.get(words[0]) if words else None
-        status = _told(words) if answer is None else answer(words[1:])
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        from guestmark.cli.faults import PipeClosed
-
-        raise PipeClosed from error
+        return error_report.report_error(error)
     return status
 
 
-def _capture(words: list[str]) -> int | None:
-    """Analyses captures that are only named."""
-    from guestmark.cli import captures
-
-    request = captures.of_files(words)
-    return None if request is None else captures.answer(request)
-
-
-def _show(words: list[str]) -> int | None:
-    """Shows a run that is only named."""
-    from guestmark.cli import shown
-
-    return 0 if shown.plainly(words) else None
-
-
-def _told(words: list[str]) -> int | None:
-    """Prints the version or the first screen of the help."""
-    if words in (["--version"], ["-V"]):
-        from guestmark.cli.verbs import version
-
-        text = version()
-    elif words in (["--help"], ["-h"]):
-        from guestmark.cli.verbs import first_screen
-
-        text = first_screen()
-    else:
+def _answer_without_parser(words: list[str]) -> int | None:
+    """Answers lines that need no parser, whose import takes longer than all else of them. None for all others."""
+    if _COMPLETE in os.environ:
         return None
-    from guestmark.page.say import tell
+    if words in (["--version"], ["-V"], ["--help"], ["-h"]):
+        from guestmark.cli import verbs
+        from guestmark.page.say import tell
 
-    tell(text)
-    return 0
+        tell(verbs.describe_version() if words[0] in {"--version", "-V"} else verbs.render_first_screen())
+        return 0
+    if words[:1] == ["capture"] and len(words) > 1 and _are_names(words[1:]):
+        from guestmark.cli.do import capture
+
+        gc.enable()
+        return capture.analyse_named_files(words[1:])
+    if (
+        words[:1] == ["show"]
+        and len(words) <= 3
+        and _are_names([word for word in words[1:] if word != "--details"])
+    ):
+        from guestmark.cli.do import show
+
+        return show.show_named_run(words[1:])
+    return None
+
+
+def _are_names(words: list[str]) -> bool:
+    """Whether the words name runs or files, with no option among them."""
+    return not any(word.startswith("-") or not word for word in words)
+
+
+def _answer_with_parser(words: list[str]) -> int:
+    if _COMPLETE in os.environ:
+        from guestmark.cli.completion import answer_shell
+
+        answer_shell()
+        return 0
+    from guestmark.cli import app
+
+    return app.run_command_line(words)
+
+
+def _count_set_up() -> None:
+    """Counts the set-up of the checkout, which this very call had to wait for, as time of the command."""
+    if set_up_s := os.environ.pop(_SET_UP_S, ""):
+        from guestmark.engine import clock
+
+        clock.exclude_set_up(float(set_up_s))
 
 
 def _open_closed_streams() -> None:
     """Gives /dev/null to standard streams that the caller has closed, before one of our files gets their number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
             os.set_inheritable(number, True)
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115

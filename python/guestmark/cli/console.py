@@ -1,8 +1,9 @@
-"""Where tables are printed: Rich's console, but for markup, and for what it does when its reader goes away."""
+"""Where tables are printed: Rich's console without markup. It ends as other programs do when its reader goes away."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import subprocess
@@ -14,19 +15,16 @@ from rich.console import Console as RichConsole
 from rich.segment import Segment
 from rich.text import Text
 
-from guestmark.cli.faults import PipeClosed
 from guestmark.cli.style import Style
 from guestmark.page.text import inert
 
 _PAGER = "less"
-_NOT_RUN = {126, 127}
+_NOT_RUN = {126, 127}  # of a shell: the program is not executable, or not found
 
 
 class Console(RichConsole):
-    """Standard output, or `file`. What is printed is text: square brackets and `:names:` in it mean nothing, and what
-    a terminal would obey is spelled out.
-
-    A reader that has gone ends the program as everywhere else, not with Rich's status 1.
+    """Standard output, or `file`. It prints text: square brackets and `:names:` mean nothing, and control characters
+    that a terminal would obey are spelled out.
     """
 
     def __init__(
@@ -37,7 +35,7 @@ class Console(RichConsole):
         width: int | None = None,
         style: Style = Style.AUTO,
     ) -> None:
-        coloured = style.coloured()
+        coloured = style.has_colours()
         super().__init__(
             highlight=False,
             markup=False,
@@ -47,24 +45,24 @@ class Console(RichConsole):
             width=width,
             no_color=None if coloured is None else not coloured,
             color_system="standard" if coloured else "auto",
-            force_terminal=True if coloured or style.live(usual=False) else None,
+            force_terminal=True if coloured or style.redraws(by_default=False) else None,
         )
 
     def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
-        """See Rich; whatever made the segments, only Rich's own control codes reach the terminal."""
+        """Renders as Rich does, but lets only Rich's own control codes reach the terminal."""
         for segment in super().render(*args, **options):
             text, style, control = segment
             yield segment if control else Segment(inert(text, lines=True), style)
 
     def on_broken_pipe(self) -> NoReturn:
-        """Raises `PipeClosed`."""
-        raise PipeClosed
+        """Raises `BrokenPipeError`, which `error_report` takes for no error, where Rich would exit with status 1."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def paged(text: str, console: Console) -> None:
-    """Writes what is ready for the console; through a pager where that is a terminal on which it has no room.
+def show_in_pager(text: str, console: Console) -> None:
+    """Writes rendered text to the console; through a pager where it has no room on the terminal.
 
-    `GUESTMARK_PAGER` and `PAGER` name the pager, `less` else; an empty name means none.
+    `GUESTMARK_PAGER` or `PAGER` names the pager; the default is `less`, and an empty name means none.
     """
     pager = os.environ.get("GUESTMARK_PAGER", os.environ.get("PAGER", _PAGER))
     if (
@@ -74,7 +72,7 @@ def paged(text: str, console: Console) -> None:
         and text.count("\n") >= console.height
     ):
         command = shlex.split(pager)
-        # As git: less ends by itself where all has room, and colours are shown.
+        # The same as git: less shows colours, and ends by itself where everything has room.
         environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
         with contextlib.suppress(OSError):
             done = subprocess.run(command, input=text, text=True, env=environment, check=False)
@@ -84,6 +82,6 @@ def paged(text: str, console: Console) -> None:
     console.file.flush()
 
 
-def shown(text: str, style: str = "") -> Text:
-    """Text from outside as a cell of a table: one line, as wide as it will be shown."""
+def inert_text(text: str, style: str = "") -> Text:
+    """Text from outside as a cell of a table: one line, without control characters, so that its width is right."""
     return Text(inert(text), style)

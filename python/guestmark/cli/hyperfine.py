@@ -1,4 +1,4 @@
-"""What people have in their fingers from hyperfine: its parameters, its several commands, its options' names."""
+"""Command lines as users of hyperfine type them: parameters, several commands, and options with optional values."""
 
 from __future__ import annotations
 
@@ -13,185 +13,195 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core.errors import UsageError
 from guestmark.core.shell_syntax import needs_shell
 
-BETWEEN = "---"  # between commands after `--`
+SEPARATOR = "---"  # of commands after `--`
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _LEVEL = re.compile(r"\{[\w-]+\}")  # a parameter in a command
 _MOST_LEVELS = 1000
 
-# What stands for an option in one place only: what to use.
-INSTEAD: Mapping[str, str] = {BETWEEN: "commands stand after --, e.g. -- ./old --- ./new"}
+# What looks like an option that does not exist: what to type instead.
+REPLACEMENTS: Mapping[str, str] = {SEPARATOR: "commands stand after --, e.g. -- ./old --- ./new"}
 
-_SHELL = frozenset({"-S", "--shell"})
+_SHELL_OPTIONS = frozenset({"-S", "--shell"})
 _DEFAULT_SHELL = ("sh",)
-_NO_SHELL = "none"
+_NO_SHELL = "none"  # as the value of --shell
 _EVERY_STATUS = "all-non-zero"
 _INHERIT = "inherit"
-NO_INPUT = "null"  # of `--input`: none, as without it
-IGNORED = "--ignored-statuses"  # stands for `--ignore-failure=STATUSES` when options are parsed
-_IGNORE = re.compile(r"(?:--ignore-failure|-i)=(.*)", re.DOTALL)
+NO_INPUT = "null"  # as the value of --input: the same as leaving it out
+# An option cannot have an optional value: `--ignore-failure=STATUSES` is parsed under this hidden name.
+IGNORED = "--ignored-statuses"
+_IGNORED_STATUSES_OPTION = re.compile(r"(?:--ignore-failure|-i)=(.*)", re.DOTALL)
 
 
-_WORDS = {"-L": 2, "--parameter-list": 2, "-P": 3, "--parameter-scan": 3}  # that an option takes
+# How many words hyperfine reads after each of these options.
+_VALUE_WORDS = {"-L": 2, "--parameter-list": 2, "-P": 3, "--parameter-scan": 3}
 
 
-def joined(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a verb with what hyperfine reads in its own way as one word each.
+def join_option_words(arguments: Sequence[str]) -> list[str]:
+    """Joins the words that hyperfine reads in its own way, so that each option takes one word.
 
-    That are the words of `-L NAME VALUES` and `-P NAME FIRST LAST`, and `--ignore-failure` where it has a value.
+    These are the words of `-L NAME VALUES` and `-P NAME FIRST LAST`, and `--ignore-failure` where it has a value.
     """
     found, rest = [], list(arguments)
     while rest and rest[0] != "--":
         word = rest.pop(0)
-        if statuses := _IGNORE.fullmatch(word):
+        if statuses := _IGNORED_STATUSES_OPTION.fullmatch(word):
             word = f"{IGNORED}={statuses.group(1)}"
         found.append(word)
-        if (count := _WORDS.get(word)) and len(rest) >= count and "=" not in rest[0]:
+        if (count := _VALUE_WORDS.get(word)) and len(rest) >= count and "=" not in rest[0]:
             name, *values = (rest.pop(0) for _ in range(count))
             found.append(f"{name}={':'.join(values)}")
     return [*found, *rest]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """The options of a verb, by every name that they have."""
+class KnownOptions:
+    """The options of a verb, by all of their names."""
 
     verb: str
-    words: Mapping[str, int]  # how many words each takes
-    counts: frozenset[str]  # those that take a number
+    word_counts: Mapping[str, int]  # how many words each takes as its value
+    numbers: frozenset[str]  # those that take a number
 
-    def meant(self, word: str) -> bool:
-        """Whether the word is one of these options, also with its value in the same word."""
+    def is_option(self, word: str) -> bool:
+        """Whether the word is one of these options, perhaps with its value in the same word."""
         name, equals, _ = word.partition("=")
-        if name in self.words and (not equals or self.words[name] == 1):
+        if name in self.word_counts and (not equals or self.word_counts[name] == 1):
             return True
-        return word[:2] in self.counts and word[2:].isdecimal()
+        return word[:2] in self.numbers and word[2:].isdecimal()
 
-    def after(self, word: str) -> int:
-        """How many words after the option are its value."""
+    def count_value_words(self, word: str) -> int:
+        """Counts the words after the option that are its value."""
         whole = "=" not in word if word.startswith("--") else len(word) == 2
-        return self.words.get(word, 1) if whole else 0
+        return self.word_counts.get(word, 1) if whole else 0
 
-    def line(self, options: Iterable[str], words: Iterable[str]) -> str:
-        """What to type for these options and that command."""
+    def render_line(self, options: Iterable[str], words: Iterable[str]) -> str:
+        """The line to type for these options and that command."""
         return shlex.join(["guestmark", self.verb, *options, "--", *words])
 
 
-def reordered(arguments: Sequence[str], known: Known) -> list[str]:
-    """The arguments of a verb, their parameters `joined`, with all options first where commands are texts.
+def put_options_first(arguments: Sequence[str], known: KnownOptions) -> list[str]:
+    """Joins the words of parameters, and moves all options to the front where each command is one quoted word.
 
-    Raises `UsageError` where one command with arguments and something else could be meant: options after the command
-    that are the verb's as well, and words of which each is a command.
+    Raises `UsageError` where the line has two readings: options after the command that could be the verb's or the
+    command's, and several words each of which could be a command.
     """
     options: list[str] = []
     found: list[str] = []
-    rest = joined(arguments)
+    rest = join_option_words(arguments)
     while rest and rest[0] != "--":
         word = rest.pop(0)
-        if not word.startswith("-") or word in {"-", BETWEEN}:
-            if not found and not as_texts([word]):
+        if not word.startswith("-") or word in {"-", SEPARATOR}:
+            if not found and not find_command_texts([word]):
                 words = [word, *rest]
                 check_options(arguments, known, (options, words))
-                _check_several(arguments, known, (options, words))
-                return joined(arguments)
+                _refuse_ambiguous_words(arguments, known, (options, words))
+                return join_option_words(arguments)
             found.append(word)
             continue
         options.append(word)
-        options += _taken(rest, known.after(word))
-    return joined(arguments) if rest else [*options, *(["--", *found] if found else [])]
+        options += _take_words(rest, known.count_value_words(word))
+    return join_option_words(arguments) if rest else [*options, *(["--", *found] if found else [])]
 
 
-def _taken(words: list[str], count: int) -> list[str]:
+def _take_words(words: list[str], count: int) -> list[str]:
     taken = words[:count]
     del words[:count]
     return taken
 
 
-def divided(arguments: Sequence[str], known: Known) -> tuple[list[str], list[str]]:
-    """The options, and the command after them where no `--` stands before it; else no words."""
+def split_at_command(arguments: Sequence[str], known: KnownOptions) -> tuple[list[str], list[str]]:
+    """Splits the arguments into the options and the command, which is empty where `--` stands before it."""
     options: list[str] = []
-    rest = joined(arguments)
+    rest = join_option_words(arguments)
     while rest and rest[0] != "--":
         word = rest.pop(0)
-        if not word.startswith("-") or word in {"-", BETWEEN}:
+        if not word.startswith("-") or word in {"-", SEPARATOR}:
             return options, [word, *rest]
         options.append(word)
-        options += _taken(rest, known.after(word))
+        options += _take_words(rest, known.count_value_words(word))
     return options, []
 
 
 def check_options(
-    arguments: Sequence[str], known: Known, parts: tuple[list[str], list[str]] | None = None
+    arguments: Sequence[str], known: KnownOptions, parts: tuple[list[str], list[str]] | None = None
 ) -> None:
-    """Raises `UsageError` for options of the verb after a command before which no `--` stands.
+    """Raises `UsageError` for options of the verb that follow a command without a `--` before it.
 
-    `parts`: the arguments as they are `divided`.
+    `parts` are the arguments as `split_at_command` returns them, if they have been split already.
     """
-    options, words = divided(arguments, known) if parts is None else parts
+    options, words = split_at_command(arguments, known) if parts is None else parts
     before = words[: words.index("--")] if "--" in words else words
-    own = next((word for word in before if known.meant(word)), None)
+    own = next((word for word in before if known.is_option(word)), None)
     if own is not None:
-        moved, command = _moved(words, known)
+        moved, command = _separate_options(words, known)
         raise UsageError(
             f"{own} after the command could be guestmark's or the command's",
-            hint=f"guestmark's: {known.line([*options, *moved], command)}\n"
-            f"the command's: {known.line(options, _as_typed(arguments, options))}",
+            hint=f"guestmark's: {known.render_line([*options, *moved], command)}\n"
+            f"the command's: {known.render_line(options, _words_as_typed(arguments, options))}",
         )
 
 
-def _check_several(arguments: Sequence[str], known: Known, parts: tuple[list[str], list[str]]) -> None:
-    """Raises `UsageError` for words of which each could be a command of its own."""
+def _refuse_ambiguous_words(
+    arguments: Sequence[str], known: KnownOptions, parts: tuple[list[str], list[str]]
+) -> None:
+    """Raises `UsageError` for words each of which could be a command of its own."""
     options, words = parts
-    texts = any(option.partition("=")[0] in _SHELL or option[:2] in _SHELL for option in options)
-    if len(words) > 1 and BETWEEN not in words and (texts or all(map(_could_be_command, words))):
-        several = [word for each in commands([], words) for word in (BETWEEN, *each)][1:]
+    texts = any(
+        option.partition("=")[0] in _SHELL_OPTIONS or option[:2] in _SHELL_OPTIONS for option in options
+    )
+    if len(words) > 1 and SEPARATOR not in words and (texts or all(map(_could_be_command, words))):
+        several = [word for each in split_commands([], words) for word in (SEPARATOR, *each)][1:]
         raise UsageError(
             f"{shlex.join(words)} could be one command or {len(words)} to compare",
-            hint=f"to compare them: {known.line(options, several)}\n"
-            f"one command: {known.line(options, _as_typed(arguments, options))}",
+            hint=f"to compare them: {known.render_line(options, several)}\n"
+            f"one command: {known.render_line(options, _words_as_typed(arguments, options))}",
         )
 
 
-def _as_typed(arguments: Sequence[str], options: Sequence[str]) -> Sequence[str]:
-    """The command's words before any of them were joined."""
-    return arguments[next(at for at in range(len(arguments)) if joined(arguments[:at]) == options) :]
+def _words_as_typed(arguments: Sequence[str], options: Sequence[str]) -> Sequence[str]:
+    """The command's words as they were typed, before any of them were joined."""
+    return arguments[
+        next(at for at in range(len(arguments)) if join_option_words(arguments[:at]) == options) :
+    ]
 
 
-def _moved(words: Sequence[str], known: Known) -> tuple[list[str], list[str]]:
-    """The verb's options among the words, with their values, and the other words."""
+def _separate_options(words: Sequence[str], known: KnownOptions) -> tuple[list[str], list[str]]:
+    """Separates the verb's options among the words, with their values, from the other words."""
     options: list[str] = []
     others: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        if not known.meant(word):
+        if not known.is_option(word):
             others.append(word)
             continue
         options.append(word)
-        options += _taken(rest, known.after(word))
+        options += _take_words(rest, known.count_value_words(word))
     return options, others
 
 
-def parameters(
+def parse_parameters(
     lists: Iterable[str] | None, scans: Iterable[str] | None, step: str | None, *, machines: bool = True
 ) -> dict[str, tuple[str, ...]]:
-    """Levels by parameter, of each `NAME=A,B` and `NAME=FIRST:LAST`. Raises `UsageError`.
+    """Parses `NAME=A,B` and `NAME=FIRST:LAST` into the levels of each parameter. Raises `UsageError`.
 
-    With `machines` names of their factors are refused, as either could be meant.
+    With `machines`, names of factors of machines are refused, because either could be meant.
     """
     found: dict[str, tuple[str, ...]] = {}
     for text in lists or ():
         name, _, levels = text.partition("=")
-        _add(found, name, machines, [level.strip() for level in levels.split(",")])
+        _add_parameter(found, name, machines, [level.strip() for level in levels.split(",")])
     for text in scans or ():
         name, _, ends = text.partition("=")
         first, _, last = ends.partition(":")
-        _add(found, name, machines, _scanned(name, first, last, step))
+        _add_parameter(found, name, machines, _scan_levels(name, first, last, step))
     if step is not None and not scans:
         raise UsageError("-D goes with -P", hint="e.g. -P threads 1 8 -D 2")
     return found
 
 
-def _add(found: dict[str, tuple[str, ...]], name: str, machines: bool, levels: Sequence[str]) -> None:
+def _add_parameter(
+    found: dict[str, tuple[str, ...]], name: str, machines: bool, levels: Sequence[str]
+) -> None:
     from guestmark.core.platform_kind import is_machine_factor
 
     if not _NAME.fullmatch(name):
@@ -203,11 +213,11 @@ def _add(found: dict[str, tuple[str, ...]], name: str, machines: bool, levels: S
             f"{name} is a factor of machines", hint=f"--set {name}=… sets it; give the parameter another name"
         )
     if name in found or len(set(levels)) < len(levels) or not all(levels):
-        raise UsageError(f"parameter {name}: a level is missing or given twice", hint="e.g. -L level 1,3,9")
+        raise UsageError(f"parameter {name}: a level is empty or given twice", hint="e.g. -L level 1,3,9")
     found[name] = tuple(levels)
 
 
-def _scanned(name: str, first: str, last: str, step: str | None) -> list[str]:
+def _scan_levels(name: str, first: str, last: str, step: str | None) -> list[str]:
     try:
         low, high, by = Decimal(first), Decimal(last), Decimal(step or "1")
     except InvalidOperation as error:
@@ -224,23 +234,24 @@ def _scanned(name: str, first: str, last: str, step: str | None) -> list[str]:
     return [str(low + by * number) for number in range(int((high - low) / by) + 1)]
 
 
-def as_texts(argv: Sequence[str]) -> list[str]:
-    """The words, where each is a command as hyperfine takes them (`'sleep 0.1' 'sleep 0.2'`); else nothing.
+def find_command_texts(argv: Sequence[str]) -> list[str]:
+    """Returns the words if each of them is a whole command as hyperfine takes it (`'sleep 0.1' 'sleep 0.2'`).
 
-    The first holds blanks and is not a program itself, and each begins with a program or needs a shell.
+    That is so if the first one holds blanks and is not a program itself, and each begins with a program or needs a
+    shell. Otherwise the list is empty.
     """
-    if not argv or BETWEEN in argv or not re.search(r"\s", argv[0]) or shutil.which(argv[0]):
+    if not argv or SEPARATOR in argv or not re.search(r"\s", argv[0]) or shutil.which(argv[0]):
         return []
-    return list(argv) if all(map(_is_command, argv)) else []
+    return list(argv) if all(map(_begins_with_program, argv)) else []
 
 
 def is_program(word: str) -> bool:
-    """Whether the word is a program that could be run from here."""
+    """Whether the word names a program that can be run from here."""
     return shutil.which(word) is not None
 
 
-def _is_command(text: str) -> bool:
-    """Whether a text, quoted as one word, begins with a program or with what a shell knows."""
+def _begins_with_program(text: str) -> bool:
+    """Whether a text begins with a program or with something that a shell understands."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -251,22 +262,22 @@ def _is_command(text: str) -> bool:
 
 
 def _could_be_command(word: str) -> bool:
-    """Whether a word beside others could be a command of its own: a program, or a quoted text that begins with one."""
+    """Whether one of several words could be a command: a program, or a quoted text that begins with one."""
     if shutil.which(word) is not None:
         return True
-    return re.search(r"\s", word) is not None and _is_command(word)
+    return re.search(r"\s", word) is not None and _begins_with_program(word)
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TypedCommand:
     """A command as it was typed."""
 
     words: list[str]
-    text: str | None = None  # what the last of the words is, where the others are a shell
+    text: str | None = None  # for a shell: the last of the words, where the others are the shell
 
 
-def shell_of(shell: str | None, *, without: bool = False) -> tuple[str, ...] | None:
-    """The words of `--shell`: none for no shell, None where each text decides. Raises `UsageError`."""
+def parse_shell(shell: str | None, *, without: bool = False) -> tuple[str, ...] | None:
+    """Parses `--shell` into words: no words for no shell, None where each command decides. Raises `UsageError`."""
     if without and shell not in {None, _NO_SHELL}:
         raise UsageError("-N and --shell contradict each other", hint="give only one of them")
     if without or shell == _NO_SHELL:
@@ -284,8 +295,8 @@ def shell_of(shell: str | None, *, without: bool = False) -> tuple[str, ...] | N
     return words
 
 
-def ignored(text: str | None) -> tuple[int, ...] | None:
-    """The statuses of `--ignore-failure=STATUSES`; empty for every status. None if it is not given so.
+def parse_ignored_statuses(text: str | None) -> tuple[int, ...] | None:
+    """Parses the statuses of `--ignore-failure=STATUSES`; empty for every status, None without a value.
 
     Raises `UsageError`.
     """
@@ -305,38 +316,40 @@ def ignored(text: str | None) -> tuple[int, ...] | None:
     return found
 
 
-def typed(
+def parse_commands(
     argv: Sequence[str], texts: Sequence[str] | None, shell: Sequence[str] | None = None
-) -> list[Typed]:
-    """The commands of `-- A --- B` and of each text, in order. Raises `UsageError`.
+) -> list[TypedCommand]:
+    """Parses the commands of `-- A --- B` and of each text, in order. Raises `UsageError`.
 
-    `shell`: the one that runs them all, none of them where it is empty; None for the usual one where a text needs it.
+    `shell` runs all of them, or none if it is empty; with None, `sh` runs the texts that need a shell.
     """
-    found = [Typed(words) for words in _between(argv)]
+    found = [TypedCommand(words) for words in _split_at_separator(argv)]
     if shell:
-        found = [
-            _in_shell(one.words[0] if len(one.words) == 1 else shlex.join(one.words), shell) for one in found
-        ]
+        # One word is a text already; several are an argv, whose words must survive the shell.
+        texts_of_words = (
+            command.words[0] if len(command.words) == 1 else shlex.join(command.words) for command in found
+        )
+        found = [_wrap_in_shell(text, shell) for text in texts_of_words]
     for text in texts or ():
         if shell or (shell is None and needs_shell(text)):
-            found.append(_in_shell(text, shell or _DEFAULT_SHELL))
+            found.append(_wrap_in_shell(text, shell or _DEFAULT_SHELL))
             continue
         try:
-            found.append(Typed(shlex.split(text)))
+            found.append(TypedCommand(shlex.split(text)))
         except ValueError as error:
             raise UsageError(f"--command {text!r}: {error}", hint="quote its words as for a shell") from error
-    if any(not one.words or one.text == "" for one in found):
+    if any(not command.words or command.text == "" for command in found):
         raise UsageError("a command is empty", hint="e.g. guestmark exec -- gzip -9 file --- zstd -9 file")
     return found
 
 
-def output_of(given: Sequence[str] | None) -> tuple[tuple[StandardOutput, ...], bool]:
-    """Where the output of the commands goes, and whether it is shown. Raises `UsageError`."""
+def parse_outputs(given: Sequence[str] | None) -> tuple[tuple[StandardOutput, ...], bool]:
+    """Parses `--output`: where the commands' output goes, and whether it is shown. Raises `UsageError`."""
     found, shown = [], False
     for where in given or ():
         if where == _INHERIT:
             shown = True
-        elif where in {each.value for each in StandardOutput}:
+        elif where in set(StandardOutput):
             found.append(StandardOutput(where))
         else:
             raise UsageError(
@@ -348,19 +361,19 @@ def output_of(given: Sequence[str] | None) -> tuple[tuple[StandardOutput, ...], 
     return tuple(found), shown
 
 
-def commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]]:
-    """The words of the commands that are `typed`. Raises `UsageError`."""
-    return [one.words for one in typed(argv, texts)]
+def split_commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]]:
+    """Parses the commands as `parse_commands` does, and returns the words of each. Raises `UsageError`."""
+    return [command.words for command in parse_commands(argv, texts)]
 
 
-def _in_shell(text: str, shell: Sequence[str]) -> Typed:
-    return Typed([*shell, "-c", text], text)
+def _wrap_in_shell(text: str, shell: Sequence[str]) -> TypedCommand:
+    return TypedCommand([*shell, "-c", text], text)
 
 
-def _between(argv: Sequence[str]) -> list[list[str]]:
+def _split_at_separator(argv: Sequence[str]) -> list[list[str]]:
     found: list[list[str]] = [[]]
     for word in argv:
-        if word == BETWEEN:
+        if word == SEPARATOR:
             found.append([])
         else:
             found[-1].append(word)

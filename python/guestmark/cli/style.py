@@ -4,19 +4,19 @@ from enum import StrEnum
 
 
 class Style(StrEnum):
-    """Whether there are colours, and a display that is drawn anew, or plain lines."""
+    """Whether there are colours, and whether progress is redrawn or printed as plain lines."""
 
     AUTO = "auto"  # as the terminal can
     BASIC = "basic"  # neither
-    FULL = "full"  # both, whatever it is
+    FULL = "full"  # both, whatever the terminal is
     NOCOLOR = "nocolor"
     COLOR = "color"
     NONE = "none"  # nothing is shown
 
-    def live(self, *, usual: bool) -> bool:
-        """Whether progress is drawn anew; `usual`: the terminal is for that."""
-        return usual if self is Style.AUTO else self in {Style.FULL, Style.NOCOLOR}
+    def redraws(self, *, by_default: bool) -> bool:
+        """Whether progress is redrawn; `by_default` says what the terminal is fit for."""
+        return by_default if self is Style.AUTO else self in {Style.FULL, Style.NOCOLOR}
 
-    def coloured(self) -> bool | None:
-        """Whether there are colours; None: as the terminal can."""
+    def has_colours(self) -> bool | None:
+        """Whether there are colours; None leaves it to the terminal."""
         return None if self is Style.AUTO else self in {Style.FULL, Style.COLOR}

@@ -1,10 +1,12 @@
-"""The verbs and the help that lists them. No parser is needed to print either: `--help` imports only this."""
+"""The verbs and the help that lists them. Neither needs a parser: `--help` imports only this."""
 
 from __future__ import annotations
 
 import textwrap
 
-# Verb: what it does, by what it is for. The module is `guestmark.cli.<verb>_verb`, its function `command`.
+from guestmark import __version__
+
+# What each verb does, by purpose. Its modules are `guestmark.cli.commands.VERB` and `guestmark.cli.do.VERB`.
 GROUPS = {
     "Measure": {
         "exec": "Measure any command on the host and in guests.",
@@ -48,11 +50,11 @@ GROUPS = {
     },
 }
 VERBS = {verb: does for group in GROUPS.values() for verb, does in group.items()}
-# What the first screen of the help lists; the rest is reached by groups, and by its own name as well.
+# The verbs on the first screen of the help; the others are reached through groups, and by their own names as well.
 FIRST = (
     "exec", "ab", "run", "tune", "boot", "show", "compare", "gate", "doctor", "capture", "tour", "resume",
 )  # fmt: skip
-# Group: its members, each with the verb that it is.
+# The members of each group, with the verb that each of them stands for.
 GROUPED = {
     "runs": {name: name for name in ("block", "history", "export", "import", "edit", "rm", "vacuum")}
     | {"list": "runs"},
@@ -61,7 +63,7 @@ GROUPED = {
     "host": {"quiet": "quiet"},
     "guest": {"shell": "shell", "prepare": "prepare", "clean": "clean"},
 }
-_OWN_ACTIONS = {  # verbs with actions of their own, in the same list
+_VERBS_WITH_ACTIONS = {  # listed among the groups
     "ledger": "copy and role: share runs between ledgers, or set up a server",
     "fleet": "run a plan on the machines of a lab",
     "plans": "list the built-in plans, or print one to edit",
@@ -81,17 +83,15 @@ SYNONYMS = {
 }  # fmt: skip
 
 
-def ungrouped(words: list[str]) -> list[str]:
-    """The command line with the verb itself in place of a group and a member: `runs rm ID` is `rm ID`."""
+def replace_group(words: list[str]) -> list[str]:
+    """Replaces a group and its member by the verb itself: `runs rm ID` is `rm ID`."""
     if len(words) > 1 and (verb := GROUPED.get(words[0], {}).get(words[1])):
         return [verb, *words[2:]]
     return words
 
 
-def version() -> str:
-    """What `guestmark --version` prints."""
-    from guestmark import __version__
-
+def describe_version() -> str:
+    """Returns what `guestmark --version` prints."""
     return f"guestmark {__version__}"
 
 
@@ -105,22 +105,22 @@ _OPTIONS = {
 _WIDTH = 80
 
 
-def first_screen() -> str:
-    """What `guestmark --help` prints."""
-    groups = {group: ", ".join(sorted(members)) for group, members in GROUPED.items()} | _OWN_ACTIONS
+def render_first_screen() -> str:
+    """Returns what `guestmark --help` prints."""
+    groups = {group: ", ".join(sorted(members)) for group, members in GROUPED.items()} | _VERBS_WITH_ACTIONS
     parts = [
         "Usage: guestmark COMMAND [OPTIONS] [ARGUMENTS]...\n",
         f"  {SUMMARY}\n",
-        _listed("Commands", {verb: VERBS[verb] for verb in FIRST}),
-        _listed("Groups (guestmark GROUP COMMAND)", groups),
-        _listed("Options", _OPTIONS),
+        _render_list("Commands", {verb: VERBS[verb] for verb in FIRST}),
+        _render_list("Groups (guestmark GROUP COMMAND)", groups),
+        _render_list("Options", _OPTIONS),
         "guestmark COMMAND --help explains a command; `guestmark tour` is a first run.",
     ]
     return "\n".join(parts)
 
 
-def _listed(title: str, rows: dict[str, str]) -> str:
-    """`title` and a definition list below it."""
+def _render_list(title: str, rows: dict[str, str]) -> str:
+    """Renders `title` with a definition list below it."""
     widest = max(map(len, rows))
     text = [f"{title}:"]
     for name, does in rows.items():

@@ -36,7 +36,7 @@ LIBRARIES = (
     "qemu.qmp",
     "rich",
     "sqlalchemy",
-    "typer",
+    "click",
 )
 VULNERABILITIES = "sys/devices/system/cpu/vulnerabilities"
 _VERSION_LIMIT_S = 5.0

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli import ab_verb, main
-from guestmark.cli.ab_verb import _labelled, _settings
+from guestmark.cli import main
+from guestmark.cli.do import ab
+from guestmark.cli.do.ab import _label_paths, _render_settings
 from guestmark.core import registry
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import UsageError
@@ -90,15 +91,15 @@ def test_parameters_stand_in_the_command() -> None:
 
 
 def test_ab_names_its_sides() -> None:
-    assert _labelled(("/boot/vmlinuz-6.1", "/boot/vmlinuz-6.12")) == (
+    assert _label_paths(("/boot/vmlinuz-6.1", "/boot/vmlinuz-6.12")) == (
         "6.1:/boot/vmlinuz-6.1", "6.12:/boot/vmlinuz-6.12",
     )  # fmt: skip
-    assert _labelled(("/k/6.1/vmlinuz", "/boot/vmlinuz-6.12")) == (
+    assert _label_paths(("/k/6.1/vmlinuz", "/boot/vmlinuz-6.12")) == (
         "6.1:/k/6.1/vmlinuz", "6.12:/boot/vmlinuz-6.12",
     )  # fmt: skip
-    assert _labelled(("/a/qemu", "/b/qemu")) == ("A:/a/qemu", "B:/b/qemu")
-    assert _labelled(("old:/a", "/b")) == ("old:/a", "B:/b")
-    assert _settings({"kernel_args": ("a,b", "c")}) == [r"kernel_args=a\,b,c"]
+    assert _label_paths(("/a/qemu", "/b/qemu")) == ("A:/a/qemu", "B:/b/qemu")
+    assert _label_paths(("old:/a", "/b")) == ("old:/a", "B:/b")
+    assert _render_settings({"kernel_args": ("a,b", "c")}) == [r"kernel_args=a\,b,c"]
 
 
 def test_files_of_a_machine_are_looked_at(tmp_path: Path) -> None:
@@ -143,7 +144,9 @@ def test_nothing_to_compare_is_told(guestmark: CommandLine) -> None:
 def test_what_is_refused_boots_nothing_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ab_verb, "_usual", lambda *_: pytest.fail("a guest is booted to choose the platform"))
+    monkeypatch.setattr(
+        ab, "_choose_platform", lambda *_: pytest.fail("a guest is booted to choose the platform")
+    )
     monkeypatch.setattr(sys, "argv", ["guestmark", "ab", "--kernel", "/none/a", "/none/b", "--", "true"])
     assert main() == 2
     assert "there is no kernel at '/none/a'" in capsys.readouterr().err

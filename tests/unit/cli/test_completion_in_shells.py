@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.app import SHELLS, completion_script
+from guestmark.cli.completion_scripts import SHELLS, completion_script
 from guestmark.cli.verbs import GROUPED, VERBS
 from tests.framework import PACKAGES
 from tests.framework.command_line import CommandLine
@@ -88,9 +88,8 @@ def test_no_candidate_is_a_sentence(guestmark: CommandLine, verb: str, typed: st
     """Every line is a candidate and, behind a tabulator, what it is: one word, and an option where one was begun."""
     done = guestmark(
         env={
-            "_GUESTMARK_COMPLETE": "complete_fish",
-            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-            "_TYPER_COMPLETE_ARGS": " ".join(filter(None, ("guestmark", verb, typed)))
+            "_GUESTMARK_COMPLETE": "1",
+            "_GUESTMARK_COMPLETE_LINE": " ".join(filter(None, ("guestmark", verb, typed)))
             + ("" if typed else " "),
         }
     )

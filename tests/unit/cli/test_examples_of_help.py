@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from guestmark.cli.app import app
 from guestmark.cli.examples import EXAMPLES, examples
@@ -14,7 +13,7 @@ from guestmark.cli.verbs import VERBS
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
-GROUP: Any = typer.main.get_command(app)
+GROUP: Any = app
 LINES = [(verb, line) for verb, rows in EXAMPLES.items() for line, _ in rows]
 
 

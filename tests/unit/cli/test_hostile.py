@@ -192,10 +192,10 @@ def test_addresses_of_ipv6_are_whole(folder: Path) -> None:
     assert "[2001:db8::1]:8000" in OURS.sub("", on_a_terminal(*CALLS["capture"], folder=folder))
 
 
-@pytest.mark.parametrize(("show", "shown"), [("_show", 6), ("_show_all", 8)])
+@pytest.mark.parametrize(("show", "shown"), [("_show_summary", 6), ("_show_details", 8)])
 def test_what_the_doctor_finds_is_inert(folder: Path, show: str, shown: int) -> None:
     code = (
-        f"from guestmark.cli import doctor_verb as d; t = {HOSTILE!r}\n"
+        f"from guestmark.cli.do import doctor as d; t = {HOSTILE!r}\n"
         "found = dict(name=t, usable=False, reason=t, hint=t, ready_s=None)\n"
         "host = dict(processor=dict(model=t), kernel=dict(release=t), distribution=t)\n"
         f"d.{show}(dict(platforms=[found], host=host, ledger=t, tools=dict(qemu=t)))\n"
@@ -242,4 +242,4 @@ def test_only_the_door_writes_to_the_standard_streams() -> None:
                 if prints or raw:
                     found.append(f"{inside}:{node.lineno}: {called}")
     # Plans that come with guestmark are printed as they are.
-    assert [place for place in found if not place.startswith("cli/plans_verb.py")] == []
+    assert [place for place in found if not place.startswith("cli/do/plans.py")] == []

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from guestmark.cli.app import app, known_options
-from guestmark.cli.hyperfine import as_texts, commands, joined, parameters, reordered
+from guestmark.cli.app import app
+from guestmark.cli.hyperfine import (
+    find_command_texts,
+    join_option_words,
+    parse_parameters,
+    put_options_first,
+    split_commands,
+)
+from guestmark.cli.parser import build_command, known_options
 from guestmark.cli.verbs import VERBS
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
@@ -26,15 +32,26 @@ from guestmark.workloads.exec.plan import ExecOptions, build, named_commands
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
-_GROUP: Any = typer.main.get_command(app)
-KNOWN = known_options(_GROUP.get_command(None, "exec"), _GROUP.make_context("guestmark", ["runs"]))
+_GROUP: Any = app
+KNOWN = known_options(build_command("exec"))
 
 
 def test_the_words_of_a_parameter_become_one() -> None:
     typed = ["exec", "-L", "level", "1,9", "-P", "t", "1", "8", "--", "program", "-L", "a", "b"]
-    assert joined(typed) == ["exec", "-L", "level=1,9", "-P", "t=1:8", "--", "program", "-L", "a", "b"]
-    assert joined(["exec", "-L", "level=1,9"]) == ["exec", "-L", "level=1,9"]
-    assert joined(["exec", "-L"]) == ["exec", "-L"]
+    assert join_option_words(typed) == [
+        "exec",
+        "-L",
+        "level=1,9",
+        "-P",
+        "t=1:8",
+        "--",
+        "program",
+        "-L",
+        "a",
+        "b",
+    ]
+    assert join_option_words(["exec", "-L", "level=1,9"]) == ["exec", "-L", "level=1,9"]
+    assert join_option_words(["exec", "-L"]) == ["exec", "-L"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +70,7 @@ def test_the_words_of_a_parameter_become_one() -> None:
     ],
 )
 def test_commands_that_are_one_word_each(typed: list[str], texts: list[str]) -> None:
-    assert as_texts(typed) == texts
+    assert find_command_texts(typed) == texts
 
 
 def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
@@ -99,7 +116,7 @@ def test_a_timed_run_ends_after_its_seconds_and_its_blocks() -> None:
 def test_levels(
     lists: list[str] | None, scans: list[str] | None, step: str | None, found: dict[str, tuple[str, ...]]
 ) -> None:
-    assert parameters(lists, scans, step) == found
+    assert parse_parameters(lists, scans, step) == found
 
 
 @pytest.mark.parametrize(
@@ -108,7 +125,7 @@ def test_levels(
         (["memory=1,2"], None, None, "is a factor of machines"),
         (["a b=1"], None, None, "cannot be a parameter's name"),
         (["a=1,1"], None, None, "given twice"),
-        (["a=1,"], None, None, "missing"),
+        (["a=1,"], None, None, "empty"),
         (None, ["a=1:x"], None, "not all numbers"),
         (None, ["a=1:nan"], None, "nothing lies"),
         (None, ["a=5:1"], None, "nothing lies"),
@@ -121,7 +138,7 @@ def test_levels_that_mean_nothing(
     lists: list[str] | None, scans: list[str] | None, step: str | None, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        parameters(lists, scans, step)
+        parse_parameters(lists, scans, step)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +159,13 @@ def test_levels_that_mean_nothing(
     ],
 )
 def test_commands(argv: list[str], texts: list[str] | None, found: list[list[str]]) -> None:
-    assert commands(argv, texts) == found
+    assert split_commands(argv, texts) == found
 
 
 @pytest.mark.parametrize(("argv", "texts"), [(["a", "---"], None), ([], [""]), ([], ["echo 'x"])])
 def test_commands_that_mean_nothing(argv: list[str], texts: list[str] | None) -> None:
     with pytest.raises(UsageError):
-        commands(argv, texts)
+        split_commands(argv, texts)
 
 
 def test_several_commands_are_compared_with_the_first() -> None:
@@ -337,7 +354,7 @@ def test_every_line_of_the_guide_runs(guestmark: CommandLine, tmp_path: Path) ->
     ],
 )
 def test_options_may_stand_between_commands_that_are_texts(typed: str, read: str) -> None:
-    assert reordered(shlex.split(typed), KNOWN) == shlex.split(read)
+    assert put_options_first(shlex.split(typed), KNOWN) == shlex.split(read)
 
 
 AFTER = (
@@ -352,17 +369,17 @@ AFTER = (
 def test_an_option_after_the_command_is_nobody_s_in_silence(before: str, after: str, command: str) -> None:
     words = command.format(after)
     with pytest.raises(UsageError, match="could be guestmark's or the command's") as refused:
-        reordered(shlex.split(f"{before} {words}"), KNOWN)
+        put_options_first(shlex.split(f"{before} {words}"), KNOWN)
     for line, own in zip(refused.value.hint.splitlines(), (True, False), strict=True):
         _, _, typed = line.partition("guestmark exec ")
         options, _, rest = typed.partition(" -- " if before or own else "-- ")
-        first = joined(shlex.split(before))
+        first = join_option_words(shlex.split(before))
         if own:
-            assert options.split() == [*first, *joined(shlex.split(after))]
+            assert options.split() == [*first, *join_option_words(shlex.split(after))]
             assert rest.split() == command.format("").split()
         else:
             assert (options.split(), rest) == (first, words)
-        reordered(shlex.split(typed), KNOWN)
+        put_options_first(shlex.split(typed), KNOWN)
 
 
 @pytest.mark.parametrize("options", ["", "-q -r 1", "-L y 1,2"])
@@ -384,7 +401,7 @@ def test_words_that_are_all_commands_are_not_one_in_silence(
         Path(name).write_text("#!/bin/sh\n")
         Path(name).chmod(0o755)
     with pytest.raises(UsageError, match="could be one command or") as refused:
-        reordered(shlex.split(f"{options} {typed}"), KNOWN)
+        put_options_first(shlex.split(f"{options} {typed}"), KNOWN)
     compared, one = (line.partition(" -- ")[2] for line in refused.value.hint.splitlines())
     assert (compared, one) == (several, typed)
 
@@ -393,7 +410,7 @@ def test_words_that_are_all_commands_are_not_one_in_silence(
     "typed", ["sleep 0.1", "ls /tmp", "./old ./absent", "./absent true", "grep 'no such' true"]
 )
 def test_words_of_which_one_is_no_command_are_one(tmp_path: Path, typed: str) -> None:
-    assert reordered(shlex.split(typed), KNOWN) == shlex.split(typed)
+    assert put_options_first(shlex.split(typed), KNOWN) == shlex.split(typed)
 
 
 SHELL_TEXTS = [

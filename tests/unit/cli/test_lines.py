@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from guestmark.cli.lines import Lines
+from guestmark.cli.plain_progress import PlainProgress
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -30,7 +30,7 @@ class Run:
         self.now = 100.0
         self.block_s = block_s
         self.trials: list[Trial] = []
-        self.lines = Lines(clock=lambda: self.now, width=width)
+        self.lines = PlainProgress(clock=lambda: self.now, width=width)
         self.lines.started(PLAN, 0)
 
     def block(self, failing: str = "") -> None:
@@ -84,7 +84,7 @@ def test_what_will_be_known_and_when_is_said_to_whoever_asks(
     capsys: pytest.CaptureFixture[str], planning: bool
 ) -> None:
     run = Run(block_s=20.0, width=None)
-    run.lines = Lines(clock=lambda: run.now, planning=planning)
+    run.lines = PlainProgress(clock=lambda: run.now, show_forecast=planning)
     run.lines.started(PLAN, 0)
     run.block()
     foreseen = Forecast(0.02, 40.0, Rare(2.0, 0.05), 4620.0)
@@ -109,7 +109,7 @@ def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -
     cells = tuple(replace(cell, id=name) for cell, name in zip(CELLS, names, strict=True))
     plan = replace(PLAN, cells=cells)
     now = [0.0]
-    lines = Lines(clock=lambda: now[0], width=80)
+    lines = PlainProgress(clock=lambda: now[0], width=80)
     lines.started(plan, 0)
     trials: list[Trial] = []
     for block in range(3):
@@ -124,7 +124,7 @@ def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_long_block_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
-    with Lines(quiet_s=0.2) as lines:
+    with PlainProgress(quiet_s=0.2) as lines:
         lines.started(PLAN, 0)
         lines.trial_started(CELLS[0], 0)
         lines.trial_ended(CELLS[0], Trial("host", 0, 0, TrialStatus.OK))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.runs_verb import _show
+from guestmark.cli.do.runs import _show_runs
 from guestmark.core.model import RunState
 from guestmark.ledger.model import RunOverview
 from tests.framework.command_line import CommandLine
@@ -36,7 +36,7 @@ def test_ids_are_whole_at_every_width(
         _overview(number, label, title, labels if number % 2 else {})
         for number, (label, title) in enumerate(itertools.product(_TEXTS, repeat=2))
     ]
-    _show(runs)
+    _show_runs(runs)
     shown = capsys.readouterr().out
     assert [run.id in shown for run in runs] == [True] * len(runs)
     assert len(shown.splitlines()) == len(runs) + 1 or width < 72

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.doctor_verb import examine_architectures, said
+from guestmark.cli.do.doctor import describe_state, examine_architectures
 from guestmark.core.architectures import ARCHITECTURES, Architecture, Source, architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.findings import Build, Program
@@ -414,7 +414,7 @@ def test_documents_of_doctor_name_every_architecture() -> None:
     document = json.loads(json.dumps(examine_architectures()))
     assert document[0]["architecture"] == host_architecture().name
     assert {row["architecture"] for row in document} == set(ARCHITECTURES)
-    assert all(said(row) for row in document)
+    assert all(describe_state(row) for row in document)
 
 
 def test_an_architecture_that_no_package_source_serves_is_told_from_the_others(

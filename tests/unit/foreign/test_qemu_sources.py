@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.ab_verb import _labelled
+from guestmark.cli.do.ab import _label_paths
 from guestmark.core import registry
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import UsageError
@@ -130,8 +130,8 @@ def test_versions_that_the_sources_do_not_have() -> None:
         registry.parse_settings(["qemu=apt:1:0.1"])
     with pytest.raises(UsageError, match="is not a package version"):
         registry.parse_settings(["qemu=apt:$(id)"])
-    assert _labelled(("apt:1:7.2", "image:x")) == ("A:apt:1:7.2", "B:image:x")
-    assert _labelled(("old:apt:1:7.2", "new:image:x")) == ("old:apt:1:7.2", "new:image:x")
+    assert _label_paths(("apt:1:7.2", "image:x")) == ("A:apt:1:7.2", "B:image:x")
+    assert _label_paths(("old:apt:1:7.2", "new:image:x")) == ("old:apt:1:7.2", "new:image:x")
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from guestmark.cli.import_verb import _check_shown
+from guestmark.cli.do.import_ import _check_can_be_shown
 from guestmark.core.errors import LedgerError
 from guestmark.engine.environment import record_environment
 from guestmark.ledger import bundle, codec, open_ledger, run_history
@@ -272,7 +272,7 @@ def test_what_is_taken_can_be_shown(changes: list[tuple[tuple[Any, ...], Any]]) 
     with open_ledger(_fresh()) as ledger:
         try:
             (packed,) = bundle.unpack(forged([made]), "run.gmk")
-            _check_shown(packed)
+            _check_can_be_shown(packed)
             run_id = Shelf(ledger).add(packed.run, replace(packed.said, origin=Origin("run.gmk")))
         except LedgerError:
             assert changes, "the run as it is can be taken"

@@ -23,10 +23,10 @@ sys.exit(lint_imports(no_cache=True, no_logo=True))
         ("disks/sparse.py", "from guestmark.platforms import registry", "imports point down"),
         ("platforms/qmp.py", "from guestmark.platforms.qemu import platform", "no circles"),
         ("plan/pattern.py", "from guestmark.plan import matrix", "no circles"),
-        ("engine/bisection.py", "from guestmark.cli import session", "imports point down"),
-        ("fleet/block_task.py", "from guestmark.cli import session", "imports point down"),
+        ("engine/bisection.py", "from guestmark.cli import measure", "imports point down"),
+        ("fleet/block_task.py", "from guestmark.cli import measure", "imports point down"),
         (
-            "cli/run_verb.py",
+            "cli/do/run.py",
             "from guestmark.engine import measurement_loop",
             "the command line makes no runs",
         ),

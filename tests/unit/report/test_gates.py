@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from guestmark.cli import gates as statuses
+from guestmark.cli import exit_status
 from guestmark.core.errors import UsageError
 from guestmark.core.gate import Gate, parse_gates
 from guestmark.core.model import Cell, Trial
@@ -326,4 +326,4 @@ def test_no_mistake_is_taken_for_a_slow_program(
     ],
 )
 def test_only_commands_with_gates_end_as_gates_do(arguments: Sequence[str], asked: bool) -> None:
-    assert statuses.asked(arguments) is asked
+    assert exit_status.command_line_has_gate(arguments) is asked

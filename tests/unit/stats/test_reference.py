@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from guestmark.cli.parser import module_of_verb
 from tests.framework import CHECKOUT
 from tests.framework.call_graph import BODY, graph, reachable, sources
 
@@ -37,7 +38,8 @@ def called(modules: Mapping[str, str]) -> set[str]:
     """All that the commands can reach: the verbs, and the descriptions of platforms and workloads."""
     edges = graph(modules)
     table = modules["guestmark.cli.verbs"].partition("GROUPS = {")[2].partition("\n}\n")[0]
-    roots = [f"guestmark.cli.{verb}_verb.command" for verb in re.findall(r'^        "(\w+)": "', table, re.M)]
+    verbs = re.findall(r'^        "(\w+)": "', table, re.M)
+    roots = [f"guestmark.cli.do.{module_of_verb(verb)}.run" for verb in verbs]
     roots.append(f"guestmark.__main__.{BODY}")
     roots += [
         f"{module}.{BODY}"

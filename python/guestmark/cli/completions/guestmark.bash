@@ -3,7 +3,7 @@ _guestmark() {
     # What is on the line and not what bash made of it: bash takes `memory=1` for three words.
     local line=${COMP_LINE:0:COMP_POINT} typed kept= sign reply
     mapfile -t COMPREPLY < <(
-        _GUESTMARK_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=$line \
+        _GUESTMARK_COMPLETE=1 _GUESTMARK_COMPLETE_LINE=$line \
             "${1/#\~/$HOME}" 2>/dev/null | sed '/^$/d; s/\t.*//' # the texts behind tabulators are for other shells
     )
     for reply in "${COMPREPLY[@]}"; do

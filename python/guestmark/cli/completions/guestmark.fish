@@ -1,7 +1,7 @@
 # Completion of guestmark for fish.
 function __guestmark_complete
     set --local line (commandline --current-process --cut-at-cursor | string collect)
-    set --local found (_GUESTMARK_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=$line \
+    set --local found (_GUESTMARK_COMPLETE=1 _GUESTMARK_COMPLETE_LINE=$line \
         guestmark 2>/dev/null | string match --regex '.+')
     if set --query found[1]
         printf '%s\n' $found

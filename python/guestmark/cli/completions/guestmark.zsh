@@ -3,8 +3,8 @@
 _guestmark() {
     local -a lines open closed open_shown closed_shown
     local line value shown
-    lines=(${(f)"$(_GUESTMARK_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \
-        _TYPER_COMPLETE_ARGS="${words[1,CURRENT]}" ${~words[1]} 2>/dev/null)"})
+    lines=(${(f)"$(_GUESTMARK_COMPLETE=1 \
+        _GUESTMARK_COMPLETE_LINE="${words[1,CURRENT]}" ${~words[1]} 2>/dev/null)"})
     if (( ! $#lines )); then
         _files
         return

@@ -1,0 +1,56 @@
+"""`--list`: the cells that a plan would measure here, without measuring them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from guestmark.cli.stored_runs import open_ledger_if_any
+from guestmark.core.model import Plan
+from guestmark.core.units import counted
+from guestmark.engine import preflight
+from guestmark.engine.time_estimate import estimate_time
+from guestmark.page.say import say, tell
+
+
+def show_cells(plan: Plan, ledger_path: str | None) -> None:
+    """Prints the cells that can run here on standard output, one per line, and remarks on standard error.
+
+    Nothing is started to find out. Raises as a run does that could measure nothing.
+    """
+    ready = preflight.examine_without_starting(plan)
+    plan = replace(ready.plan, cells=ready.cells)
+    for cell in plan.cells:
+        mark = ""
+        if cell.baseline:
+            mark = "  # baseline"
+        elif cell.null_of:
+            mark = f"  # null copy of {cell.null_of}"
+        tell(f"{cell.id}{mark}")
+    # Remarks must not overtake the list where both go to the same place.
+    sys.stdout.flush()
+    if defaults := _levels_omitted_from_ids(plan):
+        say(f"defaults of all cells: {' '.join(defaults)}")
+    for note in (*plan.context.notes, *ready.notes):
+        say(note)
+    names_by_reason: dict[str, list[str]] = {}
+    for entry in ready.left_out:
+        names_by_reason.setdefault(entry.reason, []).append(entry.cell or entry.name)
+    for reason, names in names_by_reason.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        say(f"{names[0]}{more} cannot be measured here: {reason}")
+    with open_ledger_if_any(ledger_path) as ledger:
+        found = estimate_time(plan, ledger)
+    origin = f" ({found.origin})" if found.origin else ""
+    say(f"{counted(len(plan.cells), 'cell')}: {found.expectation}{origin}")
+
+
+def _levels_omitted_from_ids(plan: Plan) -> list[str]:
+    """Factor levels that cell ids omit because they are defaults, each once."""
+    omitted: dict[str, None] = {}
+    for cell in plan.cells:
+        words_of_id = (cell.null_of or cell.id).split()
+        for name, level in cell.factors.items():
+            if f"{name}={level}" not in words_of_id:
+                omitted[f"{name}={level}"] = None
+    return list(omitted)

@@ -1,0 +1,1 @@
+"""What each command is called with: one module for each verb, which only declares."""

@@ -1,0 +1,73 @@
+"""Declares `guestmark campaign`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from guestmark.cli import options
+from guestmark.cli.measure_options import MeasureOptions
+from guestmark.core.option import Argument, Candidates, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(MeasureOptions):
+    """Compare a host before and after a restart, for instance with another kernel: A B B A, boot by boot.
+
+    Every boot is one run of the command and one observation, so intervals show how far boots differ. After a restart,
+    `guestmark campaign NAME` continues, by hand or from a systemd unit (--unit). The end, and --status, compares the
+    sides.
+
+    Exit status: 0 done, or restart the host now; 2 the command line is wrong, 3 nothing could be measured, 130
+    interrupted.
+    """
+
+    campaign: Annotated[str, Argument("NAME", "The campaign's name.", Candidates.CAMPAIGNS)]
+    argv: Annotated[
+        list[str] | None,
+        Argument("[-- COMMAND...]", "Begin a campaign that measures this command. Without it: continue."),
+    ] = None
+    sides: Annotated[str, Option("--sides", "Names of the host's two sides.", metavar="A,B")] = "A,B"
+    rounds: Annotated[int, Option("--rounds", "Rounds of four boots, A B B A.", metavar="N", minimum=1)] = 2
+    switch: Annotated[
+        str,
+        Option(
+            "--switch", "Select {side} for the host's next start, e.g. grub-reboot {side}.", metavar="COMMAND"
+        ),
+    ] = ""
+    verify: Annotated[
+        str,
+        Option("--verify", "Must succeed if the host runs as {side}, and fail otherwise.", metavar="COMMAND"),
+    ] = ""
+    reboot_command: Annotated[
+        str,
+        Option(
+            "--reboot-command",
+            "Restart the host with this, e.g. systemctl reboot. Default: you restart it.",
+            metavar="COMMAND",
+        ),
+    ] = ""
+    in_place: Annotated[
+        bool,
+        Option(
+            "--in-place",
+            "The reboot command restarts something other than the host and returns when that is "
+            "done: continue at once.",
+        ),
+    ] = False
+    unit: Annotated[
+        bool,
+        Option(
+            "--unit",
+            "Print a systemd unit that continues the campaign whenever the host starts. With a "
+            "command: begin the campaign, but measure nothing yet.",
+        ),
+    ] = False
+    status: Annotated[bool, Option("--status", "Show progress and results; measure nothing.")] = False
+    forget: Annotated[bool, Option("--forget", "End the campaign; its runs stay in the ledger.")] = False
+    on: Annotated[
+        list[str] | None,
+        Option(
+            "--on", "Where to run it. Default: host.", metavar="PLATFORM,...", candidates=Candidates.PLATFORMS
+        ),
+    ] = None
+    metrics: options.Metrics = None
+    stdin: options.Input = None

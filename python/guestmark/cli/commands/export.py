@@ -1,0 +1,44 @@
+"""Declares `guestmark export`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from guestmark.cli import options
+from guestmark.core.option import Argument, Candidates, Option
+from guestmark.report.export_format import Format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.
+
+    A bundle is one file with whole runs, all trials included, without names of host and user.
+    """
+
+    runs: Annotated[
+        list[str] | None,
+        Argument(
+            "[RUN...]",
+            "A run's id, its beginning or end, its name, or `last` (the default); several for a bundle.",
+            candidates=Candidates.RUNS,
+        ),
+    ] = None
+    format: Annotated[
+        Format | None, Option("--format -f", "Format (default: by FILE's suffix, or json without one).")
+    ] = None
+    output: Annotated[
+        str, Option("--output -o", "Where to write the run (- for standard output).", metavar="FILE")
+    ] = "-"
+    bundle: Annotated[
+        str | None,
+        Option(
+            "--bundle",
+            "Write a file to share: a page for any browser that `guestmark import` can read, too.",
+            metavar="FILE.gmk.html",
+        ),
+    ] = None
+    host_name: Annotated[
+        bool, Option("--host-name", "Keep the names of the host and the user in a bundle.")
+    ] = False
+    consoles: Annotated[bool, Option("--consoles", "Include what the machines printed in a bundle.")] = False
+    ledger: options.Ledger = None

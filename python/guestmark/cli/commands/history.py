@@ -1,0 +1,45 @@
+"""Declares `guestmark history`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from guestmark.cli import options
+from guestmark.core.home import LATEST
+from guestmark.core.option import Argument, Candidates, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Follow the ratios of a run's cells over all runs of this host that asked the same, and find where they changed.
+
+    Apache Otava finds the change points, on log ratios to the baseline of each run. A checkout installs it on first
+    use. A change point is a suspicion: each comes with the commands that show what differs around it and measure both
+    sides side by side.
+    """
+
+    run: Annotated[
+        str,
+        Argument(
+            "[RUN]",
+            "The run whose cells to follow: an id, its beginning or end, a name, or `last`.",
+            candidates=Candidates.RUNS,
+        ),
+    ] = LATEST
+    cell: Annotated[str | None, Option("--cell", "Follow only this cell.", metavar="CELL")] = None
+    by: Annotated[
+        str, Option("--by", "Name runs by this label (--label commit=…) where they have it.", metavar="LABEL")
+    ] = "commit"
+    max_p: Annotated[
+        float,
+        Option("--max-p", "The p value at which Otava reports a change point.", minimum=1e-9, maximum=0.5),
+    ] = 0.0005
+    csv: Annotated[
+        str | None,
+        Option(
+            "--csv", "Write the series to FILE in the format of Apache Otava's own command.", metavar="FILE"
+        ),
+    ] = None
+    json: options.Json = None
+    markdown: options.Markdown = None
+    html: options.Html = None
+    ledger: options.Ledger = None

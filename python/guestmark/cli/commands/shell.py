@@ -1,0 +1,34 @@
+"""Declares `guestmark shell`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from guestmark.core.option import Argument, Candidates, Option
+
+OPTIONS_FIRST = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Open a shell in the very guest that would be measured.
+
+    It boots as for a trial, in the current directory with the current environment and user. Everything written in it is
+    lost when it ends. Without a terminal, the shell reads its commands from standard input. The exit status is the
+    shell's.
+    """
+
+    argv: Annotated[list[str] | None, Argument("[-- COMMAND...]", "Run this instead of a shell.")] = None
+    on: Annotated[str, Option("--on", "The platform.", metavar="PLATFORM", candidates=Candidates.PLATFORMS)]
+    settings: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            "Give the guest this setting. Repeatable.",
+            metavar="FACTOR=LEVEL",
+            candidates=Candidates.SETTINGS,
+        ),
+    ] = None
+    kernel: Annotated[
+        str | None,
+        Option("--kernel", "Boot guests from this kernel; short for --set kernel=PATH.", metavar="PATH"),
+    ] = None

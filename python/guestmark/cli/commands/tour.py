@@ -1,0 +1,36 @@
+"""Declares `guestmark tour`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from guestmark.cli import options
+from guestmark.core.option import Candidates, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """See what virtualization costs here, roughly, in one to three minutes.
+
+    Finds out which platforms work, measures one small thing of each kind on them (computing, system calls, memory, a
+    disk, the start of a guest, a file sent into it), and suggests what to run next. It is the plan `tour`, kept in the
+    ledger like any run.
+
+    Exit status: 0 all measured, 1 some trials failed, 2 the command line is wrong, 3 nothing could be measured, 130
+    interrupted (guestmark resume continues).
+    """
+
+    on: Annotated[
+        list[str] | None,
+        Option(
+            "--on",
+            "Guests to compare with the host, instead of all that work here.",
+            metavar="PLATFORM,...",
+            candidates=Candidates.PLATFORMS,
+        ),
+    ] = None
+    blocks: options.Blocks = None
+    json: options.Json = None
+    markdown: options.Markdown = None
+    html: options.Html = None
+    ledger: options.Ledger = None
+    quiet: options.Quiet = False

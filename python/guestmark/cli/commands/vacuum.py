@@ -1,0 +1,12 @@
+"""Declares `guestmark vacuum`."""
+
+from dataclasses import dataclass
+
+from guestmark.cli import options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Delete removed runs for good, and free their space on the disk."""
+
+    ledger: options.Ledger = None

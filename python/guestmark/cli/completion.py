@@ -1,0 +1,142 @@
+"""Answers a shell that completes a command line."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from click.shell_completion import ShellComplete, split_arg_string
+
+from guestmark.cli.app import app
+from guestmark.cli.commands.fleet import ACTIONS as FLEET_ACTIONS
+from guestmark.cli.commands.fleet import OFFERED_ACTIONS
+from guestmark.cli.commands.ledger import ACTIONS as LEDGER_ACTIONS
+from guestmark.cli.stored_runs import open_ledger_if_any
+from guestmark.core import registry
+from guestmark.core.architectures import ARCHITECTURES
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.home import LATEST
+from guestmark.core.option import Candidates
+from guestmark.page.say import tell
+from guestmark.plan import library
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+REQUEST = "_GUESTMARK_COMPLETE"
+_LINE = "_GUESTMARK_COMPLETE_LINE"
+_EARLIER_LINE = "_TYPER_COMPLETE_ARGS"  # in scripts that 0.3 has installed
+
+Candidate = str | tuple[str, str]  # the word, perhaps with what it is
+
+
+def answer_shell() -> None:
+    """Prints one line for each candidate, with a description behind a tabulator.
+
+    The variable `_GUESTMARK_COMPLETE_LINE` holds the line up to the cursor. Bash's own variables `COMP_WORDS` and
+    `COMP_CWORD` do instead, and then nothing but the words is printed.
+    """
+    line = os.environ.get(_LINE, os.environ.get(_EARLIER_LINE))
+    if line is None:
+        words, place = split_arg_string(os.environ.get("COMP_WORDS", "")), int(os.environ["COMP_CWORD"])
+        complete, incomplete = words[1:place], "".join(words[place : place + 1])
+    else:
+        words = split_arg_string(line)[1:]
+        unfinished = bool(words) and not line[-1:].isspace()
+        complete, incomplete = (words[:-1], words[-1]) if unfinished else (words, "")
+    found = ShellComplete(app, {}, "guestmark", REQUEST).get_completions(complete, incomplete)
+    for item in found:
+        # A shell completes files by itself; Click only marks that there could be some.
+        if item.type != "plain":
+            continue
+        described = "" if line is None or not item.help else "\t" + " ".join(item.help.split())
+        tell(f"{item.value}{described}")
+
+
+def find_candidates(kind: Candidates, parameters: Mapping[str, Any], incomplete: str) -> Sequence[Candidate]:
+    """What could stand in place of `incomplete`; `parameters` are those that were parsed before it."""
+    finders: Mapping[Candidates, Callable[[], Sequence[Candidate]]] = {
+        Candidates.CAMPAIGNS: _list_campaigns,
+        Candidates.FLEET_ACTIONS: lambda: OFFERED_ACTIONS,
+        Candidates.FLEET_ARGUMENTS: lambda: _list_fleet_arguments(parameters, incomplete),
+        Candidates.LEDGER_ACTIONS: lambda: list(LEDGER_ACTIONS),
+        Candidates.PLANS: lambda: _list_plans(incomplete),
+        Candidates.PLANS_WORDS: lambda: ["show", *_list_plans(incomplete)],
+        Candidates.PLATFORMS: lambda: _list_platforms(incomplete),
+        Candidates.POWERCUT_WORDS: lambda: ["replay"],
+        Candidates.RUNS: lambda: _list_from_ledger(parameters, "the newest run", _list_runs),
+        Candidates.SETTINGS: lambda: _list_settings(incomplete),
+    }
+    return finders[kind]()
+
+
+def _list_platforms(incomplete: str) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    if "@" in last:
+        kind = last.partition("@")[0]
+        return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]
+    kinds = registry.platform_kinds()
+    names = [
+        *registry.platform_names(),
+        *(f"{name}:" for name, kind in kinds.items() if kind.takes_destination),
+    ]
+    return [f"{before}{comma}{name}" for name in names]
+
+
+def _list_settings(incomplete: str) -> list[str]:
+    """`FACTOR=`, and after it the usual levels."""
+    factors = registry.factors()
+    name, equals, levels = incomplete.partition("=")
+    if not equals:
+        return [f"{factor}=" for factor in factors]
+    if name not in factors:
+        return []
+    before, comma, _ = levels.rpartition(",")
+    return [f"{name}={before}{comma}{level}" for level in factors[name].levels]
+
+
+def _list_plans(incomplete: str) -> list[str]:
+    """Built-in plans, and TOML files in the directory that is being typed."""
+    files = glob.glob(f"{glob.escape(incomplete)}*.toml")
+    return [*library.list_plan_names(), *sorted(files)]
+
+
+def _list_campaigns() -> list[str]:
+    # The engine takes longer to import than all other candidates to find.
+    from guestmark.engine.campaign import list_campaigns
+
+    return list(list_campaigns())
+
+
+def _list_fleet_arguments(parameters: Mapping[str, Any], incomplete: str) -> Sequence[Candidate]:
+    """Plans for `run`, fleets in the ledger for `resume` and `show`."""
+    wanted = FLEET_ACTIONS.get(parameters.get("action") or "")
+    if wanted == "PLAN":
+        return _list_plans(incomplete)
+    if wanted != "FLEET":
+        return []
+    # So do fleets, which read plans.
+    from guestmark.fleet.order import names
+
+    return _list_from_ledger(
+        parameters, "the newest fleet", lambda ledger: [(name, "") for name in reversed(names(ledger))]
+    )
+
+
+def _list_from_ledger(
+    parameters: Mapping[str, Any], newest: str, find: Callable[[Ledger], list[tuple[str, str]]]
+) -> list[tuple[str, str]]:
+    """`last`, which is the `newest`, and what is found in the ledger that was named, if there is one."""
+    try:
+        with open_ledger_if_any(parameters.get("ledger")) as ledger:
+            return [] if ledger is None else [(LATEST, newest), *find(ledger)]
+    except GuestmarkError:
+        # Nobody who presses the tabulator wants to read why a ledger cannot be opened.
+        return []
+
+
+def _list_runs(ledger: Ledger) -> list[tuple[str, str]]:
+    """Ids of the runs in the ledger, newest first, with what they measured."""
+    return [(run.id, f"{run.measured} ({run.state.value})") for run in reversed(ledger.runs())]

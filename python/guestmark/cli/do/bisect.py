@@ -1,0 +1,152 @@
+"""Finds the commit that made a command slower, or removed a sync."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from guestmark.appliance.paths import scratch_parent
+from guestmark.cli.commands.bisect import Options
+from guestmark.core.context import Caller
+from guestmark.core.errors import GateStatus, UsageError, unknown
+from guestmark.core.gate import is_about_power
+from guestmark.core.keeper import keeper
+from guestmark.core.metric_spec import DEFAULT_METRICS, USER, parse_metrics
+from guestmark.engine.audience import Audience
+from guestmark.engine.bisection import (
+    PARAMETER,
+    Bisection,
+    BisectionRequest,
+    BisectionSearch,
+    Commit,
+    PowerCutOptions,
+    SearchEnd,
+)
+from guestmark.ledger import open_ledger
+from guestmark.page.claims import Claim
+from guestmark.page.say import say, tell
+from guestmark.plan.outline import Overrides
+from guestmark.report.sections.gate_outcomes import explain_outcome
+from guestmark.stats.gates import Outcome
+from guestmark.workloads.exec.plan import ExecOptions
+
+_VERDICTS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skipped"}
+
+
+def run(given: Options) -> int:
+    """Searches between the good and the bad commit; the exit status tells what was found."""
+    if not given.fail_if or len(given.fail_if) > 1:
+        raise UsageError(
+            "bisect takes one --fail-if", hint="e.g. --fail-if '> +2%', half of what you look for"
+        )
+    if not any(f"{{{PARAMETER}}}" in word for word in given.argv):
+        raise UsageError("the command holds no {build}", hint="e.g. -- '{build}/program'")
+    given.refuse("bisect", quiet_host=True, over=True)
+    wanted = _build_request(given, given.fail_if)
+
+    def announce(commit: Commit, blocks: int) -> None:
+        if not given.quiet:
+            doing = f"measuring it beside the good one, {blocks} blocks"
+            if wanted.power is not None:
+                doing = "cutting its power"
+            say(f"{commit.description}: {doing} …")
+
+    folder = keeper().directory("bisect", scratch_parent())
+    try:
+        bisection = Bisection(Path(given.repository).resolve(), folder, given.good, given.bad)
+        with bisection.worktrees():
+            if failure := bisection.run_build(bisection.good_build, given.build):
+                raise UsageError(
+                    f"the good commit cannot be built: {failure}", hint=f"--build {given.build!r}"
+                )
+            with open_ledger(given.ledger) as ledger:
+                return _search_commits(
+                    BisectionSearch(bisection, wanted, ledger, Audience(say), announce), bisection
+                )
+    finally:
+        keeper().remove(folder)
+
+
+def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
+    """How each candidate is measured."""
+    caller = Caller.current()
+    # The search itself decides on the number of blocks.
+    overrides = {**given.overrides(), "precision": None, "time_limit_s": None}
+    request = ExecOptions(
+        on=given.on or ("host",),
+        metrics=given.metrics or (),
+        stdin_path=given.stdin,
+        ignore_failure=given.ignore_failure,
+        caller=caller,
+        **overrides,
+    )
+    power = None
+    if is_about_power(limits[0]):
+        power = PowerCutOptions(Overrides(on=given.on or ("host",), **given.overrides()), caller, given.check)
+    elif given.check is not None:
+        raise UsageError("--check is for a limit about power cuts", hint="e.g. --fail-if lost")
+    deciding = _choose_metrics(given.by, given.metrics or ())
+    return BisectionRequest(
+        given.argv, request, limits, given.build, given.most_blocks, given.wait, deciding, power
+    )
+
+
+def _choose_metrics(by: str, metrics: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that may decide, the preferred one first; "" stands for what the gate or the run names."""
+    if by == "auto":
+        return ("",) if metrics else ("", USER.name)
+    names = [spec.metric.name for spec in parse_metrics(metrics)]
+    names += [metric.name for metric in DEFAULT_METRICS]
+    if by not in names:
+        raise unknown("metric", by, names)
+    return (by,)
+
+
+def _search_commits(search: BisectionSearch, bisection: Bisection) -> GateStatus:
+    """Reports each candidate's verdict as it comes, prints what was found, and returns the exit status."""
+    if search.cuts_power and not _good_commit_keeps_limit(search, bisection):
+        return GateStatus.UNDECIDED
+    finding_by_hash: dict[str, str] = {}
+    for step in search.judge_candidates():
+        if step.judged is None:
+            say(f"{step.commit.description}: not built ({step.failed}), skipped")
+            continue
+        finding = explain_outcome(replace(step.judged, blocks=None, finds=None))
+        finding_by_hash[step.commit.hash] = finding
+        blocks = "" if search.cuts_power else f", {step.judged.n} blocks"
+        say(f"{step.commit.description}: {_VERDICTS[step.outcome]}, {finding}{blocks}")
+    if search.fell_back:
+        say(f"{search.fell_back} decided: wall time could not on this machine")
+    if search.found is None:
+        return _explain_no_commit(search, bisection)
+    tell(f"{search.found.hash}{Claim.FIRST_BAD}")
+    finding = finding_by_hash.get(search.found.hash, "")
+    tell(f"  {search.found.description}{': ' if finding else ''}{finding}")
+    return GateStatus.KEPT
+
+
+def _good_commit_keeps_limit(search: BisectionSearch, bisection: Bisection) -> bool:
+    step = search.check_good()
+    if step.judged is None or step.outcome is Outcome.KEPT:
+        return True
+    say(
+        f"{bisection.good.description}: {explain_outcome(step.judged)}; the good commit does not keep the limit itself"
+    )
+    return False
+
+
+def _explain_no_commit(search: BisectionSearch, bisection: Bisection) -> GateStatus:
+    """Says why the search has found no commit, and returns the exit status."""
+    bad, good = bisection.bad.description, bisection.good.description
+    if search.end is SearchEnd.NOT_SLOWER:
+        reason = "it keeps the limit" if search.cuts_power else f"it is not shown to be slower than {good}"
+        say(f"{bad}: {reason}; nothing is searched")
+        return GateStatus.BROKEN
+    if search.end is SearchEnd.UNJUDGED:
+        verdict = "judged" if search.cuts_power else f"shown slower than {good}"
+        say(f"{bad}: could not be {verdict}; nothing is searched")
+        say("guestmark show last says why; stop what else runs here, or give more --max-blocks")
+    elif search.end is SearchEnd.ONLY_SKIPPED:
+        say("only commits that could not be judged are left; more --max-blocks, or a quieter host, may help")
+    return GateStatus.UNDECIDED

@@ -1,0 +1,221 @@
+"""Answers who is slow in a packet capture. A line that only names files needs no parser of options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from guestmark.capture.binary import (
+    MOST_SEQUENCES,
+    NotPermittedError,
+    Selection,
+    Wanted,
+    analyse_capture,
+    extract_packets,
+    read_document,
+    start_analysis,
+    stream_output,
+)
+from guestmark.capture.model import Document, Trace
+from guestmark.cli.commands.capture import TABLE_ROWS, Format, Options
+from guestmark.core.errors import GuestmarkError, UsageError
+
+_GRACE_MS = 2000  # in which a tool that captures hands over what it still has
+
+
+def analyse_named_files(files: list[str]) -> int:
+    """Analyses the files on a line without options."""
+    return run(Options(files=files))
+
+
+def run(given: Options) -> int:
+    """Reads the capture, writes the answer, and returns the exit status."""
+    _check_options(given)
+    files = tuple(given.files or ("-",))
+    if given.live is None:
+        return _answer(given, Selection(files, given.filter_by, given.merge, given.memory))
+    selection = Selection((given.live,), given.filter_by, given.merge, given.memory, live=True)
+    try:
+        return _answer(given, selection)
+    except NotPermittedError:
+        return _answer_by_other_tool(given, replace(selection, files=files, live=False))
+
+
+def _check_options(given: Options) -> None:
+    """Raises `UsageError` for options that cannot be combined."""
+    files, is_table = given.files or [], given.format is Format.TABLE
+    if (given.live is None) == (not files):
+        raise UsageError(
+            "which capture?",
+            hint="name files, - for standard input, or an interface with --live (one of these)",
+        )
+    is_one_file = len(files) == 1 and files != ["-"]
+    if given.extract and (given.live or given.merge or not is_one_file or not is_table):
+        raise UsageError(
+            "--extract takes one file, which is read twice, and goes with the table",
+            hint="guestmark capture FILE --extract OUT.pcapng",
+        )
+    if given.both and (given.live is not None or given.merge or given.extract or not is_table):
+        raise UsageError(
+            "--both reads files and writes the table and the picture",
+            hint="guestmark capture --both CLIENT.pcapng SERVER.pcapng --plot BOTH.html",
+        )
+    if given.details and (given.both or not is_table):
+        raise UsageError(
+            "--details are shown below the table of one capture; --format json always has them",
+            hint="guestmark capture FILE --details",
+        )
+    if given.plot and "-" in files and not is_table:
+        raise UsageError(
+            "standard input can be read only once, for the picture or for the rows",
+            hint="leave out --format, or save the capture to a file first",
+        )
+    if given.both:
+        from guestmark.capture.points import need_several
+
+        need_several(tuple(files))
+
+
+def _answer_by_other_tool(given: Options, selection: Selection) -> int:
+    """Captures with a tool such as dumpcap, which is often installed with the right that we lack."""
+    from guestmark.agent.binary import ending_with_us
+    from guestmark.capture.live import capture_packets
+
+    assert given.live is not None
+    end = partial(ending_with_us, grace_ms=_GRACE_MS)
+    with capture_packets(given.live, end, whole=given.details) as source:
+        return _answer(given, replace(selection, source=source))
+
+
+def _answer(given: Options, selection: Selection) -> int:
+    try:
+        if given.format is Format.TABLE:
+            return _write_table(given, selection)
+        status = _write_rows(given, selection)
+        if given.plot:
+            _draw_picture(selection, given.plot)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise GuestmarkError(f"{error.filename} cannot be written: {error.strerror}") from error
+    return status
+
+
+def _write_table(given: Options, selection: Selection) -> int:
+    rows = given.top or TABLE_ROWS
+    sequences = MOST_SEQUENCES if given.plot else 0
+    if given.both:
+        from guestmark.capture import points
+
+        joined = points.join_points(selection, rows, sequences)
+        _show_answer(given, selection, joined.document, joined.lines)
+        return joined.status
+    wanted = Wanted(
+        top=rows,
+        histograms=given.plot is not None,
+        sequences=sequences,
+        progress=given.live is not None,
+        guilty=True,
+        requests=given.details or given.plot is not None,
+    )
+    with start_analysis(selection, wanted) as program:
+        # What draws the table takes as long to import as a small capture takes to read: it is done meanwhile.
+        from guestmark.capture import table
+        from guestmark.cli import console
+
+        del table, console
+        found, status = read_document(program)
+    _show_answer(given, selection, found)
+    return status
+
+
+def _show_answer(given: Options, selection: Selection, found: Document, lines: tuple[str, ...] = ()) -> None:
+    # Loaded before, while the capture was read.
+    from guestmark.capture import table, verdict
+    from guestmark.cli.console import Console
+    from guestmark.page.say import say
+
+    if given.live and sys.stderr.isatty():
+        # The progress on the terminal ends without a line feed.
+        say("", prefix="")
+    file = None if given.output == "-" else Path(given.output).open("w", encoding="utf-8")  # noqa: SIM115
+    # Nothing is left out where no terminal limits the width.
+    is_limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
+    console = Console(file=file, width=None if is_limited else table.WIDEST)
+    for trace in found.files:
+        rendered = table.render_trace(trace, given.by.value, named=len(found.files) > 1, width=console.width)
+        console.print(rendered)
+        if (line := verdict.describe_longest_waits(trace)) and not given.extract and not given.live:
+            console.print(line)
+        if given.details:
+            for line in table.request_lines(trace):
+                console.print(line)
+    for line in lines:
+        console.print(line)
+    if given.extract:
+        _extract_packets(found.files[0], selection.files[0], given.extract)
+    if file:
+        file.close()
+    if given.plot:
+        from guestmark.capture import picture
+
+        picture.write_picture(found, given.plot)
+
+
+def _extract_packets(trace: Trace, file: str, output: Path) -> None:
+    """Writes the packets that ended the longest waits for the main cause, and says how Wireshark shows them."""
+    from guestmark.capture import verdict
+    from guestmark.capture.units import format_seconds
+    from guestmark.page.say import say
+
+    doubt, cause, packets = (
+        verdict.find_doubt(trace),
+        verdict.main_cause(trace.causes),
+        verdict.find_guilty_packets(trace),
+    )
+    if doubt is not None and doubt.refused:
+        raise GuestmarkError(
+            f"no packet can be blamed: {doubt.reason}",
+            hint="see the limits below the table for what to capture",
+        )
+    if cause is None or not packets:
+        raise GuestmarkError(
+            "no packet can be blamed: no connection was seen in both directions",
+            hint="capture both directions, from the beginning of a connection",
+        )
+    if output.exists() and output.samefile(file):
+        raise UsageError(f"{output} is the capture itself", hint="name another file for --extract")
+    extract_packets(file, [packet.frame for packet in packets], output)
+    waited_s = sum(packet.waited_s for packet in packets)
+    count = f"{len(packets)} packets" if len(packets) > 1 else "1 packet"
+    say(f"{output}: {count} that ended the longest waits for {cause.name}, {format_seconds(waited_s)} in all")
+    say(f"in {file}, for Wireshark: {verdict.display_filter(packets)}")
+
+
+def _write_rows(given: Options, selection: Selection) -> int:
+    options = [] if given.top is None else [f"--top={given.top}"]
+    if given.format is Format.PARQUET:
+        from guestmark.capture import parquet
+
+        if given.output == "-":
+            raise UsageError("Parquet needs a file", hint="name one: -o connections.parquet")
+        return parquet.write_parquet(selection, given.by.value, Path(given.output), options)
+    options += [f"--format={given.format.value}", f"--by={given.by.value}"]
+    if given.format is Format.JSON:
+        options.append("--requests")
+    if given.output == "-":
+        sys.stdout.flush()
+        return stream_output(selection, options)
+    with Path(given.output).open("wb") as out:
+        return stream_output(selection, options, out.fileno())
+
+
+def _draw_picture(selection: Selection, plot: Path) -> None:
+    from guestmark.capture import picture
+
+    wanted = Wanted(top=TABLE_ROWS, histograms=True, sequences=MOST_SEQUENCES, requests=True)
+    found, _ = analyse_capture(selection, wanted)
+    picture.write_picture(found, plot)

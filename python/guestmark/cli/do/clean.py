@@ -1,0 +1,152 @@
+"""Removes what crashes have left behind."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from guestmark.appliance.paths import cache_directory
+from guestmark.cli.commands.clean import Options
+from guestmark.core import procfs
+from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
+from guestmark.core.home import default_path, state_directory
+from guestmark.core.own_program import checkout
+from guestmark.core.units import counted, format_size
+from guestmark.engine import leftovers
+from guestmark.engine.leftovers import Orphan
+from guestmark.page.say import say, tell
+from guestmark.platforms import registry
+from guestmark.platforms.base import KeepsRemoteFiles
+from guestmark.platforms.exclusive import LockPolicy, locking_machines
+
+
+def run(given: Options) -> int:
+    """Ends orphans and removes leftovers, here or on other machines; the exit status says whether all has gone."""
+    if given.on is not None:
+        all_removed = _clean_machines(given.on, dry_run=given.dry_run)
+    else:
+        all_removed = _clean_this_machine(given)
+    return ExitStatus.ALL_MEASURED if all_removed else ExitStatus.SOME_FAILED
+
+
+def _clean_this_machine(given: Options) -> bool:
+    directories = [Path(directory) for directory in given.directories or ()]
+    for directory in directories:
+        if not directory.is_dir():
+            raise UsageError(f"there is no directory {directory}", hint="guestmark clean --help")
+    orphans = leftovers.find_orphans()
+    all_removed = True
+    # Processes first: what they still use could not be removed.
+    for orphan in orphans:
+        all_removed &= _end_orphan(orphan, dry_run=given.dry_run)
+    found = leftovers.find_leftovers(directories)
+    if not found and not orphans:
+        say("no crash has left anything behind")
+    for leftover in found:
+        all_removed &= _remove_leftover(leftover, dry_run=given.dry_run)
+    if given.everything:
+        all_removed &= _empty_cache(dry_run=given.dry_run)
+        _report_what_stays()
+    return all_removed
+
+
+def _remove_leftover(leftover: leftovers.Leftover, *, dry_run: bool) -> bool:
+    described = f"{leftover.path} ({format_size(leftover.size)})"
+    if leftover.reason_to_keep:
+        say(f"{described} stays: {leftover.reason_to_keep}")
+        return False
+    if dry_run:
+        tell(f"would remove {described}")
+        return True
+    try:
+        leftover.remove()
+    except OSError as error:
+        say(f"{described} cannot be removed: {error.strerror}")
+        return False
+    tell(f"removed {described}")
+    return True
+
+
+def _end_orphan(orphan: Orphan, *, dry_run: bool) -> bool:
+    described = f"process {orphan.pid}, whose guestmark is gone: {orphan.command}"
+    if dry_run:
+        tell(f"would end {described}")
+    elif orphan.end():
+        tell(f"ended {described}")
+    else:
+        say(f"cannot end {described}")
+        return False
+    return True
+
+
+def _empty_cache(*, dry_run: bool) -> bool:
+    """Removes the cache while nobody measures, and returns whether that worked."""
+    cache = cache_directory()
+    if dry_run:
+        tell(f"would remove {cache}")
+        return True
+    with locking_machines(LockPolicy("guestmark clean --all", wait=False), here=True):
+        try:
+            shutil.rmtree(cache)
+        except OSError as error:
+            say(f"{error.filename} cannot be removed: {error.strerror}")
+            return False
+    tell(f"removed {cache}")
+    return True
+
+
+def _report_what_stays() -> None:
+    """Names what only the user can give up, with the command that removes it."""
+    places = [("runs", default_path().parent), ("keys, campaigns and reports of crashes", state_directory())]
+    if (checkout() / "tools" / "setup.sh").is_file():
+        for name in (".venv", "target", ".setup", "share"):
+            places.append(("set-up of this checkout", checkout() / name))
+    existing = [(content, path) for content, path in places if path.exists()]
+    for content, path in existing:
+        say(f"{path} stays: {content}")
+    if existing:
+        say(f"to remove that, too: rm -r {shlex.join(str(path) for _, path in existing)}", prefix="  ")
+    if packages := _installed_by_set_up():
+        say(
+            f"set-up of this checkout has installed {counted(len(packages), 'package')}: {' '.join(packages)}"
+        )
+        say(f"to remove them, too: apt-get purge --autoremove {shlex.join(packages)}", prefix="  ")
+
+
+def _installed_by_set_up() -> list[str]:
+    """The system's packages that set-up has installed and that are still there."""
+    recorded = list(dict.fromkeys(procfs.read_text(checkout() / ".setup" / "packages").split()))
+    if not recorded:
+        return []
+    query = ["dpkg-query", "--show", "--showformat", "${db:Status-Status} ${Package}\n", *recorded]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    installed = set()
+    for line in answer.splitlines():
+        status, _, name = line.partition(" ")
+        if status == "installed":
+            installed.add(name)
+    # A recorded name may carry an architecture, as in libc6:i386.
+    return [name for name in recorded if name.partition(":")[0] in installed]
+
+
+def _clean_machines(names: str, *, dry_run: bool) -> bool:
+    """Cleans the machines of these names; one that cannot be cleaned does not keep the others from it."""
+    all_removed = True
+    for name in filter(None, map(str.strip, names.split(","))):
+        platform = registry.get_platform(name)
+        if not isinstance(platform, KeepsRemoteFiles):
+            raise UsageError(f"guestmark keeps nothing on {name}", hint="name other machines: --on ssh:lab1")
+        try:
+            removed = platform.clean_up(dry_run=dry_run)
+        except GuestmarkError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            say(f"{name} was not cleaned: {error.message}{hint}")
+            all_removed = False
+            continue
+        for path in removed:
+            tell(f"{'would remove' if dry_run else 'removed'} {path} on {name}")
+        if not removed:
+            say(f"nothing is left behind on {name}")
+    return all_removed

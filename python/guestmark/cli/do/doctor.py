@@ -1,0 +1,300 @@
+"""Finds out which platforms can be used here, by booting them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from rich.table import Table
+from rich.text import Text
+
+from guestmark.cli.commands.doctor import Options
+from guestmark.cli.console import Console, inert_text
+from guestmark.core.beside import begin, told
+from guestmark.core.errors import ExitStatus
+from guestmark.core.platform_spec import parse_platform
+from guestmark.core.redaction import redact_url
+from guestmark.core.registry import platform_names, programs
+from guestmark.engine.environment import record_environment
+from guestmark.fleet import parsl_engine
+from guestmark.foreign.parts import State, survey_parts
+from guestmark.ledger import default_path
+from guestmark.page.say import say, tell_json
+from guestmark.platforms import probe, registry
+from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.probe import Startable
+
+_NESTED = "tcg/kvm"  # exercises KVM wherever TCG runs
+_BRIEF_FACTS = ("processor", "memory", "kernel", "system")
+_NOT_SHOWN = {"command_line", "libraries"}  # of the host: long, and about this very process
+_STATE_WORDS = {
+    True: ("usable", "green"),
+    False: ("unusable", "red"),
+    None: ("unknown", "yellow"),
+}
+
+
+def run(given: Options) -> int:
+    """Examines platforms or architectures, and shows the findings as text or JSON."""
+    if given.arch:
+        architectures = examine_architectures()
+        if given.json:
+            _print_json({"architectures": architectures})
+        else:
+            _show_architectures(architectures)
+        return ExitStatus.ALL_MEASURED
+    if sys.stderr.isatty() and not given.json:
+        limit = "" if given.nested else " (15 s at most)"
+        say(f"booting a guest on each platform{limit} …")
+    report = examine_host(given.again, given.nested)
+    if given.json:
+        _print_json(report)
+    elif given.details:
+        _show_details(report)
+    else:
+        _show_summary(report)
+    return ExitStatus.ALL_MEASURED
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    tell_json(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def examine_host(again: bool, nested: bool = False) -> dict[str, Any]:
+    """The document of `doctor --json`: platforms, host, ledger, tools, and versions that matter in a fleet."""
+    names = platform_names()
+    tools = programs()
+    # Asking every program for its version takes seconds, in which the guests boot.
+    host_recording = begin(partial(record_environment, programs=tools))
+    deadline = _Deadline(probe.measure_overload(), nested)
+    with told(say):
+        results = _probe_platforms(names, again, deadline)
+    host = host_recording.result()
+    versions = host.pop("programs", {})
+    return {
+        "platforms": [_describe_result(name, results[name], deadline) for name in (*names, _NESTED)],
+        "host": {name: value for name, value in host.items() if name not in _NOT_SHOWN},
+        "ledger": _locate_ledger(),
+        "tools": {tool.name: versions.get(tool.name) for tool in tools},
+        "fleet": parsl_engine.versions(),
+    }
+
+
+class _Deadline:
+    """How long guests may take to start. On a busy machine they get more time, since late is not unusable."""
+
+    def __init__(self, load: float | None, nested: bool) -> None:
+        self._began = time.monotonic()
+        self._nested = nested
+        self.load = load
+        is_busy = load is not None
+        self.each_s = probe.BUSY_DEADLINE_S if is_busy else probe.DOCTOR_DEADLINE_S
+        self.total_s = probe.BUSY_IN_ALL_S if is_busy else probe.DOCTOR_IN_ALL_S
+        if is_busy:
+            say(f"{self.describe_load()}, so a guest gets up to {self.each_s:.0f} s to start")
+
+    def describe_load(self) -> str:
+        """Why guests get more time."""
+        processors = len(os.sched_getaffinity(0))
+        return f"the machine is busy (load {self.load or 0.0:.2g} on {processors} processors)"
+
+    def remaining_s(self) -> float | None:
+        """The time left for a guest inside a guest; None for as long as it takes."""
+        return None if self._nested else self.total_s - (time.monotonic() - self._began)
+
+
+def _probe_platforms(
+    names: Sequence[str], again: bool, deadline: _Deadline
+) -> dict[str, Usable | Unusable | None]:
+    """Boots each platform; None where the time did not suffice to find out whether it is usable."""
+    hosts = [name for name in names if not parse_platform(name).is_guest]
+    guests = cast("list[Startable]", [registry.get_platform(name) for name in names if name not in hosts])
+    results: dict[str, Usable | Unusable | None] = {
+        name: registry.get_platform(name).probe() for name in hosts
+    }
+    results |= probe.probe_all(guests, deadline_s=deadline.each_s, refresh=again)
+    late = [name for name, result in results.items() if probe.was_late(result)]
+    if late and deadline.load is None:
+        # The machine may have become busy since the beginning.
+        deadline.load = probe.measure_overload()
+    if deadline.load is not None:
+        results |= dict.fromkeys(late)
+    if isinstance(results[str(parse_platform(_NESTED).outer)], Usable):
+        nested = cast("Startable", registry.get_platform(_NESTED))
+        results[_NESTED] = probe.probe_nested(nested, deadline.remaining_s(), refresh=again)
+    elif deadline.load is not None:
+        results[_NESTED] = None
+    else:
+        results[_NESTED] = Unusable("tcg, which it would run in, cannot be used", "")
+    return results
+
+
+def _locate_ledger() -> str:
+    """Where runs are kept unless `--ledger` says otherwise; nothing is opened, and no password shown."""
+    where = os.environ.get("GUESTMARK_LEDGER")
+    if not where:
+        return str(default_path())
+    if "://" in where:
+        return redact_url(where)
+    return os.path.abspath(os.path.expanduser(where))
+
+
+def _describe_result(name: str, result: Usable | Unusable | None, deadline: _Deadline) -> dict[str, Any]:
+    """The platform's entry in the document; `usable` is null when there was not enough time to find out."""
+    if isinstance(result, Usable):
+        return {
+            "name": name,
+            "usable": True,
+            "reason": "",
+            "hint": "",
+            "ready_s": round(result.ready_s, 4),
+            "confined": result.confined,
+        }
+    usable: bool | None = False
+    if result is not None:
+        reason, hint = result.reason, result.hint
+    elif deadline.load is not None:
+        usable = None
+        reason = f"not known: {deadline.describe_load()}"
+        hint = "guestmark doctor tries again when the machine is quiet"
+    else:
+        usable = None
+        reason = f"not found out within {deadline.total_s + 0.5:.0f} s"
+        hint = "guestmark doctor --nested takes the time it needs"
+    return {"name": name, "usable": usable, "reason": reason, "hint": hint, "ready_s": None}
+
+
+def _show_summary(report: dict[str, Any]) -> None:
+    """Prints one screen: the machine, then a line for each platform, with those that work at the end."""
+    console = Console()
+    facts = dict(list_facts(report["host"]))
+    brief = [facts[name] for name in _BRIEF_FACTS if name in facts]
+    if facts.get("itself a guest") == "yes":
+        brief.append("itself a guest")
+    console.print(inert_text("; ".join(brief), "dim"))
+    console.print(inert_text(f"ledger {report['ledger']}", "dim"))
+    console.print()
+    platforms = sorted(report["platforms"], key=lambda platform: bool(platform["usable"]))
+    longest = max(len(platform["name"]) for platform in platforms)
+    for platform in platforms:
+        name, usable = platform["name"], platform["usable"]
+        state = f"ready in {platform['ready_s']:.2g} s" if usable else platform["reason"]
+        line = Text.assemble((f"{name:{longest}}  ", "bold"), _render_state(usable), "  ", inert_text(state))
+        if console.is_terminal:
+            # --details has the rest of the reason.
+            line.truncate(console.width, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+    if not all(platform["usable"] for platform in platforms):
+        advice = "guestmark doctor --details says why and what to do, and lists versions"
+        console.print(inert_text(advice, "dim"))
+
+
+def _render_state(usable: bool | None) -> Text:
+    return Text(*_STATE_WORDS[usable])
+
+
+def _show_details(report: dict[str, Any]) -> None:
+    """Prints whole reasons and hints, then the facts of the machine and versions."""
+    console = Console()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for platform in report["platforms"]:
+        if platform["usable"]:
+            state = inert_text(f"ready in {platform['ready_s']:.2g} s")
+            if platform["confined"]:
+                state.append_text(inert_text(f"; confined by {platform['confined']}", "dim"))
+        else:
+            state = inert_text(platform["reason"])
+            if platform["hint"]:
+                state.append("\n").append_text(inert_text(platform["hint"], "dim"))
+        table.add_row(inert_text(platform["name"], "bold"), _render_state(platform["usable"]), state)
+    console.print(table)
+    console.print()
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    for label, value in list_facts(report["host"]):
+        facts.add_row(inert_text(label, "dim"), inert_text(value))
+    ledger = inert_text(report["ledger"])
+    # A path that is cut could not be copied.
+    ledger.overflow = "fold"
+    facts.add_row(inert_text("ledger", "dim"), ledger)
+    for tool, version in report["tools"].items():
+        installed = inert_text(version) if version else inert_text("not installed", "yellow")
+        facts.add_row(inert_text(tool, "dim"), installed)
+    console.print(facts)
+
+
+def list_facts(host: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a person wants to know of a machine first: label and value, without those that are unknown."""
+    processor, kernel = host.get("processor", {}), host.get("kernel", {})
+    virtual = host.get("virtualization", {})
+    facts = [
+        ("processor", f"{processor.get('model', 'unknown')}, {processor.get('usable', '?')} usable"),
+        ("memory", f"{(host.get('memory_bytes') or 0) / 2**30:.1f} GiB"),
+        ("kernel", str(kernel.get("release", ""))),
+        ("system", str(host.get("distribution", ""))),
+        ("governor", str(host.get("frequency", {}).get("governor", ""))),
+        ("itself a guest", "yes" if virtual.get("hypervisor") else "no"),
+    ]
+    return [(label, value) for label, value in facts if value]
+
+
+def examine_architectures() -> list[dict[str, Any]]:
+    """The document of `doctor --arch --json`; nothing is booted."""
+    return [_describe_architecture(state) for state in survey_parts()]
+
+
+def _describe_architecture(state: State) -> dict[str, Any]:
+    architecture = state.architecture
+    return {
+        "architecture": architecture.name,
+        "machine_name": architecture.machine_name,
+        "platform": state.platform,
+        "big_endian": architecture.big_endian,
+        "page_size": architecture.page_size,
+        "kernel": architecture.kernel.value,
+        "programs": architecture.root,
+        "made": state.made,
+        "first_use_s": state.first_use_s,
+        "missing": [{"program": program.name, "package": program.package} for program in state.missing],
+        "fault": state.fault,
+    }
+
+
+def _show_architectures(architectures: list[dict[str, Any]]) -> None:
+    """Prints a row for each architecture."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("platform", "uname -m", "bytes", "pages", "state"):
+        table.add_column(heading)
+    for row in architectures:
+        table.add_row(
+            inert_text(row["platform"], "bold"),
+            inert_text(row["machine_name"]),
+            inert_text("big-endian" if row["big_endian"] else "little-endian"),
+            inert_text(f"{row['page_size'] >> 10} KiB"),
+            inert_text(describe_state(row)),
+        )
+    Console().print(table)
+
+
+def describe_state(row: Mapping[str, Any]) -> str:
+    """What an architecture's guests need before they can boot here: nothing, some time, or packages."""
+    if row["fault"]:
+        return str(row["fault"])
+    if row["missing"]:
+        packages = " ".join(dict.fromkeys(program["package"] for program in row["missing"]))
+        return f"needs packages: apt-get install {packages}"
+    if not row["made"]:
+        return "this host's own"
+    limits = ""
+    if not row["programs"]:
+        limits = "; no programs, as Debian has no packages: its agent's own workloads"
+    if not row["first_use_s"]:
+        return f"ready{limits}"
+    absent = ", ".join(name for name, exists in row["made"].items() if not exists)
+    # Rounded up to half minutes.
+    minutes = -(-row["first_use_s"] // 30) / 2
+    return f"made on first use: {absent} (about {minutes:g} min){limits}"

@@ -1,0 +1,67 @@
+"""Writes a run for other programs, for papers, and for other people's ledgers."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import PurePath
+
+from guestmark.cli.commands.export import Options
+from guestmark.cli.outputs import STANDARD_OUTPUT, write_document
+from guestmark.core.errors import ExitStatus, UsageError
+from guestmark.core.home import LATEST
+from guestmark.core.units import counted
+from guestmark.ledger import open_ledger, run_history
+from guestmark.ledger.bundle import Packed, pack, shareable
+from guestmark.page.say import say
+from guestmark.report import formats
+from guestmark.report.export_format import SUFFIXES, Format
+
+
+def run(given: Options) -> int:
+    """Writes one run in the format that was asked for, or several as a bundle."""
+    runs = given.runs or [LATEST]
+    if given.bundle is not None:
+        _write_bundle(runs, given.bundle, given)
+        return ExitStatus.ALL_MEASURED
+    if not given.output:
+        raise UsageError("-o names no file", hint="e.g. -o run.json, or - for standard output")
+    if len(runs) > 1:
+        raise UsageError("only a bundle holds several runs", hint="e.g. --bundle runs.gmk.html")
+    form = given.format or _format_of_suffix(given.output)
+    if form is Format.PARQUET and given.output == STANDARD_OUTPUT and sys.stdout.isatty():
+        raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
+    with open_ledger(given.ledger, writable=False) as ledger:
+        stored = ledger.load_run(runs[0])
+        analysis = run_history.judged(ledger, stored)
+    write_document(formats.render(stored, form, analysis), given.output)
+    return ExitStatus.ALL_MEASURED
+
+
+def _write_bundle(runs: list[str], path: str, given: Options) -> None:
+    if not path:
+        raise UsageError("--bundle names no file", hint="e.g. --bundle run.gmk.html")
+    hidden_host_name = "" if given.host_name else socket.gethostname()
+    packed = []
+    with open_ledger(given.ledger, writable=False) as ledger:
+        for run_id in dict.fromkeys(map(ledger.resolve, runs)):
+            stored = shareable(ledger.load_run(run_id), host_name=hidden_host_name, consoles=given.consoles)
+            packed.append(Packed(stored, ledger.remarks(run_id)))
+    page = formats.bundle_page([entry.run for entry in packed])
+    write_document(pack(packed, page), path)
+    if path != STANDARD_OUTPUT:
+        say(f"{path} holds {counted(len(packed), 'run')}: open it in a browser, or guestmark import {path}")
+
+
+def _format_of_suffix(output: str) -> Format:
+    """The format that a file's name implies. Raises `UsageError` for a suffix that implies none."""
+    suffix = PurePath(output).suffix
+    if not suffix:
+        return Format.JSON
+    form = SUFFIXES.get(suffix.lower())
+    if form is None:
+        raise UsageError(
+            f"-o {output}: {suffix} is not a format that runs can be written in",
+            hint=f"known: {', '.join(SUFFIXES)}; or name one: --format json; --bundle for another ledger",
+        )
+    return form

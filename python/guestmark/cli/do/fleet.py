@@ -1,0 +1,142 @@
+"""Runs one plan on the machines of a lab."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from guestmark.cli.commands.fleet import ACTIONS, OFFERED_ACTIONS, Options
+from guestmark.cli.do import fleet_doctor
+from guestmark.cli.fleet_progress import FleetProgress
+from guestmark.cli.page_output import write_page
+from guestmark.core.context import FleetOrder
+from guestmark.core.errors import ExitStatus, UsageError, unknown
+from guestmark.core.units import counted
+from guestmark.fleet import lab, order, parsl_engine, worker
+from guestmark.fleet.coordinator import Fleet, conduct
+from guestmark.fleet.lab import Member
+from guestmark.fleet.order import runs_of
+from guestmark.ledger import open_ledger
+from guestmark.ledger.postgres import room_for
+from guestmark.ledger.store import Ledger
+from guestmark.page.say import say
+from guestmark.plan import library
+from guestmark.report import fleet_report
+
+
+def run(given: Options) -> int:
+    """Does what the action asks for, and returns the exit status."""
+    arguments = _check_arguments(given)
+    if given.action == "worker":
+        return worker.run()
+    if given.action == "resume":
+        return _resume_fleet(arguments[0], given)
+    if given.action == "show":
+        with open_ledger(given.ledger, writable=False) as ledger:
+            _show_results(ledger, order.named(ledger, arguments[0]), given)
+        return ExitStatus.ALL_MEASURED
+    if given.machines is None:
+        raise UsageError(
+            f"fleet {given.action} needs the lab's machines",
+            hint="--machines lab.toml, see docs/guide/lab.md",
+        )
+    if given.action == "doctor":
+        return fleet_doctor.examine_lab(
+            given.machines, given.ledger, json_wanted=given.json is not None, quiet=given.quiet
+        )
+    return _run_fleet(arguments, given.machines, given)
+
+
+def _check_arguments(given: Options) -> list[str]:
+    """The arguments of the action. Raises `UsageError` for an action that does not exist or takes others."""
+    action, arguments = given.action, given.arguments or []
+    if action not in ACTIONS:
+        raise unknown("action", action, OFFERED_ACTIONS)
+    if action == "exec":
+        if not arguments:
+            raise UsageError(
+                "fleet exec needs a command", hint="guestmark fleet exec --machines lab.toml -- COMMAND"
+            )
+    elif len(arguments) != len(ACTIONS[action].split()):
+        usage = f"guestmark fleet {action} {ACTIONS[action]}".rstrip()
+        raise UsageError(f"fleet {action} takes {ACTIONS[action] or 'no argument'}", hint=usage)
+    return arguments
+
+
+def _run_fleet(arguments: list[str], machines: str, given: Options) -> int:
+    """Runs a plan, or one command, on all machines from the beginning."""
+    parsl_engine.check()
+    members = lab.read(machines)
+    if given.action == "exec":
+        text, where = _plan_of_command(arguments), "fleet exec"
+    else:
+        text, where = library.find_plan(arguments[0])
+    overrides = {
+        "on": given.on,
+        "settings": given.settings,
+        "only": given.only,
+        "blocks": given.blocks,
+        "precision": given.precision,
+        "time_limit_s": given.time_limit_s,
+    }
+    fleet_order = order.new(
+        text,
+        where,
+        1.0 if given.scale is None else given.scale,
+        {name: value for name, value in overrides.items() if value},
+        members,
+        whole=given.whole,
+    )
+    url = order.reachable(given.ledger, members)
+    with open_ledger(given.ledger) as ledger:
+        return _coordinate_machines(fleet_order, members, ledger, url, given)
+
+
+def _plan_of_command(command: Sequence[str]) -> str:
+    """The TOML of a plan that measures one command, on each machine's own system unless told otherwise."""
+    # A JSON string is a TOML string, too.
+    words = ", ".join(json.dumps(word) for word in command)
+    return (
+        'schema = "guestmark-plan/2"\nname = "exec"\ntitle = "What does the command take?"\nplatforms = ["host"]\n'
+        f"[workloads.exec.params]\ncommand = [{words}]\n"
+    )
+
+
+def _resume_fleet(name: str, given: Options) -> int:
+    """Continues an earlier fleet from where its runs end."""
+    parsl_engine.check()
+    with open_ledger(given.ledger) as ledger:
+        fleet_order = order.kept(ledger, order.named(ledger, name))
+        members = lab.loaded(fleet_order.lab) if given.machines is None else lab.read(given.machines)
+        url = order.reachable(given.ledger, members)
+        return _coordinate_machines(fleet_order, members, ledger, url, given)
+
+
+def _coordinate_machines(
+    fleet_order: FleetOrder, members: Sequence[Member], ledger: Ledger, url: str, given: Options
+) -> int:
+    name = fleet_order.fleet
+    progress = FleetProgress(quiet=given.quiet)
+    ledger.patience.notice = progress.note
+    room = room_for(ledger, len(members))
+    if room is not None and not room.is_enough:
+        problem, advice = fleet_doctor.explain_missing_room(room, len(members))
+        progress.note(f"{problem}\n  {advice}")
+    if not given.quiet:
+        say(
+            f"{name}: {counted(len(members), 'machine')}; Ctrl-C stops it, and guestmark fleet resume {name} continues"
+        )
+    fleet = Fleet(fleet_order, members, ledger, url, tell=progress.note, look=progress.update)
+    interrupted = conduct(fleet)
+    if interrupted:
+        say(f"stopped; guestmark fleet resume {name} continues")
+    if any(state.progress.trials for state in fleet.states.values()):
+        _show_results(ledger, name, given)
+    return int(ExitStatus.INTERRUPTED if interrupted else fleet.status)
+
+
+def _show_results(ledger: Ledger, fleet: str, given: Options) -> None:
+    """Shows results by machine, and for machines of one class together."""
+    found = fleet_report.find(ledger, fleet, runs_of(ledger, fleet))
+    paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
+    write_page(fleet_report.page(found), lambda: fleet_report.document(found), paths)

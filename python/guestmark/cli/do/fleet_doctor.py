@@ -1,0 +1,204 @@
+"""Finds out what the machines of a lab can measure, and what keeps them from doing it together."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from guestmark.cli.do.doctor import list_facts
+from guestmark.core.errors import ExitStatus, GuestmarkError
+from guestmark.core.units import counted
+from guestmark.fleet import lab, parsl_engine
+from guestmark.fleet.lab import Member
+from guestmark.fleet.worker_connection import command
+from guestmark.ledger import default_path, open_ledger
+from guestmark.ledger.postgres import Room, room_for
+from guestmark.page.say import say, tell, tell_json
+from guestmark.page.text import inert, last_line
+from guestmark.stats.conditions.surroundings import compare_environments
+from guestmark.stats.machines import sharing_cost_factor
+
+_DOCTOR_S = 120.0  # for the answer of a machine
+_MOST_AT_ONCE = 32  # machines that are asked
+_EXAMPLE_BLOCKS = 24  # of the example that shows the cost of sharing
+_FACTS = frozenset({"processor", "memory", "kernel", "system"})
+
+
+def examine_lab(machines: str, ledger_path: str | None, *, json_wanted: bool, quiet: bool) -> int:
+    """Asks all machines at once what they can measure, and the ledger's server for room; the exit status."""
+    members = lab.read(machines)
+    if not quiet:
+        say(f"asking {counted(len(members), 'machine')} at once, {_DOCTOR_S:.0f} s at most …")
+    names = [member.name for member in members]
+    with ThreadPoolExecutor(min(len(members), _MOST_AT_ONCE)) as pool:
+        answers = dict(zip(names, pool.map(_ask_machine, members), strict=True))
+    differences = _find_differences(members, answers)
+    ledger = _examine_ledger(ledger_path, members)
+    if json_wanted:
+        document = {"machines": answers, "differences": differences, "ledger": ledger}
+        tell_json(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        _print_findings(members, answers, differences, ledger)
+    failed = "error" in ledger or any("error" in answer for answer in answers.values())
+    return ExitStatus.SOME_FAILED if failed else ExitStatus.ALL_MEASURED
+
+
+def _print_findings(
+    members: Sequence[Member],
+    answers: Mapping[str, Any],
+    differences: Mapping[str, Sequence[str]],
+    ledger: Mapping[str, Any],
+) -> None:
+    for member in members:
+        answer = answers[member.name]
+        tell(f"{member.name}{f' (class {member.kind})' if member.kind else ''}")
+        if "error" in answer:
+            tell(f"  cannot be used: {answer['error']}")
+            continue
+        for line in _describe_machine(answer):
+            tell(f"  {line}")
+        for difference in differences.get(member.name, ()):
+            tell(f"  differs from its class: {difference}")
+    for line in _describe_classes(members, answers, differences):
+        tell(line)
+    tell("ledger")
+    for line in (ledger.get("error") or _describe_ledger(ledger)).split("\n"):
+        tell(f"  {line}")
+
+
+def _describe_classes(
+    members: Sequence[Member], answers: Mapping[str, Any], differences: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """For each class, which machines are alike, and what sharing a plan costs them."""
+    lines = []
+    for kind in dict.fromkeys(member.kind for member in members if member.kind):
+        of_class = [member.name for member in members if member.kind == kind]
+        usable = [name for name in of_class if "error" not in answers[name]]
+        alike = [name for name in usable if name not in differences]
+        lines.append(f"class {kind}")
+        if len(usable) < 2:
+            lines.append("  shares nothing: that takes two machines that can be used")
+            continue
+        others = ", ".join(name for name in usable if name in differences)
+        lines.append(f"  alike: {', '.join(alike)}" + (f"; not alike, see above: {others}" if others else ""))
+        if others:
+            lines.append("  what they share would be of two systems: give them another class, or use --whole")
+        factor = sharing_cost_factor(len(usable), _EXAMPLE_BLOCKS)
+        lines.append(
+            f"  {len(usable)} machines share {_EXAMPLE_BLOCKS} blocks in about 1/{len(usable)} of the time, with "
+            f"intervals up to {factor:.1f} times as wide as one machine's, or wider where their ratios differ"
+        )
+    return lines
+
+
+def _examine_ledger(path: str | None, members: Sequence[Member]) -> dict[str, Any]:
+    """What `fleet run` would find: the connections that its server has for these machines, or an `error`."""
+    where = path or str(default_path())
+    if "://" not in where:
+        if any(member.ssh for member in members):
+            return {
+                "error": f"{where} is a file, which other machines do not reach\n"
+                "--ledger postgresql://… names one that they do"
+            }
+        return {"file": where}
+    try:
+        with open_ledger(where, writable=False) as ledger:
+            # A run waits for a server that is away; a doctor tells that it is.
+            ledger.patience.patience_s = 0.0
+            room = room_for(ledger, len(members))
+    except GuestmarkError as error:
+        return {"error": "\n".join(line for line in (error.message, error.hint) if line)}
+    if room is None:
+        return {"file": where}
+    found: dict[str, Any] = {"max_connections": room.most, "free": room.free, "needed": room.needed}
+    if not room.is_enough:
+        found["error"] = "\n".join(explain_missing_room(room, len(members)))
+    return found
+
+
+def explain_missing_room(room: Room, machines: int) -> tuple[str, str]:
+    """What is wrong when a ledger's server takes fewer connections than a fleet needs, and what to do."""
+    count = "1 machine needs" if machines == 1 else f"{machines} machines need"
+    return (
+        f"the ledger's server has {room.free} of {room.most} connections left, and {count} {room.needed}",
+        f"set max_connections = {room.advised} in its postgresql.conf and restart it",
+    )
+
+
+def _describe_ledger(ledger: Mapping[str, Any]) -> str:
+    if "file" in ledger:
+        return f"{ledger['file']}, which this machine reaches alone"
+    return f"its server has {ledger['free']} connections left, and {ledger['needed']} are needed"
+
+
+def _ask_machine(member: Member) -> dict[str, Any]:
+    """The answer of `doctor --json` there, or an `error`. Nothing in an answer is trusted."""
+    try:
+        done = subprocess.run(
+            command(member, ["doctor", "--json"]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_DOCTOR_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": "it did not answer in time"}
+    except OSError as error:
+        return {"error": f"{member.command[0]}: {error.strerror}"}
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        return {"error": last_line(done.stderr.decode(errors="replace")) or f"status {done.returncode}"}
+    try:
+        mismatch = parsl_engine.mismatch(member.name, answer["fleet"], parsl_engine.versions())
+        if mismatch:
+            return {"error": f"{inert(mismatch)}; {parsl_engine.INSTALL_ALIKE}"}
+        # What cannot be described later is refused here.
+        _describe_machine(answer)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {"error": f"its guestmark answers something else; {parsl_engine.INSTALL_ALIKE}"}
+    return answer
+
+
+def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
+    """A machine's platforms, its hardware and system, and versions of what measures there."""
+    platforms = answer["platforms"]
+    usable = ", ".join(platform["name"] for platform in platforms if platform["usable"]) or "none"
+    lines = [f"platforms: {usable}"]
+    for platform in platforms:
+        if not platform["usable"]:
+            word = "not" if platform["usable"] is False else "unknown"
+            lines.append(f"{word} {platform['name']}: {' '.join(str(platform['reason']).split())}")
+    lines.append("; ".join(value for label, value in list_facts(answer["host"]) if label in _FACTS))
+    versions = []
+    for name, text in {**answer["fleet"], **answer["tools"]}.items():
+        number = re.search(r"\d+(?:\.\d+)+", str(text)) if text else None
+        if number:
+            versions.append(f"{name} {number[0]}")
+    lines.append(", ".join(versions))
+    return [inert(line) for line in lines]
+
+
+def _find_differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By machine, what of its surroundings differs from those of the first machine of its class."""
+    found: dict[str, list[str]] = {}
+    first_of_class: dict[str, Mapping[str, Any]] = {}
+    for member in members:
+        answer = answers[member.name]
+        if not member.kind or "error" in answer:
+            continue
+        host = {**answer["host"], "programs": answer["tools"]}
+        if member.kind not in first_of_class:
+            first_of_class[member.kind] = host
+            continue
+        try:
+            decisive, _ = compare_environments(first_of_class[member.kind], host)
+        except (GuestmarkError, KeyError, TypeError, ValueError):
+            decisive = {"answer": "cannot be compared"}
+        if decisive:
+            found[member.name] = [f"{what} {change}" for what, change in decisive.items()]
+    return found

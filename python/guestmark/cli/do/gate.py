@@ -1,0 +1,74 @@
+"""Holds the limits that a run must keep against what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from guestmark.cli.commands.gate import Options
+from guestmark.cli.gate_status import gate_status_of, judge_gates
+from guestmark.cli.outputs import Outputs
+from guestmark.cli.page_output import write_page
+from guestmark.cli.present import show_result
+from guestmark.core.errors import ExitStatus, UsageError
+from guestmark.core.gate import with_gates
+from guestmark.core.home import LATEST
+from guestmark.ledger import open_ledger, run_history
+from guestmark.page.nodes import Page, Part, Section
+from guestmark.report import ci_reports, limits_between_runs
+from guestmark.report.sections import gate_outcomes
+
+
+def run(given: Options) -> int:
+    """Judges one run, or several together; the exit status is for build servers and `git bisect run`."""
+    outputs = Outputs(
+        json=given.json, markdown=given.markdown, html=given.html, junit=given.junit, quiet=given.quiet
+    )
+    outputs.check()
+    if given.runs and len(given.runs) > 1:
+        return _judge_sessions(given.runs, given.fail_if, outputs, given.ledger)
+    with open_ledger(given.ledger, writable=False) as ledger:
+        stored = ledger.load_run(given.runs[0] if given.runs else LATEST)
+        if given.fail_if:
+            plan = replace(stored.plan, context=replace(stored.plan.context, gates=()))
+            stored = replace(stored, plan=with_gates(plan, given.fail_if))
+        if not stored.plan.context.gates:
+            raise _missing_gate(stored.id)
+        analysis = run_history.judged(ledger, stored)
+    status = judge_gates(stored, analysis, outputs.save_junit)
+    if not given.quiet or outputs.files():
+        nodes = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, stored)
+        section = Section(Part.CONCLUSION, "Gates", tuple(nodes), titled=False)
+        page = Page(stored.plan.title or stored.plan.name, stored.id, (section,))
+        show_result(stored, replace(outputs, page=lambda _run: page), analysis)
+    return ExitStatus.ALL_MEASURED if status is None else status
+
+
+def _judge_sessions(
+    names: Sequence[str], limits: Sequence[str] | None, outputs: Outputs, ledger_path: str | None
+) -> int:
+    """Judges several runs together, with the run as the unit, because all blocks of a run shift alike."""
+    with open_ledger(ledger_path, writable=False) as ledger:
+        ids = [ledger.resolve(name) for name in names]
+        for run_id in ids:
+            if ids.count(run_id) > 1:
+                raise UsageError(f"run {run_id} is given twice", hint="guestmark runs lists others")
+        stored = [ledger.load_run(run_id) for run_id in ids]
+        analyses = [(session, run_history.judged(ledger, session)) for session in stored]
+        judged = limits_between_runs.judge_sessions(analyses, limits)
+    if not judged:
+        raise _missing_gate(ids[0])
+    if outputs.save_junit is not None:
+        outputs.save_junit(ci_reports.junit(judged, *stored))
+    ci_reports.append_summary(judged, *stored)
+    if not outputs.quiet or outputs.files():
+        paths = {"json": outputs.json, "markdown": outputs.markdown, "html": outputs.html}
+        page = limits_between_runs.make_sessions_page(stored, judged)
+        write_page(
+            page, lambda: limits_between_runs.make_sessions_document(stored, judged), paths, outputs.junit
+        )
+    return gate_status_of(judged)
+
+
+def _missing_gate(run_id: str) -> UsageError:
+    return UsageError(f"run {run_id} has no gate", hint="give one, e.g. --fail-if 'tcg wall_s > +5%'")

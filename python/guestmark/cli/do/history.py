@@ -1,0 +1,24 @@
+"""Follows ratios over runs, and finds where they changed."""
+
+from __future__ import annotations
+
+from guestmark.cli.commands.history import Options
+from guestmark.cli.outputs import write_document
+from guestmark.cli.page_output import write_page
+from guestmark.core.errors import ExitStatus
+from guestmark.ledger import open_ledger
+from guestmark.report import ratio_history
+
+
+def run(given: Options) -> int:
+    """Shows the series of each cell, and writes the documents that were asked for."""
+    with open_ledger(given.ledger, writable=False) as ledger:
+        stored = ledger.load_run(given.run)
+        histories = ratio_history.histories(ledger, stored, given.by, given.max_p)
+        found = ratio_history.only(histories, given.cell)
+        labels = {overview.id: overview.labels for overview in ledger.runs()}
+    if given.csv is not None:
+        write_document(ratio_history.otava_csv(found, labels).encode(), given.csv)
+    paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
+    write_page(ratio_history.page(stored, found), lambda: ratio_history.document(found), paths, given.csv)
+    return ExitStatus.ALL_MEASURED

@@ -1,0 +1,45 @@
+"""Sets aside the host's settings that make its speed vary, and puts them back."""
+
+from __future__ import annotations
+
+from guestmark.cli.commands.quiet import Action, Options
+from guestmark.core.errors import ExitStatus
+from guestmark.engine import quiet_host
+from guestmark.page.say import say, tell
+
+
+def run(given: Options) -> int:
+    """Changes the settings or shows them; every change is listed."""
+    if given.action is Action.STATUS:
+        _show_status()
+    elif given.action is Action.ON:
+        outcome = quiet_host.quieten_host()
+        _report_outcome(quiet_host.summarise_changes(outcome.changed), outcome, "nothing had to be changed")
+    else:
+        outcome = quiet_host.restore_host()
+        restored = [
+            f"put back: {line.partition(':')[0]}" for line in quiet_host.summarise_changes(outcome.changed)
+        ]
+        _report_outcome(restored, outcome, "nothing was changed by guestmark")
+    return ExitStatus.ALL_MEASURED
+
+
+def _report_outcome(changes: list[str], outcome: quiet_host.QuietOutcome, unchanged: str) -> None:
+    for line in changes:
+        say(line)
+    for line in quiet_host.summarise_changes(outcome.refused):
+        say(f"refused by the host: {line}")
+    if not outcome.changed:
+        say(unchanged)
+
+
+def _show_status() -> None:
+    set_by_us = quiet_host.attest_settings()
+    for name, value in set_by_us.items():
+        tell(f"{name}: {value}, set by guestmark")
+    noisy = list(quiet_host.find_noisy_settings())
+    for line in quiet_host.summarise_changes(noisy):
+        reason = next(knob.why for knob in quiet_host.HOST_SETTINGS if knob.name == line.partition(":")[0])
+        tell(f"{line} would be quieter: {reason}")
+    if not set_by_us and not noisy:
+        tell("quiet: no setting of this host could be quieter")

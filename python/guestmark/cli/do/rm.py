@@ -1,0 +1,22 @@
+"""Removes runs from sight, and brings them back."""
+
+from __future__ import annotations
+
+from guestmark.cli.commands.rm import Options
+from guestmark.core.errors import ExitStatus
+from guestmark.ledger import open_ledger
+from guestmark.ledger.run_manager import Shelf
+from guestmark.page.say import say
+
+
+def run(given: Options) -> int:
+    """Removes or restores each run, one after another."""
+    with open_ledger(given.ledger) as ledger:
+        shelf = Shelf(ledger)
+        for name in given.runs:
+            if given.undo:
+                say(f"run {shelf.restore(name)} is back")
+            else:
+                run_id = shelf.remove(name)
+                say(f"run {run_id} is removed; guestmark rm --undo {run_id} brings it back")
+    return ExitStatus.ALL_MEASURED

@@ -1,0 +1,56 @@
+"""Runs a plan of several workloads, platforms and factors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from guestmark.cli.cell_list import show_cells
+from guestmark.cli.commands.run import Options
+from guestmark.cli.measure import create_run, measure_plan
+from guestmark.cli.options import check_published
+from guestmark.cli.outputs import collect_outputs
+from guestmark.cli.stored_runs import open_ledger_if_any
+from guestmark.core.context import Caller
+from guestmark.core.errors import ExitStatus
+from guestmark.core.model import Plan
+from guestmark.engine.budget import choose_scale
+from guestmark.engine.question_status import find_provable_location
+from guestmark.page.say import tell
+from guestmark.plan import library
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import Overrides, assemble_plan, override_outline
+
+
+def run(given: Options) -> int:
+    """Lists, prepares or measures the plan's cells, and returns the exit status."""
+    given.check_budget(given.budget_s)
+    text, where = library.find_plan(given.plan)
+    overrides = Overrides(on=given.on or None, only=given.only, **given.overrides())
+    caller = Caller.current()
+
+    def build_plan(scale: float) -> Plan:
+        outline = load_outline(text, where, scale=scale, overrides=given.override_ or ())
+        if not given.prove:
+            return assemble_plan(override_outline(outline, overrides), caller)
+        # Not every disk can be proven; those that can are moved to where a cut of the power can be simulated.
+        moved = find_provable_location(outline, overrides.settings)
+        movable = replace(overrides, settings=[*overrides.settings, *moved])
+        plan = assemble_plan(override_outline(outline, movable), caller)
+        return replace(plan, context=replace(plan.context, prove=True))
+
+    if given.scale is None and given.budget_s is not None:
+        with open_ledger_if_any(given.ledger) as ledger:
+            plan = choose_scale(build_plan, ledger, given.budget_s)
+    else:
+        plan = build_plan(1.0 if given.scale is None else given.scale)
+    if given.published:
+        check_published(plan)
+    if given.only_list:
+        show_cells(plan, given.ledger)
+        return ExitStatus.ALL_MEASURED
+    outputs = collect_outputs(given, published=given.published, budget_s=given.budget_s)
+    if given.prepare_only:
+        given.refuse("a run that others measure", quiet_host=True, over=True)
+        tell(create_run(plan, given.ledger, outputs))
+        return ExitStatus.ALL_MEASURED
+    return measure_plan(plan, given.ledger, outputs)

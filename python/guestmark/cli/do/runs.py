@@ -1,0 +1,170 @@
+"""Lists what the ledger holds, or checks it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+from rich.cells import cell_len
+from rich.table import Table
+
+from guestmark.cli.commands.runs import Options
+from guestmark.cli.console import Console, inert_text
+from guestmark.cli.outputs import write_document
+from guestmark.core.errors import ExitStatus
+from guestmark.core.units import counted
+from guestmark.ledger import default_path, open_ledger
+from guestmark.ledger.model import RunOverview, Standing
+from guestmark.ledger.run_lookup import parse_filter
+from guestmark.page.say import say, tell, tell_json
+from guestmark.report import runs_overview
+from guestmark.report.render import html
+
+_GAP = 2  # columns between columns
+_NARROWEST_TEXT = 14  # columns of a text that is cut
+_UNLIMITED = 1000  # columns, for a program that reads the table
+# What can be done without on a narrow terminal, in the order in which it gives way.
+_DISPENSABLE = ("trials", "cells", "begun", "failed", "blocks")
+_NUMBERS = {"cells", "blocks", "trials", "failed"}
+_SHORT_VALUE = 12  # characters of a label's value, such as a commit
+
+
+def run(given: Options) -> int:
+    """Lists the runs, as a table, JSON or a page, or checks every row."""
+    matches = None if given.only is None else parse_filter(given.only)
+    if given.check:
+        return _check_ledger(given.ledger)
+    ratios = []
+    if given.ledger is None and not default_path().exists():
+        runs, where = [], str(default_path())
+    else:
+        with open_ledger(given.ledger, writable=False) as ledger:
+            runs, where = ledger.runs(removed=given.removed), ledger.where
+            if given.html is not None:
+                ratios = ledger.every_ratio()
+    total = len(runs)
+    runs = [overview for overview in runs if matches is None or matches(overview)]
+    if given.json:
+        tell_json(json.dumps([asdict(overview) for overview in runs], indent=2))
+    elif given.html is not None:
+        write_document(html.render(runs_overview.page(runs, ratios)).encode(), given.html)
+    elif not runs:
+        say(_explain_empty_list(where, total, removed=given.removed))
+    else:
+        _show_runs(runs)
+        sys.stdout.flush()
+        # Not on standard output, where programs read the table.
+        say(f"the ledger is {where}")
+    return ExitStatus.ALL_MEASURED
+
+
+def _show_runs(runs: Sequence[RunOverview]) -> None:
+    """Prints the table. Ids, which name runs, are whole at every width; on a terminal other texts lose their ends."""
+    console = Console()
+    columns = _list_columns(runs)
+    labels = [_describe_labels(overview) for overview in runs]
+    text_count = 2 if any(labels) else 1
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    else:
+        for name in _DISPENSABLE:
+            if _width_of(columns) + text_count * (_GAP + _NARROWEST_TEXT) <= console.width:
+                break
+            del columns[name]
+    room = console.width - _width_of(columns)
+    share = max(_NARROWEST_TEXT, room // text_count - _GAP)
+    if text_count == 1:
+        labels_width, measured_width = 0, share
+    else:
+        # Labels leave the room that they do not need to what was measured.
+        labels_width = min(share, max(map(cell_len, labels)))
+        measured_width = 2 * share - labels_width
+    console.print(_build_table(runs, columns, labels, labels_width, measured_width))
+
+
+def _list_columns(runs: Sequence[RunOverview]) -> dict[str, list[str]]:
+    """The columns that are never cut, by heading."""
+    begun = [datetime.fromtimestamp(overview.created_at).astimezone() for overview in runs]
+    return {
+        "run": [overview.id for overview in runs],
+        "begun": [moment.strftime("%Y-%m-%d %H:%M") for moment in begun],
+        "state": [overview.state.describe_state(overview.trials) for overview in runs],
+        "cells": [str(overview.cells) for overview in runs],
+        "blocks": [str(overview.blocks) for overview in runs],
+        "trials": [str(overview.trials) for overview in runs],
+        "failed": [str(overview.failed) for overview in runs],
+    }
+
+
+def _width_of(columns: Mapping[str, Sequence[str]]) -> int:
+    return sum(max(map(len, (name, *texts))) + _GAP for name, texts in columns.items())
+
+
+def _build_table(
+    runs: Sequence[RunOverview],
+    columns: Mapping[str, Sequence[str]],
+    labels: Sequence[str],
+    labels_width: int,
+    measured_width: int,
+) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, texts in columns.items():
+        justify = "right" if name in _NUMBERS else "left"
+        width = max(map(len, (name, *texts)))
+        table.add_column(name, justify=justify, no_wrap=True, min_width=width)  # type: ignore[arg-type]
+    if labels_width:
+        table.add_column("labels", no_wrap=True)
+    table.add_column("measured", no_wrap=True)
+    for number, overview in enumerate(runs):
+        cells = [inert_text(texts[number]) for texts in columns.values()]
+        for text, width in ((labels[number], labels_width), (overview.measured, measured_width)):
+            if width:
+                cell = inert_text(text)
+                cell.truncate(width, overflow="ellipsis")
+                cells.append(cell)
+        table.add_row(*cells)
+    return table
+
+
+def _describe_labels(overview: RunOverview) -> str:
+    """`before-upgrade commit=1a2b3c #release`, and each note's text in brackets."""
+    words = ["imported"] if overview.imported else []
+    if overview.standing is not Standing.OWN:
+        words.append(overview.standing.value)
+    if overview.given_name:
+        words.append(overview.given_name)
+    words += [f"{name}={value[:_SHORT_VALUE]}" for name, value in overview.labels.items()]
+    words += [f"#{tag}" for tag in overview.tags]
+    words += [f"({note})" for note in overview.notes]
+    return " ".join(words)
+
+
+def _explain_empty_list(where: str, total: int, *, removed: bool) -> str:
+    if total:
+        return f"none of the {total} runs in {where} matches; guestmark runs lists all"
+    return f"the ledger {where} holds no {'removed runs' if removed else 'runs yet'}"
+
+
+def _check_ledger(path: str | None) -> int:
+    """Checks every row of the ledger for damage, and prints what is wrong."""
+    with open_ledger(path, writable=False) as ledger:
+        found, where = ledger.check(), ledger.where
+    for problem in found.problems:
+        tell(problem)
+    head = f"{counted(found.runs, 'run')} in {where}: "
+    if found.problems:
+        say(f"{head}{counted(len(found.problems), 'problem')}")
+        return ExitStatus.SOME_FAILED
+    if not found.checked:
+        say(f"{head}the database is sound; rows have no checksums until a run is added")
+        return ExitStatus.ALL_MEASURED
+    remarks = ""
+    if found.without_checksum:
+        remarks += f"; {found.without_checksum} rows of an older version have no checksum"
+    if found.not_own:
+        remarks += f"; {counted(found.not_own, 'run')} not signed by your key"
+    say(f"{head}every row is as it was stored{remarks}")
+    return ExitStatus.ALL_MEASURED

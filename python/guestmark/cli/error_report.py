@@ -1,0 +1,148 @@
+"""How errors reach the user: one line what is wrong, one line what to do, and the right exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import click
+
+from guestmark.cli.exit_status import command_line_has_gate, status_without_judgement
+from guestmark.cli.hyperfine import REPLACEMENTS
+from guestmark.cli.verbs import VERBS
+from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
+from guestmark.core.home import state_directory
+from guestmark.core.redaction import redact, redact_words
+from guestmark.page.say import say
+
+BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
+_PIPE_CLOSED_STATUS = 141  # of a program that SIGPIPE has killed
+
+
+def show_error(error: GuestmarkError) -> None:
+    """Writes message and hint to standard error."""
+    say(error.message)
+    for line in error.hint.splitlines():
+        say(line.replace("\t", " "), prefix="  ")
+
+
+def report_error(error: BaseException) -> int:
+    """Reports whatever ended the program and returns the exit status."""
+    status = _report(error)
+    return status_without_judgement(status) if command_line_has_gate() else status
+
+
+def _report(error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        return _status_of_exit(error)
+    if isinstance(error, GuestmarkError):
+        show_error(error)
+        return int(error.exit_status)
+    if isinstance(error, click.UsageError):
+        return _report_mistake(error)
+    return _report_unexpected(error)
+
+
+def _report_unexpected(error: BaseException) -> int:
+    # What Python makes of Ctrl-C in the middle of a class's definition is a RuntimeError.
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
+        return int(ExitStatus.INTERRUPTED)
+    # EIO: the terminal has been closed.
+    if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno == errno.EIO):
+        return _end_quietly()
+    if isinstance(error, Exception):
+        return _report_bug(error)
+    raise error
+
+
+def _report_mistake(error: click.UsageError) -> int:
+    """Reports what the parser of the command line found, in our own form."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+    else:
+        show_error(_explain_mistake(error))
+    return error.exit_code
+
+
+def _explain_mistake(error: click.UsageError) -> UsageError:
+    name = getattr(error, "option_name", "")
+    nearest = getattr(error, "possibilities", None) or ()
+    message = f"no such option: {name}" if isinstance(error, click.NoSuchOption) else error.format_message()
+    # Click sets a list of choices on lines of their own.
+    message = " ".join(message.split()).rstrip(".")
+    message = message[0].lower() + message[1:]
+    if replacement := REPLACEMENTS.get(name):
+        return UsageError(message, hint=replacement)
+    command = error.ctx.command_path if error.ctx else _typed_command()
+    hint = f"{command} --help shows what can be given"
+    if nearest:
+        hint = f"did you mean {' or '.join(nearest)}? {hint}"
+    return UsageError(message, hint=hint)
+
+
+def _typed_command() -> str:
+    """The command whose help is meant where the parser does not say."""
+    return " ".join(["guestmark", *(word for word in sys.argv[1:2] if word in VERBS)])
+
+
+def _status_of_exit(end: SystemExit) -> int:
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    say(str(end.code), prefix="")
+    return 1
+
+
+def _end_quietly() -> int:
+    """Ends as a program killed by SIGPIPE would."""
+    # The interpreter flushes standard output once more at exit, which must not fail.
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(null, stream.fileno())
+    return _PIPE_CLOSED_STATUS
+
+
+def _report_bug(error: Exception) -> int:
+    """Writes the traceback of a bug to a file and reports that in one line."""
+    text = redact("".join(traceback.format_exception(error)))
+    path = state_directory() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The command line may hold secrets, so only the owner may read the file, from its first moment on.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(f"{redact_words(sys.argv)!r}\n{text}")
+        where = f"the details are in {path}"
+    except OSError:
+        where = text
+    if _installation_changed():
+        say(
+            f"guestmark's own files were changed while it ran ({summary})\n"
+            f"  start it again; guestmark resume continues a run; {where}"
+        )
+        return BUG_STATUS
+    say(f"sorry, this is a bug in guestmark ({summary})\n  {where}")
+    return BUG_STATUS
+
+
+def _installation_changed() -> bool:
+    """Whether a file of the package is newer than this process, or gone: half of the running code is then outdated."""
+    package = Path(__file__).parents[1]
+    try:
+        # Field 22 of proc(5)'s stat, the start in ticks since boot; the name before it may hold blanks.
+        start_ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+        started_after_boot_s = int(start_ticks) / os.sysconf("SC_CLK_TCK")
+        booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        started_at = booted_at + started_after_boot_s
+        return any(file.stat().st_mtime > started_at for file in package.rglob("*.py"))
+    except OSError:
+        # A file has just gone.
+        return True

@@ -1,0 +1,78 @@
+"""How the machines of a fleet are doing: redrawn on a terminal, otherwise told now and then."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from guestmark.core.units import counted
+from guestmark.fleet.coordinator import Fleet, State
+from guestmark.page.say import erase, redraw, say
+
+_EVERY_S = 30.0  # between lines where nothing can be redrawn
+
+
+class FleetProgress:
+    """Shows progress on standard error."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._redraws = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._last_line_at = time.monotonic()
+        self._shown_lines = 0
+
+    def update(self, fleet: Fleet) -> None:
+        """Shows where the machines are; called twice a second."""
+        if self._quiet:
+            return
+        now, states = time.monotonic(), list(fleet.states.values())
+        if self._redraws:
+            columns, rows = os.get_terminal_size(2)
+            lines = [line[: columns - 1] for line in render_states(states, max(2, rows - 2))]
+            redraw(lines, self._shown_lines)
+            self._shown_lines = len(lines)
+        elif now - self._last_line_at >= _EVERY_S:
+            self._last_line_at = now
+            trials = sum(state.progress.trials for state in states)
+            machines = counted(len(states), "machine")
+            say(f"{counted(trials, 'trial')} so far; {_count_ended(states)} of {machines} done")
+
+    def note(self, text: str) -> None:
+        """Prints a remark, above the machines where these are shown."""
+        if self._shown_lines:
+            erase(self._shown_lines)
+            self._shown_lines = 0
+        say(text)
+
+
+def render_states(states: Sequence[State], most_lines: int) -> list[str]:
+    """A line for each machine. Where there are too many, those at work have one, and the others are counted."""
+    if len(states) <= most_lines:
+        return [_render_state(state) for state in states]
+    busy_first = sorted(states, key=lambda state: state.over)
+    shown, others = busy_first[: most_lines - 1], busy_first[most_lines - 1 :]
+    rest = f"and {counted(len(others), 'machine')} more, {_count_ended(others)} of them done"
+    return [*map(_render_state, shown), rest]
+
+
+def _count_ended(states: Sequence[State]) -> int:
+    return sum(state.over for state in states)
+
+
+def _render_state(state: State) -> str:
+    progress = state.progress
+    doing = state.gave_up or (progress.state if state.ended else _describe_activity(state))
+    counts = f"{counted(progress.blocks, 'block'):>11}  {counted(progress.trials, 'trial'):>12}"
+    for count, word in ((progress.failed, "failed"), (progress.lost, "lost")):
+        if count:
+            counts += f"  {count} {word}"
+    return f"{state.member.name:20.20} {counts}  {doing}"
+
+
+def _describe_activity(state: State) -> str:
+    """What goes on at a machine whose run has not ended."""
+    if state.link is None:
+        return "not connected"
+    return "measuring" if state.answered else "being set up"

@@ -1,0 +1,166 @@
+"""Has the engine make a run, while a person at the terminal hears of it, and shows the result."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from guestmark.cli.console import Console
+from guestmark.cli.exit_status import status_without_judgement
+from guestmark.cli.gate_status import judge_gates
+from guestmark.cli.live_progress import LiveProgress
+from guestmark.cli.options import check_published
+from guestmark.cli.outputs import Outputs
+from guestmark.cli.plain_progress import PlainProgress
+from guestmark.cli.present import show_result
+from guestmark.core.errors import ExitStatus
+from guestmark.core.findings import FailedRuns
+from guestmark.core.gate import check_proofs, with_gates
+from guestmark.core.model import Plan, RunState, TrialStatus
+from guestmark.disks.store import scratch_store
+from guestmark.engine import preflight, quiet_host, run
+from guestmark.engine.audience import Audience
+from guestmark.engine.clock import start_process_clock
+from guestmark.engine.judgement import Judgement, judge_run
+from guestmark.engine.progress import Observer, SilentObserver
+from guestmark.engine.stored_run import ExtensionRequest, resume_run
+from guestmark.foreign.progress import LineProgress
+from guestmark.ledger import open_ledger
+from guestmark.ledger.model import StoredRun
+from guestmark.page.say import say
+
+
+def measure_plan(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
+    """Runs a new plan to its end, shows and writes the result, and returns the exit status."""
+    # Looking for garbage while modules are loaded and plans are read takes a tenth of the time.
+    gc.disable()
+    outputs.check()
+    plan = with_gates(plan, outputs.gates)
+    check_proofs(plan, proving=outputs.prove)
+    # A request that cannot be met must not leave anything behind, not even a ledger.
+    preflight.check_requests(plan, plan.cells)
+    with _quiet_host(outputs), open_ledger(ledger_path) as ledger:
+        judgement, state = run.execute_plan(
+            plan, ledger, build_audience(outputs), outputs.run_options, clock=start_process_clock()
+        )
+        return _finish_run(judgement, state, outputs)
+
+
+def create_run(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:
+    """Stores a new run of what can be measured here, measures nothing, and returns its id."""
+    plan = with_gates(plan, outputs.gates)
+    preflight.check_requests(plan, plan.cells)
+    with open_ledger(ledger_path) as ledger:
+        return run.prepare_run(plan, ledger, build_audience(outputs), outputs.run_options).id
+
+
+def continue_run(
+    wanted: str, ledger_path: str | None, outputs: Outputs, further: ExtensionRequest, *, trust: bool = False
+) -> int:
+    """Continues a stored run, also beyond what it was made for, and returns the exit status."""
+    outputs.check()
+    with open_ledger(ledger_path) as ledger:
+        stored = ledger.load_run(wanted)
+        if outputs.published:
+            check_published(stored.plan)
+        state, audience = stored.state, build_audience(outputs)
+        if state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
+            say(f"run {stored.id} is already {state.value}; nothing is left to do")
+            say("resume --blocks or --precision takes it further", prefix="  ")
+            judgement = judge_run(ledger, stored.id)
+            run.present_and_remember(judgement, audience)
+            return _finish_run(judgement, state, outputs)
+        with _quiet_host(outputs):
+            judgement, state = resume_run(
+                stored, ledger, audience, further, wait=outputs.wait, clock=start_process_clock(), trust=trust
+            )
+        return _finish_run(judgement, state, outputs)
+
+
+@contextmanager
+def _quiet_host(outputs: Outputs) -> Iterator[None]:
+    """Keeps the host quiet for the run if that was asked for, and reports each change."""
+    if not outputs.quiet_host:
+        yield
+        return
+    with quiet_host.quiet_host() as outcome:
+        for line in quiet_host.summarise_changes(outcome.changed):
+            say(f"quiet host: {line}")
+        for line in quiet_host.summarise_changes(outcome.refused):
+            say(f"quiet host: refused: {line}")
+        yield
+        for line in quiet_host.summarise_changes(quiet_host.find_lost_changes()):
+            say(f"quiet host: another program has undone {line}")
+
+
+def build_audience(outputs: Outputs) -> Audience:
+    """The person at the terminal, who hears of progress unless they asked for quiet."""
+
+    def present(judgement: Judgement) -> None:
+        show_result(judgement.stored, outputs, judgement.analysis)
+
+    observe = functools.partial(_observe_measuring, outputs)
+    if outputs.quiet:
+        return Audience(say, observe=observe, present=present)
+    return Audience(say, mention=say, progress=LineProgress(say), observe=observe, present=present)
+
+
+@contextmanager
+def _observe_measuring(outputs: Outputs) -> Iterator[Observer]:
+    """While the engine measures: shows progress, and keeps images of failed trials if that was asked for."""
+    # What was loaded until now stays for good, so collections need not look at it.
+    gc.freeze()
+    gc.enable()
+    scratch_store().keep = outputs.keep
+    try:
+        with nullcontext(SilentObserver()) if outputs.quiet else _choose_observer(outputs) as observer:
+            yield observer
+    finally:
+        gc.disable()
+        for path in scratch_store().left if outputs.keep else ():
+            say(f"kept for you to inspect and remove: {path}")
+
+
+def _choose_observer(outputs: Outputs) -> AbstractContextManager[Observer]:
+    is_terminal = sys.stderr.isatty()
+    if outputs.style.redraws(by_default=is_terminal and os.environ.get("TERM") != "dumb"):
+        console = Console(stderr=True, style=outputs.style)
+        return LiveProgress(console, show_output=outputs.show_output, show_forecast=outputs.details)
+    width = os.get_terminal_size(sys.stderr.fileno()).columns if is_terminal else None
+    # A terminal that does not know its size reports 0 columns.
+    return PlainProgress(show_output=outputs.show_output, width=width or None, show_forecast=outputs.details)
+
+
+def _finish_run(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
+    """Judges the gates, and returns the exit status."""
+    stored = judgement.stored
+    ended = _exit_status(stored, state)
+    status = int(ended)
+    judged = judge_gates(stored, judgement.analysis, outputs.save_junit)
+    if judged is not None:
+        usable = ended in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
+        status = int(judged) if usable else status_without_judgement(ended)
+    left_out = dict.fromkeys(entry.name for entry in stored.unusable)
+    # The user named these platforms, and a script may read this line alone.
+    if left_out and stored.plan.context.typed:
+        say(f"not measured, as it cannot be used here: {', '.join(left_out)} (exit status {status})")
+    return status
+
+
+def _exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
+    if state is RunState.INTERRUPTED:
+        return ExitStatus.INTERRUPTED
+    succeeded = sum(trial.status is TrialStatus.OK for trial in stored.trials)
+    if succeeded == 0:
+        return ExitStatus.NOTHING_MEASURED
+    # A requested platform that was left out was not measured, and a script must be able to notice.
+    all_measured = (
+        succeeded == len(stored.trials)
+        and not stored.unusable
+        and not any(trial.facts.of(FailedRuns) for trial in stored.trials)
+    )
+    return ExitStatus.ALL_MEASURED if all_measured else ExitStatus.SOME_FAILED

@@ -1,0 +1,82 @@
+"""The options of every command that measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from guestmark.cli import options
+from guestmark.core.errors import UsageError
+from guestmark.plan.policy_options import PolicyOptions, check_conflicts, policy_values
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions:
+    """Which cells are measured."""
+
+    baseline: options.Baseline = None
+    settings: options.Settings = None
+    kernel: options.Kernel = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """What becomes of the result."""
+
+    name: options.Name = None
+    note: options.Note = None
+    label: options.Labels = None
+    tag: options.Tags = None
+    keep: options.Keep = False
+    fail_if: options.FailIf = None
+    junit: options.Junit = None
+    prove: options.Prove = False
+    details: options.Details = False
+    wait: options.Wait = True
+    quiet_host: options.QuietHost = False
+    json: options.Json = None
+    export_json: options.ExportJson = None
+    export_csv: options.ExportCsv = None
+    export_markdown: options.ExportMarkdown = None
+    export_asciidoc: options.ExportAsciidoc = None
+    export_orgmode: options.ExportOrgmode = None
+    csv: options.Csv = None
+    markdown: options.Markdown = None
+    html: options.Html = None
+    ledger: options.Ledger = None
+    quiet: options.Quiet = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
+    """What every command that measures can be given."""
+
+    def overrides(self) -> dict[str, Any]:
+        """The fields of `plan.outline.Overrides` that were given, by name."""
+        given: dict[str, Any] = {
+            "settings": add_kernel_setting(self.settings, self.kernel),
+            **policy_values(self),
+        }
+        if self.baseline is not None:
+            given["baseline"] = self.baseline
+        return given
+
+    def refuse(self, command: str, *, quiet_host: bool = False, over: bool = False) -> None:
+        """Raises `UsageError` for `--quiet-host` or `--over` where the `command` cannot do that."""
+        if quiet_host and self.quiet_host:
+            raise UsageError(f"--quiet-host is not for {command}", hint="guestmark quiet on, until off")
+        if over and self.over_s:
+            raise UsageError(f"--over is not for {command}", hint="use it with exec, ab or run")
+
+    def check_budget(self, budget_s: float | None) -> None:
+        """Raises `UsageError` for another limit beside `--for`."""
+        if budget_s is not None:
+            check_conflicts({"budget_s": budget_s, **policy_values(self)})
+
+
+def add_kernel_setting(settings: list[str] | None, kernel: str | None) -> list[str]:
+    """The `--set` values with that of `--kernel`."""
+    if kernel is None:
+        return list(settings or ())
+    # A comma separates levels, and may stand in a path.
+    return [*(settings or ()), "kernel=" + kernel.replace(",", "\\,")]

@@ -1,0 +1,216 @@
+"""Where a result goes: the terminal, standard output, and files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guestmark.cli.measure_options import MeasureOptions
+from guestmark.cli.style import Style
+from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.engine.run import RunOptions
+from guestmark.ledger.run_annotations import NOTHING, Remarks
+from guestmark.ledger.validation import RESERVED, WORD
+from guestmark.page.figures import TimeUnit
+from guestmark.page.text import inert
+from guestmark.report import formats
+from guestmark.report.export_format import Format
+from guestmark.report.row_order import Sort
+
+if TYPE_CHECKING:
+    from guestmark.ledger.model import StoredRun
+    from guestmark.page.nodes import Page
+
+STANDARD_OUTPUT = "-"  # in place of a path
+_EXPORT_OPTIONS = {  # hyperfine's option that names the file of each format
+    Format.HYPERFINE: "--export-json",
+    Format.HYPERFINE_CSV: "--export-csv",
+    Format.HYPERFINE_MARKDOWN: "--export-markdown",
+    Format.HYPERFINE_ASCIIDOC: "--export-asciidoc",
+    Format.HYPERFINE_ORGMODE: "--export-orgmode",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where results go, and how a run that produces them is made.
+
+    Paths are as typed: `-` for standard output, None for nowhere.
+    """
+
+    json: str | None = None
+    csv: str | None = None
+    markdown: str | None = None
+    html: str | None = None
+    exports: Mapping[Format, str] = field(default_factory=dict)  # in hyperfine's formats
+    junit: str | None = None  # the outcome of the gates
+    gates: tuple[str, ...] = ()  # limits that the run must keep, as typed
+    remarks: Remarks = NOTHING  # a name, notes, labels and tags of the run
+
+    style: Style = Style.AUTO
+    unit: TimeUnit | None = None  # of times, instead of one that fits
+    sort: Sort = Sort.AUTO
+    quiet: bool = False
+    details: bool = False  # the whole report instead of the answer
+    environment: bool = False  # the machines it was measured on
+    published: bool = False  # published figures beside the measured ones
+    show_output: bool = False  # what commands print, after each trial
+    has_reference: bool = False  # the user chose what the others are relative to
+    # On the terminal instead of the report, and in files before it.
+    page: Callable[[StoredRun], Page] | None = None
+
+    prove: bool = False  # cut the power of the run's disks
+    budget_s: float | None = None  # wall time of the whole command, which decides what is measured
+    keep: bool = False  # disk images of trials that fail or are interrupted
+    wait: bool = True  # for machines that another guestmark uses
+    quiet_host: bool = False  # while the run lasts
+    partial: bool = True  # measure although most platforms cannot be used
+
+    def files(self) -> list[tuple[str, Format, str]]:
+        """Option, format and destination of each document that was asked for."""
+        requested = [
+            ("--json", Format.JSON, self.json),
+            ("--csv", Format.CSV, self.csv),
+            ("--markdown", Format.MARKDOWN, self.markdown),
+            ("--html", Format.HTML, self.html),
+        ]
+        for form, path in self.exports.items():
+            requested.append((_EXPORT_OPTIONS[form], form, path))
+        return [(option, form, path) for option, form, path in requested if path is not None]
+
+    @property
+    def save_junit(self) -> Callable[[bytes], None] | None:
+        """Writes the outcome of the gates; None where it was not asked for."""
+        path = self.junit
+        return None if path is None else lambda data: write_document(data, path)
+
+    @property
+    def takes_stdout(self) -> bool:
+        """Whether a document goes to standard output, so that nothing else may."""
+        return self.junit == STANDARD_OUTPUT or any(path == STANDARD_OUTPUT for *_, path in self.files())
+
+    @property
+    def run_options(self) -> RunOptions:
+        """How a new run is made."""
+        return RunOptions(self.remarks, self.prove, self.budget_s, self.wait, self.partial)
+
+    def check(self) -> None:
+        """Raises `UsageError` for outputs that cannot be written, before anything is measured."""
+        paths = [(option, path) for option, _, path in self.files()]
+        if self.junit is not None:
+            paths.append(("--junit", self.junit))
+        if sum(path == STANDARD_OUTPUT for _, path in paths) > 1:
+            raise UsageError("only one document can go to standard output", hint="write the others to files")
+        for option, path in paths:
+            if path != STANDARD_OUTPUT:
+                _check_writable(option, path)
+
+
+def _check_writable(option: str, path: str) -> None:
+    if not path or os.path.isdir(path):
+        raise UsageError(f"{option} {path!r} is not a file name", hint=f"e.g. {option} result")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise UsageError(
+            f"{option} {path} cannot be written", hint=f"check that {folder} exists and is yours"
+        )
+
+
+def collect_outputs(given: MeasureOptions, **more: Any) -> Outputs:
+    """Where the result of a measuring command goes; `more` are fields of `Outputs` that this command decides."""
+    fields: dict[str, Any] = {
+        "json": given.json,
+        "csv": given.csv,
+        "markdown": given.markdown,
+        "html": given.html,
+        "exports": _collect_exports(given),
+        "junit": given.junit,
+        "gates": tuple(given.fail_if or ()),
+        "remarks": build_remarks(given.name, given.note, given.label, given.tag),
+        "quiet": given.quiet,
+        "details": given.details,
+        "prove": given.prove,
+        "keep": given.keep,
+        "wait": given.wait,
+        "quiet_host": given.quiet_host,
+    }
+    return Outputs(**{**fields, **more})
+
+
+def _collect_exports(given: MeasureOptions) -> Mapping[Format, str]:
+    paths = {
+        Format.HYPERFINE: given.export_json,
+        Format.HYPERFINE_CSV: given.export_csv,
+        Format.HYPERFINE_MARKDOWN: given.export_markdown,
+        Format.HYPERFINE_ASCIIDOC: given.export_asciidoc,
+        Format.HYPERFINE_ORGMODE: given.export_orgmode,
+    }
+    return {form: path for form, path in paths.items() if path is not None}
+
+
+def build_remarks(
+    name: str | None = None,
+    note: str | None = None,
+    labels: Iterable[str] | None = None,
+    tags: Iterable[str] | None = None,
+) -> Remarks:
+    """What these options say of a run. Raises `UsageError` for names that could not be typed again."""
+    if name is not None and (not WORD.fullmatch(name) or name in RESERVED):
+        raise UsageError(
+            f"--name {name!r} cannot be a run's name", hint="letters, digits and .:/_-, e.g. before-upgrade"
+        )
+    for tag in tags or ():
+        if not WORD.fullmatch(tag):
+            raise UsageError(f"--tag {tag!r} cannot be a tag", hint="letters, digits and .:/_-")
+    return Remarks(
+        name=name or "",
+        notes=(note.strip(),) if note and note.strip() else (),
+        labels=dict(_parse_label(text) for text in labels or ()),
+        tags=tuple(tags or ()),
+    )
+
+
+def _parse_label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not WORD.fullmatch(name) or not value.strip():
+        raise UsageError(f"--label {text!r} is not NAME=VALUE", hint="e.g. --label commit=1a2b3c")
+    return name, value.strip()
+
+
+@contextmanager
+def reporting_failed_writes() -> Iterator[None]:
+    """Reports a failed write to standard output in one line. A closed pipe is not an error; see `error_report`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno in {errno.EPIPE, errno.EIO}:
+            raise
+        # What is left in the buffer would fail once more when the interpreter ends.
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())
+        os.close(sink)
+        raise GuestmarkError(
+            f"standard output cannot be written: {error.strerror or error}",
+            hint="the run is in the ledger all the same: guestmark show last prints it again",
+        ) from error
+
+
+def write_document(data: bytes, path: str) -> None:
+    """Writes a document to a file, or for `-` to standard output. Raises `GuestmarkError` when it cannot."""
+    if path != STANDARD_OUTPUT:
+        formats.write(Path(path), data)
+        return
+    with reporting_failed_writes():
+        sys.stdout.flush()
+        # Documents hold text as it is; only a terminal would take some of it for orders.
+        if sys.stdout.isatty():
+            data = inert(data.decode(errors="replace"), lines=True).encode()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()

@@ -1,0 +1,213 @@
+"""Progress as plain lines on standard error: at most one for each block, and at most one a second.
+
+Lines in a log are never cut; on a terminal that cannot redraw, a line keeps to the terminal's width. During a block
+that takes longer than half a minute, a line every half minute tells what is going on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus
+from guestmark.core.reminder import Reminder
+from guestmark.core.units import counted, format_duration
+from guestmark.page import figures
+from guestmark.page.claims import Claim
+from guestmark.page.say import say
+
+if TYPE_CHECKING:
+    from guestmark.engine.progress import Forecast, ProgressEstimate
+    from guestmark.stats.analysis import CellResult
+
+_MOST_ESTIMATES = 12  # in a line of a log
+_LONGEST_SILENCE_S = 30.0
+_APART_S = 1.0  # blocks that are shorter than this share a line
+
+
+def describe_time_left(seconds: float | None, limit_s: float) -> str:
+    """Describes the time left: the forecast, or without one the time limit, at which the run stops in any case."""
+    if seconds is None:
+        return f"no estimate yet; stops after {format_duration(limit_s)}"
+    return f"about {format_duration(seconds)} left"
+
+
+class PlainProgress:
+    """An observer that prints plain lines. As a context manager it breaks every silence of `quiet_s` seconds."""
+
+    wants_estimates = True
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        show_output: bool = False,
+        quiet_s: float = _LONGEST_SILENCE_S,
+        width: int | None = None,
+        show_forecast: bool = False,
+    ) -> None:
+        self._width = width
+        self._show_forecast = show_forecast
+        self._show_output = show_output
+        self._reminder = Reminder(self._remind, first_s=quiet_s, every_s=quiet_s)
+        self._cells, self._in_block, self._block = 0, 0, 0
+        self._cell, self._phase, self._since = "", "", 0.0
+        self._clock = clock
+        self._metric = ""
+        self._unit = ""
+        self._limit_s = 0.0
+        self._failures: list[str] = []  # since the last line was printed
+        self._next_line_at = 0.0
+        self._forecast_shown = False
+
+    def __enter__(self) -> PlainProgress:
+        self._reminder.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reminder.__exit__(kind, error, trace)
+
+    def started(self, plan: Plan, blocks: int) -> None:
+        """Prints how much there is to do."""
+        self._cells, self._block = len(plan.cells), blocks
+        self._metric, self._unit = plan.metrics[0].name, plan.metrics[0].unit
+        self._limit_s = plan.policy.time_limit_s
+        self._next_line_at = self._clock()
+        least = "" if plan.policy.blocks else "at least "
+        goal = least + counted(plan.policy.blocks or plan.policy.min_blocks, "block")
+        resumed = f", {blocks} done before" if blocks else ""
+        self._print_line(f"{counted(len(plan.cells), 'cell')}, {goal}{resumed}, seed {plan.policy.seed}")
+
+    def trial_started(self, cell: Cell, block: int) -> None:
+        """Remembers the cell for a reminder; the line of a block is printed when it ends."""
+        if block != self._block:
+            self._block, self._in_block = block, 0
+        self._cell, self._phase, self._since = cell.id, "", time.monotonic()
+
+    def phase(self, name: str) -> None:
+        """Remembers the phase for a reminder."""
+        self._phase = name
+
+    def _remind(self, _elapsed_s: float) -> None:
+        if not self._cell:
+            return
+        cells = f"{self._in_block} of {counted(self._cells, 'cell')} done"
+        now = f"{self._cell} {self._phase}".rstrip()
+        took = format_duration(time.monotonic() - self._since)
+        self._print_line(f"block {self._block + 1}, {cells}; {now}, {took} so far")
+
+    def trial_ended(self, cell: Cell, trial: Trial) -> None:
+        """Shows the trial's output if that was asked for, and remembers a failure for the block's line."""
+        self._in_block += 1
+        if self._show_output:
+            _write_line(describe_output(cell, trial))
+        if trial.status is not TrialStatus.OK:
+            self._failures.append(f"{cell.id} failed: {trial.reason}")
+
+    def block_ended(self, estimate: ProgressEstimate) -> None:
+        """Prints failures, the estimates so far and the time left, unless the last line is less than a second old."""
+        now = self._clock()
+        if now < self._next_line_at:
+            return
+        self._next_line_at = now + _APART_S
+        head = f"guestmark: block {estimate.blocks}"
+        if estimate.goal:
+            head += f" of {estimate.goal}"
+        head += (
+            f", {describe_time_left(estimate.left_s, self._limit_s)}"
+            if estimate.left_s or not estimate.goal
+            else ""
+        )
+        if self._show_forecast and estimate.foreseen is not None and not self._forecast_shown:
+            self._forecast_shown = True
+            self._print_line(describe_forecast(estimate.foreseen))
+        results = estimate.analysis.cells
+        shown = [text for text in map(self._format_ratio, results) if text]
+        # Before anything is compared, means are all there is.
+        if not shown:
+            shown = [text for text in map(self._format_mean, results) if text]
+        _write_line(
+            _join_details(head, self._failures, shown)
+            if self._width is None
+            else _fit_details(head, self._failures, shown, self._width - 1)
+        )
+        self._reminder.postpone()
+        self._failures.clear()
+
+    def note(self, text: str) -> None:
+        """Prints a remark."""
+        self._print_line(text)
+
+    def _print_line(self, text: str) -> None:
+        _write_line(f"guestmark: {text}")
+        self._reminder.postpone()
+
+    def _format_ratio(self, result: CellResult) -> str:
+        comparison = result.comparison.get(self._metric)
+        if comparison is None or comparison.ratio is None:
+            return ""
+        return f"{result.cell.id} {figures.ratio(comparison.ratio, comparison.ci)}"
+
+    def _format_mean(self, result: CellResult) -> str:
+        summary = result.summary.get(self._metric)
+        if summary is None:
+            return ""
+        unit = figures.table_unit(self._unit, [summary.mean])
+        name = self._metric.removesuffix("_s")
+        return f"{result.cell.id} {name} {summary.mean / unit.size:.4g} {unit.name}".rstrip()
+
+
+def describe_output(cell: Cell, trial: Trial) -> str:
+    """Returns what the trial's machine and command printed last, below a line that names the trial."""
+    return f"{cell.id}, block {trial.block + 1}:\n{trial.console.strip() or '(nothing printed)'}"
+
+
+def describe_forecast(forecast: Forecast) -> str:
+    """Describes what a run will know, and when."""
+    rare_s = forecast.rare_left_s
+    return Claim.FORESEEN.format(
+        precision=figures.known_to(forecast.half_width),
+        left=format_duration(forecast.left_s),
+        factor=f"{forecast.rare.factor:g}",
+        often=forecast.rare.often,
+        rare_left="more time than a run may take" if rare_s is None else format_duration(rare_s),
+    )
+
+
+def _join_details(head: str, failures: Sequence[str], estimates: Sequence[str]) -> str:
+    """Returns the head with all failures and a limited number of estimates, none of them cut."""
+    rest = len(estimates) - _MOST_ESTIMATES
+    more = [f"and {rest} more"] if rest > 0 else []
+    details = [*failures, *estimates[:_MOST_ESTIMATES], *more]
+    return f"{head}: {'; '.join(details)}" if details else head
+
+
+def _fit_details(head: str, failures: Iterable[str], estimates: Iterable[str], width: int) -> str:
+    """Returns the head with as many details as fit on a line.
+
+    If not even the first one fits, a failure loses its end, and an estimate the beginning of its cell's name.
+    """
+    line, separator = head, ": "
+    details = [(failure, False) for failure in failures] + [(estimate, True) for estimate in estimates]
+    for detail, is_estimate in details:
+        longer = f"{line}{separator}{detail}"
+        if cell_len(longer) <= width:
+            line, separator = longer, "; "
+        elif separator == "; ":
+            return f"{line}; …" if cell_len(line) + 3 <= width else line
+        elif is_estimate:
+            kept = width - cell_len(f"{line}: …")
+            return f"{line}: …{detail[-kept:].lstrip()}" if kept > 0 else line
+        else:
+            return f"{set_cell_size(longer, width - 1).rstrip()}…"
+    return line
+
+
+def _write_line(line: str) -> None:
+    say(line, prefix="")

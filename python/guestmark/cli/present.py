@@ -1,0 +1,69 @@
+"""Shows the result of a run, and writes the documents that were asked for."""
+
+from __future__ import annotations
+
+from guestmark.cli.console import Console, show_in_pager
+from guestmark.cli.outputs import Outputs, reporting_failed_writes, write_document
+from guestmark.cli.style import Style
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.nodes import Page
+from guestmark.report import formats
+from guestmark.report.full_report import make_page
+from guestmark.report.render import terminal
+from guestmark.report.row_order import ordered
+from guestmark.report.short_report import make_short_report, make_then_and_now
+from guestmark.stats.analysis import Analysis
+
+
+def show_result(
+    stored: StoredRun,
+    outputs: Outputs,
+    analysis: Analysis,
+    *,
+    is_latest: bool = True,
+    may_page: bool = False,
+) -> None:
+    """Prints the answer, or with `details` the report, and writes the requested documents.
+
+    `is_latest`: the run is the newest of its ledger, which `guestmark show` shows without its name. `may_page`: the
+    user asked to read the run, so a pager may open. After a measurement none does, because whatever follows on the
+    command line would wait for it.
+    """
+    own_page = None if outputs.page is None else outputs.page(stored)
+    analysis = ordered(analysis, outputs.sort)
+    with figures.times_in(outputs.unit):
+        _write_files(stored, outputs, analysis, own_page)
+        if outputs.takes_stdout or outputs.style is Style.NONE:
+            return
+        console = Console(style=outputs.style)
+        page = own_page or _build_page(stored, outputs, analysis, console.width, is_latest=is_latest)
+        with reporting_failed_writes():
+            text = terminal.drawn(page, console)
+            if may_page and not outputs.quiet:
+                show_in_pager(text, console)
+            else:
+                console.file.write(text)
+
+
+def _write_files(stored: StoredRun, outputs: Outputs, analysis: Analysis, own_page: Page | None) -> None:
+    first = () if own_page is None else own_page.sections
+    for _, form, path in outputs.files():
+        document = formats.render(stored, form, analysis, first=first, referenced=outputs.has_reference)
+        write_document(document, path)
+
+
+def _build_page(
+    stored: StoredRun, outputs: Outputs, analysis: Analysis, width: int, *, is_latest: bool
+) -> Page:
+    if outputs.details or outputs.environment:
+        return make_page(
+            stored,
+            analysis,
+            with_published=outputs.published,
+            with_environment=outputs.environment,
+            details=outputs.details,
+        )
+    if outputs.published:
+        return make_then_and_now(stored, analysis, width=width, latest=is_latest)
+    return make_short_report(stored, analysis, width=width, latest=is_latest)

@@ -1,0 +1,24 @@
+"""Runs and ledgers as a command line names them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from guestmark.ledger import default_path, open_ledger
+
+if TYPE_CHECKING:
+    from guestmark.ledger.store import Ledger
+
+
+@contextmanager
+def open_ledger_if_any(path: str | None) -> Iterator[Ledger | None]:
+    """The ledger for a look at earlier runs; None when there is none yet, so that looking does not make one."""
+    missing = not default_path().exists() if path is None else "://" not in path and not os.path.exists(path)
+    if missing:
+        yield None
+        return
+    with open_ledger(path, writable=False) as ledger:
+        yield ledger
