@@ -48,8 +48,8 @@ capture_ready() { program_ready "$state/capture" "$(capture_key)"; }
 # Modules that no start imports: compiled they would take 20 MB.
 seldom='/site-packages/(pip|pygments/(lexers|styles)|numpy/(distutils|f2py|typing)|sqlalchemy/(ext|orm|testing))/'
 
-# Installs exactly what the lock names for a part, nothing built from source. uv does it in a fifth of the time, but knows
-# nothing of pip's settings: where there are any (an index, a certificate), pip is used.
+# Installs exactly what the lock names for a part, nothing built from source: by uv where it is in PATH, which is faster.
+# uv does not read pip's settings, though: where there are any (an index, a certificate), pip is used.
 install_locked() { # WHAT PART OPTION…
     what=$1 wanted=$state/$2.txt
     # shellcheck disable=SC2046
@@ -149,7 +149,7 @@ make_part() { # PART
         # Without what it names itself: it pins versions of NumPy and SciPy, and most of the others are for reading from
         # databases and writing to chats.
         history) install_locked "installing Apache Otava" history --no-deps ;;
-        *) install_locked "installing what $1 need" "$1" ;;
+        frames) install_locked "installing polars for data frames" frames ;;
     esac
     write_file "$root/.venv/.guestmark-$1" "$(part_key "$1")"
 }
