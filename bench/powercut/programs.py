@@ -1,4 +1,4 @@
-"""Makes the table of docs/results/programs.md from result documents of `guestmark run programs --for 25m --json FILE`.
+"""Makes a table of docs/results/powercut.md from documents of `guestmark run programs --for 25m --json FILE`.
 
 Of several documents, the one counts that has judged the most crash states of a program on a filesystem.
 """

@@ -46,7 +46,7 @@ def test_a_broken_rule_is_said(path: str, line: str, said: str) -> None:
         ("x.md", "in `/usr/lib`, `~/.cache/x`, read/write, and `$TMPDIR/guestmark`"),
         ("x.md", "host#2 is a copy of host"),
         ("x.md", "servers run as `nobody`, and cells are told apart"),
-        ("docs/results/boot.md", "nobody had tried it then"),
+        ("docs/results/starts.md", "nobody had tried it then"),
     ],
 )
 def test_what_is_meant_passes(path: str, line: str) -> None:

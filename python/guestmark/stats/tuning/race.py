@@ -293,7 +293,7 @@ def _drop_losers(
     This is sooner than `run` gives a verdict, so it has a rule of its own: a one-sided t interval with moderated
     variances, whose `error` is spread over all looks and over all that are held against a leader that was chosen by the
     same blocks. In simulation under 5 % of races drop anybody who is within the margin of the best
-    (docs/results/tuning.md). What is named best in the end is judged by the rule of `run`, in fresh blocks.
+    (docs/results/statistics.md). What is named best in the end is judged by the rule of `run`, in fresh blocks.
     """
     for name in list(race.alive):
         if not _count_values(values, name):
