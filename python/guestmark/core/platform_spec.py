@@ -103,6 +103,11 @@ class PlatformSpec:
         return kind is not None and kind.remote
 
     @property
+    def starts_are_seen(self) -> bool:
+        """Whether this process orders each start itself, and may see what a machine takes of this host."""
+        return not self.is_elsewhere or self.outer.description.starts_timed
+
+    @property
     def uses_this_host(self) -> bool:
         """Whether some of it happens here, so that this host must not be measured by anybody else meanwhile."""
         return not self.is_elsewhere or self.outer.description.on_this_host

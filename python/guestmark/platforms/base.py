@@ -118,6 +118,14 @@ class StartedHere(Protocol):
 
 
 @runtime_checkable
+class ListsProcesses(Protocol):
+    """What a machine has in addition whose processes on this host are not all children of one."""
+
+    def list_pids(self) -> list[int]:
+        """Return the processes of this host that the machine consists of; none where they are not known."""
+
+
+@runtime_checkable
 class MakesRemarks(Protocol):
     """What a machine has that can say something of itself at the end of a trial."""
 

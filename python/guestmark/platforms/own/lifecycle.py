@@ -26,6 +26,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.home import cache_home
 from guestmark.core.temporary import unnamed_file
 from guestmark.page.text import inert, last_line
+from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.own.definition import Definition, Template
 
 PREFIX = "guestmark-"  # of every id, so that people know whose machines these are
@@ -172,7 +173,9 @@ def created(definition: Definition, values: Mapping[str, str]) -> Iterator[Made]
     with _guarded(record) as guard:
         began = time.monotonic()
         try:
-            run_command(definition.create.fill(filled), environment, definition.timeouts.create)
+            # On the machines' processors, not on the control plane's: what it starts inherits them.
+            with starting_machine():
+                run_command(definition.create.fill(filled), environment, definition.timeouts.create)
         except MachineError:
             # It may be half there. What destroy says of a machine that never was, is not told.
             guard.end(quiet=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import secrets
 import shlex
 import time
@@ -27,7 +28,9 @@ from guestmark.core.machine_facts import OwnMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import OWN_PARAMETER
 from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.disks import processes
 from guestmark.page.text import inert, last_line
+from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.own.definition import Definition
 from guestmark.platforms.own.inside import check_asked, look_inside
@@ -51,6 +54,11 @@ class ExecSession(Session):
         self.by_hand = shlex.join(made.fill(made.definition.exec, ["COMMAND"]))
         self.environment = made.environment
 
+    def _connect(self, deadline: float) -> None:
+        """Start the command on the machines' processors, not on the control plane's: the agent inherits them."""
+        with starting_machine():
+            super()._connect(deadline)
+
     def refused(self, printed: str = "") -> MachineError:
         """Return the error for a command that did not bring the agent's greeting."""
         said, status = self.read_errors(), self.status()
@@ -71,13 +79,13 @@ class ExecSession(Session):
 
 @dataclass(slots=True)
 class Own(Remote):
-    """A machine that runs, with an agent in it. `began` is when its creation was ordered."""
+    """A machine that runs, with an agent in it. `started_at` is when its creation was ordered."""
 
     made: Made | None = None
     version: str = ""
     pid: int | None = None  # of a process of this host that it consists of, where the definition tells
     groups: tuple[Path, ...] = ()
-    began: float = 0.0
+    started_at: float = 0.0
 
     def attest(self) -> OwnMachine:
         """Find out what the machine is. Raises `AttestationError` when it is not what was asked for."""
@@ -96,6 +104,12 @@ class Own(Remote):
             inside=inside,
         )
         return self._found
+
+    def list_pids(self) -> list[int]:
+        """Return the processes in the namespace of the one that the definition names, and its descendants."""
+        if self.pid is None:
+            return []
+        return [self.pid, *processes.list_descendants(self.pid), *_namesakes(self.pid)]
 
 
 class OwnPlatform:
@@ -132,8 +146,9 @@ class OwnPlatform:
                 phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
                 fresh = f"made by own:{definition.name}" if definition.create else ""
                 machine = Own(agent, opened, agent.ping(), phases, fresh=fresh, made=made, version=version)
-                machine.began = made.began
+                machine.started_at = made.began
                 machine.pid = _host_pid(made)
+                machine.groups = _own_groups(machine.pid)
                 if definition.create:
                     self._check_new(machine)
                 yield machine
@@ -213,6 +228,44 @@ def _exists(agent: Agent, path: str) -> bool:
             return False
         raise
     return True
+
+
+def _namesakes(pid: int) -> list[int]:
+    """Return the processes in the PID namespace of `pid`; none where that is this process's own."""
+    with contextlib.suppress(OSError):
+        wanted = os.readlink(f"/proc/{pid}/ns/pid")
+        if wanted == os.readlink("/proc/self/ns/pid"):
+            return []
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{name}/ns/pid") == wanted:
+                    found.append(int(name))
+        return found
+    return []
+
+
+def _own_groups(pid: int | None) -> tuple[Path, ...]:
+    """Return the control group for memory that holds `pid`, where that is not this process's own."""
+    if pid is None:
+        return ()
+    with contextlib.suppress(OSError):
+        theirs, ours = (_memory_group(number) for number in (pid, os.getpid()))
+        if theirs is not None and theirs != ours and theirs.is_dir():
+            return (theirs,)
+    return ()
+
+
+def _memory_group(pid: int) -> Path | None:
+    """Return the folder of a process's control group for memory, by either version. Raises `OSError`."""
+    unified = None
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return Path("/sys/fs/cgroup/memory") / path.lstrip("/")
+        if not controllers:
+            unified = Path("/sys/fs/cgroup") / path.lstrip("/")
+    return unified
 
 
 def _host_pid(made: Made) -> int | None:

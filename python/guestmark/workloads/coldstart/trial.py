@@ -80,7 +80,7 @@ class ColdstartTrial(ColdstartWorkload):
     @classmethod
     def impossible(cls, cell: Cell) -> str:
         """What cannot be started in this way, or whose cache cannot be dropped."""
-        if cell.platform.is_elsewhere:
+        if not cell.platform.starts_are_seen:
             return "its machines run elsewhere: their starts cannot be timed from here"
         launch = cls.params_of(cell.workload).launch
         kind = cell.platform.inner.description

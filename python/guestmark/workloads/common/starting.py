@@ -21,7 +21,7 @@ from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import counted, format_size
 from guestmark.disks import processes
-from guestmark.platforms.base import StartedHere
+from guestmark.platforms.base import ListsProcesses, StartedHere
 from guestmark.platforms.phases import ANSWERED
 from guestmark.platforms.place import HERE
 from guestmark.setting.machine import MEMORY, PLACEMENT
@@ -151,9 +151,12 @@ def _members(machine: Machine) -> dict[int, str]:
     """With when each was started. None of a machine inside another guest."""
     if machine.place is not HERE:
         return {}
-    first = getattr(machine, "pid", None) or machine.vmm_pid
-    helpers = getattr(getattr(machine, "process", None), "helpers", {})
-    roots = [pid for pid in (first, *(helper.pid() for helper in helpers.values())) if pid]
+    if isinstance(machine, ListsProcesses):
+        roots = machine.list_pids()
+    else:
+        first = getattr(machine, "pid", None) or machine.vmm_pid
+        helpers = getattr(getattr(machine, "process", None), "helpers", {})
+        roots = [pid for pid in (first, *(helper.pid() for helper in helpers.values())) if pid]
     found = {}
     for pid in (each for root in roots for each in (root, *processes.list_descendants(root))):
         with contextlib.suppress(OSError):

@@ -126,7 +126,7 @@ class DensityWorkload(Workload[Crowd]):
     @classmethod
     def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
         """Takes a number of machines where they are on this host."""
-        return factor != GUESTS.name or not platform.is_elsewhere
+        return factor != GUESTS.name or platform.starts_are_seen
 
     @classmethod
     def runs_several_machines(cls, cell: Cell) -> bool:

@@ -57,14 +57,14 @@ class DensityTrial(DensityWorkload):
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` for more machines than this host has memory for, before one is started."""
         for cell in cells:
-            if not cell.platform.is_elsewhere:
+            if cell.platform.starts_are_seen:
                 touch = cls.params_of(cell.workload).touch
                 refuse_too_many(cell, cell.levels[GUESTS], touch)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
         """Machines of another host, or inside another guest, whose memory cannot be seen."""
-        if cell.platform.is_elsewhere or cell.platform.is_nested:
+        if not cell.platform.starts_are_seen or cell.platform.is_nested:
             return "its machines are not processes of this host, whose memory could be read"
         return ""
 
@@ -86,6 +86,11 @@ class DensityTrial(DensityWorkload):
 
     def prepare(self, machine: Machine) -> None:
         """Runs the program once, so that it is in the caches. Raises `WorkloadError` when it fails."""
+        if not members(machine):
+            raise WorkloadError(
+                f"no process of this host is known to be {self.cell.platform}, so its memory cannot be read",
+                hint="its definition needs pid: a command that prints the number of the machine's first process",
+            )
         self._fleet[0].touch(self.params.touch, self.limit_s)
         self._run_once(machine)
 
